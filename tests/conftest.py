@@ -1,0 +1,41 @@
+"""Test configuration: several host devices, strict promotion, NaN checks, a compilation cache.
+
+The environment must be set before jax initialises its backends, hence at import.
+"""
+
+import os
+import pathlib
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+)
+
+import hypothesis
+import jax
+import pytest
+
+_CACHE = pathlib.Path(__file__).parent.parent / ".jax_cache"
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_debug_nans", True)
+jax.config.update("jax_compilation_cache_dir", str(_CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+# Compilation makes the first example of a property slow; speed is not what is tested.
+hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("fedjax_sim")
+
+
+@pytest.fixture
+def x64():
+    """Runs a test in double precision."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def allow_nans():
+    """For tests whose subject is a diverging run."""
+    with jax.debug_nans(False):
+        yield
