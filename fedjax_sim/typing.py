@@ -83,7 +83,7 @@ class FedAlgorithm(NamedTuple):
         >>> one_step = FedAlgorithm(
         ...     init=State,
         ...     local=lambda x, state, oracle, work: (oracle.grad(x, 0), state),
-        ...     update=lambda s, g, round: State(jax.tree.map(lambda x, g: x - 0.1 * g, s.params, g)),
+        ...     update=lambda s, g, round: State({"w": s.params["w"] - 0.1 * g["w"]}),
         ... )
         >>> one_step.init({"w": jnp.zeros(2)}).params["w"].shape
         (2,)

@@ -13,8 +13,9 @@ from fedjax_sim.typing import PyTree
 class FederatedData:
     """The examples of M clients, concatenated client after client.
 
-    Client ``i`` owns rows ``offsets[i]:offsets[i + 1]`` of every leaf.  No padding: a million clients
-    of ten examples cost ten million rows.  A pytree; ``jax.device_put`` moves it to the device.
+    Client ``i`` owns rows ``offsets[i]:offsets[i + 1]`` of every leaf.  No padding: a million
+    clients of ten examples cost ten million rows.  A pytree; ``jax.device_put`` moves it to the
+    device.
 
     Attributes:
         examples: pytree of arrays ``[N, ...]``, usually ``{"x": inputs, "y": labels}``.
@@ -66,7 +67,7 @@ def from_clients(
     """Concatenates one pytree of examples per client.
 
     Raises:
-        ValueError: no clients; leaves of one client that differ in length; as many ids as clients expected.
+        ValueError: no clients, leaves of one client that differ in length, or not one id a client.
 
     Example:
         >>> data = from_clients([{"x": np.zeros((2, 3))}, {"x": np.ones((1, 3))}])

@@ -1,0 +1,210 @@
+"""How the clients of a round are executed: ``(local, shared, slots, weights) -> (mean, outputs)``.
+
+``local(shared, slot)`` runs ONE client and returns its upload and its outputs (client state,
+probe values); ``shared`` is what all clients see, ``slots`` a pytree with a leading cohort axis
+``[S, ...]``.  A strategy returns the weighted mean of the uploads and the outputs stacked to
+``[S, ...]``.  Strategies agree up to the order of floating-point summation; the algorithm cannot
+tell which one runs it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from fedjax_sim.typing import PyTree, Upload
+
+Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
+Cohort = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
+
+# Values a CPU core should hold per chunk of clients: parameters of all its clients. Measured on
+# small dense models in docs/performance.md; larger models run one client at a time.
+_CPU_CHUNK_PARAMETERS = 16_384
+# On an accelerator a chunk is bounded by memory only: parameters, gradients and activations
+# of all its clients, of which the parameters are taken to be a tenth.
+_ACCELERATOR_CHUNK_PARAMETERS = 200_000_000
+
+
+def vmapped() -> Cohort:
+    """All clients at once, as one batched program."""
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
+        return _divide(_weighted_sum(uploads, weights), weights.sum()), outputs
+
+    return run
+
+
+def sequential() -> Cohort:
+    """One client after the other, accumulating the mean; only one upload exists at a time."""
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        def body(total: Upload, item: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
+            slot, weight = item
+            upload, output = local(shared, slot)
+            return jax.tree.map(lambda t, u: t + weight.astype(u.dtype) * u, total, upload), output
+
+        total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), (slots, weights))
+        return _divide(total, weights.sum()), outputs
+
+    return run
+
+
+def chunked(size: int) -> Cohort:
+    """Chunks of ``size`` clients, vmapped inside, one after the other.
+
+    The memory of ``size`` clients, whatever the cohort.  A last chunk that is not full is
+    filled with repeated clients of weight 0.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size is {size}; expected at least one client a chunk")
+    if size == 1:
+        return sequential()
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        num_slots = weights.shape[0]
+        if num_slots <= size:
+            return vmapped()(local, shared, slots, weights)
+
+        def split(x: Array) -> Array:
+            filler = jnp.broadcast_to(x[:1], (-num_slots % size, *x.shape[1:]))
+            return jnp.concatenate([x, filler]).reshape(-1, size, *x.shape[1:])
+
+        def body(total: Upload, chunk: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
+            slots, weights = chunk
+            uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
+            return jax.tree.map(jnp.add, total, _weighted_sum(uploads, weights)), outputs
+
+        padded = jnp.pad(weights, (0, -num_slots % size)).reshape(-1, size)
+        chunks = (jax.tree.map(split, slots), padded)
+        total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), chunks)
+        outputs = jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:])[:num_slots],
+            outputs,
+        )
+        return _divide(total, weights.sum()), outputs
+
+    return run
+
+
+def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> Cohort:
+    """The cohort split over the devices of a mesh axis, ``inner`` (default :func:`auto`) on each.
+
+    The upload's weighted sum is all-reduced once a round.  Client data and messages are
+    replicated.
+
+    Raises:
+        ValueError: an axis that the mesh lacks, or a cohort that its devices do not divide.
+
+    Example:
+        >>> mesh = jax.make_mesh((1,), ("clients",))
+        >>> mean, _ = sharded(mesh)(lambda shared, x: (2 * x, ()), (), jnp.ones(4), jnp.ones(4))
+        >>> float(mean)
+        2.0
+    """
+    if axis not in mesh.shape:
+        raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
+    inner = inner or auto()
+    num_devices = mesh.shape[axis]
+    # Slots are gathered by index, so their layout is the compiler's to choose.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        if weights.shape[0] % num_devices:
+            raise ValueError(
+                f"cohort_size is {weights.shape[0]}; expected a multiple of the "
+                f"{num_devices} devices on mesh axis {axis!r}"
+            )
+
+        # With replication checks, a gradient with respect to the replicated message would be
+        # summed over the devices at every local step, silently; without, it stays per device.
+        @partial(
+            jax.shard_map,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), PartitionSpec(axis), PartitionSpec(axis)),
+            out_specs=(PartitionSpec(), PartitionSpec(axis)),
+            check_vma=False,
+        )
+        def block(shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+            mean, outputs = inner(local, shared, slots, weights)
+            share = weights.sum()
+            scaled = jax.tree.map(lambda m: m * share.astype(m.dtype), mean)
+            total, weight = jax.lax.psum((scaled, share), axis)
+            return _divide(total, weight), outputs
+
+        return block(shared, slots, weights)
+
+    return run
+
+
+def auto() -> Cohort:
+    """Chooses by backend and model: chunks of small dense models, wide models one by one on CPU,
+    chunks bounded by memory on an accelerator."""
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        leaves = jax.tree.leaves(_upload_shape(local, shared, slots))
+        size = sum(leaf.size for leaf in leaves)
+        if jax.default_backend() != "cpu":
+            chosen = chunked(max(_ACCELERATOR_CHUNK_PARAMETERS // max(size, 1), 1))
+        elif any(leaf.ndim >= 4 for leaf in leaves):  # convolution kernels
+            chosen = sequential()
+        else:
+            chosen = chunked(max(_CPU_CHUNK_PARAMETERS // max(size, 1), 1))
+        return chosen(local, shared, slots, weights)
+
+    return run
+
+
+def gathered(aggregate: Callable[[Upload, Array], Upload], inner: Cohort | None = None) -> Cohort:
+    """An aggregator other than the weighted mean: ``aggregate(uploads [S, ...], weights [S])``.
+
+    All uploads of a round are held at once, and on a mesh they are gathered: this costs
+    cohort x parameters of memory where the mean costs one model.
+
+    Example:
+        >>> median = gathered(lambda u, w: jnp.median(u, axis=0), vmapped())
+        >>> float(median(lambda shared, x: (x, ()), (), jnp.array([1.0, 2.0, 9.0]), jnp.ones(3))[0])
+        2.0
+    """
+    inner = inner or auto()
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        def keep(shared: PyTree, slot: PyTree) -> tuple[Upload, PyTree]:
+            return (), local(shared, slot)
+
+        _, (uploads, outputs) = inner(keep, shared, slots, weights)
+        return aggregate(uploads, weights), outputs
+
+    return run
+
+
+def _upload_shape(local: Local, shared: PyTree, slots: PyTree) -> Upload:
+    """The shapes of one upload."""
+    first = jax.tree.map(lambda x: x[0], slots)
+    return jax.eval_shape(lambda shared, slot: local(shared, slot)[0], shared, first)
+
+
+def _zero_upload(local: Local, shared: PyTree, slots: PyTree) -> Upload:
+    shapes = _upload_shape(local, shared, slots)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _weighted_sum(uploads: Upload, weights: Array) -> Upload:
+    return jax.tree.map(
+        lambda u: jnp.tensordot(
+            weights.astype(u.dtype), u, axes=1, precision=jax.lax.Precision.HIGHEST
+        ),
+        uploads,
+    )
+
+
+def _divide(total: Upload, weight: Array) -> Upload:
+    """``total / weight``; zeros for an empty round, which the engine then discards."""
+    safe = jnp.where(weight > 0, weight, 1)
+    return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)

@@ -1,0 +1,161 @@
+"""Which examples a client sees at each local step.
+
+A :class:`Batches` is a rule ``draw(key, size) -> pick``, ``pick(step) -> (rows, weights)``:
+row numbers within the client and example weights, ``[batch_size]`` each.  Everything derives from
+the key of the visit and the step, so a client's minibatches do not depend on the rest of the
+cohort, on how the cohort is executed, or on resuming.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.typing import Step
+
+Pick = Callable[[Step], tuple[Array, Array]]
+
+
+class Batches(NamedTuple):
+    """A minibatch rule.
+
+    ``num_steps(sizes)`` gives the local steps of a visit, ``[M]``, from the clients' sizes;
+    ``draw(key, size, max_size)`` fixes the draws of one visit: ``size`` may be traced,
+    ``max_size`` is the size of the largest client.
+    """
+
+    num_steps: Callable[[np.ndarray], np.ndarray]
+    draw: Callable[[Array, Array, int], Pick]
+
+
+def with_replacement(batch_size: int, num_steps: int) -> Batches:
+    """``num_steps`` minibatches of ``batch_size`` examples, drawn uniformly with replacement.
+
+    Raises:
+        ValueError: a batch size or number of steps below 1.
+
+    Example:
+        >>> rule = with_replacement(batch_size=4, num_steps=10)
+        >>> pick = rule.draw(jax.random.key(0), jnp.array(3), 3)
+        >>> rows, weights = pick(0)
+        >>> rows.shape, bool((rows < 3).all())
+        ((4,), True)
+    """
+    _check_positive("batch_size", batch_size)
+    _check_positive("num_steps", num_steps)
+
+    def draw(key: Array, size: Array, max_size: int) -> Pick:
+        del max_size
+
+        def pick(step: Step) -> tuple[Array, Array]:
+            rows = jax.random.randint(
+                jax.random.fold_in(key, step), (batch_size,), 0, jnp.maximum(size, 1)
+            )
+            # A client without examples gets weight 0, hence a zero gradient.
+            return rows, jnp.broadcast_to(size > 0, rows.shape)
+
+        return pick
+
+    return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
+
+
+def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Batches:
+    """Passes over the client's data, reshuffled each epoch, without replacement inside one.
+
+    A client of n examples does ``num_epochs * ceil(n / batch_size)`` steps, at most
+    ``max_steps``; the short last batch of an epoch is kept, its missing rows having weight 0.
+
+    Raises:
+        ValueError: an argument below 1.
+
+    Example:
+        >>> rule = epochs(num_epochs=2, batch_size=4)
+        >>> rule.num_steps(np.array([3, 8, 9])).tolist()
+        [2, 4, 6]
+        >>> pick = rule.draw(jax.random.key(0), jnp.array(6), 6)
+        >>> sorted(pick(0)[0].tolist() + pick(1)[0][:2].tolist()), pick(1)[1].tolist()
+        ([0, 1, 2, 3, 4, 5], [True, True, False, False])
+    """
+    _check_positive("num_epochs", num_epochs)
+    _check_positive("batch_size", batch_size)
+    if max_steps is not None:
+        _check_positive("max_steps", max_steps)
+
+    def num_steps(sizes: np.ndarray) -> np.ndarray:
+        steps = num_epochs * -(-sizes // batch_size)
+        return steps if max_steps is None else np.minimum(steps, max_steps)
+
+    def draw(key: Array, size: Array, max_size: int) -> Pick:
+        order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
+        # Whole batches can be sliced; pad so that the last one can be, too.
+        order = jnp.pad(order, ((0, 0), (0, -max_size % batch_size)))
+        steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
+
+        def pick(step: Step) -> tuple[Array, Array]:
+            epoch, batch = step // steps_per_epoch, step % steps_per_epoch
+            start = batch * batch_size
+            epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
+            rows = jax.lax.dynamic_slice(order, (epoch, start), (1, batch_size))[0]
+            weights = start + jnp.arange(batch_size) < size
+            return jnp.where(weights, rows, 0), weights
+
+        return pick
+
+    return Batches(num_steps, draw)
+
+
+def full_batch(num_steps: int) -> Batches:
+    """``num_steps`` steps on the client's whole data set, no randomness.
+
+    Raises:
+        ValueError: a number of steps below 1.
+
+    Example:
+        >>> rows, weights = full_batch(1).draw(jax.random.key(0), jnp.array(2), 3)(0)
+        >>> rows.tolist(), weights.tolist()
+        ([0, 1, 0], [True, True, False])
+    """
+    _check_positive("num_steps", num_steps)
+
+    def draw(key: Array, size: Array, max_size: int) -> Pick:
+        del key
+        rows = jnp.arange(max_size)
+        weights = rows < size
+        return lambda step: (jnp.where(weights, rows, 0), weights)
+
+    return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
+
+
+def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
+    """``num`` independent random permutations of ``0 .. size - 1``.
+
+    Returns int ``[num, max_size]``; entries from ``size`` on are meaningless.  ``size`` may be
+    traced.  Up to 1,024 rows the random bits and the row number are packed into one 32-bit
+    word and sorted together, several times faster than sorting pairs; ties (22 random bits
+    at least) are broken by row number.
+
+    Example:
+        >>> rows = permutations(jax.random.key(1), 2, jnp.array(4), 6)
+        >>> sorted(rows[0, :4].tolist()), sorted(rows[1, :4].tolist())
+        ([0, 1, 2, 3], [0, 1, 2, 3])
+    """
+    rows = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.uint32), (num, max_size))
+    bits = jax.random.bits(key, (num, max_size), jnp.uint32)
+    valid = rows < jnp.asarray(size, jnp.uint32)
+    # Padding sorts last. A valid key can equal the padding's only as the last row of a full
+    # client, where there is no padding, or in a stable sort, where it keeps its place before it.
+    padding = jnp.uint32(0xFFFFFFFF)
+    if max_size <= 1024:
+        low = jnp.uint32((1 << max(max_size - 1, 1).bit_length()) - 1)
+        ordered = jnp.sort(jnp.where(valid, (bits & ~low) | rows, padding)) & low
+    else:
+        _, ordered = jax.lax.sort((jnp.where(valid, bits, padding), rows), num_keys=1)
+    return ordered.astype(jnp.int32)
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is {value}; expected an integer of at least 1")

@@ -1,0 +1,133 @@
+"""From client data and an objective to the task that algorithms run on."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim.data.batches import Batches
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.typing import Oracle, Params, PyTree, Step, Task
+
+Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
+
+
+def empirical_task(
+    objective: Objective, data: FederatedData, batches: Batches, *, full_grad_batch: int = 256
+) -> Task:
+    r"""Each client minimises the mean loss over its own examples.
+
+    .. math:: F_i(x) = \frac{1}{n_i} \sum_{j=1}^{n_i} \ell(x; \xi_{ij})
+
+    Args:
+        objective: ``(params, examples, key) -> losses``, one loss per example ``[B]``; the key is
+            for augmentation or dropout, a fresh one for every step of every visit.
+        data: the clients' examples.
+        batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
+        full_grad_batch: examples per block of the full local gradient.
+
+    Raises:
+        ValueError: offsets that are not non-decreasing from 0 to the number of examples.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((5, 2), np.float32)}, np.array([0, 2, 5]))
+        >>> task = empirical_task(
+        ...     lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.epochs(1, batch_size=2))
+        >>> task.num_steps.tolist()
+        [1, 2]
+        >>> float(task.oracle(1, jax.random.key(0)).loss(jnp.zeros(2), 0))
+        1.0
+    """
+    sizes = _checked_sizes(data)
+    data = jax.tree.map(jnp.asarray, data)
+    oracle = partial(
+        _empirical_oracle,
+        objective,
+        batches,
+        max(int(sizes.max()), 1),
+        full_grad_batch,
+    )
+    return Task(
+        oracle=Partial(oracle, data),
+        num_examples=sizes.astype(np.int32),
+        num_steps=np.asarray(batches.num_steps(sizes), np.int32),
+    )
+
+
+def _empirical_oracle(
+    objective: Objective,
+    batches: Batches,
+    max_size: int,
+    full_grad_batch: int,
+    data: FederatedData,
+    client: Array,
+    key: Array,
+) -> Oracle:
+    start = data.offsets[client]
+    size = data.offsets[client + 1] - start
+    rows_key, loss_key, full_key = jax.random.split(key, 3)
+    pick = batches.draw(rows_key, size, max_size)
+
+    def gather(rows: Array) -> PyTree:
+        return jax.tree.map(
+            lambda x: x.at[start + rows].get(mode="promise_in_bounds"), data.examples
+        )
+
+    def loss(params: Params, step: Step) -> Array:
+        rows, weights = pick(step)
+        key = jax.random.fold_in(loss_key, step)
+        return weighted_mean(objective(params, gather(rows), key), weights)
+
+    def full_grad(params: Params) -> Params:
+        block = min(full_grad_batch, max_size)
+
+        def add_block(total: Params, first: Array) -> tuple[Params, None]:
+            rows = first + jnp.arange(block)
+            valid = rows < size
+
+            def summed(params: Params) -> Array:
+                key = jax.random.fold_in(full_key, first)
+                losses = objective(params, gather(jnp.where(valid, rows, 0)), key)
+                return jnp.sum(jnp.where(valid, losses, 0))
+
+            return jax.tree.map(jnp.add, total, jax.grad(summed)(params)), None
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        total, _ = jax.lax.scan(add_block, zeros, jnp.arange(0, max_size, block))
+        return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
+
+    return Oracle(grad=jax.grad(loss), loss=loss, full_grad=full_grad)
+
+
+def weighted_mean(values: Array, weights: Array) -> Array:
+    """``sum(w * v) / sum(w)`` over the first axis; 0 where all weights are 0.
+
+    Example:
+        >>> float(weighted_mean(jnp.array([1.0, 5.0]), jnp.array([True, False])))
+        1.0
+    """
+    weights = weights.astype(values.dtype)
+    total = jnp.sum(weights)
+    return jnp.sum(weights * values) / jnp.where(total > 0, total, 1)
+
+
+def _checked_sizes(data: FederatedData) -> np.ndarray:
+    offsets = np.asarray(data.offsets)
+    sizes = np.diff(offsets)
+    if offsets.ndim != 1 or len(sizes) < 1 or offsets[0] != 0 or (sizes < 0).any():
+        raise ValueError(
+            "data.offsets must be non-decreasing from 0, one entry more than clients; "
+            f"got shape {offsets.shape} starting with {offsets[:5].tolist()}"
+        )
+    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(data.examples)}
+    if lengths != {int(offsets[-1])}:
+        raise ValueError(
+            f"data.examples has leaves of lengths {sorted(lengths)}; "
+            f"expected {int(offsets[-1])}, the last offset"
+        )
+    return sizes

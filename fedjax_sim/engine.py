@@ -1,0 +1,315 @@
+"""The engine: one pure function runs a whole federated training run.
+
+:func:`run` is ``start`` followed by a scan of :func:`advance`, which is a scan of rounds.
+Randomness: round t uses ``fold_in(key, t)``, client i's visit in it ``fold_in(., i)``, the
+oracle and the algorithm separate branches of that.  A client's draws hence depend neither on the
+rest of the cohort nor on how it is executed, and two algorithms run with one key see the same
+minibatches.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.cohort import Cohort, auto
+from fedjax_sim.typing import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    PyTree,
+    Round,
+    ServerState,
+    Task,
+    Timeline,
+    Upload,
+    Work,
+)
+
+EvalFn = Callable[[Params], Mapping[str, Array]]
+Weighting = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
+
+
+class RunState(NamedTuple):
+    """Everything a run needs to continue."""
+
+    round: Array  # int    server updates done
+    server: ServerState
+    clients: ClientState  # [M, ...]
+    ring: Message  # [max_staleness + 1, ...] past broadcasts; () when synchronous
+    diverged_at: Array  # int    first server update that was not finite, counted from 1; 0: none
+
+
+class History(NamedTuple):
+    """What a run recorded: E evaluations, T rounds, S slots."""
+
+    round: Array  # [E] int    server updates done at each evaluation
+    metrics: dict[str, Array]  # [E, ...] of eval_fn
+    probes: dict[str, Array]  # [T, ...] of server probes, [T, S, ...] of client probes
+
+
+class Visit(NamedTuple):
+    """What a client probe sees: one client's visit, complete."""
+
+    message: Message
+    upload: Upload
+    state: ClientState
+    new_state: ClientState
+    oracle: Oracle
+    work: Work
+
+
+class Update(NamedTuple):
+    """What a server probe sees: one server update, complete."""
+
+    state: ServerState
+    new_state: ServerState
+    mean: Upload
+    round: Round
+
+
+class Probes(NamedTuple):
+    """Diagnostics evaluated inside every round; they land in the history, not in the state.
+
+    A client probe's values in masked slots have no meaning: mask them with the timeline's mask.
+    """
+
+    client: Mapping[str, Callable[[Visit], Array]] = {}
+    server: Mapping[str, Callable[[Update], Array]] = {}
+
+
+NO_PROBES = Probes()
+
+
+def uniform_weights(work: Work) -> Array:
+    """Every upload counts the same."""
+    return jnp.ones(work.client.shape)
+
+
+def by_examples(work: Work) -> Array:
+    """Uploads count by their clients' numbers of examples."""
+    return work.num_examples
+
+
+def start(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params) -> RunState:
+    """The state before the first round."""
+    params = _strong(params)
+    server = _strong(algorithm.init(params))
+    clients = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (task.num_clients, *x.shape)),
+        _strong(algorithm.init_client(params)),
+    )
+    ring = ()
+    if timeline.max_staleness:
+        # Only shapes matter: a version is written before it is read.
+        round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
+        shapes = jax.eval_shape(algorithm.broadcast, server, round)
+        depth = timeline.max_staleness + 1
+        ring = jax.tree.map(lambda x: jnp.zeros((depth, *x.shape), x.dtype), shapes)
+    zero = jnp.array(0, jnp.int32)
+    return RunState(zero, server, clients, ring, zero)
+
+
+def advance(
+    algorithm: FedAlgorithm,
+    task: Task,
+    timeline: Timeline,
+    state: RunState,
+    key: Array,
+    *,
+    cohort: Cohort | None = None,
+    weighting: Weighting = uniform_weights,
+    eval_fn: EvalFn | None = None,
+    probes: Probes = NO_PROBES,
+) -> tuple[RunState, History]:
+    """Runs the rounds of ``timeline`` from ``state`` on, then evaluates once.
+
+    ``timeline`` holds the rounds from ``state.round`` on, and no others.
+    """
+    cohort = cohort or auto()
+
+    def body(state: RunState, slots: tuple[Array, ...]) -> tuple[RunState, dict[str, Array]]:
+        return _round(algorithm, task, timeline, state, slots, key, cohort, weighting, probes)
+
+    slots = (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
+    state, probed = jax.lax.scan(body, state, slots)
+    metrics = {} if eval_fn is None else dict(eval_fn(state.server.params))
+    metrics = jax.tree.map(lambda x: jnp.asarray(x)[None], metrics)
+    return state, History(state.round[None], metrics, probed)
+
+
+def run(
+    algorithm: FedAlgorithm,
+    task: Task,
+    timeline: Timeline,
+    params: Params,
+    key: Array,
+    *,
+    cohort: Cohort | None = None,
+    weighting: Weighting = uniform_weights,
+    eval_fn: EvalFn | None = None,
+    eval_every: int = 1,
+    probes: Probes = NO_PROBES,
+) -> tuple[RunState, History]:
+    """A whole training run as one function: jit it, vmap it over hyper-parameters and keys,
+    differentiate it.
+
+    Pass the task (and an ``eval_fn`` that carries data) as arguments of the function you
+    jit, not by closing over them.
+
+    Args:
+        algorithm: e.g. ``fedavg(lr=0.1)``; hyper-parameters may be traced.
+        task: the clients' objectives, e.g. :func:`~fedjax_sim.data.task.empirical_task`.
+        timeline: who reports when, e.g. :func:`~fedjax_sim.participation.uniform`.
+        params: the initial model.
+        key: the only source of randomness.
+        cohort: execution strategy; default :func:`~fedjax_sim.cohort.auto`.
+        weighting: weights of the uploads; :func:`uniform_weights` or :func:`by_examples`.
+        eval_fn: ``params -> {name: value}``, called every ``eval_every`` rounds and after the last.
+        eval_every: rounds between evaluations.
+        probes: diagnostics inside every round.
+
+    Returns:
+        The final state (``state.server.params`` is the model) and the history.
+
+    Raises:
+        ValueError: arguments whose shapes contradict each other.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+        >>> data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))  # 8 clients
+        >>> loss = lambda w, batch, key: (batch["x"] @ w - batch["y"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.epochs(2, batch_size=2))
+        >>> timeline = fs.participation.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
+        >>> @jax.jit
+        ... def error(lr, task):
+        ...     key = jax.random.key(1)
+        ...     state, _ = fs.run(fs.fedavg(lr), task, timeline, jnp.zeros(3), key)
+        ...     return jnp.abs(state.server.params - 1).max()
+        >>> errors = jax.vmap(error, (0, None))(jnp.array([1e-3, 1e-1]), task)
+        >>> bool(errors[0] > 0.1), bool(errors[1] < 1e-3)
+        (True, True)
+    """
+    check_arguments(task, timeline, params, eval_every)
+    options = {"cohort": cohort, "weighting": weighting, "eval_fn": eval_fn, "probes": probes}
+
+    def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
+        return advance(algorithm, task, part, state, key, **options)
+
+    state = start(algorithm, task, timeline, params)
+    whole = timeline.num_rounds // eval_every
+    parts = []
+    if whole:
+        head = jax.tree.map(
+            lambda x: x.reshape(whole, eval_every, *x.shape[1:]), timeline[: whole * eval_every]
+        )
+        state, history = jax.lax.scan(segment, state, head)
+        parts.append(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), history))
+    if timeline.num_rounds % eval_every:
+        state, history = segment(state, timeline[whole * eval_every :])
+        parts.append(history)
+    return state, jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def _round(
+    algorithm: FedAlgorithm,
+    task: Task,
+    timeline: Timeline,
+    state: RunState,
+    slots: tuple[Array, ...],
+    key: Array,
+    cohort: Cohort,
+    weighting: Weighting,
+    probes: Probes,
+) -> tuple[RunState, dict[str, Array]]:
+    clients, version, num_steps, mask = slots  # [S] each
+    key = jax.random.fold_in(key, state.round)
+    visit_keys = _visit_keys(key, clients)
+    server_key = jax.random.fold_in(key, task.num_clients)  # the first number no client has
+    round = Round(state.round, mask.sum(), task.num_clients, server_key)
+    message = algorithm.broadcast(state.server, round)
+    depth = timeline.max_staleness + 1
+    ring = state.ring
+    if timeline.max_staleness:
+        ring = jax.tree.map(lambda r, m: r.at[state.round % depth].set(m), ring, message)
+
+    works = Work(
+        round=jnp.broadcast_to(state.round, clients.shape),
+        client=clients,
+        # A client that will not report does no work either.
+        num_steps=jnp.where(mask, num_steps, 0),
+        num_examples=jnp.asarray(task.num_examples)[clients],
+        staleness=state.round - version,
+        key=_branch(visit_keys, 1),
+        max_steps=timeline.max_steps,
+    )
+
+    def local(shared: tuple[Task, Message], slot: tuple[tuple, Array, ClientState]):
+        (task, received), (fields, oracle_key, old) = shared, slot
+        work = Work(*fields, max_steps=timeline.max_steps)
+        if timeline.max_staleness:
+            received = tree.take(received, (work.round - work.staleness) % depth)
+        oracle = task.oracle(work.client, oracle_key)
+        upload, new = algorithm.local(received, old, oracle, work)
+        visit = Visit(received, upload, old, new, oracle, work)
+        return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
+
+    weights = jnp.where(mask, weighting(works).astype(jnp.result_type(float)), 0)
+    old = tree.take(state.clients, clients)
+    shared = (task, ring if timeline.max_staleness else message)
+    slots = (works[:-1], _branch(visit_keys, 0), old)
+    mean, (new, probed) = cohort(local, shared, slots, weights)
+
+    # Rows of masked slots go out of bounds, each to its own, and are dropped there.
+    rows = jnp.where(mask, clients, task.num_clients + jnp.arange(clients.shape[0]))
+    new_clients = jax.tree.map(
+        lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
+    )
+    # A round in which nobody reports changes nothing.
+    server = tree.where(
+        weights.sum() > 0, algorithm.update(state.server, mean, round), state.server
+    )
+    finite = tree.all_finite(server)
+    done = state.round + 1
+    diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
+    update = Update(state.server, server, mean, round)
+    probed |= {name: probe(update) for name, probe in probes.server.items()}
+    return RunState(done, server, new_clients, ring, diverged_at), probed
+
+
+def _visit_keys(key: Array, clients: Array) -> Array:
+    return jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
+
+
+def _branch(keys: Array, number: int) -> Array:
+    return jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
+
+
+def _strong(x: Any) -> PyTree:
+    """Arrays without weak types, which a scan would not carry."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf)), x)
+
+
+def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: int) -> None:
+    """Refuses, before any compilation, what can be told from shapes and concrete values."""
+    if eval_every < 1:
+        raise ValueError(f"eval_every is {eval_every}; expected at least 1 round")
+    if not jax.tree.leaves(params):
+        raise ValueError("params has no leaves; expected a pytree of arrays")
+    if timeline.clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
+    if not isinstance(timeline.clients, jax.core.Tracer):
+        clients = np.asarray(timeline.clients)  # jnp would trace inside a jit
+        low, high = clients.min(), clients.max()
+        if low < 0 or high >= task.num_clients:
+            raise ValueError(
+                f"timeline.clients names clients {low}..{high}; "
+                f"expected 0..{task.num_clients - 1}, the task's"
+            )

@@ -1,0 +1,108 @@
+"""Oracle -> Oracle: modified gradients that any algorithm can be given.
+
+A transform changes ``grad``, the direction local steps descend; ``loss`` and ``full_grad``
+stay those of the data.  The order of composition is the order of operations:
+``weight_decayed(clipped(oracle, 10.0), 1e-3)`` clips first and decays after.  Use
+:func:`with_oracle` to give a transform to a finished algorithm; the algorithm's own terms
+(proximal, control variates) then come last.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_sim import tree
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Scalar
+
+
+def with_oracle(algorithm: FedAlgorithm, transform: Callable[[Oracle], Oracle]) -> FedAlgorithm:
+    """The same algorithm, its clients seeing ``transform(oracle)``.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> decayed = with_oracle(fedavg(lr=0.1), lambda oracle: weight_decayed(oracle, 1e-3))
+    """
+    return algorithm._replace(
+        local=lambda message, state, oracle, work: algorithm.local(
+            message, state, transform(oracle), work
+        )
+    )
+
+
+def proximal(oracle: Oracle, weight: Scalar, anchor: Params) -> Oracle:
+    r"""Gradient of :math:`F_i(x) + \frac{\mu}{2} \|x - \text{anchor}\|^2`, ``weight`` being mu."""
+
+    def grad(x, k):
+        return tree.add_scale(oracle.grad(x, k), weight, tree.sub(x, anchor))
+
+    return oracle._replace(grad=grad)
+
+
+def corrected(oracle: Oracle, correction: Params) -> Oracle:
+    """Adds a constant vector: ``g(x) + correction`` (control variates, dual terms)."""
+    return oracle._replace(grad=lambda x, k: tree.add(oracle.grad(x, k), correction))
+
+
+def perturbed(oracle: Oracle, offset: Params) -> Oracle:
+    """Gradient taken elsewhere: ``g(x + offset)``."""
+    return oracle._replace(grad=lambda x, k: oracle.grad(tree.add(x, offset), k))
+
+
+def sam(oracle: Oracle, radius: Scalar) -> Oracle:
+    r"""Sharpness-aware gradient :math:`g(x + r\, g(x) / \|g(x)\|)` on one minibatch.
+
+    The norm is global over the tree; a zero gradient gives a zero perturbation.
+    Foret et al., 2021.
+    """
+
+    def grad(x, k):
+        ascent = oracle.grad(x, k)
+        return oracle.grad(tree.add_scale(x, radius / _safe_norm(ascent), ascent), k)
+
+    return oracle._replace(grad=grad)
+
+
+def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
+    r"""Adaptive SAM: :math:`g(x + r\, T^2 g / \|T g\|)` with :math:`T = |x| + \eta`.
+
+    T is 1 on leaves of one dimension or none (biases, scales).  Kwon et al., 2021;
+    in federated form Caldarola et al., 2022.
+    """
+
+    def grad(x, k):
+        def scaling(leaf):
+            return jnp.abs(leaf) + jnp.asarray(eta, leaf.dtype) if leaf.ndim > 1 else None
+
+        def times(t, leaf):
+            return leaf if t is None else t * leaf
+
+        t = [scaling(leaf) for leaf in jax.tree.leaves(x)]
+        leaves, structure = jax.tree.flatten(oracle.grad(x, k))
+        tg = [times(a, b) for a, b in zip(t, leaves, strict=True)]
+        ttg = structure.unflatten([times(a, b) for a, b in zip(t, tg, strict=True)])
+        return oracle.grad(tree.add_scale(x, radius / _safe_norm(tg), ttg), k)
+
+    return oracle._replace(grad=grad)
+
+
+def clipped(oracle: Oracle, max_norm: Scalar) -> Oracle:
+    r"""Gradient scaled to norm at most ``max_norm``: :math:`g \min(1, c / \|g\|)`."""
+
+    def grad(x, k):
+        g = oracle.grad(x, k)
+        return tree.scale(jnp.minimum(1.0, max_norm / _safe_norm(g)), g)
+
+    return oracle._replace(grad=grad)
+
+
+def weight_decayed(oracle: Oracle, weight: Scalar) -> Oracle:
+    """Coupled weight decay on every parameter: ``g(x) + weight * x``."""
+    return oracle._replace(grad=lambda x, k: tree.add_scale(oracle.grad(x, k), weight, x))
+
+
+def _safe_norm(x: Params) -> jax.Array:
+    """The global norm, at least 1e-12; its derivative at 0 is 0, not NaN."""
+    squared = tree.norm(x, squared=True)
+    positive = squared > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)

@@ -1,0 +1,53 @@
+"""The local loop: one masked scan over the steps of a visit."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.typing import Params, PyTree, Scalar, Work
+
+Rate = Scalar | Callable[[Array], Scalar]  # a learning rate, or a schedule over rounds
+
+
+def local_steps(
+    step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int = 1
+) -> PyTree:
+    """``carry <- step(carry, k)`` for ``k = 0 .. work.num_steps - 1``.
+
+    The scan has the static length ``work.max_steps``; steps beyond ``num_steps`` leave the
+    carry as it is, so clients with different numbers of steps share one program.
+
+    Example:
+        >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
+        >>> int(local_steps(lambda carry, k: carry + k, jnp.array(0), work))
+        3
+    """
+
+    def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
+        return tree.where(k < work.num_steps, step(carry, k), carry), None
+
+    return jax.lax.scan(body, carry, jnp.arange(work.max_steps), unroll=unroll)[0]
+
+
+def sgd(lr: Scalar, grad: Callable[[Params, Array], Params]) -> Callable[[Params, Array], Params]:
+    """The step ``x <- x - lr * grad(x, k)``.
+
+    Example:
+        >>> float(sgd(0.5, lambda x, k: 2 * x)(jnp.array(1.0), 0))
+        0.0
+    """
+    return lambda x, k: tree.add_scale(x, -lr, grad(x, k))
+
+
+def rate(lr: Rate, work: Work) -> Scalar:
+    """The learning rate of this round: ``lr`` itself, or ``lr(round)`` if it is a schedule.
+
+    Example:
+        >>> work = Work(jnp.array(2), 0, 1, 1, 0, None, 1)
+        >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
+        (0.25, 0.1)
+    """
+    return lr(work.round) if callable(lr) else lr

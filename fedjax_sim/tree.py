@@ -1,0 +1,60 @@
+"""Tree arithmetic: what :mod:`optax.tree` lacks.
+
+Scalars here adopt the dtype of the leaf they meet.  With optax's functions a float32
+learning rate swept over a bfloat16 or float64 model would change the dtype of the loop
+carry (or fail under strict promotion).
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from optax.tree import add, norm, sub, where, zeros_like
+
+from fedjax_sim.typing import PyTree, Scalar
+
+__all__ = ["add", "add_scale", "all_finite", "norm", "scale", "sub", "take", "where", "zeros_like"]
+
+
+def _as(leaf: Array, scalar: Scalar) -> Array:
+    return jnp.asarray(scalar).astype(leaf.dtype)
+
+
+def scale(scalar: Scalar, x: PyTree) -> PyTree:
+    """``scalar * x``.
+
+    Example:
+        >>> scale(2, {"w": jnp.ones(2)})["w"].tolist()
+        [2.0, 2.0]
+    """
+    return jax.tree.map(lambda leaf: _as(leaf, scalar) * leaf, x)
+
+
+def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:
+    """``x + scalar * y``.
+
+    Example:
+        >>> add_scale(jnp.ones(2), -0.5, jnp.ones(2)).tolist()
+        [0.5, 0.5]
+    """
+    return jax.tree.map(lambda a, b: a + _as(a, scalar) * b, x, y)
+
+
+def take(x: PyTree, index: Array) -> PyTree:
+    """``x[index]`` of every leaf; the index must be in bounds.
+
+    Example:
+        >>> take({"w": jnp.arange(4)}, jnp.array([3, 0]))["w"].tolist()
+        [3, 0]
+    """
+    return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), x)
+
+
+def all_finite(x: PyTree) -> Array:
+    """Whether no floating leaf holds a NaN or an infinity; a scalar bool.
+
+    Example:
+        >>> bool(all_finite({"w": jnp.ones(2), "n": jnp.arange(3)}))
+        True
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(x) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves] or [jnp.array(True)]))
