@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.cohort import Cohort, auto
@@ -264,8 +265,8 @@ def _round(
     weights = jnp.where(mask, weighting(works).astype(jnp.result_type(float)), 0)
     old = tree.take(state.clients, clients)
     shared = (task, ring if timeline.max_staleness else message)
-    slots = (works[:-1], _branch(visit_keys, 0), old)
-    mean, (new, probed) = cohort(local, shared, slots, weights)
+    visits = (works[:-1], _branch(visit_keys, 0), old)
+    mean, (new, probed) = cohort(local, shared, visits, weights)
 
     # Rows of masked slots go out of bounds, each to its own, and are dropped there.
     rows = jnp.where(mask, clients, task.num_clients + jnp.arange(clients.shape[0]))
@@ -305,7 +306,7 @@ def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: 
         raise ValueError("params has no leaves; expected a pytree of arrays")
     if timeline.clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
-    if not isinstance(timeline.clients, jax.core.Tracer):
+    if not isinstance(timeline.clients, Tracer):
         clients = np.asarray(timeline.clients)  # jnp would trace inside a jit
         low, high = clients.min(), clients.max()
         if low < 0 or high >= task.num_clients:

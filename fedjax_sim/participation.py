@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from fedjax_sim.typing import Timeline
 
@@ -163,7 +164,7 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
 def _synchronous(
     clients: Array, mask: Array, num_clients: int, num_steps: int | np.ndarray
 ) -> Timeline:
-    if isinstance(num_steps, jax.core.Tracer):
+    if isinstance(num_steps, Tracer):
         raise ValueError("num_steps is traced; expected a concrete int or array, it bounds a loop")
     steps = np.broadcast_to(np.asarray(num_steps), (num_clients,))
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
@@ -204,5 +205,5 @@ def _check_cohort(cohort_size: int, num_clients: int) -> None:
 
 
 def _check_probability(name: str, value: float) -> None:
-    if not isinstance(value, jax.core.Tracer) and not 0 < value <= 1:
+    if not isinstance(value, Tracer) and not 0 < value <= 1:
         raise ValueError(f"{name} is {value}; expected a number in (0, 1]")

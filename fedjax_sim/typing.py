@@ -53,7 +53,7 @@ class Work(NamedTuple):
 class Round(NamedTuple):
     """One server update, as the server sees it."""
 
-    index: Array  # int    number of server updates done before this one
+    number: Array  # int    server updates done before this one
     num_uploads: Array  # int    clients that report in this round
     num_clients: int  # population
     key: Array  # PRNG key of the server in this round
