@@ -127,22 +127,38 @@ def advance(
     cohort: Cohort | None = None,
     weighting: Weighting = uniform_weights,
     eval_fn: EvalFn | None = None,
+    eval_every: int | None = None,
     probes: Probes = NO_PROBES,
 ) -> tuple[RunState, History]:
-    """Runs the rounds of ``timeline`` from ``state`` on, then evaluates once.
+    """Continues a run: arguments and returns as those of :func:`run`.
 
-    ``timeline`` holds the rounds from ``state.round`` on, and no others.
+    ``timeline`` holds the rounds from ``state.round`` on, and no others.  Without ``eval_every``
+    there is one evaluation, after the last of them.
     """
     cohort = cohort or auto()
+    num_rounds = timeline.num_rounds
+    eval_every = min(eval_every or num_rounds, num_rounds)
 
-    def body(state: RunState, slots: tuple[Array, ...]) -> tuple[RunState, dict[str, Array]]:
+    def one_round(state: RunState, slots: tuple[Array, ...]) -> tuple[RunState, dict[str, Array]]:
         return _round(algorithm, task, timeline, state, slots, key, cohort, weighting, probes)
 
-    slots = (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
-    state, probed = jax.lax.scan(body, state, slots)
-    metrics = {} if eval_fn is None else dict(eval_fn(state.server.params))
-    metrics = jax.tree.map(lambda x: jnp.asarray(x)[None], metrics)
-    return state, History(state.round[None], metrics, probed)
+    def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
+        slots = (part.clients, part.version, part.num_steps, part.mask)
+        state, probed = jax.lax.scan(one_round, state, slots)
+        metrics = {} if eval_fn is None else eval_fn(state.server.params)
+        metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
+        return state, History(state.round[None], metrics, probed)
+
+    whole = num_rounds // eval_every
+    head = jax.tree.map(
+        lambda x: x.reshape(whole, eval_every, *x.shape[1:]), timeline[: whole * eval_every]
+    )
+    state, history = jax.lax.scan(segment, state, head)
+    history = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), history)
+    if num_rounds % eval_every:
+        state, last = segment(state, timeline[whole * eval_every :])
+        history = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), history, last)
+    return state, history
 
 
 def run(
@@ -199,24 +215,19 @@ def run(
         (True, True)
     """
     check_arguments(task, timeline, params, eval_every)
-    options = {"cohort": cohort, "weighting": weighting, "eval_fn": eval_fn, "probes": probes}
-
-    def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
-        return advance(algorithm, task, part, state, key, **options)
-
     state = start(algorithm, task, timeline, params)
-    whole = timeline.num_rounds // eval_every
-    parts = []
-    if whole:
-        head = jax.tree.map(
-            lambda x: x.reshape(whole, eval_every, *x.shape[1:]), timeline[: whole * eval_every]
-        )
-        state, history = jax.lax.scan(segment, state, head)
-        parts.append(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), history))
-    if timeline.num_rounds % eval_every:
-        state, history = segment(state, timeline[whole * eval_every :])
-        parts.append(history)
-    return state, jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    return advance(
+        algorithm,
+        task,
+        timeline,
+        state,
+        key,
+        cohort=cohort,
+        weighting=weighting,
+        eval_fn=eval_fn,
+        eval_every=eval_every,
+        probes=probes,
+    )
 
 
 def _round(

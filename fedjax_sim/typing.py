@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
 from jax import Array
 
 PyTree: TypeAlias = Any
@@ -105,8 +106,8 @@ class Task(NamedTuple):
     """
 
     oracle: Callable[[Array, Array], Oracle]  # (client, key of the visit) -> Oracle
-    num_examples: Array  # [M] int
-    num_steps: Array  # [M] int    local steps of one visit
+    num_examples: Array | np.ndarray  # [M] int
+    num_steps: Array | np.ndarray  # [M] int    local steps of one visit; concrete
 
     @property
     def num_clients(self) -> int:

@@ -1,0 +1,63 @@
+"""What the partitions share: dealing rows out of pools, splitting by Dirichlet shares, checks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def group_rows(values: Sequence | np.ndarray, name: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """Row numbers of each distinct value, in their original order, and the sorted values."""
+    array = np.asarray(values)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}; expected [N] with N > 0")
+    distinct, inverse, sizes = np.unique(array, return_inverse=True, return_counts=True)
+    return cut(np.argsort(inverse, kind="stable"), sizes), distinct
+
+
+def deal(
+    pools: Sequence[np.ndarray], counts: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Deals ``counts[j, c]`` rows of shuffled pool c to client j, in random order.
+
+    A pool is reshuffled and used again each time that the clients, served in order, exhaust it.
+    """
+    rows, owners = [], []
+    for pool, wanted in zip(pools, counts.T, strict=True):
+        passes = max(1, -(-wanted.sum() // len(pool)))
+        stream = np.concatenate([rng.permutation(pool) for _ in range(passes)])
+        rows.append(stream[: wanted.sum()])
+        owners.append(np.repeat(np.arange(len(wanted)), wanted))
+    order = rng.permutation(counts.sum())
+    rows, owners = np.concatenate(rows)[order], np.concatenate(owners)[order]
+    return cut(rows[np.argsort(owners, kind="stable")], counts.sum(axis=1))
+
+
+def split(total: int, num_parts: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """[num_parts] int: ``total`` split by Dir(alpha), by rounding the cumulated shares."""
+    if np.isinf(alpha):
+        ends = np.arange(1, num_parts) / num_parts
+    else:
+        ends = np.cumsum(rng.dirichlet(np.full(num_parts, alpha)))[:-1]
+    ends = np.minimum(np.round(ends * total).astype(np.int64), total)  # cumsum may exceed 1
+    return np.diff(ends, prepend=0, append=total)
+
+
+def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    return np.split(rows, np.cumsum(sizes)[:-1])
+
+
+def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> None:
+    if num_clients < 1:
+        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
+    if min_size < 0:
+        raise ValueError(f"min_size is {min_size}; expected at least 0")
+    if num_examples < num_clients * min_size:
+        raise ValueError(
+            f"num_clients is {num_clients} with at least {min_size} examples each; "
+            f"expected at most the {num_examples} examples there are"
+        )
+
+
+def check_alpha(alpha: float) -> None:
+    if not alpha > 0:
+        raise ValueError(f"alpha is {alpha}; expected a positive number (inf: no skew)")

@@ -1,0 +1,314 @@
+"""Partitions: which rows of a data set each client gets.
+
+Every function returns a list with one integer array of row numbers per client, for
+:func:`fedjax_sim.data.federated.from_assignment`.  Everything runs on the host, in NumPy; ``seed``
+is an int or a ``numpy.random.Generator``, and one seed gives one partition.
+
+==========================  ===================  ==================  =======================
+function                    label distribution   client sizes        each example is used
+==========================  ===================  ==================  =======================
+:func:`iid`                 equal                equal up to one     once
+:func:`dirichlet`           Dir(alpha) a client  equal               any number of times
+ ``disjoint=True``          nearly Dir(alpha)    equal               at most once
+:func:`dirichlet_by_class`  Dir(alpha) a class   ragged              once
+:func:`classes_per_client`  k classes            equal*              at most once
+:func:`quantity_skew`       equal                Dir(alpha)          once
+:func:`by_group`            as in the source     as in the source    once
+==========================  ===================  ==================  =======================
+
+(*) ``method="shards"``: equal when the classes have equal sizes; ``"pairs"``: always.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from fedjax_sim.data._dealing import check_alpha, check_clients, cut, deal, group_rows, split
+
+
+def iid(num_examples: int, num_clients: int, seed: int | np.random.Generator) -> list[np.ndarray]:
+    """Deals the examples at random; client sizes differ by at most one.
+
+    Raises:
+        ValueError: fewer examples than clients, or no clients.
+
+    Example:
+        >>> sorted(len(rows) for rows in iid(11, 3, seed=0))
+        [3, 4, 4]
+    """
+    check_clients(num_clients, num_examples)
+    return np.array_split(np.random.default_rng(seed).permutation(num_examples), num_clients)
+
+
+def dirichlet(
+    labels: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    seed: int | np.random.Generator,
+    *,
+    disjoint: bool = False,
+) -> list[np.ndarray]:
+    """Label skew, a distribution per client: ``p_j ~ Dir(alpha, ..., alpha)`` over the classes.
+
+    Each of the M clients gets ``floor(N / M)`` examples.  For each of them a class is drawn from
+    ``p_j`` and an example is taken from the shuffled pool of that class.
+
+    * ``disjoint=False``: an exhausted pool is refilled and reshuffled.  NOT a partition: examples
+      may repeat, across clients and within one, and some may never be used.
+    * ``disjoint=True``: ``p_j`` is renormalised over the classes that are left, so that no example
+      is used twice.  Late clients get what the early ones left, hence deviate from Dir(alpha).
+
+    Small ``alpha``: about one class per client.  ``alpha=inf``: every client draws from the pooled
+    label distribution (for balanced classes the limit of large alpha).
+
+    Args:
+        labels: [N] class of each example.
+        num_clients: M.
+        alpha: concentration, > 0.
+        seed: int or generator.
+        disjoint: use each example at most once.
+
+    Returns:
+        M arrays of ``floor(N / M)`` row numbers, in random order.
+
+    Raises:
+        ValueError: labels not one-dimensional, alpha <= 0, fewer examples than clients.
+
+    References:
+        Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated
+        visual classification", 2019 (with renormalisation); the refill is that of the published
+        code of FedSWA (Liu et al., 2025).
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2], 100)
+        >>> assignment = dirichlet(labels, 10, alpha=0.1, seed=0, disjoint=True)
+        >>> np.unique(np.concatenate(assignment)).size
+        300
+    """
+    pools, _ = group_rows(labels, "labels")
+    num_examples = sum(map(len, pools))
+    check_clients(num_clients, num_examples)
+    check_alpha(alpha)
+    rng = np.random.default_rng(seed)
+    size = num_examples // num_clients
+    available = np.array([len(pool) for pool in pools])
+    if np.isinf(alpha):
+        shares = np.tile(available / num_examples, (num_clients, 1))
+    else:
+        shares = rng.dirichlet(np.full(len(pools), alpha), num_clients)  # [M, C]
+    if not disjoint:
+        return deal(pools, rng.multinomial(size, shares), rng)
+    counts = np.zeros((num_clients, len(pools)), dtype=np.int64)
+    for share, count in zip(shares, counts, strict=True):
+        _draw_available(size, share, available, alpha, rng, count)
+    return deal(pools, counts, rng)
+
+
+def _draw_available(size, share, available, alpha, rng, count):
+    """Adds ``size`` sequential class draws to ``count`` and takes them from ``available``.
+
+    Drawing in batches and discarding what exceeds a pool has the law of drawing one by one with
+    renormalisation; each further batch means that a class ran out, so there are at most C.
+    """
+    while (left := size - count.sum()) > 0:
+        p = np.where(available > 0, share, 0.0)
+        if p.sum() == 0.0:
+            # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
+            p[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
+        taken = np.minimum(rng.multinomial(left, p / p.sum()), available)
+        count += taken
+        available -= taken
+
+
+def dirichlet_by_class(
+    labels: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    seed: int | np.random.Generator,
+    *,
+    min_size: int = 1,
+    max_tries: int = 1000,
+) -> list[np.ndarray]:
+    """Label and quantity skew: each class is split over the clients by ``q_c ~ Dir(alpha)``.
+
+    Every example is used exactly once; sizes are ragged.  The draw is repeated until every client
+    has at least ``min_size`` examples.
+
+    Raises:
+        ValueError: labels not one-dimensional, alpha <= 0, too few examples, or no draw out of
+            ``max_tries`` gave every client ``min_size`` examples.
+
+    References:
+        Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", 2019.
+
+    Example:
+        >>> assignment = dirichlet_by_class(np.repeat([0, 1], 50), 4, alpha=0.5, seed=0)
+        >>> sorted(np.concatenate(assignment).tolist()) == list(range(100))
+        True
+    """
+    pools, _ = group_rows(labels, "labels")
+    check_clients(num_clients, sum(map(len, pools)), min_size)
+    check_alpha(alpha)
+    rng = np.random.default_rng(seed)
+    for _ in range(max_tries):
+        counts = np.stack([split(len(pool), num_clients, alpha, rng) for pool in pools], axis=1)
+        if counts.sum(axis=1).min() >= min_size:
+            return deal(pools, counts, rng)
+    raise ValueError(
+        f"min_size is {min_size}, but none of {max_tries} draws with alpha={alpha} gave each of "
+        f"{num_clients} clients that many; expected a smaller min_size or a larger alpha"
+    )
+
+
+def classes_per_client(
+    labels: np.ndarray,
+    num_clients: int,
+    k: int,
+    seed: int | np.random.Generator,
+    method: Literal["shards", "pairs"] = "shards",
+) -> list[np.ndarray]:
+    """Exactly ``k`` distinct classes per client; every example is used at most once.
+
+    * ``"shards"``: every class is cut into ``M k / C`` equal shards, which are dealt at random.  A
+      client that got a class twice swaps one of the two with a client that lacks it.
+    * ``"pairs"``: every client draws k distinct classes uniformly; every class is split equally
+      among its takers, and all portions are cut to the smallest one, so that sizes are equal.
+
+    What does not divide is left out.
+
+    Raises:
+        ValueError: labels not one-dimensional; k outside 1..C; for "shards" ``M k`` not a multiple
+            of C; a class with fewer examples than portions.
+
+    References:
+        Leconte et al., "FAVANO: Federated averaging with asynchronous nodes", 2023, App. C.2
+        (k = 2); shards: McMahan et al., 2017, Sec. 3.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 60)
+        >>> assignment = classes_per_client(labels, 30, k=2, seed=0)
+        >>> {len(rows) for rows in assignment}, {len(set(labels[rows])) for rows in assignment}
+        ({20}, {2})
+    """
+    pools, _ = group_rows(labels, "labels")
+    check_clients(num_clients, sum(map(len, pools)))
+    num_classes = len(pools)
+    if not 1 <= k <= num_classes:
+        raise ValueError(f"k is {k}; expected 1..{num_classes}, the number of classes in labels")
+    rng = np.random.default_rng(seed)
+    sizes = np.array([len(pool) for pool in pools])
+    if method == "shards":
+        if num_clients * k % num_classes:
+            raise ValueError(
+                f"num_clients * k is {num_clients} * {k} = {num_clients * k}; expected a multiple "
+                f'of the {num_classes} classes for method="shards" (or use method="pairs")'
+            )
+        has_class = _deal_shards(num_clients, k, num_classes, rng)
+        portions = sizes // (num_clients * k // num_classes)
+    elif method == "pairs":
+        chosen = np.argsort(rng.random((num_clients, num_classes)), axis=1)[:, :k]
+        has_class = np.zeros((num_clients, num_classes), dtype=np.int64)
+        np.put_along_axis(has_class, chosen, 1, axis=1)
+        takers = has_class.sum(axis=0)
+        portions = np.full(num_classes, (sizes[takers > 0] // takers[takers > 0]).min())
+    else:
+        raise ValueError(f'method is {method!r}; expected "shards" or "pairs"')
+    if portions.min() == 0:
+        raise ValueError(
+            f"k is {k}: some class has fewer examples than the {num_clients} clients take portions "
+            f"of it (smallest class: {sizes.min()} examples); expected fewer clients or classes"
+        )
+    return deal(pools, has_class * portions, rng)
+
+
+def _deal_shards(num_clients, k, num_classes, rng):
+    """[M, C] of zeros and ones: row sums k, column sums M k / C."""
+    shards = np.repeat(np.arange(num_classes), num_clients * k // num_classes)
+    hands = rng.permutation(shards).reshape(num_clients, k)
+    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
+    np.add.at(counts, (np.arange(num_clients)[:, None], hands), 1)
+    # A repair always exists.  Let client a hold class c twice.  As c has at most M shards, some b
+    # lacks c.  Either b holds a class twice (give that one), or its k classes are distinct, and
+    # since a holds at most k - 1 distinct ones, b has a class that a lacks.  Each swap lowers the
+    # number of duplicates, so the loop ends; it may move one to a, hence the further sweeps.
+    while (duplicates := np.argwhere(counts > 1)).size:
+        for a, c in duplicates:
+            if counts[a, c] > 1:
+                b = rng.choice(np.flatnonzero(counts[:, c] == 0))
+                gives = (counts[b] > 1) | ((counts[b] > 0) & (counts[a] == 0))
+                d = rng.choice(np.flatnonzero(gives))
+                counts[a, [c, d]] += [-1, 1]
+                counts[b, [c, d]] += [1, -1]
+    return counts
+
+
+def quantity_skew(
+    num_examples: int,
+    num_clients: int,
+    alpha: float,
+    seed: int | np.random.Generator,
+    min_size: int = 1,
+) -> list[np.ndarray]:
+    """Sizes ``min_size + Dir(alpha) * (N - M min_size)``, up to rounding; labels at random.
+
+    Every example is used exactly once.  ``alpha=inf``: equal sizes, as :func:`iid`.
+
+    Raises:
+        ValueError: alpha <= 0, or fewer than ``M * min_size`` examples.
+
+    References:
+        Li et al., "Federated learning on non-IID data silos: an experimental study", 2022.
+
+    Example:
+        >>> sizes = [len(rows) for rows in quantity_skew(1000, 5, alpha=0.3, seed=0, min_size=10)]
+        >>> sum(sizes), min(sizes) >= 10
+        (1000, True)
+    """
+    check_clients(num_clients, num_examples, min_size)
+    check_alpha(alpha)
+    rng = np.random.default_rng(seed)
+    sizes = min_size + split(num_examples - num_clients * min_size, num_clients, alpha, rng)
+    return cut(rng.permutation(num_examples), sizes)
+
+
+def by_group(groups: Sequence | np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The natural clients: one per distinct value of ``groups`` (writer, role, session, ...).
+
+    Returns:
+        The assignment, rows in their original order, and the clients' names, in sorted order.
+
+    Raises:
+        ValueError: groups empty or not one-dimensional.
+
+    Example:
+        >>> by_group(["eve", "bob", "eve"])
+        ([array([1]), array([0, 2])], ('bob', 'eve'))
+    """
+    assignment, names = group_rows(groups, "groups")
+    return assignment, tuple(str(name) for name in names)
+
+
+def train_test_split(
+    assignment: Sequence[np.ndarray], test_fraction: float, seed: int | np.random.Generator
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Splits every client's rows at random: ``floor(test_fraction * n_i)`` of them for testing.
+
+    Rows that occur twice (:func:`dirichlet` with refill) may end up on both sides.
+
+    Raises:
+        ValueError: test_fraction outside [0, 1).
+
+    Example:
+        >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)
+        >>> [len(rows) for rows in train], [len(rows) for rows in test]
+        ([8, 4], [2, 1])
+    """
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
+    rng = np.random.default_rng(seed)
+    shuffled = [rng.permutation(rows) for rows in assignment]
+    # 0.29 * 100 is 28.999... in floating point.
+    sizes = [int(test_fraction * len(rows) + 1e-9) for rows in shuffled]
+    train = [rows[size:] for rows, size in zip(shuffled, sizes, strict=True)]
+    return train, [rows[:size] for rows, size in zip(shuffled, sizes, strict=True)]

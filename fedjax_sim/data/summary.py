@@ -1,0 +1,110 @@
+"""What a partition looks like: label counts, sizes, and how far the clients are apart."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_sim.data.federated import FederatedData
+
+
+class Spread(NamedTuple):
+    """Minimum, median and maximum over the clients."""
+
+    min: int
+    median: float
+    max: int
+
+    def __str__(self) -> str:
+        return f"min {self.min}, median {self.median:g}, max {self.max}"
+
+
+class PartitionSummary(NamedTuple):
+    """A partition in a few numbers; ``print`` it for a table (see :func:`summarize`)."""
+
+    num_clients: int
+    num_examples: int  # rows of all clients together, repeated ones included
+    sizes: Spread  # examples of a client
+    classes: Spread  # distinct labels of a client
+    label_distance: float  # mean total variation from the pooled label distribution, in [0, 1)
+
+    def __str__(self) -> str:
+        return (
+            f"clients              {self.num_clients}\n"
+            f"examples             {self.num_examples}\n"
+            f"examples per client  {self.sizes}\n"
+            f"classes per client   {self.classes}\n"
+            f"label distance       {self.label_distance:.3f}  (0: all alike)"
+        )
+
+
+def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.ndarray:
+    """Number of examples of each class at each client, ``[M, C]`` int.
+
+    Args:
+        data: examples with integer labels ``[N]`` under the key ``label``.
+        num_classes: C.
+        label: key of the labels in ``data.examples``.
+
+    Raises:
+        ValueError: no such key; labels that are not integers ``[N]`` in ``0..C-1``.
+
+    Example:
+        >>> data = FederatedData({"y": np.array([0, 0, 1, 2, 2])}, np.array([0, 3, 5]))
+        >>> label_counts(data, num_classes=3).tolist()
+        [[2, 1, 0], [0, 0, 2]]
+    """
+    if not isinstance(data.examples, dict) or label not in data.examples:
+        keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
+        raise ValueError(f"label is {label!r}; expected a key of data.examples: {keys}")
+    labels = np.asarray(data.examples[label])
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"label {label!r} has shape {labels.shape} and dtype {labels.dtype}; "
+            "expected integers [N]"
+        )
+    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(
+            f"num_classes is {num_classes} but label {label!r} has values "
+            f"{labels.min()}..{labels.max()}; expected 0..{num_classes - 1}"
+        )
+    cells = data.owners() * num_classes + labels.astype(np.int64)
+    counts = np.bincount(cells, minlength=data.num_clients * num_classes)
+    return counts.reshape(data.num_clients, num_classes)
+
+
+def summarize(data: FederatedData, num_classes: int, label: str = "y") -> PartitionSummary:
+    """Sizes, classes per client, and the mean distance of the clients' label distributions.
+
+    The distance of client i is the total variation ``1/2 sum_c |p_ic - p_c|`` between its label
+    distribution and that of all examples together; empty clients do not count in the mean.
+
+    Raises:
+        ValueError: as :func:`label_counts`; no examples at all.
+
+    Example:
+        >>> data = FederatedData({"y": np.array([0, 0, 0, 1, 1, 1])}, np.array([0, 3, 6]))
+        >>> print(summarize(data, num_classes=2))
+        clients              2
+        examples             6
+        examples per client  min 3, median 3, max 3
+        classes per client   min 1, median 1, max 1
+        label distance       0.500  (0: all alike)
+    """
+    counts = label_counts(data, num_classes, label)
+    total = int(counts.sum())
+    if total == 0:
+        raise ValueError(f"data has {data.num_clients} clients and no examples; expected some")
+    sizes = counts.sum(axis=1)
+    shares = counts[sizes > 0] / sizes[sizes > 0, None]
+    distances = 0.5 * np.abs(shares - counts.sum(axis=0) / total).sum(axis=1)
+    return PartitionSummary(
+        num_clients=data.num_clients,
+        num_examples=total,
+        sizes=_spread(sizes),
+        classes=_spread((counts > 0).sum(axis=1)),
+        label_distance=float(distances.mean()),
+    )
+
+
+def _spread(values: np.ndarray) -> Spread:
+    return Spread(int(values.min()), float(np.median(values)), int(values.max()))

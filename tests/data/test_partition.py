@@ -1,0 +1,311 @@
+"""Partitions: what each promises about rows, sizes and labels, and the laws they draw from."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_sim.data import partition
+from fedjax_sim.data.partition import _draw_available
+
+seeds = st.integers(0, 2**32 - 1)
+alphas = st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 100.0, np.inf])
+label_arrays = st.lists(st.integers(-3, 3), min_size=12, max_size=80).map(np.array)
+
+
+def rows_of(assignment):
+    return np.concatenate(assignment)
+
+
+def sizes_of(assignment):
+    return [len(rows) for rows in assignment]
+
+
+def assert_each_row_once(assignment, num_examples):
+    np.testing.assert_array_equal(np.sort(rows_of(assignment)), np.arange(num_examples))
+
+
+def assert_no_repeats(assignment):
+    assert np.unique(rows_of(assignment)).size == rows_of(assignment).size
+
+
+@given(n=st.integers(1, 60), extra=st.integers(0, 60), seed=seeds)
+def test_iid_uses_each_row_once_in_equal_parts(n, extra, seed):
+    assignment = partition.iid(n + extra, n, seed)
+    assert_each_row_once(assignment, n + extra)
+    assert len(assignment) == n
+    assert max(sizes_of(assignment)) - min(sizes_of(assignment)) <= 1
+
+
+@given(labels=label_arrays, num_clients=st.integers(1, 12), alpha=alphas, seed=seeds)
+def test_dirichlet_sizes_and_repeats(labels, num_clients, alpha, seed):
+    size = len(labels) // num_clients
+    assignment = partition.dirichlet(labels, num_clients, alpha, seed, disjoint=True)
+    assert sizes_of(assignment) == [size] * num_clients
+    assert_no_repeats(assignment)
+    assignment = partition.dirichlet(labels, num_clients, alpha, seed)
+    assert sizes_of(assignment) == [size] * num_clients
+    # A pool is refilled only when empty: uses of two rows of one class differ by at most one.
+    uses = np.bincount(rows_of(assignment), minlength=len(labels))
+    for label in np.unique(labels):
+        assert np.ptp(uses[labels == label]) <= 1
+
+
+@given(labels=label_arrays, num_clients=st.integers(1, 4), seed=seeds)
+def test_dirichlet_by_class_uses_each_row_once(labels, num_clients, seed):
+    assignment = partition.dirichlet_by_class(labels, num_clients, 1.0, seed, min_size=2)
+    assert_each_row_once(assignment, len(labels))
+    assert len(assignment) == num_clients
+    assert min(sizes_of(assignment)) >= 2
+
+
+@given(
+    num_classes=st.integers(1, 7),
+    factor=st.integers(1, 6),
+    k=st.integers(1, 7),
+    method=st.sampled_from(["shards", "pairs"]),
+    seed=seeds,
+)
+def test_classes_per_client_gives_k_distinct_classes(num_classes, factor, k, method, seed):
+    k = min(k, num_classes)
+    num_clients = num_classes * factor  # so that the shards divide
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(num_classes), 45))
+    assignment = partition.classes_per_client(labels, num_clients, k, seed, method)
+    assert_no_repeats(assignment)
+    assert len(set(sizes_of(assignment))) == 1
+    for rows in assignment:
+        # Equal portions of k classes.
+        _, portions = np.unique(labels[rows], return_counts=True)
+        assert portions.tolist() == [len(rows) // k] * k
+    if method == "shards":
+        assert sizes_of(assignment)[0] == k * (45 // (factor * k))
+
+
+def test_shards_are_repaired_when_almost_every_hand_has_duplicates():
+    # k = C: the only solution gives every class to every client, and random hands have none of it.
+    labels = np.repeat(np.arange(20), 50)
+    for rows in partition.classes_per_client(labels, 50, 20, seed=0):
+        assert sorted(labels[rows]) == list(range(20))
+
+
+def test_shards_of_unequal_classes_use_the_floor():
+    labels = np.repeat([0, 1], [11, 7])
+    assignment = partition.classes_per_client(labels, 4, 1, seed=0)
+    assert sorted(sizes_of(assignment)) == [3, 3, 5, 5]  # 7 // 2 and 11 // 2
+
+
+@given(
+    num_clients=st.integers(1, 30),
+    min_size=st.integers(0, 4),
+    extra=st.integers(1, 100),
+    alpha=alphas,
+    seed=seeds,
+)
+def test_quantity_skew_uses_each_row_once(num_clients, min_size, extra, alpha, seed):
+    num_examples = num_clients * min_size + extra
+    assignment = partition.quantity_skew(num_examples, num_clients, alpha, seed, min_size)
+    assert_each_row_once(assignment, num_examples)
+    assert len(assignment) == num_clients
+    assert min(sizes_of(assignment)) >= min_size
+    if alpha == np.inf:
+        assert np.ptp(sizes_of(assignment)) <= 1
+
+
+@given(groups=st.lists(st.sampled_from(["bob", "ann", "eve"]), min_size=1, max_size=30))
+def test_by_group_restores_the_groups(groups):
+    assignment, names = partition.by_group(groups)
+    assert names == tuple(sorted(set(groups)))
+    assert_each_row_once(assignment, len(groups))
+    for name, rows in zip(names, assignment, strict=True):
+        assert [groups[row] for row in rows] == [name] * len(rows)
+        assert sorted(rows) == rows.tolist()
+
+
+@given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=6), seed=seeds)
+def test_train_test_split_splits_every_client(sizes, seed):
+    assignment = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    train, test = partition.train_test_split(assignment, 0.3, seed)
+    for rows, first, second in zip(assignment, train, test, strict=True):
+        assert sorted([*first, *second]) == rows.tolist()
+        assert len(second) == 3 * len(rows) // 10
+
+
+def test_train_test_split_is_not_off_by_one_in_floating_point():
+    _, test = partition.train_test_split([np.arange(100)], 0.29, seed=0)
+    assert len(test[0]) == 29
+
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 40))
+SEEDED = {
+    "iid": functools.partial(partition.iid, 400, 20),
+    "dirichlet": functools.partial(partition.dirichlet, LABELS, 20, 0.5),
+    "disjoint": functools.partial(partition.dirichlet, LABELS, 20, 0.5, disjoint=True),
+    "by_class": functools.partial(partition.dirichlet_by_class, LABELS, 20, 0.5),
+    "shards": functools.partial(partition.classes_per_client, LABELS, 20, 2),
+    "pairs": functools.partial(partition.classes_per_client, LABELS, 20, 2, method="pairs"),
+    "quantity": functools.partial(partition.quantity_skew, 400, 20, 0.5),
+    "split": lambda seed: partition.train_test_split([np.arange(400)], 0.5, seed)[0],
+}
+
+
+@pytest.mark.parametrize("make", SEEDED.values(), ids=SEEDED.keys())
+def test_seeds(make):
+    def flat(seed):
+        return [rows.tolist() for rows in make(seed=seed)]
+
+    assert flat(3) == flat(3) == flat(np.random.default_rng(3))
+    assert flat(3) != flat(4)
+    generator = np.random.default_rng(3)
+    assert flat(generator) != flat(generator)  # a generator moves on
+
+
+def label_shares(assignment, labels, num_classes):
+    counts = [np.bincount(labels[rows], minlength=num_classes) for rows in assignment]
+    return np.array(counts) / np.sum(counts, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.6, 5.0])
+def test_dirichlet_has_dirichlet_multinomial_moments(alpha):
+    # Shares of n draws from p ~ Dir(alpha 1_C): mean 1/C and
+    # var = v (1 - 1/n) + (1/C)(1 - 1/C)/n with v = Var p_c = (C - 1) / (C^2 (C alpha + 1)).
+    num_classes, n, num_clients = 5, 50, 4000
+    labels = np.repeat(np.arange(num_classes), n * num_clients // num_classes)
+    shares = label_shares(
+        partition.dirichlet(labels, num_clients, alpha, seed=0), labels, num_classes
+    )
+    v = (num_classes - 1) / (num_classes**2 * (num_classes * alpha + 1))
+    variance = v * (1 - 1 / n) + (num_classes - 1) / num_classes**2 / n
+    squares = (shares - 1 / num_classes) ** 2
+    # Five standard errors over 4000 clients: a correct sampler fails once in 10^6 seeds a class.
+    error = 5 / np.sqrt(num_clients)
+    np.testing.assert_allclose(shares.mean(axis=0), 1 / num_classes, atol=error * variance**0.5)
+    assert (np.abs(squares.mean(axis=0) - variance) < error * squares.std(axis=0)).all()
+
+
+def test_dirichlet_by_class_has_dirichlet_marginals():
+    # Client shares of one class ~ Dir(alpha 1_M): Var = (M - 1) / (M^2 (M alpha + 1)); each class
+    # is a replicate.  Rounding to 1000 examples adds less than 1e-6.
+    num_classes, num_clients, alpha = 2000, 4, 0.5
+    labels = np.repeat(np.arange(num_classes), 1000)
+    assignment = partition.dirichlet_by_class(labels, num_clients, alpha, seed=0)
+    counts = np.array([np.bincount(labels[rows], minlength=num_classes) for rows in assignment])
+    squares = (counts / 1000 - 1 / num_clients) ** 2
+    variance = (num_clients - 1) / (num_clients**2 * (num_clients * alpha + 1))
+    error = 5 * squares.std(axis=1) / np.sqrt(num_classes)  # five standard errors
+    assert (np.abs(squares.mean(axis=1) - variance) < error + 1e-6).all()
+
+
+def test_quantity_skew_has_dirichlet_sizes():
+    # As above, over 2000 seeds: Var of a share, here for M = 4 and alpha = 0.5.
+    sizes = np.array(
+        [sizes_of(partition.quantity_skew(1000, 4, 0.5, seed, min_size=0)) for seed in range(2000)]
+    )
+    squares = (sizes / 1000 - 0.25) ** 2
+    error = 5 * squares.std(axis=0) / np.sqrt(2000)
+    assert (np.abs(squares.mean(axis=0) - 3 / (16 * 3)) < error + 1e-6).all()
+
+
+def test_disjoint_draws_have_the_law_of_one_by_one_renormalised_draws():
+    pool, share, size = (1, 2, 4), np.array([0.5, 0.3, 0.2]), 4
+
+    def outcomes(left, drawn):
+        """Probability of each final count, by summing over all orders of the draws."""
+        if drawn == size:
+            return {tuple(np.subtract(pool, left)): 1.0}
+        p = share * (np.array(left) > 0)
+        total = {}
+        for c in np.flatnonzero(p):
+            rest = tuple(n - (i == c) for i, n in enumerate(left))
+            for count, probability in outcomes(rest, drawn + 1).items():
+                total[count] = total.get(count, 0.0) + p[c] / p.sum() * probability
+        return total
+
+    expected = outcomes(pool, 0)
+    rng = np.random.default_rng(0)
+    draws = 5000
+    seen = dict.fromkeys(expected, 0)
+    for _ in range(draws):
+        available, count = np.array(pool), np.zeros(3, dtype=np.int64)
+        _draw_available(size, share, available, 1.0, rng, count)
+        np.testing.assert_array_equal(available + count, pool)
+        seen[tuple(count.tolist())] += 1
+    for count, p in expected.items():  # five standard errors of a frequency
+        assert abs(seen[count] / draws - p) < 5 * np.sqrt(p * (1 - p) / draws)
+
+
+def test_alpha_extremes():
+    num_classes, num_clients = 10, 50
+    labels = np.repeat(np.arange(num_classes), 1000)
+    tiny = label_shares(partition.dirichlet(labels, num_clients, 1e-6, 0), labels, num_classes)
+    assert (tiny.max(axis=1) == 1).all()
+    for alpha, disjoint in itertools.product([1e8, np.inf], [False, True]):
+        shares = label_shares(
+            partition.dirichlet(labels, num_clients, alpha, 0, disjoint=disjoint),
+            labels,
+            num_classes,
+        )
+        # 200 uniform draws: standard error 0.021; six of them for the largest of 500 cells.  The
+        # last disjoint clients take what is left, which random walks of the pools have changed.
+        np.testing.assert_allclose(shares[:40], 0.1, atol=0.13)
+
+
+def test_infinite_alpha_follows_unbalanced_labels():
+    labels = np.repeat([0, 1], [9000, 1000])
+    shares = label_shares(partition.dirichlet(labels, 20, np.inf, 0), labels, 2)
+    np.testing.assert_allclose(shares[:, 1], 0.1, atol=0.07)  # five standard errors of 500 draws
+
+
+def test_a_refilled_pool_is_reshuffled():
+    # One class per client, so that one of two classes goes to more than the 50 clients of 4 rows
+    # that its pool holds.  Served in the old order, a later client would get an earlier one's rows.
+    labels = np.repeat([0, 1], 200)
+    assignment = partition.dirichlet(labels, 100, 1e-6, seed=1)
+    clients = np.bincount([labels[rows[0]] for rows in assignment])
+    assert clients.max() > 52
+    assert len({frozenset(rows.tolist()) for rows in assignment}) == 100
+
+
+def test_rows_within_a_client_are_in_random_order():
+    rows = partition.dirichlet(LABELS, 1, np.inf, seed=0, disjoint=True)[0]
+    changes = (np.diff(LABELS[rows]) != 0).sum()
+    assert changes > 300  # sorted by class: 9; random: 359 expected, standard deviation 6
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: partition.iid(3, 4, 0), "num_clients is 4.*at most the 3"),
+        (lambda: partition.iid(3, 0, 0), "num_clients is 0"),
+        (lambda: partition.dirichlet(LABELS, 401, 0.5, 0), "num_clients is 401"),
+        (lambda: partition.dirichlet(LABELS, 4, 0.0, 0), "alpha is 0.0"),
+        (lambda: partition.dirichlet(LABELS, 4, float("nan"), 0), "alpha is nan"),
+        (lambda: partition.dirichlet(LABELS[:, None], 4, 1.0, 0), r"labels has shape \(400, 1\)"),
+        (
+            lambda: partition.dirichlet_by_class(LABELS, 100, 0.01, 0, min_size=4, max_tries=5),
+            "min_size is 4, but none of 5 draws with alpha=0.01",
+        ),
+        (
+            lambda: partition.dirichlet_by_class(LABELS, 100, 1.0, 0, min_size=5),
+            "num_clients is 100 with at least 5",
+        ),
+        (lambda: partition.classes_per_client(LABELS, 10, 11, 0), r"k is 11; expected 1\.\.10"),
+        (lambda: partition.classes_per_client(LABELS, 10, 0, 0), "k is 0"),
+        (
+            lambda: partition.classes_per_client(LABELS, 7, 2, 0),
+            r"num_clients \* k is 7 \* 2 = 14; expected a multiple of the 10 classes",
+        ),
+        (lambda: partition.classes_per_client(LABELS, 400, 10, 0), "k is 10: some class has fewer"),
+        (lambda: partition.classes_per_client(LABELS, 10, 2, 0, "shard"), "method is 'shard'"),  # type: ignore[arg-type]
+        (lambda: partition.quantity_skew(10, 5, 1.0, 0, min_size=3), "at least 3"),
+        (lambda: partition.quantity_skew(10, 5, 1.0, 0, min_size=-1), "min_size is -1"),
+        (lambda: partition.quantity_skew(10, 5, -1.0, 0), "alpha is -1.0"),
+        (lambda: partition.by_group([]), r"groups has shape \(0,\)"),
+        (lambda: partition.train_test_split([np.arange(3)], 1.0, 0), "test_fraction is 1.0"),
+    ],
+)
+def test_bad_input_is_named(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()

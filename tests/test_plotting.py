@@ -1,0 +1,222 @@
+"""Figures: what the artists show equals what was given; everything renders without warnings."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+from fedjax_sim import plotting
+from fedjax_sim.data.federated import FederatedData
+
+VALUES = {  # algorithm -> [seeds, rounds]
+    "scaffold": np.array([[3.0, 2.0, 1.5], [5.0, 2.0, 0.5], [4.0, 5.0, 1.0]]),
+    "fedavg": np.array([[1.0, 0.5, 0.2], [3.0, 0.5, 0.4], [2.0, 2.0, 0.6]]),
+}
+
+
+def tidy(values, metric="loss", rounds=(0, 10, 20), column="algorithm"):
+    rows = [
+        (name, seed, rounds[t], metric, value)
+        for name, table in values.items()
+        for seed, line in enumerate(table)
+        for t, value in enumerate(line)
+    ]
+    return pd.DataFrame(rows, columns=[column, "seed", "round", "metric", "value"])
+
+
+def render(figure):
+    figure.savefig(io.BytesIO(), format="png", dpi=40)
+    assert figure.canvas.manager is None  # pyplot does not know the figure
+
+
+def band_of(axes, index):
+    """Lower and upper edge of a band, by x."""
+    bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
+    vertices = bands[index].get_paths()[0].vertices
+    xs = np.unique(vertices[:, 0])
+    edges = [
+        (vertices[vertices[:, 0] == x, 1].min(), vertices[vertices[:, 0] == x, 1].max()) for x in xs
+    ]
+    return xs, np.array(edges).T
+
+
+def test_curves_show_the_means_in_the_frames_order():
+    frame = tidy(VALUES).sample(frac=1, random_state=0)  # rows in any order
+    figure = plotting.curves(frame.sort_values("algorithm", ascending=False), "loss")
+    (axes,) = figure.axes
+    assert [line.get_label() for line in axes.lines] == ["scaffold", "fedavg"]
+    for line, table in zip(axes.lines, VALUES.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), [0, 10, 20])
+        np.testing.assert_allclose(line.get_ydata(), table.mean(axis=0), rtol=1e-15)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["scaffold", "fedavg"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "loss")
+    render(figure)
+
+
+# Student's 97.5 % quantile with two degrees of freedom, from a printed table: 4.303.
+@pytest.mark.parametrize(
+    ("band", "edges"),
+    [
+        ("std", lambda v: (v.mean(0) - v.std(0, ddof=1), v.mean(0) + v.std(0, ddof=1))),
+        ("minmax", lambda v: (v.min(0), v.max(0))),
+        (
+            "ci",
+            lambda v: (
+                v.mean(0) - 4.303 * v.std(0, ddof=1) / np.sqrt(3),
+                v.mean(0) + 4.303 * v.std(0, ddof=1) / np.sqrt(3),
+            ),
+        ),
+    ],
+)
+def test_bands(band, edges):
+    (axes,) = plotting.curves(tidy(VALUES), "loss", band=band).axes
+    for i, table in enumerate(VALUES.values()):
+        xs, shown = band_of(axes, i)
+        np.testing.assert_array_equal(xs, [0, 10, 20])
+        np.testing.assert_allclose(shown, edges(table), rtol=1e-3)  # the table has four digits
+
+
+def test_no_band_when_asked_or_with_one_seed():
+    one_seed = {name: table[:1] for name, table in VALUES.items()}
+    assert not plotting.curves(tidy(VALUES), "loss", band=None).axes[0].collections
+    assert not plotting.curves(tidy(one_seed), "loss").axes[0].collections
+
+
+def test_panels_share_colours_even_where_an_algorithm_is_missing():
+    frame = pd.concat(
+        [tidy(VALUES), tidy({"fedavg": VALUES["fedavg"] / 10}, metric="test_accuracy")]
+    )
+    figure = plotting.curves(frame, ["loss", "test_accuracy"], yscale="log")
+    left, right = figure.axes
+    assert right.get_ylabel() == "test accuracy"
+    assert [line.get_label() for line in right.lines] == ["fedavg"]
+    assert left.lines[1].get_color() == right.lines[0].get_color()
+    assert left.get_yscale() == right.get_yscale() == "log"
+    assert len(figure.legends[0].get_texts()) == 2
+    render(figure)
+
+
+def test_spare_panels_are_removed():
+    frame = pd.concat([tidy(VALUES, metric=name) for name in "abcd"])
+    figure = plotting.curves(frame, list("dabc"), max_columns=3)
+    assert [axes.get_ylabel() for axes in figure.axes] == list("dabc")
+
+
+def test_many_lines_stay_distinct():
+    values = {i * 0.1: np.ones((1, 3)) * i for i in range(12)}
+    figure = plotting.curves(tidy(values, column="client_lr"), "loss", by="client_lr")
+    looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    assert len(looks) == 12
+    assert figure.legends[0].get_title().get_text() == "client lr"
+    render(figure)
+
+
+def test_seeds_on_different_grids_are_interpolated_over_the_common_range():
+    rows = [("a", 0, 0.0, "loss", 0.0), ("a", 0, 4.0, "loss", 4.0)]
+    rows += [("a", 1, 1.0, "loss", 3.0), ("a", 1, 2.0, "loss", 5.0), ("a", 1, 6.0, "loss", 9.0)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "time", "metric", "value"])
+    (line,) = plotting.curves(frame, "loss", x="time").axes[0].lines
+    np.testing.assert_allclose(line.get_xdata(), [1, 2, 4])
+    # Seed 0 is y = x; seed 1 is 3, 5, 7 there: means 2, 3.5, 5.5.
+    np.testing.assert_allclose(line.get_ydata(), [2.0, 3.5, 5.5], rtol=1e-15)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("band", ["std", "minmax", "ci"])
+def test_a_diverged_seed_is_not_hidden(bad, band):
+    table = VALUES["fedavg"].copy()
+    table[1, 2] = bad
+    figure = plotting.curves(tidy({"fedavg": table}), "loss", band=band)
+    shown = figure.axes[0].lines[0].get_ydata()
+    np.testing.assert_allclose(shown[:2], table[:, :2].mean(axis=0), rtol=1e-15)
+    assert not np.isfinite(shown[2])
+    render(figure)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda f: plotting.curves(f, "accuracy"), r"metric is \['accuracy'\].*\['loss'\]"),
+        (lambda f: plotting.curves(f, []), r"metric is \[\]"),
+        (lambda f: plotting.curves(f, "loss", x="time"), r"lacks the columns \['time'\]"),
+        (lambda f: plotting.curves(f, "loss", band="sem"), "band is 'sem'"),
+        (lambda f: plotting.curves(pd.concat([f, f]), "loss"), "two rows for.*'scaffold'"),
+        (
+            lambda f: plotting.curves(f.assign(round=f["round"] + 100 * f["seed"]), "loss"),
+            "seeds have no common range",
+        ),
+    ],
+)
+def test_bad_history_is_named(call, match):
+    with pytest.raises(ValueError, match=match):
+        call(tidy(VALUES))
+
+
+def test_label_map_shows_the_counts():
+    counts = np.array([[9, 0, 1], [0, 4, 4]])
+    figure = plotting.client_label_map(counts, ["cat", "dog", "eel"])
+    top, main, bar = figure.axes
+    np.testing.assert_array_equal([patch.get_height() for patch in top.patches], [10, 8])
+    cells = main.collections[0]
+    shown = np.ma.getdata(cells.get_array()).reshape(3, 2)
+    np.testing.assert_array_equal(shown, counts.T)
+    np.testing.assert_array_equal(
+        np.ma.getmaskarray(cells.get_array()).reshape(3, 2), counts.T == 0
+    )
+    assert [text.get_text() for text in main.get_yticklabels()] == ["cat", "dog", "eel"]
+    assert main.get_ylim()[0] > main.get_ylim()[1]  # class 0 on top
+    assert main.get_xlabel() == "client"
+    assert bar.get_ylabel() == "examples"
+    render(figure)
+    # Square-root scale: 1 of 9 is a third of the way; the largest count is the darkest shade.
+    colors = cells.cmap(cells.norm(np.array([1.0, 9.0])))
+    assert to_hex(colors[0]) == to_hex(cells.cmap(1 / 3))
+    assert to_hex(colors[1]) == to_hex(cells.cmap(1.0))
+
+
+def test_label_map_shows_the_first_of_many_clients():
+    counts = np.arange(60).reshape(20, 3)
+    _, main, _ = (figure := plotting.client_label_map(counts, max_clients=7)).axes
+    assert main.get_xlabel() == "client (first 7 of 20)"
+    shown = np.ma.getdata(main.collections[0].get_array()).reshape(3, 7)
+    np.testing.assert_array_equal(shown, counts[:7].T)
+    render(figure)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (300, 2), (2, 150)])
+def test_label_map_renders_extreme_shapes(shape):
+    counts = np.random.default_rng(0).integers(0, 3, shape)
+    figure = plotting.client_label_map(counts, max_clients=300)
+    render(figure)
+    assert figure.axes[1].collections[0].get_array().size == counts.size
+    assert max(figure.get_size_inches()) <= 12  # fits a page
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"counts": np.zeros(3)}, r"counts has shape \(3,\)"),
+        ({"counts": -np.ones((2, 2))}, "non-negative"),
+        ({"counts": np.ones((2, 2)), "class_names": ["a"]}, "class_names has 1 names; expected 2"),
+        ({"counts": np.ones((2, 2)), "max_clients": 0}, "max_clients is 0"),
+    ],
+)
+def test_bad_counts_are_named(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        plotting.client_label_map(**kwargs)
+
+
+@pytest.mark.parametrize("sizes", [[3, 3, 3], [0, 1, 1, 5], [1, 40, 40, 900, 12345], [0]])
+def test_size_histogram_counts_every_client(sizes):
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    figure = plotting.size_histogram(FederatedData({"x": np.zeros(sum(sizes))}, offsets))
+    (axes,) = figure.axes
+    for bar in axes.patches:
+        inside = [bar.get_x() < size < bar.get_x() + bar.get_width() for size in sizes]
+        assert bar.get_height() == sum(inside)
+    assert sum(bar.get_height() for bar in axes.patches) == len(sizes)
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [np.median(sizes)] * 2)
+    render(figure)
