@@ -1,0 +1,123 @@
+"""What a data set is, and the error every reader raises for files it cannot use."""
+
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class DataError(ValueError):
+    """A data set's files are missing or malformed.
+
+    The message names the file and says what was expected of it.
+    """
+
+
+class Dataset(NamedTuple):
+    """A supervised data set in host memory, with the natural client of each example if known.
+
+    Images stay uint8 ``[N, H, W, C]`` and labels are int32, so that a data set costs no more
+    memory than its file; models convert on the device.
+
+    Example:
+        >>> from fedjax_sim.datasets import load
+        >>> digits = load("digits")
+        >>> digits.train["x"].shape, digits.train["x"].dtype, digits.num_classes
+        ((1438, 8, 8, 1), dtype('uint8'), 10)
+    """
+
+    name: str
+    train: dict[str, np.ndarray]  # {"x": [N, ...], "y": int32 [N]}, CIFAR-100 also "coarse"
+    test: dict[str, np.ndarray]
+    num_classes: int
+    train_groups: np.ndarray | None  # int32 [N] into group_names: writer, ... of each example
+    test_groups: np.ndarray | None
+    group_names: tuple[str, ...] | None  # train's groups first, then those in the test part only
+    source: str  # the route it came by: "tfds", "files", "scikit-learn" or "download"
+
+
+def drop_duplicates(dataset: Dataset) -> Dataset:
+    """Keeps the first of the train rows that are equal in every leaf and in natural client.
+
+    Rows of different clients are never merged; without natural clients all rows count as one
+    client's.  The test part is left alone.
+
+    Example:
+        >>> part = {"x": np.array([[1], [1], [2]], np.uint8), "y": np.array([0, 0, 0], np.int32)}
+        >>> data = Dataset("toy", part, part, 2, None, None, None, "files")
+        >>> drop_duplicates(data).train["x"].tolist()
+        [[1], [2]]
+    """
+    columns = list(dataset.train.values())
+    if dataset.train_groups is not None:
+        columns.append(dataset.train_groups)
+    num_rows = len(columns[0])
+    raw = [np.ascontiguousarray(column).reshape(num_rows, -1).view(np.uint8) for column in columns]
+    rows = np.concatenate(raw, axis=1)
+    _, first = np.unique(rows.view(np.dtype((np.void, rows.shape[1]))), return_index=True)
+    keep = np.sort(first)
+    groups = None if dataset.train_groups is None else dataset.train_groups[keep]
+    train = {key: column[keep] for key, column in dataset.train.items()}
+    return dataset._replace(train=train, train_groups=groups)
+
+
+def as_labels(values: Any, num_classes: int, where: object) -> np.ndarray:
+    """The labels as int32 ``[N]``; raises DataError unless all are integers in 0..num_classes-1."""
+    try:
+        labels = np.asarray(values)
+    except (ValueError, OverflowError):
+        raise DataError(f"{where}: labels are ragged; expected a list of integers") from None
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: labels have shape {labels.shape} and type {labels.dtype}; "
+            "expected a list of integers"
+        )
+    if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
+        raise DataError(
+            f"{where}: labels are in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1}"
+        )
+    return labels.astype(np.int32)
+
+
+def same_length(where: object, **columns: Any) -> None:
+    """Raises DataError unless all columns have equal lengths above zero."""
+    lengths = {key: len(column) for key, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"{where}: lengths are {lengths}; expected them to be equal")
+    if 0 in lengths.values():
+        raise DataError(f"{where}: there is no example; expected at least one")
+
+
+def number_groups(
+    train: Iterable[Any], test: Iterable[Any] | None = None
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """Numbers names of clients: train's first, each part's in order of first appearance.
+
+    Returns:
+        int32 group of each train row, the same of each test row (None without ``test``), names.
+
+    Example:
+        >>> number_groups(["b", "a", "b"], ["c", "a"])[2]
+        ('b', 'a', 'c')
+    """
+    index: dict[str, int] = {}
+
+    def numbers(names: Iterable[Any]) -> np.ndarray:
+        return np.array([index.setdefault(str(name), len(index)) for name in names], np.int32)
+
+    train_groups = numbers(train)
+    test_groups = None if test is None else numbers(test)
+    return train_groups, test_groups, tuple(index)
+
+
+def import_extra(module: str) -> ModuleType:
+    """Imports an optional dependency, or says which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{module} could not be imported ({error}); "
+            "install it with: pip install 'fedjax_sim[datasets]'"
+        ) from error

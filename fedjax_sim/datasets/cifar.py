@@ -1,0 +1,165 @@
+"""CIFAR-10 and CIFAR-100: official binary files, official pickles, and strips of images."""
+
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_sim.datasets.base import DataError, Dataset, as_labels, same_length
+from fedjax_sim.datasets.files import find_one, read_tree
+from fedjax_sim.datasets.strips import parse_strips
+from fedjax_sim.datasets.unpickle import parse_pickle
+
+_PIXELS = 3 * 32 * 32
+
+
+class Variant(NamedTuple):
+    """What distinguishes the files of CIFAR-10 from those of CIFAR-100."""
+
+    name: str
+    binary: str  # folder of the official binary files, and the stem of its archive
+    binary_archive: str
+    python: str  # folder of the official pickles
+    python_archive: str
+    strips: str
+    batches: dict[str, tuple[str, ...]]  # official files of each split, without suffix
+    batch_size: dict[str, int]  # examples in each of them
+    labels: tuple[tuple[str, str, int], ...]  # leaf, name in the files, classes; in binary order
+
+
+CIFAR10 = Variant(
+    name="cifar10",
+    binary="cifar-10-batches-bin",
+    binary_archive="cifar-10-binary.tar.gz",
+    python="cifar-10-batches-py",
+    python_archive="cifar-10-python.tar.gz",
+    strips="cifar-10-webp.tar",
+    batches={"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
+    batch_size={"train": 10_000, "test": 10_000},
+    labels=(("y", "labels", 10),),
+)
+CIFAR100 = Variant(
+    name="cifar100",
+    binary="cifar-100-binary",
+    binary_archive="cifar-100-binary.tar.gz",
+    python="cifar-100-python",
+    python_archive="cifar-100-python.tar.gz",
+    strips="cifar-100-webp.tar",
+    batches={"train": ("train",), "test": ("test",)},
+    batch_size={"train": 50_000, "test": 10_000},
+    labels=(("coarse", "coarse_labels", 20), ("y", "fine_labels", 100)),
+)
+WANTED = {
+    v.name: f"{v.binary}/ or {v.binary_archive}, or {v.python}/ or {v.python_archive}"
+    for v in (CIFAR10, CIFAR100)
+}
+
+Part = dict[str, np.ndarray]  # {"x": uint8 [N, 32, 32, 3], "y": int32 [N], maybe "coarse"}
+
+
+def from_folder(variant: Variant, folder: Path) -> Dataset | None:
+    """CIFAR (Krizhevsky, 2009) from a folder that has it in one of the known layouts, or None.
+
+    Looked for in this order: binary files, their archive, pickles, their archive, image strips
+    (:mod:`fedjax_sim.datasets.strips`).  ``y`` are the fine labels; CIFAR-100 keeps the 20 coarse
+    ones as the leaf ``coarse``.
+
+    Raises:
+        DataError: a file of the layout is missing, malformed, or not as long as the official one.
+    """
+    layouts = (
+        (variant.binary, variant.binary_archive, ".bin", parse_binary),
+        (variant.python, variant.python_archive, "", parse_batch),
+    )
+    for directory, archive, suffix, parse in layouts:
+        location = folder / directory if (folder / directory).is_dir() else None
+        location = location or find_one(folder, (archive,))
+        if location is None:
+            continue
+        wanted = {f"{name}{suffix}" for names in variant.batches.values() for name in names}
+        files = read_tree(location, lambda path, w=wanted: PurePosixPath(path).name in w)
+        files = {PurePosixPath(path).name: data for path, data in files.items()}
+        parts = {}
+        for split, names in variant.batches.items():
+            batches = []
+            for name in names:
+                where = f"{location}: {name}{suffix}"
+                if f"{name}{suffix}" not in files:
+                    raise DataError(f"{where} is missing; expected {', '.join(sorted(wanted))}")
+                batches.append(parse(files[f"{name}{suffix}"], variant, where))
+                _expect_size(batches[-1], variant.batch_size[split], where)
+            parts[split] = {key: np.concatenate([b[key] for b in batches]) for key in batches[0]}
+        return _dataset(variant, parts)
+
+    location = find_one(folder, (variant.strips,))
+    if location is None:
+        return None
+    parts = parse_strips(location, variant.labels)
+    for split, names in variant.batches.items():
+        size = len(names) * variant.batch_size[split]
+        _expect_size(parts[split], size, f"{location}: {split} strips")
+    return _dataset(variant, parts)
+
+
+def parse_binary(data: bytes, variant: Variant, where: object = "CIFAR binary") -> Part:
+    """Reads records of label bytes (CIFAR-100: coarse, fine) and 3072 pixel bytes, plane by plane.
+
+    Raises:
+        DataError: not a whole number of records, none at all, or labels out of range.
+
+    Example:
+        >>> part = parse_binary(bytes([7]) + bytes(3072), CIFAR10)
+        >>> part["x"].shape, part["y"].tolist()
+        ((1, 32, 32, 3), [7])
+    """
+    width = len(variant.labels) + _PIXELS
+    if not data or len(data) % width:
+        raise DataError(f"{where}: {len(data)} bytes; expected a multiple of {width} above zero")
+    records = np.frombuffer(data, np.uint8).reshape(-1, width)
+    labels = {
+        leaf: as_labels(records[:, column], classes, where)
+        for column, (leaf, _, classes) in enumerate(variant.labels)
+    }
+    return {"x": _images(records[:, len(labels) :]), **labels}
+
+
+def parse_batch(data: bytes, variant: Variant, where: object = "CIFAR pickle") -> Part:
+    """Reads a pickled batch: a dict of ``data``, uint8 ``[N, 3072]``, and lists of labels.
+
+    Only numbers, strings, containers and arrays are admitted
+    (:func:`fedjax_sim.datasets.unpickle.parse_pickle`).
+
+    Raises:
+        DataError: any other content, other shapes, lengths that differ, labels out of range.
+    """
+    content = parse_pickle(data, where)
+    missing = {"data", *(key for _, key, _ in variant.labels)} - content.keys()
+    if missing:
+        raise DataError(f"{where}: has no {sorted(missing)}; expected a CIFAR batch")
+    pixels = content["data"]
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
+        raise DataError(f"{where}: data is not an array of bytes; expected uint8 [N, {_PIXELS}]")
+    if pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
+        raise DataError(f"{where}: data is {pixels.shape}; expected uint8 [N, {_PIXELS}]")
+    labels = {
+        leaf: as_labels(content[key], classes, f"{where}: {key}")
+        for leaf, key, classes in variant.labels
+    }
+    same_length(where, data=pixels, **labels)
+    return {"x": _images(pixels), **labels}
+
+
+def _images(planes: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+def _expect_size(part: Part, size: int, where: object) -> None:
+    if len(part["y"]) != size:
+        raise DataError(f"{where}: {len(part['y'])} examples; expected {size}")
+
+
+def _dataset(variant: Variant, parts: dict[str, Part]) -> Dataset:
+    num_classes = variant.labels[-1][2]
+    return Dataset(
+        variant.name, parts["train"], parts["test"], num_classes, None, None, None, source="files"
+    )

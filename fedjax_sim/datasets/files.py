@@ -1,0 +1,115 @@
+"""Bytes of files: decompression that notices damage, and folders and tar archives alike."""
+
+import bz2
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedjax_sim.datasets.base import DataError
+
+_BLOCK = 1 << 16  # bytes read at a time; bounds what one step of decompression can produce
+_GZIP = 16 + zlib.MAX_WBITS
+_DECODERS: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(_GZIP),
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+}
+
+
+def stream(path: Path) -> Iterator[bytes]:
+    """The contents of a file block by block; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
+
+    Raises:
+        DataError: the file cannot be read, is cut short, or has anything behind the compressed
+            data (the standard library's file objects would stop there in silence).
+    """
+    make_decoder = _DECODERS.get(path.suffix)
+    try:
+        with path.open("rb") as file:
+            blocks = iter(lambda: file.read(_BLOCK), b"")
+            if make_decoder is None:
+                yield from blocks
+                return
+            decoder = make_decoder()
+            for block in blocks:
+                while block:
+                    if decoder.eof:  # a file may be several compressed streams in a row
+                        decoder = make_decoder()
+                    yield decoder.decompress(block)
+                    block = decoder.unused_data if decoder.eof else b""
+            if not decoder.eof:
+                raise DataError(f"{path}: ends early; expected complete {path.suffix} data")
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        kind = path.suffix if make_decoder else "a"
+        raise DataError(f"{path}: {error}; expected {kind} file that can be read") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole contents of a file, decompressed as by :func:`stream`."""
+    return b"".join(stream(path))
+
+
+def read_tree(path: Path, want: Callable[[str], bool]) -> dict[str, bytes]:
+    """The files of a folder or of a tar archive (plain or compressed), nothing unpacked to disk.
+
+    Args:
+        path: a folder or an archive.
+        want: given a file's name relative to ``path``, with ``/`` between its parts.
+
+    Returns:
+        Contents by name, in order of names.
+
+    Raises:
+        DataError: the archive is damaged, cut short, or has a wanted name twice.
+    """
+    if path.is_dir():
+        names = {file.relative_to(path).as_posix(): file for file in path.rglob("*")}
+        return {
+            name: read_bytes(file)
+            for name, file in sorted(names.items())
+            if file.is_file() and want(name)
+        }
+    return parse_tar(read_bytes(path), path, want)
+
+
+def parse_tar(data: bytes, where: object, want: Callable[[str], bool]) -> dict[str, bytes]:
+    """The wanted regular files of a tar archive, in order of names; see :func:`read_tree`."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            members = archive.getmembers()
+    except Exception as error:  # hostile headers get other errors than TarError through tarfile
+        raise DataError(f"{where}: {error}; expected a tar archive") from error
+    end = 0
+    found: dict[str, bytes] = {}
+    for member in members:
+        size = member.size if member.isreg() else 0
+        end = max(end, member.offset_data + -(-size // 512) * 512)
+        if not (member.isreg() and want(member.name)):
+            continue
+        if member.issparse() or member.name in found:
+            raise DataError(f"{where}: {member.name} is sparse or occurs twice; expected one file")
+        found[member.name] = data[member.offset_data : member.offset_data + size]
+    # tarfile takes a damaged header for the end of the archive: only zeros may follow.
+    if len(data) < end + 512 or data[end:].strip(b"\0"):
+        raise DataError(f"{where}: cut short or damaged at byte {end}; expected the archive's end")
+    return dict(sorted(found.items()))
+
+
+def find_one(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """The first file of a folder that matches one of the names (glob patterns), or None."""
+    for name in names:
+        for path in sorted(folder.glob(name)):
+            if path.is_file():
+                return path
+    return None
+
+
+def require(path: Path | None, folder: Path, names: tuple[str, ...]) -> Path:
+    """``path`` unless it is None, which is a DataError that says what the folder lacks."""
+    if path is None:
+        raise DataError(f"{folder}: {names[0]} is missing; expected one of {', '.join(names)}")
+    return path

@@ -1,0 +1,52 @@
+"""The idx format of MNIST: big-endian arrays of any rank behind a header of sizes."""
+
+import math
+
+import numpy as np
+
+from fedjax_sim.datasets.base import DataError
+
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def parse_idx(data: bytes, where: object = "idx data") -> np.ndarray:
+    """Reads an idx array.
+
+    Header: two zero bytes, the type of the values, the rank, then one big-endian uint32 per
+    dimension; the values follow in row-major order, big-endian.  The format was published with
+    MNIST (LeCun, Cortes and Burges, 1998).
+
+    Args:
+        data: the uncompressed file.
+        where: the file's name, for error messages.
+
+    Returns:
+        An array in native byte order.
+
+    Raises:
+        DataError: wrong magic, unknown type, fewer or more bytes than the header announces, or
+            values that are not finite.
+
+    Example:
+        >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
+        [7, 8, 9]
+    """
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
+        raise DataError(
+            f"{where}: begins with {data[:4].hex(' ') or 'nothing'}; expected the idx magic "
+            f"00 00 TYPE RANK with TYPE one of {', '.join(f'{code:02x}' for code in _TYPES)}"
+        )
+    dtype, rank = np.dtype(_TYPES[data[2]]), data[3]
+    start = 4 + 4 * rank
+    if rank == 0 or rank > 8 or len(data) < start:
+        raise DataError(f"{where}: rank {rank} in {len(data)} bytes; expected 1..8 sizes")
+    shape = [int(size) for size in np.frombuffer(data, ">u4", rank, offset=4)]
+    expected = start + math.prod(shape) * dtype.itemsize
+    if len(data) != expected:
+        raise DataError(
+            f"{where}: {len(data)} bytes; expected {expected} for shape {shape} of {dtype}"
+        )
+    values = np.frombuffer(data, dtype, offset=start).reshape(shape)
+    if dtype.kind == "f" and not np.isfinite(values).all():
+        raise DataError(f"{where}: has values that are not finite; expected finite numbers")
+    return values.astype(dtype.newbyteorder("="))

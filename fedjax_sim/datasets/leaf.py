@@ -1,0 +1,158 @@
+"""LEAF's json files of FEMNIST: handwritten characters by writer."""
+
+import json
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from fedjax_sim.datasets.base import DataError, Dataset, as_labels, number_groups, same_length
+from fedjax_sim.datasets.files import find_one, read_tree
+
+_NUM_CLASSES = 62
+_ARCHIVES = tuple(f"femnist*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
+
+WANTED = "LEAF's folder data with train/*.json and test/*.json, or femnist*.tar.xz holding it"
+
+Users = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def from_folder(folder: Path) -> Dataset | None:
+    """FEMNIST (Caldas et al., 2018) from LEAF's folders ``train`` and ``test``, or from a tar
+    archive ``femnist*.tar.*`` of them; None if there is neither.
+
+    Images are uint8 ``[N, 28, 28, 1]`` with the polarity of LEAF: background 255, ink 0.  Labels:
+    0-9 digits, 10-35 A-Z, 36-61 a-z.  The natural client is the writer.  Rows come writer by
+    writer.  Writers without train images stay in the test part: a model meets them as new clients.
+
+    Raises:
+        DataError: a part is missing, a file malformed, or a writer in two files of one part.
+    """
+    candidates = (folder / "data", folder)
+    location = next((path for path in candidates if _is_leaf(path)), None)
+    location = location or find_one(folder, _ARCHIVES)
+    if location is None:
+        return None
+    files = read_tree(location, lambda name: _split(name) is not None)
+    splits = {}
+    for split in ("train", "test"):
+        users: Users = {}
+        for name in sorted((n for n in files if _split(n) == split), key=_natural):
+            where = f"{location}: {name}"
+            for user, examples in parse_leaf(files[name], where).items():
+                if user in users:
+                    raise DataError(f"{where}: writer {user!r} is in an earlier file; expected one")
+                users[user] = examples
+        if not users:
+            raise DataError(f"{location}: no {split}/*.json in it; expected {WANTED}")
+        splits[split] = users
+    train, test = (_concatenated(users) for users in splits.values())
+    groups = number_groups(*(_owners(users) for users in splits.values()))
+    return Dataset("femnist", train, test, _NUM_CLASSES, *groups, source="files")
+
+
+def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
+    """Reads one json file of LEAF's FEMNIST.
+
+    The file is ``{"users": [names], "num_samples": [n], "user_data": {name: {"x": [n, 784]
+    floats, "y": [n] ints}}}``; pixels are multiples of 1/255 between 0 (ink) and 1 (background).
+
+    Returns:
+        Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``.
+
+    Raises:
+        DataError: not json, or other entries, lengths, labels or pixels than these.
+
+    Example:
+        >>> one = {"x": [[1.0] * 784], "y": [61]}
+        >>> file = {"users": ["ann"], "num_samples": [1], "user_data": {"ann": one}}
+        >>> x, y = parse_leaf(json.dumps(file).encode())["ann"]
+        >>> x.shape, x.max().item(), y.tolist()
+        ((1, 28, 28, 1), 255, [61])
+    """
+    try:
+        content = json.loads(data, parse_constant=_refuse, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {error}; expected LEAF json") from error
+    parts = [_entry(content, key, where) for key in ("users", "num_samples", "user_data")]
+    users, sizes, user_data = parts
+    if not (isinstance(users, list) and isinstance(sizes, list) and isinstance(user_data, dict)):
+        raise DataError(f"{where}: expected lists users and num_samples and an object user_data")
+    same_length(where, users=users, num_samples=sizes, user_data=user_data)
+    result: Users = {}
+    for user, size in zip(users, sizes, strict=True):
+        if not isinstance(user, str) or user != user.strip() or not user.isprintable() or not user:
+            raise DataError(f"{where}: user {user!r}; expected a name in printable characters")
+        samples = _entry(user_data, user, where)
+        images = _images(_entry(samples, "x", where), f"{where}: {user}")
+        labels = as_labels(_entry(samples, "y", where), _NUM_CLASSES, f"{where}: {user}")
+        same_length(f"{where}: {user}", x=images, y=labels)
+        if len(labels) != size:
+            raise DataError(f"{where}: {user} has {len(labels)} samples; expected {size}")
+        result[user] = (images, labels)
+    if len(result) != len(users):
+        raise DataError(f"{where}: a writer occurs twice in users; expected once")
+    return result
+
+
+def _images(rows: Any, where: str) -> np.ndarray:
+    try:
+        pixels = np.asarray(rows)
+    except (ValueError, OverflowError):
+        raise DataError(f"{where}: images are ragged; expected lists of 784 numbers") from None
+    if pixels.ndim != 2 or pixels.shape[1] != 784 or pixels.dtype.kind not in "fiu":
+        raise DataError(
+            f"{where}: images have shape {pixels.shape} and type {pixels.dtype}; "
+            "expected lists of 784 numbers"
+        )
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise DataError(f"{where}: pixels outside 0..1; expected multiples of 1/255 within")
+    levels = np.rint(pixels * 255)
+    # A pixel printed with three decimals or more is this close to its level.
+    if not (abs(pixels * 255 - levels) < 0.13).all():
+        raise DataError(f"{where}: pixels between grey levels; expected multiples of 1/255")
+    return levels.astype(np.uint8).reshape(-1, 28, 28, 1)
+
+
+def _entry(content: Any, key: str, where: object) -> Any:
+    if not isinstance(content, dict) or key not in content:
+        raise DataError(f"{where}: has no {key!r}; expected users, num_samples, user_data (x, y)")
+    return content[key]
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"has {constant}, which is not a finite number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("has a name twice in one object")
+    return result
+
+
+def _is_leaf(path: Path) -> bool:
+    return any((path / split).is_dir() for split in ("train", "test"))
+
+
+def _split(name: str) -> str | None:
+    path = PurePosixPath(name)
+    known = path.suffix == ".json" and path.parent.name in ("train", "test")
+    return path.parent.name if known else None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts all_data_2 before all_data_10, as LEAF numbers its files."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
+
+
+def _concatenated(users: Users) -> dict[str, np.ndarray]:
+    x, y = zip(*users.values(), strict=True)
+    return {"x": np.concatenate(x), "y": np.concatenate(y)}
+
+
+def _owners(users: Users) -> list[str]:
+    return [user for user, (_, labels) in users.items() for _ in range(len(labels))]

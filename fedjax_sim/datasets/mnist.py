@@ -1,0 +1,83 @@
+"""MNIST from the official idx files, and its writers from the QMNIST label files."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_sim.datasets.base import DataError, Dataset, as_labels, number_groups, same_length
+from fedjax_sim.datasets.files import find_one, read_bytes, require
+from fedjax_sim.datasets.idx import parse_idx
+
+_FILES = {
+    ("train", "x"): "train-images-idx3-ubyte",
+    ("train", "y"): "train-labels-idx1-ubyte",
+    ("test", "x"): "t10k-images-idx3-ubyte",
+    ("test", "y"): "t10k-labels-idx1-ubyte",
+}
+_QMNIST = {"train": "qmnist-train-labels-idx2-int", "test": "qmnist-test-labels-idx2-int"}
+_CLASS, _WRITER = 0, 2  # columns of the QMNIST label files
+
+WANTED = "train-images-idx3-ubyte.gz and its three companions, with or without .gz"
+
+
+def from_folder(folder: Path) -> Dataset | None:
+    """MNIST from a folder with the official files; None if it has none of them.
+
+    Images are uint8 ``[N, 28, 28, 1]``, ink 255 on background 0.  Where the label files of QMNIST
+    (Yadav and Bottou, 2019) lie beside them, every image has its writer's NIST number as natural
+    client: QMNIST's train labels are in the order of MNIST's train images, and the first 10,000
+    of its test labels in the order of MNIST's test images.
+
+    Raises:
+        DataError: some official file is missing or malformed, or the two data sets' labels
+            disagree.
+    """
+    paths = {part: find_one(folder, _variants(name)) for part, name in _FILES.items()}
+    if all(path is None for path in paths.values()):
+        return None
+    arrays = {}
+    for part, name in _FILES.items():
+        path = require(paths[part], folder, _variants(name))
+        arrays[part] = _images(path) if part[1] == "x" else _labels(path)
+    splits = {
+        split: {"x": arrays[split, "x"], "y": arrays[split, "y"]} for split in ("train", "test")
+    }
+    for split, part in splits.items():
+        same_length(f"{folder}: MNIST {split}", images=part["x"], labels=part["y"])
+    train, test = (_writers(folder, split, part["y"]) for split, part in splits.items())
+    groups = (None, None, None) if train is None else number_groups(train, test)
+    return Dataset("mnist", splits["train"], splits["test"], 10, *groups, source="files")
+
+
+def _variants(name: str) -> tuple[str, ...]:
+    return (f"{name}.gz", name)
+
+
+def _images(path: Path) -> np.ndarray:
+    images = parse_idx(read_bytes(path), path)
+    if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
+        raise DataError(f"{path}: {images.dtype} {images.shape}; expected uint8 [N, 28, 28]")
+    return images[..., None]
+
+
+def _labels(path: Path) -> np.ndarray:
+    labels = parse_idx(read_bytes(path), path)
+    if labels.dtype != np.uint8:
+        raise DataError(f"{path}: {labels.dtype}; expected uint8 labels")
+    return as_labels(labels, 10, path)
+
+
+def _writers(folder: Path, split: str, labels: np.ndarray) -> np.ndarray | None:
+    path = find_one(folder, _variants(_QMNIST[split]))
+    if path is None:
+        return None
+    table = parse_idx(read_bytes(path), path)
+    if table.dtype != np.int32 or table.ndim != 2 or table.shape[1] != 8:
+        raise DataError(f"{path}: {table.dtype} {table.shape}; expected int32 [N, 8]")
+    # QMNIST's test part continues beyond MNIST's; its train part does not.
+    if len(table) < len(labels) or (split == "train" and len(table) != len(labels)):
+        raise DataError(f"{path}: {len(table)} rows; expected {len(labels)}, as MNIST {split} has")
+    table = table[: len(labels)]
+    if not np.array_equal(table[:, _CLASS], labels):
+        raise DataError(f"{path}: its classes differ from MNIST's {split} labels; expected equal")
+    return table[:, _WRITER]

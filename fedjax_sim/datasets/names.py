@@ -1,0 +1,130 @@
+"""Data sets by name."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from fedjax_sim.datasets import cifar, leaf, libsvm, mnist, tfds_source
+from fedjax_sim.datasets.base import DataError, Dataset, drop_duplicates
+from fedjax_sim.datasets.digits import load_digits
+
+DATA_DIR_VARIABLE = "FEDJAX_SIM_DATA"
+
+# For each name: the reader of a folder (None: nothing there), the folders below the data
+# directory to look in, and the files to ask for when there are none.
+_FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]] = {
+    "mnist": (mnist.from_folder, ("mnist",), mnist.WANTED),
+    "femnist": (leaf.from_folder, ("femnist",), leaf.WANTED),
+    "cifar10": (
+        partial(cifar.from_folder, cifar.CIFAR10),
+        ("cifar10", "cifar-10"),
+        cifar.WANTED["cifar10"],
+    ),
+    "cifar100": (
+        partial(cifar.from_folder, cifar.CIFAR100),
+        ("cifar100", "cifar-100"),
+        cifar.WANTED["cifar100"],
+    ),
+    "a9a": (partial(libsvm.from_folder, "a9a"), ("a9a",), libsvm.WANTED["a9a"]),
+    "epsilon": (
+        partial(libsvm.from_folder, "epsilon"),
+        ("epsilon", "epsilon-subset"),
+        libsvm.WANTED["epsilon"],
+    ),
+}
+_DOWNLOADS = ("mnist", "cifar10", "cifar100")  # what tensorflow-datasets has
+NAMES = ("digits", *_FILES)
+
+
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    source: str | None = None,
+    download: bool = False,
+    deduplicate: bool = False,
+) -> Dataset:
+    """Loads a data set by name.
+
+    ==========  =======================================  ==============  =======================
+    name        examples, train + test                   classes         natural client
+    ==========  =======================================  ==============  =======================
+    digits      1,438 + 359, uint8 [8, 8, 1]             10
+    mnist       60,000 + 10,000, uint8 [28, 28, 1]       10              writer, with QMNIST's
+                                                                         label files beside it
+    femnist     as LEAF sampled it, uint8 [28, 28, 1]    62              writer
+    cifar10     50,000 + 10,000, uint8 [32, 32, 3]       10
+    cifar100    50,000 + 10,000, uint8 [32, 32, 3]       100, 20 coarse
+    a9a         32,561 + 16,281, float32 [123]           2
+    epsilon     400,000 + 100,000, float32 [2000]        2
+    ==========  =======================================  ==============  =======================
+
+    ``digits`` comes with scikit-learn.  The others are looked for in ``data_dir``, then in
+    tensorflow-datasets' own directory; in each, first prepared by tensorflow-datasets in
+    array_record files (read without TensorFlow), then as the official raw files, in the directory
+    itself or in its folder NAME.  Prepared sets of tensorflow-datasets' own builders come in its
+    fixed shuffled order, raw files in theirs.
+
+    Args:
+        name: one of :data:`NAMES`.
+        data_dir: where the files lie; default: the environment variable ``FEDJAX_SIM_DATA``.
+        source: "tfds" or "files" to admit only that route; default: both, in this order.
+        download: if nothing is found, let tensorflow-datasets download mnist, cifar10 or
+            cifar100 into ``data_dir`` (its builders may need TensorFlow to write images).
+        deduplicate: drop the repeats among each natural client's train rows; FEMNIST as written
+            by LEAF has some (:func:`fedjax_sim.datasets.drop_duplicates`).
+
+    Raises:
+        ValueError: an unknown name or source.
+        DataError: no files found (the message says which to put where), or malformed ones.
+        ImportError: reading needs a package of the extra ``fedjax_sim[datasets]``.
+
+    Example:
+        >>> load("digits").test["x"].shape
+        (359, 8, 8, 1)
+    """
+    if name not in NAMES:
+        raise ValueError(f"name is {name!r}; expected one of {', '.join(NAMES)}")
+    if source not in (None, "tfds", "files"):
+        raise ValueError(f"source is {source!r}; expected 'tfds', 'files' or None")
+    dataset = load_digits() if name == "digits" else _find(name, data_dir, source, download)
+    return drop_duplicates(dataset) if deduplicate else dataset
+
+
+def _find(name: str, data_dir: str | Path | None, source: str | None, download: bool) -> Dataset:
+    if data_dir is None:
+        data_dir = os.environ.get(DATA_DIR_VARIABLE) or None
+    own = tfds_source.default_dir()
+    given = own if data_dir is None else Path(data_dir).expanduser()
+    notes = []
+    for root in dict.fromkeys((given, own)):
+        prepared = tfds_source.find_prepared(root, name) if source != "files" else None
+        if prepared is not None and tfds_source.is_readable(prepared):
+            return tfds_source.read_prepared(prepared, name)
+        if prepared is not None:
+            notes.append(f"{prepared} is not in the array_record format and was passed over")
+        dataset = _read_files(name, root) if source != "tfds" else None
+        if dataset is not None:
+            return dataset
+    if download and name in _DOWNLOADS:
+        return tfds_source.download(name, given)
+    wanted = _FILES[name][2]
+    if download:
+        notes.append(f"tensorflow-datasets offers no download of {name}")
+    if data_dir is None:
+        notes.append(f"data_dir is not given and {DATA_DIR_VARIABLE} is not set")
+    raise DataError(
+        "; ".join(
+            [f"{name}: nothing found in {given}; expected {wanted} in {given / name}", *notes]
+        )
+    )
+
+
+def _read_files(name: str, root: Path) -> Dataset | None:
+    read, folders, _ = _FILES[name]
+    for folder in (root, *(root / below for below in folders)):
+        dataset = read(folder) if folder.is_dir() else None
+        if dataset is not None:
+            return dataset
+    return None

@@ -1,0 +1,76 @@
+"""Image strips: images of one size stacked into tall lossless WebP files, labels beside them.
+
+A tar archive or folder with ``train-000.webp``, ``train-001.webp``, ... and ``test-000.webp``, ...,
+each as wide as an image and a multiple of its height, images in order from the top; labels are
+raw bytes in ``train_labels.u8`` and ``test_labels.u8``, or one file for each kind of label
+(``train_fine_labels.u8``).  About half the size of the raw pixels; needs Pillow.
+"""
+
+import io
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from fedjax_sim.datasets.base import DataError, as_labels, import_extra, same_length
+from fedjax_sim.datasets.files import read_tree
+
+_SIDE = 32  # pixels
+
+
+def parse_strips(
+    location: Path, labels: tuple[tuple[str, str, int], ...]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Reads the train and test images and labels of a folder or archive of strips.
+
+    Args:
+        location: the folder or tar archive.
+        labels: for each kind of label: leaf of the result, name in the files, number of classes.
+
+    Returns:
+        For "train" and "test": ``x`` uint8 ``[N, 32, 32, 3]`` and a leaf int32 ``[N]`` per label.
+
+    Raises:
+        DataError: a strip or label file is missing, lossy or malformed, or has another length.
+        ImportError: Pillow is not installed.
+    """
+    files = read_tree(location, lambda name: name.endswith((".webp", ".u8")))
+    files = {PurePosixPath(name).name: data for name, data in files.items()}
+    parts = {}
+    for split in ("train", "test"):
+        part = {"x": _images(files, split, location)}
+        for leaf, name, num_classes in labels:
+            file = f"{split}_{name}.u8"
+            if file not in files:
+                raise DataError(f"{location}: {file} is missing; expected one byte per image")
+            values = np.frombuffer(files[file], np.uint8)
+            part[leaf] = as_labels(values, num_classes, f"{location}: {file}")
+        same_length(f"{location}: {split}", **part)
+        parts[split] = part
+    return parts
+
+
+def _images(files: dict[str, bytes], split: str, location: Path) -> np.ndarray:
+    names = sorted(name for name in files if name.startswith(f"{split}-"))
+    expected = [f"{split}-{i:03}.webp" for i in range(max(len(names), 1))]
+    if names != expected:
+        gap = next(name for name in expected if name not in names)
+        raise DataError(f"{location}: {gap} is missing; expected strips numbered without gap")
+    return np.concatenate([_strip(files[name], f"{location}: {name}") for name in names])
+
+
+def _strip(data: bytes, where: str) -> np.ndarray:
+    image_module = import_extra("PIL.Image")
+    # A lossy file would decode without complaint; the lossless kind names itself here.
+    if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8L":
+        raise DataError(f"{where}: begins with {data[:16]!r}; expected a lossless WebP image")
+    try:
+        with image_module.open(io.BytesIO(data), formats=["WEBP"]) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except Exception as error:  # Pillow promises no set of exceptions for damaged images
+        raise DataError(f"{where}: {error}; expected a lossless WebP image") from error
+    if pixels.shape[1] != _SIDE or pixels.shape[0] % _SIDE:
+        raise DataError(
+            f"{where}: {pixels.shape[1]} wide and {pixels.shape[0]} high; "
+            f"expected {_SIDE} wide and a multiple of {_SIDE} high"
+        )
+    return pixels.reshape(-1, _SIDE, _SIDE, 3)

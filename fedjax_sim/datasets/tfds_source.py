@@ -1,0 +1,117 @@
+"""Data sets prepared by tensorflow-datasets, read without TensorFlow."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_sim.datasets.base import DataError, Dataset, as_labels, import_extra
+
+# tensorflow-datasets' name of each leaf.  Its own builders use "image", "label" and
+# "coarse_label"; "features" and "group" occur in what fedjax_sim.datasets.prepare writes.
+LEAVES = {"image": "x", "features": "x", "label": "y", "coarse_label": "coarse"}
+GROUP = "group"
+_CHUNK = 4096  # examples in Python objects at a time
+
+
+def default_dir() -> Path:
+    """Where tensorflow-datasets keeps its data unless told otherwise."""
+    return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+
+
+def find_prepared(root: Path, name: str) -> Path | None:
+    """A prepared data set's folder ``root/name/VERSION``, or None.
+
+    Of several versions: a readable one if there is any, then one with natural clients, then the
+    newest.
+    """
+    found = [path.parent for path in root.glob(f"{name}/*/dataset_info.json")]
+    found = [path for path in found if re.fullmatch(r"\d+\.\d+\.\d+", path.name)]
+
+    def preference(path: Path) -> tuple:
+        has_groups = (path / f"{GROUP}.labels.txt").exists()
+        return is_readable(path), has_groups, [int(part) for part in path.name.split(".")]
+
+    return max(found, key=preference, default=None)
+
+
+def is_readable(folder: Path) -> bool:
+    """Whether the prepared files allow random access; TFRecord files need TensorFlow."""
+    return any(folder.glob("*.array_record*"))
+
+
+def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
+    """Reads ``train`` and ``test`` of a data set prepared in the array_record format.
+
+    Rows come as stored: the builders of tensorflow-datasets shuffle them once with a fixed seed,
+    :mod:`fedjax_sim.datasets.prepare` keeps their order.  Natural clients are read from the
+    feature ``group``, a class label whose names are the clients.
+
+    Raises:
+        DataError: not a prepared data set of that layout, or damaged files.
+        ImportError: tensorflow-datasets or array_record is not installed.
+    """
+    tfds = import_extra("tensorflow_datasets")
+    import_extra("array_record")
+    try:
+        builder = tfds.builder_from_directory(folder)
+        features = dict(builder.info.features)
+        parts = {split: _columns(builder, split, features) for split in ("train", "test")}
+    except Exception as error:  # protobuf, json and the C++ reader each raise their own
+        raise DataError(
+            f"{folder}: {error}; expected {name} as tensorflow-datasets prepares it"
+        ) from error
+    if not {"x", "y"} <= parts["train"].keys():
+        raise DataError(f"{folder}: has features {sorted(features)}; expected image and label")
+    for split, part in parts.items():
+        for feature, leaf in LEAVES.items():
+            if leaf != "x" and leaf in part:
+                where = f"{folder}: {split} {feature}"
+                part[leaf] = as_labels(part[leaf], features[feature].num_classes, where)
+        if part["x"].dtype.kind == "f" and not np.isfinite(part["x"]).all():
+            raise DataError(f"{folder}: {split} has values that are not finite")
+    train, test = (_groups(parts[split], features, f"{folder}: {split}") for split in parts)
+    names = tuple(features[GROUP].names) if GROUP in features else None
+    num_classes = features["label"].num_classes
+    return Dataset(name, parts["train"], parts["test"], num_classes, train, test, names, source)
+
+
+def _columns(builder: Any, split: str, features: dict[str, Any]) -> dict[str, np.ndarray]:
+    rows = builder.as_data_source(split)
+    wanted = {key: leaf for key, leaf in (LEAVES | {GROUP: GROUP}).items() if key in features}
+    columns = {
+        leaf: np.empty((len(rows), *features[key].shape), features[key].np_dtype)
+        for key, leaf in wanted.items()
+    }
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows.__getitems__(range(start, min(start + _CHUNK, len(rows))))
+        for key, leaf in wanted.items():
+            columns[leaf][start : start + len(chunk)] = [row[key] for row in chunk]
+    return columns
+
+
+def _groups(part: dict[str, np.ndarray], features: dict[str, Any], where: str) -> np.ndarray | None:
+    groups = part.pop(GROUP, None)
+    if groups is None or (groups == -1).all():  # -1: no label, in tensorflow-datasets
+        return None
+    return as_labels(groups, features[GROUP].num_classes, f"{where} {GROUP}")
+
+
+def download(name: str, data_dir: Path) -> Dataset:
+    """Lets tensorflow-datasets download and prepare a data set, then reads it.
+
+    Raises:
+        DataError: it failed; some builders need TensorFlow to write images.
+    """
+    tfds = import_extra("tensorflow_datasets")
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+        builder.download_and_prepare(file_format="array_record")
+    except Exception as error:  # network, disk, missing TensorFlow
+        raise DataError(
+            f"{name}: tensorflow-datasets could not download and prepare it in {data_dir}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return read_prepared(Path(builder.data_dir), name, source="download")

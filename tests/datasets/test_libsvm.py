@@ -1,0 +1,135 @@
+import bz2
+
+import numpy as np
+import pytest
+from damage import damaged
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_sim.datasets import DataError, libsvm, load
+from fedjax_sim.datasets.libsvm import parse_libsvm
+
+TEXT = b"-1 1:0.25 3:-2e-1 \n+1 2:1\n1\n-1.0 3:.5\n"
+
+
+def test_reads_rows_features_and_labels():
+    x, y = parse_libsvm([TEXT], 4)
+    # float32 of the decimal numbers written above.
+    expected = [[0.25, 0, -0.2, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0.5, 0]]
+    np.testing.assert_array_equal(x, np.array(expected, np.float32))
+    assert y.tolist() == [0, 1, 1, 0]
+    assert (x.dtype, y.dtype) == (np.float32, np.int32)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_the_pieces_do_not_matter(size, monkeypatch):
+    monkeypatch.setattr(libsvm, "_BLOCK", 5)
+    pieces = [TEXT[i : i + size] for i in range(0, len(TEXT), size)]
+    x, y = parse_libsvm(pieces, 4)
+    whole, labels = parse_libsvm([TEXT], 4)
+    np.testing.assert_array_equal(x, whole)
+    np.testing.assert_array_equal(y, labels)
+
+
+def test_windows_line_ends():
+    x, _ = parse_libsvm([TEXT.replace(b"\n", b"\r\n")], 4)
+    np.testing.assert_array_equal(x, parse_libsvm([TEXT], 4)[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "no example"),
+        (b"+1 1:1", "does not end"),
+        (b"\n", "of the form"),
+        (b"+1 1:1\n\n+1 1:1\n", "of the form"),
+        (b" +1 1:1\n", "of the form"),
+        (b"1:1\n", "of the form"),
+        (b"+1 1\n", "of the form"),
+        (b"+1 1: 1\n", "of the form"),
+        (b"+1 1 :1\n", "of the form"),
+        (b"+1 1::1\n", "of the form"),
+        (b"+1 1:1:1\n", "of the form"),
+        (b"+1 :1 1\n", "of the form"),
+        (b"+1 1:1" + b"0" * 50 + b"\n", "of the form"),
+        (b"+1 1:1 # comment\n", "'#'"),
+        (b"+1 1:nan\n", "'n'"),
+        (b"+1 1:inf\n", "'i'"),
+        (b"+1\t1:1\n", "expected finite numbers"),
+        (b"+1 1:1e999\n", "beyond float32"),
+        (b"+1 1:1e39\n", "beyond float32"),
+        (b"+1 1:1-2\n", "expected numbers"),
+        (b"+1 1:e\n", "expected numbers"),
+        (b"+1 1.0:1\n", "integers"),
+        (b"+1 99999999999999999999:1\n", "integers"),
+        (b"+1 0:1\n", r"expected 1\.\.4"),
+        (b"+1 -1:1\n", r"expected 1\.\.4"),
+        (b"+1 5:1\n", r"expected 1\.\.4"),
+        (b"+1 2:1 1:1\n", "ascend"),
+        (b"+1 2:1 2:1\n", "ascend"),
+        (b"0 1:1\n", r"label 0\.0"),
+        (b"2 1:1\n", r"label 2\.0"),
+    ],
+)
+def test_refuses(text, message):
+    with pytest.raises(DataError, match=rf"^file.*{message}"):
+        parse_libsvm([text], 4, "file")
+
+
+@given(st.data())
+def test_damage_is_refused_or_harmless(data):
+    text = data.draw(damaged(TEXT))
+    try:
+        x, y = parse_libsvm([text], 4)
+    except DataError:
+        return
+    assert x.shape == (text.count(b"\n"), 4)
+    assert np.isfinite(x).all()
+    assert set(y.tolist()) <= {0, 1}
+    assert len(x) == len(y)
+
+
+rows = st.lists(
+    st.tuples(
+        st.sampled_from([-1, 1]),
+        st.dictionaries(st.integers(1, 9), st.floats(-(2.0**99), 2.0**99, width=32), max_size=9),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(rows)
+def test_whatever_is_written_is_read(rows):
+    lines = [
+        " ".join([f"{label:+d}", *(f"{i}:{value!r}" for i, value in sorted(features.items()))])
+        for label, features in rows
+    ]
+    x, y = parse_libsvm(["\n".join([*lines, ""]).encode()], 9)
+    expected = np.zeros((len(rows), 9), np.float32)
+    for row, (_, features) in enumerate(rows):
+        for index, value in features.items():
+            expected[row, index - 1] = value
+    # Exact: repr prints as many digits as distinguish the number.
+    np.testing.assert_array_equal(x, expected)
+    assert y.tolist() == [int(label > 0) for label, _ in rows]
+
+
+def test_samples_of_epsilon_are_found_by_name(tmp_path):
+    line = b"-1 " + b" ".join(b"%d:0.5" % i for i in range(1, 2001)) + b"\n"
+    (tmp_path / "epsilon").mkdir()
+    (tmp_path / "epsilon" / "epsilon_normalized.2rows.bz2").write_bytes(bz2.compress(2 * line))
+    with pytest.raises(DataError, match=r"epsilon_normalized\.t is missing"):
+        load("epsilon", tmp_path)
+    (tmp_path / "epsilon" / "epsilon_normalized.t.1rows").write_bytes(line.replace(b"-1", b"1"))
+    data = load("epsilon", tmp_path)
+    assert data.train["x"].shape == (2, 2000)
+    assert data.train["y"].tolist() == [0, 0]
+    assert data.test["y"].tolist() == [1]
+
+
+def test_a9a_with_lines_lost_is_refused(tmp_path):
+    for name in ("a9a", "a9a.t"):
+        (tmp_path / name).write_bytes(b"-1 3:1 11:1 \n")
+    with pytest.raises(DataError, match="1 rows; expected 32561"):
+        load("a9a", tmp_path)

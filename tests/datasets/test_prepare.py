@@ -1,0 +1,205 @@
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_sim.datasets import DataError, Dataset, load
+from fedjax_sim.datasets.prepare import main, prepare
+
+tfds = pytest.importorskip("tensorflow_datasets")
+pytest.importorskip("array_record")
+
+
+def assert_equal(first: Dataset, second: Dataset) -> None:
+    for field, expected in first._asdict().items():
+        actual = getattr(second, field)
+        if field == "source":
+            continue
+        if isinstance(expected, dict):
+            assert actual.keys() == expected.keys()
+        pairs = (
+            [(actual[key], expected[key]) for key in expected]
+            if isinstance(expected, dict)
+            else [(actual, expected)]
+        )
+        for got, wanted in pairs:
+            np.testing.assert_array_equal(got, wanted)
+            assert getattr(got, "dtype", None) == getattr(wanted, "dtype", None)
+
+
+def test_both_routes_give_the_same_arrays(mnist_dir, tmp_path):
+    folder = prepare("mnist", mnist_dir.parent, tmp_path / "prepared")
+    assert folder == tmp_path / "prepared" / "mnist" / "1.0.0"
+    raw, prepared = load("mnist", mnist_dir), load("mnist", tmp_path / "prepared")
+    assert (raw.source, prepared.source) == ("files", "tfds")
+    assert raw.group_names is not None
+    assert_equal(raw, prepared)
+
+
+def test_natural_clients_of_the_train_part_only(mnist_dir, tmp_path):
+    (mnist_dir / "qmnist-test-labels-idx2-int.gz").unlink()
+    prepare("mnist", mnist_dir, tmp_path)
+    prepared = load("mnist", tmp_path, source="tfds")
+    assert prepared.test_groups is None
+    assert_equal(load("mnist", mnist_dir), prepared)
+
+
+def test_the_routes_order_and_choice(mnist_dir):
+    root = mnist_dir.parent  # raw files and prepared ones in one data directory
+    prepare("mnist", root, root)
+    assert load("mnist", root).source == "tfds"
+    assert load("mnist", root, source="files").source == "files"
+    shutil.rmtree(root / "mnist" / "1.0.0")
+    assert load("mnist", root).source == "files"
+    with pytest.raises(DataError, match="nothing found"):
+        load("mnist", root, source="tfds")
+
+
+def test_default_directory_comes_after_the_given_one(mnist_dir, tmp_path):
+    prepare("mnist", mnist_dir)
+    assert (tmp_path / "tensorflow_datasets" / "mnist" / "1.0.0").is_dir()
+    assert load("mnist", tmp_path / "empty").source == "tfds"
+    assert load("mnist", mnist_dir).source == "files"
+
+
+def write_tfds(root, version, png):
+    """A data set as tensorflow-datasets' own builders write it: PNG images, no groups."""
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+
+    def image(array):
+        buffer = io.BytesIO()
+        Image.fromarray(array).save(buffer, "PNG")
+        buffer.seek(0)
+        return buffer
+
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        name = "mnist"
+        VERSION = tfds.core.Version(version)
+
+        def _info(self):
+            kind = tfds.features.Image if png else tfds.features.Tensor
+            options = {} if png else {"dtype": np.uint8}
+            features = {
+                "image": kind(shape=(28, 28, 1), **options),
+                "label": tfds.features.ClassLabel(num_classes=10),
+            }
+            features = tfds.features.FeaturesDict(features)
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(4), "test": self._generate_examples(2)}
+
+        def _generate_examples(self, size):
+            for i in range(size):
+                x = image(pixels[i]) if png else pixels[i][..., None]
+                yield str(i), {"image": x, "label": i}
+
+    return Builder(data_dir=root, file_format="array_record"), pixels
+
+
+@pytest.mark.parametrize("png", [True, False])
+def test_data_sets_of_tensorflow_datasets_own_builders(tmp_path, png):
+    builder, pixels = write_tfds(tmp_path, "3.0.1", png)
+    builder.download_and_prepare()
+    data = load("mnist", tmp_path)
+    assert (data.source, data.num_classes, data.train_groups) == ("tfds", 10, None)
+    # Its builders shuffle; the label says which image it is.
+    np.testing.assert_array_equal(data.train["x"][..., 0], pixels[data.train["y"]])
+    np.testing.assert_array_equal(data.test["x"][..., 0], pixels[data.test["y"]])
+    assert sorted(data.train["y"]) == [0, 1, 2, 3]
+
+
+def test_of_two_versions_the_one_with_natural_clients(mnist_dir, tmp_path):
+    write_tfds(tmp_path, "3.0.1", png=False)[0].download_and_prepare()
+    assert load("mnist", tmp_path).train_groups is None
+    prepare("mnist", mnist_dir, tmp_path)
+    assert load("mnist", tmp_path).train_groups is not None
+
+
+def test_a_format_that_needs_tensorflow_is_passed_over(mnist_dir, tmp_path):
+    folder = tmp_path / "mnist" / "3.0.1"
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "mnist-train.tfrecord-00000-of-00001").touch()
+    with pytest.raises(DataError, match=r"3\.0\.1 is not in the array_record format"):
+        load("mnist", tmp_path)
+    for path in mnist_dir.iterdir():
+        shutil.copy(path, tmp_path)
+    assert load("mnist", tmp_path).source == "files"
+
+
+def test_download(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        tfds, "builder", lambda name, data_dir: write_tfds(data_dir, "3.0.1", png=True)[0]
+    )
+    data = load("mnist", tmp_path, download=True)
+    assert (data.source, data.train["x"].shape) == ("download", (4, 28, 28, 1))
+    assert load("mnist", tmp_path, download=True).source == "tfds"
+
+
+def test_a_failed_download_says_why(tmp_path, monkeypatch):
+    def fail(name, data_dir):
+        raise ModuleNotFoundError("No module named 'tensorflow'")
+
+    monkeypatch.setattr(tfds, "builder", fail)
+    with pytest.raises(DataError, match=r"mnist: .*ModuleNotFoundError: No module named"):
+        load("mnist", tmp_path, download=True)
+
+
+def break_json(folder):
+    (folder / "dataset_info.json").write_text("{")
+
+
+def break_features(folder):
+    (folder / "features.json").unlink()
+
+
+def cut_records(folder):
+    path = next(folder.glob("*train.array_record*"))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def lose_test(folder):
+    next(folder.glob("*test.array_record*")).unlink()
+
+
+def rename_label(folder):
+    text = (folder / "features.json").read_text()
+    (folder / "features.json").write_text(json.dumps(json.loads(text)).replace("label", "labl"))
+
+
+@pytest.mark.parametrize(
+    "change", [break_json, break_features, cut_records, lose_test, rename_label]
+)
+def test_refuses_damaged_data_sets(mnist_dir, tmp_path, change):
+    folder = prepare("mnist", mnist_dir, tmp_path)
+    change(folder)
+    with pytest.raises(DataError, match=str(folder)):
+        load("mnist", tmp_path)
+
+
+def test_command_line(mnist_dir, tmp_path, capsys):
+    arguments = ["mnist", "--from", str(mnist_dir), "--to", str(tmp_path)]
+    main(arguments)
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'mnist' / '1.0.0'}\n")
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "1.0.0 already; expected to write it new" in capsys.readouterr().err
+
+
+def test_refuses_what_has_no_raw_files(tmp_path):
+    with pytest.raises(ValueError, match="'digits', which needs no files"):
+        prepare("digits", tmp_path, tmp_path)
+    with pytest.raises(DataError, match="nothing found"):
+        prepare("a9a", tmp_path, tmp_path)
+
+
+def test_a_missing_package_is_named_with_its_extra(mnist_dir, tmp_path, monkeypatch):
+    prepare("mnist", mnist_dir, tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match=r"fedjax_sim\[datasets\]"):
+        load("mnist", tmp_path)
