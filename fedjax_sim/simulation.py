@@ -176,10 +176,12 @@ def simulate(
                 raise _divergence(diverged_at, names, store)
             stopped = on_divergence == "stop" and bool(diverged_at.all())
             if store is not None:
-                store.save(state, final=done >= num_rounds or stopped or interrupted())
+                store.save_if_due(state)
             if on_progress is not None:
                 latest = {k: float(v[:, -1].mean()) for k, v in lead.metrics.items() if v.ndim == 2}
                 on_progress(Progress(done, num_rounds, latest))
+        if store is not None and parts:
+            store.save(state)
         was_interrupted = interrupted() and done < num_rounds
 
     axis = 1 if batched else 0

@@ -62,14 +62,19 @@ class Store:
     def append(self, rows: Iterable[records.Row]) -> None:
         self._length = records.append(self._history, rows)
 
-    def save(self, state: RunState, final: bool) -> None:
-        if not final and time.monotonic() - self._saved < self._interval:
+    def save_if_due(self, state: RunState) -> None:
+        """Saves unless the last checkpoint is younger than ``checkpoint_seconds``."""
+        if time.monotonic() - self._saved >= self._interval:
+            self.save(state)
+
+    def save(self, state: RunState) -> None:
+        step = int(np.max(state.round))
+        if step == self.last_round:
             return
         args = self._ocp.args
         meta = {"history_bytes": self._length}
         self._manager.save(
-            int(np.max(state.round)),
-            args=args.Composite(state=args.StandardSave(state), meta=args.JsonSave(meta)),
+            step, args=args.Composite(state=args.StandardSave(state), meta=args.JsonSave(meta))
         )
         self._saved = time.monotonic()
 

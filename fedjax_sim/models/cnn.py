@@ -1,0 +1,212 @@
+"""Convolutional networks of the federated learning literature.
+
+All are settings of :func:`cnn`.  Inputs are floating images ``[B, H, W, C]``, outputs logits
+``[B, num_classes]``; biases start at zero.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+from flax import nnx
+from jax import Array
+
+from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.dense import LECUN_NORMAL, Dense
+from fedjax_sim.models.lowering import Convolution, auto
+from fedjax_sim.models.pooling import max_pool
+
+
+def cnn(
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    *,
+    channels: Sequence[int],
+    kernel_size: int,
+    hidden: Sequence[int],
+    pool_after: Sequence[bool] | None = None,
+    activation: Callable[[Array], Array] = jax.nn.relu,
+    conv_activation: Callable[[Array], Array] | None = None,
+    kernel_init: nnx.Initializer = LECUN_NORMAL,
+    conv: Convolution = auto,
+) -> Model:
+    """Convolutions without padding, 2x2 max-pooling, dense layers.
+
+    Args:
+        image_shape: height, width, channels of one image.
+        num_classes: number of logits.
+        channels: output channels of each convolution ``conv1``, ``conv2``, ....
+        kernel_size: side of every kernel.
+        hidden: widths of the hidden dense layers ``head.dense1``, ....
+        pool_after: for each convolution, whether 2x2 max-pooling follows its activation; None
+            means after every one.
+        activation: after every hidden layer.
+        conv_activation: after the convolutions; None means ``activation``.
+        kernel_init: of every layer.
+        conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+
+    Raises:
+        ValueError: as many entries of ``pool_after`` as of ``channels`` expected; an image too
+            small for the layers.
+
+    Example:
+        >>> model = cnn((16, 16, 1), 4, channels=(8, 8), kernel_size=3, hidden=(32,))
+        >>> params = model.init(jax.random.key(0))
+        >>> sorted(params), params["head"]["dense1"]["kernel"].shape
+        (['conv1', 'conv2', 'head'], (32, 32))
+    """
+    pool_after = [True] * len(channels) if pool_after is None else list(pool_after)
+    if len(pool_after) != len(channels):
+        raise ValueError(
+            f"pool_after has {len(pool_after)} entries; expected {len(channels)} as in channels"
+        )
+    height, width, _ = image_shape
+    for pool in pool_after:
+        height, width = height - kernel_size + 1, width - kernel_size + 1
+        height, width = (height // 2, width // 2) if pool else (height, width)
+        if min(height, width) < 1:
+            raise ValueError(
+                f"image_shape is {image_shape}; expected an image large enough for "
+                f"{len(channels)} kernels of side {kernel_size} with pooling after {pool_after}"
+            )
+    build = functools.partial(
+        _Cnn,
+        in_channels=image_shape[2],
+        channels=channels,
+        kernel_size=kernel_size,
+        pool_after=tuple(pool_after),
+        flat_size=height * width * channels[-1],
+        hidden=tuple(hidden),
+        num_classes=num_classes,
+        activation=activation,
+        conv_activation=activation if conv_activation is None else conv_activation,
+        kernel_init=kernel_init,
+        conv=conv,
+    )
+    return from_nnx(lambda rngs: build(rngs=rngs))
+
+
+def lenet5(
+    num_classes: int = 10,
+    channels: tuple[int, int] = (6, 16),
+    widths: tuple[int, int] = (120, 84),
+    conv: Convolution = auto,
+) -> Model:
+    """LeNet-5 with ReLU and max-pooling for 32 x 32 x 3 images (CIFAR).
+
+    Conv 5x5 - ReLU - pool - conv 5x5 - ReLU - pool - dense - ReLU - dense - ReLU - dense.
+    The default is the classical 6-16-120-84; much of the federated literature calls
+    ``channels=(64, 64), widths=(384, 192)`` LeNet-5 too.
+
+    Example:
+        >>> model = lenet5()
+        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        62006
+    """
+    return cnn((32, 32, 3), num_classes, channels=channels, kernel_size=5, hidden=widths, conv=conv)
+
+
+def femnist_cnn(num_classes: int = 62, conv: Convolution = auto) -> Model:
+    """The two-layer network of federated EMNIST benchmarks, for 28 x 28 x 1 images, no dropout.
+
+    Conv 3x3, 32 - ReLU - conv 3x3, 64 - ReLU - pool - dense 128 - ReLU - dense.  The network
+    of Reddi et al. (2021, https://arxiv.org/abs/2003.00295) for EMNIST, without its dropout.
+
+    Example:
+        >>> model = femnist_cnn()
+        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        1206590
+    """
+    return cnn(
+        (28, 28, 1),
+        num_classes,
+        channels=(32, 64),
+        kernel_size=3,
+        pool_after=(False, True),
+        hidden=(128,),
+        conv=conv,
+    )
+
+
+def femnist_cnn_report(num_classes: int = 62, conv: Convolution = auto) -> Model:
+    """A LEAF-like network for 28 x 28 x 1 images whose convolutions have no activation.
+
+    Conv 5x5, 32 - pool - conv 5x5, 64 - pool - dense 512 - ReLU - dense; Glorot-uniform kernels.
+    The max-pooling is the only nonlinearity between its convolutions.
+
+    Example:
+        >>> model = femnist_cnn_report()
+        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        608702
+    """
+    return cnn(
+        (28, 28, 1),
+        num_classes,
+        channels=(32, 64),
+        kernel_size=5,
+        hidden=(512,),
+        conv_activation=lambda x: x,
+        kernel_init=jax.nn.initializers.glorot_uniform(),
+        conv=conv,
+    )
+
+
+def digits_cnn(num_classes: int = 10, conv: Convolution = auto) -> Model:
+    """A small network for the 8 x 8 x 1 images of scikit-learn's digits.
+
+    Conv 3x3, 16 - ReLU - conv 3x3, 32 - ReLU - pool - dense 64 - ReLU - dense.
+
+    Example:
+        >>> model = digits_cnn()
+        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        13706
+    """
+    return cnn(
+        (8, 8, 1),
+        num_classes,
+        channels=(16, 32),
+        kernel_size=3,
+        pool_after=(False, True),
+        hidden=(64,),
+        conv=conv,
+    )
+
+
+class _Cnn(nnx.Module):
+    def __init__(
+        self,
+        *,
+        in_channels,
+        channels,
+        kernel_size,
+        pool_after,
+        flat_size,
+        hidden,
+        num_classes,
+        activation,
+        conv_activation,
+        kernel_init,
+        conv,
+        rngs,
+    ):
+        self.pool_after = pool_after
+        self.conv_activation = conv_activation
+        inputs = [in_channels, *channels[:-1]]
+        for i, (fan_in, fan_out) in enumerate(zip(inputs, channels, strict=True), 1):
+            layer = nnx.Conv(
+                fan_in,
+                fan_out,
+                (kernel_size, kernel_size),
+                padding="VALID",
+                kernel_init=kernel_init,
+                conv_general_dilated=conv,
+                rngs=rngs,
+            )
+            setattr(self, f"conv{i}", layer)
+        self.head = Dense(flat_size, hidden, num_classes, activation, kernel_init, rngs)
+
+    def __call__(self, x: Array) -> Array:
+        for i, pool in enumerate(self.pool_after, 1):
+            x = self.conv_activation(getattr(self, f"conv{i}")(x))
+            x = max_pool(x) if pool else x
+        return self.head(x)

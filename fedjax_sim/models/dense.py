@@ -1,0 +1,104 @@
+"""Linear models and multilayer perceptrons."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+from flax import nnx
+from jax import Array
+
+from fedjax_sim.models.base import Model, from_nnx
+
+LECUN_NORMAL = jax.nn.initializers.lecun_normal()
+
+
+def softmax_regression(features: int | Sequence[int], num_classes: int) -> Model:
+    """Multinomial logistic regression: ``[B, *features] -> logits [B, num_classes]``.
+
+    ``logits = x W + b`` on flattened inputs.  Starts at zero (all classes equally likely), where
+    the loss is log(num_classes).
+
+    Args:
+        features: number of features, or the shape of one example.
+        num_classes: number of classes C.
+
+    Example:
+        >>> model = softmax_regression((28, 28, 1), num_classes=10)
+        >>> params = model.init(jax.random.key(0))
+        >>> model.apply(params, jax.numpy.ones((5, 28, 28, 1))).shape
+        (5, 10)
+    """
+    return from_nnx(lambda rngs: _Linear(features, num_classes, rngs))
+
+
+def logistic_regression(features: int | Sequence[int]) -> Model:
+    """Binary logistic regression: ``[B, *features] -> logits [B]``, starting at zero.
+
+    ``P(y = 1 | x) = sigmoid(x w + b)``.
+
+    Args:
+        features: number of features, or the shape of one example.
+
+    Example:
+        >>> model = logistic_regression(123)
+        >>> model.apply(model.init(jax.random.key(0)), jax.numpy.ones((5, 123))).shape
+        (5,)
+    """
+    linear = from_nnx(lambda rngs: _Linear(features, 1, rngs))
+    return Model(linear.init, lambda params, x: linear.apply(params, x)[:, 0])
+
+
+def mlp(
+    features: int | Sequence[int],
+    hidden: Sequence[int],
+    num_classes: int,
+    activation: Callable[[Array], Array] = jax.nn.relu,
+    kernel_init: nnx.Initializer = LECUN_NORMAL,
+) -> Model:
+    """A multilayer perceptron: ``[B, *features] -> logits [B, num_classes]``.
+
+    Args:
+        features: number of features, or the shape of one example.
+        hidden: widths of the hidden layers.
+        num_classes: number of outputs.
+        activation: after every hidden layer.
+        kernel_init: of every layer; biases start at zero.
+
+    Example:
+        >>> model = mlp(64, hidden=(32, 16), num_classes=10)
+        >>> sorted(model.init(jax.random.key(0)))
+        ['dense1', 'dense2', 'dense3']
+    """
+    return from_nnx(
+        lambda rngs: Dense(_size(features), hidden, num_classes, activation, kernel_init, rngs)
+    )
+
+
+class Dense(nnx.Module):
+    """Layers ``dense1``, ``dense2``, ... on flattened inputs, ``activation`` between them."""
+
+    def __init__(self, features, hidden, num_outputs, activation, kernel_init, rngs):
+        widths = [features, *hidden, num_outputs]
+        self.activation = activation
+        self.names = tuple(f"dense{i}" for i in range(1, len(widths)))
+        for name, fan_in, fan_out in zip(self.names, widths[:-1], widths[1:], strict=True):
+            setattr(self, name, nnx.Linear(fan_in, fan_out, kernel_init=kernel_init, rngs=rngs))
+
+    def __call__(self, x: Array) -> Array:
+        x = x.reshape(x.shape[0], -1)
+        for name in self.names[:-1]:
+            x = self.activation(getattr(self, name)(x))
+        return getattr(self, self.names[-1])(x)
+
+
+class _Linear(nnx.Module):
+    def __init__(self, features, num_outputs, rngs):
+        zeros = jax.nn.initializers.zeros
+        self.linear = nnx.Linear(_size(features), num_outputs, kernel_init=zeros, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        return self.linear(x.reshape(x.shape[0], -1))
+
+
+def _size(features: int | Sequence[int]) -> int:
+    return features if isinstance(features, int) else math.prod(features)

@@ -1,0 +1,219 @@
+"""Objectives and metrics: functions of parameters and a batch, with one value per example.
+
+An objective is ``(params, examples, key) -> losses [B]``, a metric function is
+``(params, examples) -> {name: values [B]}``, where ``examples = {"x": [B, ...], "y": [B, ...]}``.
+Values per example, not means, so that short last batches and clients of different sizes are
+weighted exactly.  ``key`` is for random objectives (dropout, augmentation) and unused here.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.typing import DTypeLike
+
+from fedjax_sim.typing import Params, PyTree, Scalar
+
+Apply: TypeAlias = Callable[[Params, Any], Any]
+Objective: TypeAlias = Callable[[Params, PyTree, Any], Array]
+Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
+
+
+def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
+    """Inputs as a model takes them; images stay uint8 (a quarter of the memory) until used.
+
+    uint8 pixels become ``x / 255`` in [0, 1], floating inputs are cast, and other integers (token
+    ids) are left alone.  The objectives here call it with the dtype of the parameters' first
+    floating leaf, so float64 parameters make a float64 computation.
+
+    Args:
+        x: array of any shape.
+        dtype: floating dtype of the result.
+
+    Example:
+        >>> print(as_float(jnp.array([0, 255], jnp.uint8)))
+        [0. 1.]
+    """
+    x = jnp.asarray(x)
+    if x.dtype == jnp.uint8:
+        return x.astype(dtype) / 255
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def cross_entropy(apply: Apply) -> Objective:
+    """Softmax cross-entropy: ``log sum_c exp(z_c) - z_y`` with ``z = apply(params, x)``.
+
+    Args:
+        apply: ``(params, x) -> logits [B, C]``, or ``[B, L, C]`` for sequences, whose loss is the
+            mean over the L positions.
+
+    Returns:
+        Objective for integer labels ``[B]`` (``[B, L]``) in 0..C-1.  It raises ValueError when
+        the labels are not integers or their shape is not that of the logits without classes.
+
+    Example:
+        >>> objective = cross_entropy(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.ones((2, 3)), "y": jnp.array([0, 1])}
+        >>> print(objective(jnp.zeros((3, 4)), examples, None).round(4))  # log 4
+        [1.3863 1.3863]
+    """
+
+    def objective(params, examples, key):
+        del key
+        return _cross_entropy(_outputs(apply, params, examples), examples["y"])
+
+    return objective
+
+
+def binary_cross_entropy(apply: Apply) -> Objective:
+    """Logistic loss: ``log(1 + exp(z)) - y z`` with ``z = apply(params, x)``.
+
+    Args:
+        apply: ``(params, x) -> logits [B]``.
+
+    Returns:
+        Objective for labels ``[B]``, 0 or 1 (integers, booleans, or probabilities in between).
+        It raises ValueError when logits and labels differ in shape: ``[B, 1]`` against ``[B]``
+        would broadcast.
+
+    Example:
+        >>> objective = binary_cross_entropy(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.array([[2.0], [-1000.0]]), "y": jnp.array([1, 0])}
+        >>> print(objective(jnp.ones(1), examples, None).round(4))
+        [0.1269 0.    ]
+    """
+
+    def objective(params, examples, key):
+        del key
+        return _binary_cross_entropy(_outputs(apply, params, examples), examples["y"])
+
+    return objective
+
+
+def squared_error(apply: Apply) -> Objective:
+    """Squared error summed over outputs, without a factor 1/2: ``||apply(params, x) - y||^2``.
+
+    Args:
+        apply: ``(params, x) -> predictions [B, ...]``.
+
+    Returns:
+        Objective for targets ``[B, ...]``.  It raises ValueError when predictions and targets
+        differ in shape.
+
+    Example:
+        >>> objective = squared_error(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.ones((1, 2)), "y": jnp.array([5.0])}
+        >>> objective(jnp.ones(2), examples, None).tolist()
+        [9.0]
+    """
+
+    def objective(params, examples, key):
+        del key
+        outputs, y = _outputs(apply, params, examples), examples["y"]
+        _check_shape(y, outputs.shape)
+        errors = (outputs - y.astype(outputs.dtype)) ** 2
+        return errors.reshape(errors.shape[0], -1).sum(axis=1)
+
+    return objective
+
+
+def with_l2(objective: Objective, weight: Scalar) -> Objective:
+    """The objective plus ``weight / 2 ||params||^2``, added to every example's loss.
+
+    The mean over any batch then has the full regulariser, and the sum of squares runs over all
+    parameters, biases included.
+
+    Args:
+        objective: ``(params, examples, key) -> losses [B]``.
+        weight: non-negative; may be traced, to sweep over it.
+
+    Raises:
+        ValueError: a negative number.
+
+    Example:
+        >>> objective = with_l2(lambda params, examples, key: jnp.zeros(2), weight=0.5)
+        >>> objective({"w": jnp.array([2.0])}, {}, None).tolist()
+        [1.0, 1.0]
+    """
+    if isinstance(weight, (int, float)) and weight < 0:
+        raise ValueError(f"weight is {weight}; expected a non-negative number")
+
+    def regularised(params, examples, key):
+        losses = objective(params, examples, key)
+        penalty = optax.tree.norm(params, squared=True).astype(losses.dtype) / 2
+        return losses + jnp.asarray(weight, losses.dtype) * penalty
+
+    return regularised
+
+
+def classification_metrics(apply: Apply) -> Metrics:
+    """``loss``: :func:`cross_entropy`; ``accuracy``: 1 where the largest logit is the label's.
+
+    For sequences the accuracy is the mean over positions.  Of equal logits the first counts.
+
+    Example:
+        >>> metrics = classification_metrics(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.eye(2), "y": jnp.array([0, 0])}
+        >>> metrics(jnp.eye(2), examples)["accuracy"].tolist()
+        [1.0, 0.0]
+    """
+
+    def metrics(params, examples):
+        logits, y = _outputs(apply, params, examples), examples["y"]
+        loss = _cross_entropy(logits, y)
+        correct = (logits.argmax(axis=-1) == y.astype(jnp.int32)).astype(loss.dtype)
+        return {"loss": loss, "accuracy": _mean_of_rest(correct)}
+
+    return metrics
+
+
+def binary_classification_metrics(apply: Apply) -> Metrics:
+    """``loss``: :func:`binary_cross_entropy`; ``accuracy``: 1 where ``z > 0`` agrees with ``y``.
+
+    Labels are 0 or 1.
+
+    Example:
+        >>> metrics = binary_classification_metrics(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.array([[1.0], [-1.0]]), "y": jnp.array([1, 1])}
+        >>> metrics(jnp.ones(1), examples)["accuracy"].tolist()
+        [1.0, 0.0]
+    """
+
+    def metrics(params, examples):
+        logits, y = _outputs(apply, params, examples), examples["y"]
+        loss = _binary_cross_entropy(logits, y)
+        correct = (logits > 0) == (y.astype(logits.dtype) > 0.5)
+        return {"loss": loss, "accuracy": correct.astype(loss.dtype)}
+
+    return metrics
+
+
+def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:
+    leaves = jax.tree.leaves(params)
+    floats = [leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return apply(params, as_float(examples["x"], *floats[:1]))
+
+
+def _cross_entropy(logits: Array, y: Array) -> Array:
+    _check_shape(y, logits.shape[:-1])
+    if not jnp.issubdtype(y.dtype, jnp.integer):
+        raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
+    target = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return _mean_of_rest(jax.nn.logsumexp(logits, axis=-1) - target)
+
+
+def _binary_cross_entropy(logits: Array, y: Array) -> Array:
+    _check_shape(y, logits.shape)
+    return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
+
+
+def _mean_of_rest(values: Array) -> Array:
+    return values.reshape(values.shape[0], -1).mean(axis=1)
+
+
+def _check_shape(y: Array, expected: tuple[int, ...]) -> None:
+    if y.shape != expected:
+        raise ValueError(f"examples['y'] has shape {y.shape}; expected {expected} as the outputs")

@@ -1,0 +1,149 @@
+"""The provided models: sizes by hand, forward passes against plain jax.numpy and lax."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedjax_sim import models
+
+
+def conv_size(kernel, fan_in, fan_out):
+    return kernel**2 * fan_in * fan_out + fan_out
+
+
+def dense_size(*widths):
+    return sum(i * o + o for i, o in itertools.pairwise(widths))
+
+
+MODELS = {
+    "softmax": (models.softmax_regression(784, 10), (28, 28, 1), 10, dense_size(784, 10)),
+    "mlp": (models.mlp((4, 5), (7, 6), 3), (4, 5), 3, dense_size(20, 7, 6, 3)),
+    "lenet5": (models.lenet5(), (32, 32, 3), 10, 62006),
+    "lenet5_wide": (
+        models.lenet5(100, channels=(64, 64), widths=(384, 192)),
+        (32, 32, 3),
+        100,
+        conv_size(5, 3, 64) + conv_size(5, 64, 64) + dense_size(1600, 384, 192, 100),
+    ),
+    "femnist": (
+        models.femnist_cnn(),
+        (28, 28, 1),
+        62,
+        conv_size(3, 1, 32) + conv_size(3, 32, 64) + dense_size(9216, 128, 62),
+    ),
+    # 832 + 51264 + 524800 + 31806, as the report counts them.
+    "femnist_report": (models.femnist_cnn_report(), (28, 28, 1), 62, 608702),
+    "digits": (
+        models.digits_cnn(),
+        (8, 8, 1),
+        10,
+        conv_size(3, 1, 16) + conv_size(3, 16, 32) + dense_size(128, 64, 10),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_shapes_and_sizes(name):
+    model, shape, num_classes, size = MODELS[name]
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+    x = jax.ShapeDtypeStruct((3, *shape), jnp.float32)
+    outputs = jax.eval_shape(model.apply, params, x)
+    assert outputs.shape == (3, num_classes)
+    assert outputs.dtype == jnp.float32
+
+
+def convolve(x, layer):
+    out = lax.conv_general_dilated(
+        x, layer["kernel"], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return out + layer["bias"]
+
+
+def pool(x):
+    return np.max(np.stack([x[:, i::2, j::2] for i in range(2) for j in range(2)]), axis=0)
+
+
+def affine(x, layer):
+    return x @ layer["kernel"] + layer["bias"]
+
+
+def perturbed(params):
+    # Biases start at zero; elsewhere they must matter.
+    return jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "femnist", "femnist_report", "digits"])
+def test_layers_in_order(name):
+    model, shape, _, _ = MODELS[name]
+    params = perturbed(model.init(jax.random.key(0)))
+    x = jax.random.uniform(jax.random.key(1), (2, *shape))
+    h = x
+    relu = (lambda x: x) if name == "femnist_report" else jax.nn.relu
+    h = relu(convolve(h, params["conv1"]))
+    h = pool(h) if name in ("lenet5", "femnist_report") else h
+    h = pool(relu(convolve(h, params["conv2"]))).reshape(2, -1)
+    *hidden, last = sorted(params["head"])
+    for layer in hidden:
+        h = jax.nn.relu(affine(h, params["head"][layer]))
+    expected = affine(h, params["head"][last])
+    # Sums of up to 9216 float32 products in another order.
+    np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_mlp_layers_in_order():
+    model = models.mlp(4, (3,), 2, activation=jnp.tanh)
+    params = perturbed(model.init(jax.random.key(0)))
+    x = jnp.arange(8.0).reshape(2, 4)
+    expected = affine(jnp.tanh(affine(x, params["dense1"])), params["dense2"])
+    np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-6)
+
+
+def test_linear_models_start_at_zero():
+    x = jnp.ones((5, 2, 3))
+    softmax = models.softmax_regression((2, 3), 4)
+    np.testing.assert_array_equal(softmax.apply(softmax.init(jax.random.key(0)), x), 0)
+    logistic = models.logistic_regression((2, 3))
+    params = logistic.init(jax.random.key(0))
+    assert logistic.apply(params, x).shape == (5,)
+    np.testing.assert_array_equal(logistic.apply(params, x), 0)
+    params = {"linear": {"kernel": jnp.ones((6, 1)), "bias": jnp.ones(1)}}
+    np.testing.assert_array_equal(logistic.apply(params, x), 7)
+
+
+def test_report_kernels_are_glorot_uniform():
+    params = models.femnist_cnn_report().init(jax.random.key(0))
+    kernel = params["head"]["dense1"]["kernel"]
+    bound = np.sqrt(6 / (1024 + 512))
+    # Of 524,288 uniform draws the largest misses the bound by more than 1e-3 of it with
+    # probability (1 - 1e-3) ** 524288 < 1e-200.
+    assert 0.999 * bound < jnp.abs(kernel).max() <= bound * (1 + 1e-6)
+    assert not any(jnp.any(params[name]["bias"]) for name in ("conv1", "conv2"))
+
+
+def test_lowering_is_an_argument():
+    params = models.digits_cnn().init(jax.random.key(0))
+    x = jax.random.uniform(jax.random.key(1), (2, 8, 8, 1))
+    expected = models.digits_cnn(conv=lax.conv_general_dilated).apply(params, x)
+    for conv in (models.im2col, models.canonical):
+        # Sums of up to 144 products near 0.1.
+        np.testing.assert_allclose(
+            models.digits_cnn(conv=conv).apply(params, x), expected, atol=1e-5
+        )
+
+
+def test_double_precision_params(x64):
+    model = models.digits_cnn()
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), model.init(jax.random.key(0)))
+    assert model.apply(params, jnp.ones((1, 8, 8, 1))).dtype == jnp.float64
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="pool_after has 1 entries; expected 2"):
+        models.cnn((9, 9, 1), 2, channels=(1, 1), kernel_size=3, hidden=(), pool_after=(True,))
+    with pytest.raises(ValueError, match=r"image_shape is \(8, 8, 1\); expected an image large"):
+        models.cnn((8, 8, 1), 2, channels=(1, 1), kernel_size=5, hidden=())

@@ -1,0 +1,93 @@
+"""The adapters of flax modules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+from fedjax_sim.models.base import from_linen, from_nnx
+
+
+def sequential(rngs):
+    # Twelve children: as strings, "10" sorts before "2".
+    layers = [nnx.Linear(3, 3, rngs=rngs) for _ in range(11)]
+    return nnx.Sequential(*layers, nnx.Linear(3, 2, rngs=rngs))
+
+
+class Tied(nnx.Module):
+    """One layer used twice."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(3, 3, rngs=rngs)
+        self.again = self.first
+
+    def __call__(self, x):
+        return self.again(jnp.tanh(self.first(x)))
+
+
+@pytest.mark.parametrize("constructor", [sequential, Tied])
+def test_nnx_model_equals_the_module(constructor):
+    model = from_nnx(constructor)
+    key, x = jax.random.key(3), jax.random.normal(jax.random.key(1), (5, 3))
+    expected = constructor(nnx.Rngs(key))(x)
+    np.testing.assert_array_equal(model.apply(model.init(key), x), expected)
+
+
+def test_nnx_params_are_nested_dicts_of_arrays_with_string_keys():
+    params = from_nnx(sequential).init(jax.random.key(0))
+    assert set(params["layers"]) == {str(i) for i in range(12)}
+    assert all(type(leaf) is type(jnp.ones(())) for leaf in jax.tree.leaves(params))
+    assert len(from_nnx(Tied).init(jax.random.key(0))) == 1  # a shared layer is stored once
+
+
+def test_nnx_model_under_transformations():
+    model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
+    x = jnp.arange(12.0).reshape(4, 3)
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = jax.jit(jax.vmap(model.init))(keys)
+    assert params["kernel"].shape == (5, 3, 2)
+
+    @jax.checkpoint
+    def objective(params):
+        return jnp.sum(model.apply(params, x))
+
+    gradients = jax.jit(jax.vmap(jax.grad(objective)))(params)
+    # d/dK sum(x K + b) = column sums of x in every column; exact for these small integers.
+    expected = np.tile(np.array([[18.0], [22.0], [26.0]]), (5, 1, 2))
+    np.testing.assert_array_equal(gradients["kernel"], expected)
+    np.testing.assert_array_equal(gradients["bias"], np.full((5, 2), 4.0))
+
+
+def test_nnx_constructor_is_not_run_on_arrays():
+    def constructor(rngs):
+        return nnx.Linear(10**6, 10**6, rngs=rngs)  # 4 TB of weights
+
+    model = from_nnx(constructor)
+    assert jax.eval_shape(model.init, jax.random.key(0))["kernel"].shape == (10**6, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("constructor", "found"),
+    [
+        (lambda rngs: nnx.BatchNorm(3, rngs=rngs), r"mean \(BatchStat\), var \(BatchStat\)"),
+        (lambda rngs: nnx.Dropout(0.5, rngs=rngs), r"rngs.key \(RngKey\)"),
+    ],
+)
+def test_nnx_module_with_other_state_is_refused(constructor, found):
+    with pytest.raises(ValueError, match=rf"besides nnx.Param: .*{found}.*GroupNorm"):
+        from_nnx(constructor)
+
+
+def test_linen_model_equals_the_module():
+    module = linen.Sequential([linen.Dense(4), linen.relu, linen.Dense(2)])
+    key, x = jax.random.key(3), jax.random.normal(jax.random.key(1), (5, 3))
+    expected = module.apply(module.init(key, x), x)
+    for example in (x[:1], jax.ShapeDtypeStruct((1, 3), jnp.float32)):
+        model = from_linen(module, example)
+        np.testing.assert_array_equal(model.apply(model.init(key), x), expected)
+
+
+def test_linen_module_with_other_state_is_refused():
+    with pytest.raises(ValueError, match=r"\['batch_stats'\] besides 'params'.*GroupNorm"):
+        from_linen(linen.BatchNorm(use_running_average=True), jnp.ones((1, 3)))

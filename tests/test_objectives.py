@@ -1,0 +1,134 @@
+"""Objectives and metrics against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_sim import objectives
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((6, 3)).astype(np.float32)
+W = RNG.standard_normal((3, 4)).astype(np.float32)
+LABELS = np.array([0, 3, 2, 2, 1, 0])
+
+
+def linear(params, x):
+    return x @ params
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_cross_entropy(dtype):
+    examples = {"x": jnp.asarray(X), "y": jnp.asarray(LABELS, dtype)}
+    losses = objectives.cross_entropy(linear)(jnp.asarray(W), examples, None)
+    expected = -log_softmax(X @ W)[np.arange(6), LABELS]
+    assert losses.dtype == jnp.float32
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)  # float32 of numbers near 1
+    metrics = objectives.classification_metrics(linear)(jnp.asarray(W), examples)
+    np.testing.assert_array_equal(metrics["loss"], losses)
+    np.testing.assert_array_equal(metrics["accuracy"], (X @ W).argmax(1) == LABELS)
+
+
+def test_cross_entropy_of_sequences_is_the_mean_over_positions():
+    x = RNG.standard_normal((2, 5, 3)).astype(np.float32)
+    y = RNG.integers(0, 4, (2, 5))
+    examples = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
+    metrics = objectives.classification_metrics(linear)(jnp.asarray(W), examples)
+    expected = -np.take_along_axis(log_softmax(x @ W), y[..., None], -1)[..., 0].mean(1)
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["accuracy"], ((x @ W).argmax(-1) == y).mean(1), rtol=1e-6)
+
+
+def test_cross_entropy_of_large_logits_is_finite():
+    examples = {"x": jnp.eye(2) * 1e4, "y": jnp.array([0, 0])}
+    objective = objectives.cross_entropy(linear)
+    np.testing.assert_array_equal(objective(jnp.eye(2), examples, None), [0.0, 1e4])
+    gradient = jax.grad(lambda w: objective(w, examples, None).sum())(jnp.eye(2))
+    assert jnp.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.float32])
+def test_binary_cross_entropy(dtype):
+    y = LABELS % 2
+    examples = {"x": jnp.asarray(X), "y": jnp.asarray(y, dtype)}
+    w = jnp.asarray(W[:, 0])
+    probability = 1 / (1 + np.exp(-(X.astype(np.float64) @ W[:, 0])))
+    expected = -np.where(y == 1, np.log(probability), np.log1p(-probability))
+    losses = objectives.binary_cross_entropy(linear)(w, examples, None)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    metrics = objectives.binary_classification_metrics(linear)(w, examples)
+    np.testing.assert_array_equal(metrics["loss"], losses)
+    np.testing.assert_array_equal(metrics["accuracy"], (probability > 0.5) == (y == 1))
+
+
+def test_binary_cross_entropy_far_from_zero():
+    examples = {"x": jnp.array([[1e4], [-1e4], [1e4]]), "y": jnp.array([0, 0, 1])}
+
+    def losses(w):
+        return objectives.binary_cross_entropy(linear)(w, examples, None)
+
+    np.testing.assert_array_equal(losses(jnp.ones(1)), [1e4, 0.0, 0.0])
+    # d/dw = (sigmoid(z) - y) x
+    np.testing.assert_array_equal(jax.jacobian(losses)(jnp.ones(1))[:, 0], [1e4, 0.0, 0.0])
+
+
+def test_squared_error():
+    y = RNG.standard_normal((6, 4)).astype(np.float32)
+    examples = {"x": jnp.asarray(X), "y": jnp.asarray(y)}
+    losses = objectives.squared_error(linear)(jnp.asarray(W), examples, None)
+    np.testing.assert_allclose(losses, ((X @ W - y) ** 2).sum(1), rtol=1e-5)
+
+
+def test_with_l2():
+    params = {"w": jnp.array([1.0, 2.0]), "b": jnp.array(2.0)}
+    base = lambda params, examples, key: params["b"] * examples["x"]  # noqa: E731
+    examples = {"x": jnp.array([0.0, 1.0])}
+
+    def losses(weight):
+        return objectives.with_l2(base, weight)(params, examples, None)
+
+    # weight / 2 * (1 + 4 + 4); exact in binary.
+    np.testing.assert_array_equal(losses(0.5), [2.25, 4.25])
+    swept = jax.vmap(losses)(jnp.array([0.0, 0.5]))
+    np.testing.assert_array_equal(swept, [[0.0, 2.0], [2.25, 4.25]])
+    gradient = jax.grad(lambda p: objectives.with_l2(base, 0.5)(p, examples, None).mean())(params)
+    np.testing.assert_array_equal(gradient["w"], 0.5 * params["w"])
+    np.testing.assert_array_equal(gradient["b"], 0.5 * params["b"] + 0.5)
+
+
+def test_uint8_images_and_precision_follow_the_params(x64):
+    pixels = jnp.asarray(RNG.integers(0, 256, (6, 3)), jnp.uint8)
+    examples = {"x": pixels, "y": jnp.asarray(LABELS)}
+    for dtype in (jnp.float32, jnp.float64):
+        w = jnp.asarray(W, dtype)
+        losses = objectives.cross_entropy(linear)(w, examples, None)
+        expected = -log_softmax(np.asarray(pixels) / 255 @ np.asarray(w))[np.arange(6), LABELS]
+        assert losses.dtype == dtype
+        # A few roundings of numbers near 1.
+        np.testing.assert_allclose(losses, expected, rtol=20 * float(jnp.finfo(dtype).eps))
+
+
+def test_as_float_leaves_token_ids_alone():
+    tokens = jnp.array([3, 70000])
+    assert objectives.as_float(tokens).dtype == tokens.dtype
+    assert objectives.as_float(jnp.ones(2, jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_errors():
+    x = jnp.asarray(X)
+    with pytest.raises(ValueError, match=r"\['y'\] has shape \(6, 1\); expected \(6,\)"):
+        objectives.cross_entropy(linear)(jnp.asarray(W), {"x": x, "y": LABELS[:, None]}, None)
+    y = jnp.zeros(6)
+    with pytest.raises(ValueError, match=r"\['y'\] has dtype float32; expected integer"):
+        objectives.classification_metrics(linear)(jnp.asarray(W), {"x": x, "y": y})
+    with pytest.raises(ValueError, match=r"\['y'\] has shape \(6,\); expected \(6, 1\)"):
+        objectives.binary_cross_entropy(linear)(jnp.ones((3, 1)), {"x": x, "y": LABELS}, None)
+    with pytest.raises(ValueError, match=r"\['y'\] has shape \(6,\); expected \(6, 4\)"):
+        objectives.squared_error(linear)(jnp.asarray(W), {"x": x, "y": LABELS}, None)
+    with pytest.raises(ValueError, match=r"weight is -1; expected a non-negative number"):
+        objectives.with_l2(objectives.squared_error(linear), -1)
