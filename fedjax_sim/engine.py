@@ -280,7 +280,9 @@ def _round(
     mean, (new, probed) = cohort(local, shared, visits, weights)
 
     # Rows of masked slots go out of bounds, each to its own, and are dropped there.
-    rows = jnp.where(mask, clients, task.num_clients + jnp.arange(clients.shape[0]))
+    rows = jnp.where(
+        mask, clients, task.num_clients + jnp.arange(clients.shape[0], dtype=jnp.int32)
+    )
     new_clients = jax.tree.map(
         lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
     )

@@ -29,7 +29,7 @@ def local_steps(
     def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
         return tree.where(k < work.num_steps, step(carry, k), carry), None
 
-    return jax.lax.scan(body, carry, jnp.arange(work.max_steps), unroll=unroll)[0]
+    return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
 
 
 def sgd(lr: Scalar, grad: Callable[[Params, Array], Params]) -> Callable[[Params, Array], Params]:

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from fedjax_sim.typing import Timeline
 
 
-def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray) -> Timeline:
+def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array) -> Timeline:
     """Every client in every round.
 
     Example:
@@ -25,12 +25,17 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray) -> Time
         [[0, 1, 2], [0, 1, 2]]
     """
     _check("num_rounds", num_rounds, 1)
+    _check("num_clients", num_clients, 1)
     clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
 
 def uniform(
-    key: Array, num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray
+    key: Array,
+    num_rounds: int,
+    num_clients: int,
+    cohort_size: int,
+    num_steps: int | np.ndarray | Array,
 ) -> Timeline:
     """``cohort_size`` clients a round, uniformly without replacement.
 
@@ -50,7 +55,11 @@ def uniform(
 
 
 def weighted(
-    key: Array, num_rounds: int, weights: np.ndarray, cohort_size: int, num_steps: int | np.ndarray
+    key: Array,
+    num_rounds: int,
+    weights: np.ndarray,
+    cohort_size: int,
+    num_steps: int | np.ndarray | Array,
 ) -> Timeline:
     """``cohort_size`` clients a round, drawn one after the other with probability proportional to
     ``weights`` ``[M]`` among those not drawn yet (successive sampling, by the Gumbel trick).
@@ -78,16 +87,20 @@ def weighted(
         log_weights = jnp.asarray(np.log(weights / weights.sum()), jnp.float32)
 
     def draw(key: Array) -> Array:
-        return jax.lax.top_k(log_weights + jax.random.gumbel(key, log_weights.shape), cohort_size)[
-            1
-        ]
+        return jax.lax.top_k(
+            log_weights + jax.random.gumbel(key, log_weights.shape, jnp.float32), cohort_size
+        )[1]
 
     clients = _per_round(key, num_rounds, draw)
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), len(weights), num_steps)
 
 
 def bernoulli(
-    key: Array, num_rounds: int, num_clients: int, probability: float, num_steps: int | np.ndarray
+    key: Array,
+    num_rounds: int,
+    num_clients: int,
+    probability: float,
+    num_steps: int | np.ndarray | Array,
 ) -> Timeline:
     """Every client flips its own coin every round; a round may be empty.
 
@@ -102,13 +115,14 @@ def bernoulli(
         >>> 0.08 < float(timeline.mask.mean()) < 0.12
         True
     """
-    _check_probability("probability", probability)
+    if not isinstance(probability, Tracer) and not 0 < probability <= 1:
+        raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     timeline = full(num_rounds, num_clients, num_steps)
     return _thinned(key, timeline, probability)
 
 
 def cyclic(
-    num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray
+    num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
     """Clients in turn: 0 .. S - 1, then S .. 2 S - 1, ..., wrapping around.
 
@@ -133,7 +147,8 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
         >>> 0.25 < 1 - float(dropout(jax.random.key(0), sampled, 0.3).mask.mean()) < 0.35
         True
     """
-    _check_probability("1 - probability", 1 - probability)
+    if not isinstance(probability, Tracer) and not 0 <= probability < 1:
+        raise ValueError(f"probability is {probability}; expected a number in [0, 1)")
     return _thinned(key, timeline, 1 - probability)
 
 
@@ -151,26 +166,32 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
         return jax.random.permutation(key, population)[:size]
 
     first = population - size
+    steps = jnp.arange(size, dtype=jnp.int32)
     # One draw per step from 0 .. first + step, all at once.
-    draws = jax.random.randint(key, (size,), 0, first + 1 + jnp.arange(size))
+    draws = jax.random.randint(key, (size,), 0, first + 1 + steps, jnp.int32)
 
     def insert(chosen: Array, step: Array) -> tuple[Array, None]:
         taken = jnp.any(chosen == draws[step])
         return chosen.at[step].set(jnp.where(taken, first + step, draws[step])), None
 
-    return jax.lax.scan(insert, jnp.full((size,), -1), jnp.arange(size))[0]
+    return jax.lax.scan(insert, jnp.full((size,), -1, jnp.int32), steps)[0]
 
 
 def _synchronous(
-    clients: Array, mask: Array, num_clients: int, num_steps: int | np.ndarray
+    clients: Array, mask: Array, num_clients: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
     if isinstance(num_steps, Tracer):
         raise ValueError("num_steps is traced; expected a concrete int or array, it bounds a loop")
-    steps = np.broadcast_to(np.asarray(num_steps), (num_clients,))
+    steps = np.asarray(num_steps)
+    if steps.shape not in ((), (num_clients,)):
+        raise ValueError(
+            f"num_steps has shape {steps.shape}; expected an int or one per client: {num_clients}"
+        )
+    steps = np.broadcast_to(steps, (num_clients,))
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
         raise ValueError(f"num_steps must be integers >= 0; got {num_steps!r}")
     num_rounds = clients.shape[0]
-    rounds = jnp.arange(num_rounds)
+    rounds = jnp.arange(num_rounds, dtype=jnp.int32)
     clients = clients.astype(jnp.int32)
     return Timeline(
         clients=clients,
@@ -190,7 +211,12 @@ def _per_round(key: Array, num_rounds: int, draw) -> Array:
 
 def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     shape = (timeline.cohort_size,)
-    stays = _per_round(key, timeline.num_rounds, lambda key: jax.random.bernoulli(key, keep, shape))
+    threshold = jnp.asarray(keep).astype(jnp.float32)  # the same coins in either precision
+    stays = _per_round(
+        key,
+        timeline.num_rounds,
+        lambda key: jax.random.uniform(key, shape, jnp.float32) < threshold,
+    )
     return dataclasses.replace(timeline, mask=timeline.mask & stays)
 
 
@@ -202,8 +228,3 @@ def _check(name: str, value: int, low: int) -> None:
 def _check_cohort(cohort_size: int, num_clients: int) -> None:
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not isinstance(value, Tracer) and not 0 < value <= 1:
-        raise ValueError(f"{name} is {value}; expected a number in (0, 1]")

@@ -3,9 +3,11 @@
 A :class:`Batches` is a rule ``draw(key, size) -> pick``, ``pick(step) -> (rows, weights)``:
 row numbers within the client and example weights, ``[batch_size]`` each.  Everything derives from
 the key of the visit and the step, so a client's minibatches do not depend on the rest of the
-cohort, on how the cohort is executed, or on resuming.
+cohort, on how the cohort is executed, or on resuming.  Rules are cached: equal arguments give the
+same object, so that a task built anew does not compile anew.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ class Batches(NamedTuple):
     draw: Callable[[Array, Array, int], Pick]
 
 
+@functools.cache
 def with_replacement(batch_size: int, num_steps: int) -> Batches:
     """``num_steps`` minibatches of ``batch_size`` examples, drawn uniformly with replacement.
 
@@ -51,8 +54,9 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
         del max_size
 
         def pick(step: Step) -> tuple[Array, Array]:
+            # 32 bits even in double precision, which then sees the same examples.
             rows = jax.random.randint(
-                jax.random.fold_in(key, step), (batch_size,), 0, jnp.maximum(size, 1)
+                jax.random.fold_in(key, step), (batch_size,), 0, jnp.maximum(size, 1), jnp.int32
             )
             # A client without examples gets weight 0, hence a zero gradient.
             return rows, jnp.broadcast_to(size > 0, rows.shape)
@@ -62,6 +66,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
 
 
+@functools.cache
 def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Batches:
     """Passes over the client's data, reshuffled each epoch, without replacement inside one.
 
@@ -89,17 +94,19 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         return steps if max_steps is None else np.minimum(steps, max_steps)
 
     def draw(key: Array, size: Array, max_size: int) -> Pick:
+        size = jnp.asarray(size, jnp.int32)
         order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
         # Whole batches can be sliced; pad so that the last one can be, too.
         order = jnp.pad(order, ((0, 0), (0, -max_size % batch_size)))
         steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
 
         def pick(step: Step) -> tuple[Array, Array]:
+            step = jnp.asarray(step, jnp.int32)
             epoch, batch = step // steps_per_epoch, step % steps_per_epoch
             start = batch * batch_size
             epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
             rows = jax.lax.dynamic_slice(order, (epoch, start), (1, batch_size))[0]
-            weights = start + jnp.arange(batch_size) < size
+            weights = start + jnp.arange(batch_size, dtype=jnp.int32) < size
             return jnp.where(weights, rows, 0), weights
 
         return pick
@@ -107,6 +114,7 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
     return Batches(num_steps, draw)
 
 
+@functools.cache
 def full_batch(num_steps: int) -> Batches:
     """``num_steps`` steps on the client's whole data set, no randomness.
 
@@ -122,7 +130,7 @@ def full_batch(num_steps: int) -> Batches:
 
     def draw(key: Array, size: Array, max_size: int) -> Pick:
         del key
-        rows = jnp.arange(max_size)
+        rows = jnp.arange(max_size, dtype=jnp.int32)
         weights = rows < size
         return lambda step: (jnp.where(weights, rows, 0), weights)
 
@@ -133,9 +141,9 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
     """``num`` independent random permutations of ``0 .. size - 1``.
 
     Returns int ``[num, max_size]``; entries from ``size`` on are meaningless.  ``size`` may be
-    traced.  Up to 1,024 rows the random bits and the row number are packed into one 32-bit
-    word and sorted together, several times faster than sorting pairs; ties (22 random bits
-    at least) are broken by row number.
+    traced.  Every row gets a random word; a row's place in the permutation is the rank of its
+    word.  Up to 1,024 rows ranks are counted, O(n^2) comparisons that vectorise and beat sorting
+    by 3 to 13 times; the row number in the low bits breaks ties (22 random bits at least).
 
     Example:
         >>> rows = permutations(jax.random.key(1), 2, jnp.array(4), 6)
@@ -145,14 +153,14 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
     rows = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.uint32), (num, max_size))
     bits = jax.random.bits(key, (num, max_size), jnp.uint32)
     valid = rows < jnp.asarray(size, jnp.uint32)
-    # Padding sorts last. A valid key can equal the padding's only as the last row of a full
+    # Padding ranks last. A valid word can equal the padding's only as the last row of a full
     # client, where there is no padding, or in a stable sort, where it keeps its place before it.
     padding = jnp.uint32(0xFFFFFFFF)
     if max_size <= 1024:
         low = jnp.uint32((1 << max(max_size - 1, 1).bit_length()) - 1)
-        ordered = jnp.sort(jnp.where(valid, (bits & ~low) | rows, padding)) & low
-    else:
-        _, ordered = jax.lax.sort((jnp.where(valid, bits, padding), rows), num_keys=1)
+        words = jnp.where(valid, (bits & ~low) | rows, padding)
+        return jnp.sum(words[:, None, :] < words[:, :, None], axis=-1, dtype=jnp.int32)
+    _, ordered = jax.lax.sort((jnp.where(valid, bits, padding), rows), num_keys=1)
     return ordered.astype(jnp.int32)
 
 

@@ -1,5 +1,6 @@
 """From client data and an objective to the task that algorithms run on."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
@@ -45,6 +46,7 @@ def empirical_task(
     """
     sizes = _checked_sizes(data)
     data = jax.tree.map(jnp.asarray, data)
+    data = dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
     oracle = partial(
         _empirical_oracle,
         objective,
@@ -74,9 +76,9 @@ def _empirical_oracle(
     pick = batches.draw(rows_key, size, max_size)
 
     def gather(rows: Array) -> PyTree:
-        return jax.tree.map(
-            lambda x: x.at[start + rows].get(mode="promise_in_bounds"), data.examples
-        )
+        # Fused into the gather, the index arithmetic would be redone for every feature.
+        rows = jax.lax.optimization_barrier(start + rows)
+        return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), data.examples)
 
     def loss(params: Params, step: Step) -> Array:
         rows, weights = pick(step)
@@ -87,7 +89,7 @@ def _empirical_oracle(
         block = min(full_grad_batch, max_size)
 
         def add_block(total: Params, first: Array) -> tuple[Params, None]:
-            rows = first + jnp.arange(block)
+            rows = first + jnp.arange(block, dtype=jnp.int32)
             valid = rows < size
 
             def summed(params: Params) -> Array:
@@ -98,7 +100,7 @@ def _empirical_oracle(
             return jax.tree.map(jnp.add, total, jax.grad(summed)(params)), None
 
         zeros = jax.tree.map(jnp.zeros_like, params)
-        total, _ = jax.lax.scan(add_block, zeros, jnp.arange(0, max_size, block))
+        total, _ = jax.lax.scan(add_block, zeros, jnp.arange(0, max_size, block, dtype=jnp.int32))
         return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
 
     return Oracle(grad=jax.grad(loss), loss=loss, full_grad=full_grad)

@@ -69,7 +69,7 @@ def pool(x):
 
 
 def affine(x, layer):
-    return x @ layer["kernel"] + layer["bias"]
+    return x @ layer["kernel"].T + layer["bias"]
 
 
 def perturbed(params):
@@ -111,7 +111,7 @@ def test_linear_models_start_at_zero():
     params = logistic.init(jax.random.key(0))
     assert logistic.apply(params, x).shape == (5,)
     np.testing.assert_array_equal(logistic.apply(params, x), 0)
-    params = {"linear": {"kernel": jnp.ones((6, 1)), "bias": jnp.ones(1)}}
+    params = {"linear": {"kernel": jnp.ones((1, 6)), "bias": jnp.ones(1)}}
     np.testing.assert_array_equal(logistic.apply(params, x), 7)
 
 

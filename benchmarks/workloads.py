@@ -1,0 +1,73 @@
+"""The workloads of the speed benchmark: random data, FedAvg, plain SGD, uniform averaging."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Workload(NamedTuple):
+    """One round: ``cohort`` of ``clients`` do ``epochs`` passes of ``batch`` over ``examples``."""
+
+    model: str  # softmax, logistic, femnist or lenet
+    shape: tuple[int, ...]  # one example
+    classes: int  # 1: a binary logit
+    clients: int
+    cohort: int
+    examples: int  # per client
+    batch: int
+    epochs: int
+    flops: float  # training one example: forward and backward, multiply-add = 2
+    lr: float = 0.01
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.examples // self.batch
+
+    @property
+    def steps_per_round(self) -> int:
+        return self.cohort * self.steps
+
+    @property
+    def flops_per_round(self) -> float:
+        return self.flops * self.steps_per_round * self.batch
+
+
+def _flops(first: float, *rest: float) -> float:
+    """Weight gradients everywhere, input gradients everywhere but in the first layer."""
+    return 2 * 2 * first + 3 * 2 * sum(rest)
+
+
+WORKLOADS = {
+    "W1": Workload("softmax", (784,), 10, 1000, 100, 60, 20, 10, _flops(784 * 10)),
+    "W2": Workload(
+        "femnist",
+        (28, 28, 1),
+        62,
+        100,
+        10,
+        100,
+        20,
+        1,
+        _flops(26 * 26 * 32 * 9, 24 * 24 * 64 * 288, 9216 * 128, 128 * 62),
+    ),
+    "W3": Workload(
+        "lenet",
+        (32, 32, 3),
+        10,
+        100,
+        10,
+        500,
+        50,
+        5,
+        _flops(28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10),
+    ),
+    "W4": Workload("logistic", (123,), 1, 1000, 1000, 32, 8, 4, _flops(123)),
+}
+
+
+def make_data(w: Workload) -> tuple[np.ndarray, np.ndarray]:
+    """x float32 ``[clients, examples, *shape]``, y int32 ``[clients, examples]``."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((w.clients, w.examples, *w.shape), dtype=np.float32)
+    y = rng.integers(0, max(w.classes, 2), (w.clients, w.examples)).astype(np.int32)
+    return x, y
