@@ -1,6 +1,6 @@
 """The candidates of the speed benchmark: ours, plain JAX, DrJAX, a PyTorch loop.
 
-Each is ``setup(workload) -> one_call``, ``one_call() -> rounds done``, and blocks until the work is done.
+Each is ``setup(workload) -> one_call``; ``one_call() -> rounds done`` blocks until they are done.
 """
 
 import functools
@@ -80,9 +80,7 @@ def _loss(w: Workload, params, x, y):
         return jax.nn.relu(out + p["b"])
 
     def pool(x):
-        return jax.lax.reduce_window(
-            x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
-        )
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
     *layers, last = params
     if w.model == "femnist":
@@ -225,7 +223,7 @@ def torch_loop(w: Workload, threads: int) -> OneCall:
         for c in rng.choice(w.clients, w.cohort, replace=False):
             xc, yc = x[c], y[c]
             with torch.no_grad():
-                torch._foreach_copy_(params, server)
+                torch._foreach_copy_(params, server)  # pyright: ignore[reportPrivateImportUsage]
             for _ in range(w.epochs):
                 order = torch.randperm(w.examples)
                 for rows in order.split(w.batch):
@@ -233,7 +231,7 @@ def torch_loop(w: Workload, threads: int) -> OneCall:
                     loss(net(xc[rows]), yc[rows]).backward()
                     optimizer.step()
             with torch.no_grad():
-                torch._foreach_add_(total, params)
+                torch._foreach_add_(total, params)  # pyright: ignore[reportPrivateImportUsage]
         with torch.no_grad():
             for p, t in zip(server, total, strict=True):
                 p.copy_(t / w.cohort)

@@ -4,8 +4,9 @@
     python -m benchmarks.speed --workloads W1 W4 --candidates ours ours-2dev jax-vmap
 
 Every candidate runs in a process of its own, one at a time; the whole list is gone through
-``--repeats`` times so that a disturbed stretch of the machine hits all alike.  A row is the median of
-the repeats' medians, the first calls (compilation) left out.  Ratios within one run are what counts.
+``--repeats`` times so that a disturbed stretch of the machine hits all alike.  A row is the median
+of the repeats' medians, the first calls (compilation) left out.  Ratios within one run are what
+counts.
 """
 
 import argparse
