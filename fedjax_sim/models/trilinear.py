@@ -61,39 +61,57 @@ class Geometry(NamedTuple):
         return height, width
 
 
+def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
+    """The spatial axes along which patches are gathered, in order.
+
+    Few channels: one axis after the other, width first. That is kh + kw slices instead of kh * kw, and
+    the second concatenation, which writes most, copies runs of kw * C numbers. Many channels:
+    both at once, without an array in between.
+    """
+    return ((1,), (0,)) if channels < 16 else ((0, 1),)
+
+
 def _patches(x: Array, geometry: Geometry) -> Array:
     """[B, H, W, C] -> [B, Ho, Wo, kh * kw * C], in the order of the rows of a reshaped kernel."""
-    (ho, wo), (sh, sw), (dh, dw) = geometry.output_size, geometry.strides, geometry.dilation
-    batch, _, _, channels = x.shape
     if any(any(pair) for pair in geometry.padding):
         config = [(0, 0, 0), *((low, high, 0) for low, high in geometry.padding), (0, 0, 0)]
         x = lax.pad(x, _zero(x), config)
-    slices = []
-    for i, j in np.ndindex(geometry.kernel_size):
-        start = (0, i * dh, j * dw, 0)
-        stop = (batch, i * dh + (ho - 1) * sh + 1, j * dw + (wo - 1) * sw + 1, channels)
-        slices.append(lax.slice(x, start, stop, (1, sh, sw, 1)))
-    return lax.concatenate(slices, 3)
+    for axes in _stages(x.shape[3]):
+        slices = []
+        for offset in np.ndindex(*(geometry.kernel_size[axis] for axis in axes)):
+            start, stop, strides = [0] * 4, list(x.shape), [1] * 4
+            for axis, k in zip(axes, offset, strict=True):
+                strides[axis + 1] = geometry.strides[axis]
+                start[axis + 1] = k * geometry.dilation[axis]
+                span = (geometry.output_size[axis] - 1) * geometry.strides[axis] + 1
+                stop[axis + 1] = start[axis + 1] + span
+            slices.append(lax.slice(x, start, stop, strides))
+        # Fused, one concatenation would be recomputed by every slice of the next.
+        x = lax.optimization_barrier(lax.concatenate(slices, 3))
+    return x
 
 
 def _add_patches(columns: Array, geometry: Geometry) -> Array:
     """The transpose of :func:`_patches`: [B, Ho, Wo, kh * kw * C] -> [B, H, W, C]."""
-    channels = columns.shape[-1] // (geometry.kernel_size[0] * geometry.kernel_size[1])
-    total = None
-    for k, offset in enumerate(np.ndindex(geometry.kernel_size)):
-        config = [(0, 0, 0)]
-        for axis in (0, 1):
-            stride = geometry.strides[axis]
-            low = offset[axis] * geometry.dilation[axis] - geometry.padding[axis][0]
-            span = (geometry.output_size[axis] - 1) * stride + 1
-            # Negative amounts crop what came from the padding.
-            config.append((low, geometry.input_size[axis] - low - span, stride - 1))
-        config.append((0, 0, 0))
-        part = lax.slice_in_dim(columns, k * channels, (k + 1) * channels, axis=3)
-        part = lax.pad(part, _zero(part), config)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    channels = columns.shape[3] // (geometry.kernel_size[0] * geometry.kernel_size[1])
+    for axes in reversed(_stages(channels)):
+        offsets = list(np.ndindex(*(geometry.kernel_size[axis] for axis in axes)))
+        width = columns.shape[3] // len(offsets)
+        total = None
+        for number, offset in enumerate(offsets):
+            config = [(0, 0, 0)] * 4
+            for axis, k in zip(axes, offset, strict=True):
+                stride = geometry.strides[axis]
+                low = k * geometry.dilation[axis] - geometry.padding[axis][0]
+                span = (geometry.output_size[axis] - 1) * stride + 1
+                # Negative amounts crop what came from the padding.
+                config[axis + 1] = (low, geometry.input_size[axis] - low - span, stride - 1)
+            part = lax.slice_in_dim(columns, number * width, (number + 1) * width, axis=3)
+            part = lax.pad(part, _zero(part), config)
+            total = part if total is None else total + part
+        # Fused into what follows, the sum would be recomputed by each of its uses.
+        columns = lax.optimization_barrier(total)
+    return columns
 
 
 def _conv_gemm(x: Array, w: Array, g: Geometry) -> Array:
