@@ -268,7 +268,7 @@ def _round(
         work = Work(*fields, max_steps=timeline.max_steps)
         if timeline.max_staleness:
             received = tree.take(received, (work.round - work.staleness) % depth)
-        oracle = task.oracle(work.client, oracle_key)
+        oracle = task.oracle(work.client, oracle_key, work.max_steps)
         upload, new = algorithm.local(received, old, oracle, work)
         visit = Visit(received, upload, old, new, oracle, work)
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})

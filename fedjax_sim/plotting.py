@@ -5,6 +5,7 @@ no display needed, nothing shown.  Save it with ``figure.savefig(path)``; notebo
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -84,7 +85,7 @@ def curves(
                 if band is not None and len(values) > 1:
                     low, high = _band(values, band)
                     axes.fill_between(grid, low, high, color=color, alpha=0.18, lw=0)
-        axes.set(xlabel=x.replace("_", " "), ylabel=name.replace("_", " "), yscale=yscale)
+        axes.set(xlabel=x.replace("_", " "), ylabel=re.sub("[_/]", " ", name), yscale=yscale)
         _style(axes)
         axes.margins(x=0.02)
         if history[x].dtype.kind in "iu":

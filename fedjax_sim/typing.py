@@ -105,7 +105,7 @@ class Task(NamedTuple):
     it, or XLA embeds the data set in the program as a constant.
     """
 
-    oracle: Callable[[Array, Array], Oracle]  # (client, key of the visit) -> Oracle
+    oracle: Callable[[Array, Array, int], Oracle]  # (client, key, max_steps) -> Oracle
     num_examples: Array | np.ndarray  # [M] int
     num_steps: Array | np.ndarray  # [M] int    local steps of one visit; concrete
 

@@ -1,6 +1,6 @@
 """Which examples a client sees at each local step.
 
-A :class:`Batches` is a rule ``draw(key, size) -> pick``, ``pick(step) -> (rows, weights)``:
+A :class:`Batches` is a rule ``draw(key, size, ...) -> pick``, ``pick(step) -> (rows, weights)``:
 row numbers within the client and example weights, ``[batch_size]`` each.  Everything derives from
 the key of the visit and the step, so a client's minibatches do not depend on the rest of the
 cohort, on how the cohort is executed, or on resuming.  Rules are cached: equal arguments give the
@@ -25,12 +25,12 @@ class Batches(NamedTuple):
     """A minibatch rule.
 
     ``num_steps(sizes)`` gives the local steps of a visit, ``[M]``, from the clients' sizes;
-    ``draw(key, size, max_size)`` fixes the draws of one visit: ``size`` may be traced,
-    ``max_size`` is the size of the largest client.
+    ``draw(key, size, max_size, max_steps)`` fixes the draws of one visit: ``size`` may be traced,
+    ``max_size`` is the size of the largest client, and steps from ``max_steps`` on are not picked.
     """
 
     num_steps: Callable[[np.ndarray], np.ndarray]
-    draw: Callable[[Array, Array, int], Pick]
+    draw: Callable[[Array, Array, int, int], Pick]
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
 
     Example:
         >>> rule = with_replacement(batch_size=4, num_steps=10)
-        >>> pick = rule.draw(jax.random.key(0), jnp.array(3), 3)
+        >>> pick = rule.draw(jax.random.key(0), jnp.array(3), max_size=3, max_steps=10)
         >>> rows, weights = pick(0)
         >>> rows.shape, bool((rows < 3).all())
         ((4,), True)
@@ -50,7 +50,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
     _check_positive("batch_size", batch_size)
     _check_positive("num_steps", num_steps)
 
-    def draw(key: Array, size: Array, max_size: int) -> Pick:
+    def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del max_size
 
         def pick(step: Step) -> tuple[Array, Array]:
@@ -61,7 +61,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
             # A client without examples gets weight 0, hence a zero gradient.
             return rows, jnp.broadcast_to(size > 0, rows.shape)
 
-        return pick
+        return _tabulated(pick, max_steps)
 
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
 
@@ -80,7 +80,7 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         >>> rule = epochs(num_epochs=2, batch_size=4)
         >>> rule.num_steps(np.array([3, 8, 9])).tolist()
         [2, 4, 6]
-        >>> pick = rule.draw(jax.random.key(0), jnp.array(6), 6)
+        >>> pick = rule.draw(jax.random.key(0), jnp.array(6), max_size=6, max_steps=4)
         >>> sorted(pick(0)[0].tolist() + pick(1)[0][:2].tolist()), pick(1)[1].tolist()
         ([0, 1, 2, 3, 4, 5], [True, True, False, False])
     """
@@ -93,7 +93,7 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         steps = num_epochs * -(-sizes // batch_size)
         return steps if max_steps is None else np.minimum(steps, max_steps)
 
-    def draw(key: Array, size: Array, max_size: int) -> Pick:
+    def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         size = jnp.asarray(size, jnp.int32)
         order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
         # Whole batches can be sliced; pad so that the last one can be, too.
@@ -109,7 +109,7 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
             weights = start + jnp.arange(batch_size, dtype=jnp.int32) < size
             return jnp.where(weights, rows, 0), weights
 
-        return pick
+        return _tabulated(pick, max_steps)
 
     return Batches(num_steps, draw)
 
@@ -122,14 +122,14 @@ def full_batch(num_steps: int) -> Batches:
         ValueError: a number of steps below 1.
 
     Example:
-        >>> rows, weights = full_batch(1).draw(jax.random.key(0), jnp.array(2), 3)(0)
+        >>> rows, weights = full_batch(1).draw(jax.random.key(0), jnp.array(2), 3, 1)(0)
         >>> rows.tolist(), weights.tolist()
         ([0, 1, 0], [True, True, False])
     """
     _check_positive("num_steps", num_steps)
 
-    def draw(key: Array, size: Array, max_size: int) -> Pick:
-        del key
+    def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
+        del key, max_steps
         rows = jnp.arange(max_size, dtype=jnp.int32)
         weights = rows < size
         return lambda step: (jnp.where(weights, rows, 0), weights)
@@ -162,6 +162,24 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
         return jnp.sum(words[:, None, :] < words[:, :, None], axis=-1, dtype=jnp.int32)
     _, ordered = jax.lax.sort((jnp.where(valid, bits, padding), rows), num_keys=1)
     return ordered.astype(jnp.int32)
+
+
+def _tabulated(pick: Pick, max_steps: int) -> Pick:
+    """The same picks, all computed before the local loop.
+
+    Inside it XLA fuses their arithmetic into the gather of the examples, where it is done
+    again for every feature.
+    """
+    rows, weights = jax.vmap(pick)(jnp.arange(max(max_steps, 1), dtype=jnp.int32))
+
+    def look_up(step: Step) -> tuple[Array, Array]:
+        step = jnp.asarray(step, jnp.int32)
+        return (
+            jax.lax.dynamic_index_in_dim(rows, step, keepdims=False),
+            jax.lax.dynamic_index_in_dim(weights, step, keepdims=False),
+        )
+
+    return look_up
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,19 +41,14 @@ def empirical_task(
         ...     lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.epochs(1, batch_size=2))
         >>> task.num_steps.tolist()
         [1, 2]
-        >>> float(task.oracle(1, jax.random.key(0)).loss(jnp.zeros(2), 0))
+        >>> oracle = task.oracle(1, jax.random.key(0), max_steps=2)
+        >>> float(oracle.loss(jnp.zeros(2), 0))
         1.0
     """
     sizes = _checked_sizes(data)
     data = jax.tree.map(jnp.asarray, data)
     data = dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
-    oracle = partial(
-        _empirical_oracle,
-        objective,
-        batches,
-        max(int(sizes.max()), 1),
-        full_grad_batch,
-    )
+    oracle = _EmpiricalOracle(objective, batches, max(int(sizes.max()), 1), full_grad_batch)
     return Task(
         oracle=Partial(oracle, data),
         num_examples=sizes.astype(np.int32),
@@ -61,49 +56,52 @@ def empirical_task(
     )
 
 
-def _empirical_oracle(
-    objective: Objective,
-    batches: Batches,
-    max_size: int,
-    full_grad_batch: int,
-    data: FederatedData,
-    client: Array,
-    key: Array,
-) -> Oracle:
-    start = data.offsets[client]
-    size = data.offsets[client + 1] - start
-    rows_key, loss_key, full_key = jax.random.split(key, 3)
-    pick = batches.draw(rows_key, size, max_size)
+class _EmpiricalOracle(NamedTuple):
+    """The static part of a task: equal for equal arguments, so that a task built anew does not
+    compile anew."""
 
-    def gather(rows: Array) -> PyTree:
-        # Fused into the gather, the index arithmetic would be redone for every feature.
-        rows = jax.lax.optimization_barrier(start + rows)
-        return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), data.examples)
+    objective: Objective
+    batches: Batches
+    max_size: int
+    full_grad_batch: int
 
-    def loss(params: Params, step: Step) -> Array:
-        rows, weights = pick(step)
-        key = jax.random.fold_in(loss_key, step)
-        return weighted_mean(objective(params, gather(rows), key), weights)
+    def __call__(self, data: FederatedData, client: Array, key: Array, max_steps: int) -> Oracle:
+        start = data.offsets[client]
+        size = data.offsets[client + 1] - start
+        rows_key, loss_key, full_key = jax.random.split(key, 3)
+        pick = self.batches.draw(rows_key, size, self.max_size, max_steps)
 
-    def full_grad(params: Params) -> Params:
-        block = min(full_grad_batch, max_size)
+        def gather(rows: Array) -> PyTree:
+            return jax.tree.map(
+                lambda x: x.at[start + rows].get(mode="promise_in_bounds"), data.examples
+            )
 
-        def add_block(total: Params, first: Array) -> tuple[Params, None]:
-            rows = first + jnp.arange(block, dtype=jnp.int32)
-            valid = rows < size
+        def loss(params: Params, step: Step) -> Array:
+            rows, weights = pick(step)
+            key = jax.random.fold_in(loss_key, step)
+            return weighted_mean(self.objective(params, gather(rows), key), weights)
 
-            def summed(params: Params) -> Array:
-                key = jax.random.fold_in(full_key, first)
-                losses = objective(params, gather(jnp.where(valid, rows, 0)), key)
-                return jnp.sum(jnp.where(valid, losses, 0))
+        def full_grad(params: Params) -> Params:
+            block = min(self.full_grad_batch, self.max_size)
 
-            return jax.tree.map(jnp.add, total, jax.grad(summed)(params)), None
+            def add_block(total: Params, first: Array) -> tuple[Params, None]:
+                rows = first + jnp.arange(block, dtype=jnp.int32)
+                valid = rows < size
 
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        total, _ = jax.lax.scan(add_block, zeros, jnp.arange(0, max_size, block, dtype=jnp.int32))
-        return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
+                def summed(params: Params) -> Array:
+                    key = jax.random.fold_in(full_key, first)
+                    losses = self.objective(params, gather(jnp.where(valid, rows, 0)), key)
+                    return jnp.sum(jnp.where(valid, losses, 0))
 
-    return Oracle(grad=jax.grad(loss), loss=loss, full_grad=full_grad)
+                return jax.tree.map(jnp.add, total, jax.grad(summed)(params)), None
+
+            zeros = jax.tree.map(jnp.zeros_like, params)
+            total, _ = jax.lax.scan(
+                add_block, zeros, jnp.arange(0, self.max_size, block, dtype=jnp.int32)
+            )
+            return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
+
+        return Oracle(grad=jax.grad(loss), loss=loss, full_grad=full_grad)
 
 
 def weighted_mean(values: Array, weights: Array) -> Array:

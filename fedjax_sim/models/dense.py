@@ -82,9 +82,7 @@ class Linear(nnx.Module):
     few outputs (a classifier's last one) as a product with a long thin result, twice as slow.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, *, kernel_init: nnx.Initializer, rngs: nnx.Rngs
-    ):
+    def __init__(self, inputs: int, outputs: int, *, kernel_init: nnx.Initializer, rngs: nnx.Rngs):
         # Initialisers take fan-in and fan-out from [inputs, outputs].
         self.kernel = nnx.Param(kernel_init(rngs.params(), (inputs, outputs), jnp.float32).T)
         self.bias = nnx.Param(jnp.zeros(outputs))

@@ -64,9 +64,9 @@ class Geometry(NamedTuple):
 def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
     """The spatial axes along which patches are gathered, in order.
 
-    Few channels: one axis after the other, width first. That is kh + kw slices instead of kh * kw, and
-    the second concatenation, which writes most, copies runs of kw * C numbers. Many channels:
-    both at once, without an array in between.
+    Few channels: one axis after the other, width first. That is kh + kw slices instead of
+    kh * kw, and the second concatenation, which writes most, copies runs of kw * C numbers. Many
+    channels: both at once, without an array in between.
     """
     return ((1,), (0,)) if channels < 16 else ((0, 1),)
 

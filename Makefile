@@ -1,0 +1,41 @@
+# `make demo` and `make test` set up .venv themselves; PYTHON names the interpreter to start from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
+
+.PHONY: demo test check notebooks clean
+
+demo: $(VENV)/.demo
+	$(BIN)/fedjax-sim run quickstart
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2
+
+# What a change must also pass: style, types, the docstrings' examples.
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest --doctest-modules fedjax_sim
+
+# The notebooks run and carry no outputs.
+notebooks: $(VENV)/.dev
+	$(BIN)/nbstripout --verify notebooks/*.ipynb
+	$(BIN)/python -m pytest notebooks
+
+$(VENV)/.demo: requirements/demo.txt pyproject.toml
+$(VENV)/.test: requirements/test.txt requirements/demo.txt pyproject.toml
+$(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/demo.txt pyproject.toml
+
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement requirements/$*.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache .hypothesis results

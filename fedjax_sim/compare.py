@@ -1,0 +1,238 @@
+"""Several algorithms on one federated problem, all seeds of each in one compiled program."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim import choices, datasets, plotting, report
+from fedjax_sim.config import FREE_FIELDS, CompareConfig, check, to_json
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.summary import label_counts, summarize
+from fedjax_sim.data.task import empirical_task
+from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.objectives import classification_metrics, cross_entropy
+from fedjax_sim.simulation import Progress, simulate
+from fedjax_sim.typing import Params, Task, Timeline
+
+OnProgress = Callable[[str, Progress | None], None]  # (algorithm, None when it starts)
+
+
+class Problem(NamedTuple):
+    """What every algorithm of a comparison is given; n seeds."""
+
+    data: FederatedData
+    task: Task
+    timeline: Timeline  # [n, T, S]
+    params: Params  # [n, ...]
+    keys: Array  # [n]
+    eval_fn: Partial
+    num_classes: int
+    description: dict[str, Any]  # for config.json
+
+
+class ComparisonResult(NamedTuple):
+    """What a comparison found; the same is in the files of its output folder."""
+
+    history: pd.DataFrame  # columns algorithm, seed, round, metric, value
+    summary: pd.DataFrame  # a row per algorithm, see report.summarize
+    config: CompareConfig
+    interrupted: bool
+
+
+def compare(config: CompareConfig, on_progress: OnProgress | None = None) -> ComparisonResult:
+    """Runs every algorithm of the configuration and writes what it found to ``config.output``.
+
+    ``history.csv`` (algorithm, seed, round, metric, value), ``summary.json``, ``config.json``
+    (all that is needed to repeat the run), ``curves.png``, ``clients.png``, and a folder per
+    algorithm with its own history and checkpoints.  Called again, it resumes unfinished algorithms
+    and does not repeat finished ones; called with other algorithms, it adds them.  Ctrl-C ends it
+    after the rounds in progress, with everything so far on disk.
+
+    Args:
+        config: the comparison.
+        on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
+            its :class:`~fedjax_sim.simulation.Progress` after every segment.
+
+    Raises:
+        ValueError: a value out of range, or an output folder that holds another comparison; before
+            anything is compiled or written.
+        fedjax_sim.simulation.DivergenceError: with ``on_divergence="raise"``.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = compare(CompareConfig(
+        ...         output=pathlib.Path(folder), algorithms=("fedavg",), rounds=2, seeds=2))
+        >>> result.summary.loc["fedavg", "rounds"]
+        np.int64(2)
+    """
+    check(config)
+    hyper = choices.hyper_parameters(config)
+    if config.dataset not in datasets.NAMES:
+        raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
+    output = config.output
+    header = _header(config, hyper)
+    problem = prepare(config, datasets.load(config.dataset, config.data_dir))
+    output.mkdir(parents=True, exist_ok=True)
+    header |= problem.description | {"environment": report.environment()}
+    report.write_json(output / "config.json", header)
+    counts = label_counts(problem.data, problem.num_classes)
+    plotting.client_label_map(counts).savefig(output / "clients.png", dpi=110)
+
+    interrupted = False
+    try:
+        for name in config.algorithms:
+            if on_progress is not None:
+                on_progress(name, None)
+            interrupted = _run(config, problem, name, hyper[name], on_progress)
+            if interrupted:
+                break
+    except KeyboardInterrupt:  # between two algorithms, or a second Ctrl-C within one
+        interrupted = True
+    finally:
+        history, summary = _write_results(config, header["algorithms"])
+    return ComparisonResult(history, summary, config, interrupted)
+
+
+def prepare(config: CompareConfig, dataset: datasets.Dataset) -> Problem:
+    """Clients, schedules, initial models and evaluation of a comparison.
+
+    Seed s gives the keys of the initial model, of the schedule and of the minibatches, hence these
+    are the same for every algorithm.
+
+    Raises:
+        ValueError: a model or partition that does not suit the data set, a cohort larger than the
+            population.
+    """
+    model_name, model = choices.model(config, dataset)
+    data = choices.clients(config, dataset)
+    if config.sampling != "full" and config.cohort_size > data.num_clients:
+        raise ValueError(
+            f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
+        )
+    task = empirical_task(cross_entropy(model.apply), data, choices.batches(config))
+    seeds = jnp.arange(config.seed, config.seed + config.seeds)
+    keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(seeds)
+    init_keys, schedule_keys, run_keys = keys[:, 0], keys[:, 1], keys[:, 2]
+    params = jax.vmap(model.init)(init_keys)
+    metrics = classification_metrics(model.apply)
+    parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
+    description = {
+        "data": {
+            "name": dataset.name,
+            "source": dataset.source,
+            "train_examples": len(dataset.train["y"]),
+            "test_examples": len(dataset.test["y"]),
+            "classes": dataset.num_classes,
+        },
+        "partition": summarize(data, dataset.num_classes)._asdict(),
+        "model": {
+            "name": model_name,
+            "parameters": sum(leaf[0].size for leaf in jax.tree.leaves(params)),
+        },
+    }
+    return Problem(
+        data,
+        task,
+        choices.timelines(config, task, schedule_keys),
+        params,
+        run_keys,
+        merge_evaluators(**{name: evaluator(metrics, part) for name, part in parts.items()}),
+        dataset.num_classes,
+        description,
+    )
+
+
+def _run(
+    config: CompareConfig,
+    problem: Problem,
+    name: str,
+    hyper: choices.Hyper,
+    on_progress: OnProgress | None,
+) -> bool:
+    """One algorithm, or what is left of it; whether it was interrupted."""
+    fixed = {k: v for k, v in to_json(config).items() if k not in FREE_FIELDS}
+    result = simulate(
+        choices.algorithm(name, hyper),
+        problem.task,
+        problem.timeline,
+        problem.params,
+        problem.keys,
+        cohort=choices.execution(config),
+        weighting=choices.weighting(config),
+        eval_fn=problem.eval_fn,
+        eval_every=config.eval_every,
+        directory=config.output / name,
+        replicas=[str(config.seed + i) for i in range(config.seeds)],
+        config={"algorithm": name, "hyper": dict(hyper), **fixed},
+        on_divergence=config.on_divergence,
+        on_progress=None if on_progress is None else lambda p: on_progress(name, p),
+    )
+    if result.history is None and on_progress is not None:  # it was finished before
+        on_progress(name, Progress(config.rounds, config.rounds, {}))
+    report.add_timing(
+        config.output / name / "timing.json",
+        compile_seconds=result.compile_seconds,
+        run_seconds=result.run_seconds,
+        local_steps=result.local_steps,
+        diverged=int(np.count_nonzero(result.state.diverged_at)),
+    )
+    return result.interrupted
+
+
+def _header(config: CompareConfig, hyper: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The part of config.json that makes a comparison what it is.
+
+    Raises:
+        ValueError: the output folder's config.json says otherwise.
+    """
+    new = json.loads(json.dumps({"config": to_json(config), "algorithms": hyper}))
+    path = config.output / "config.json"
+    if not path.exists():
+        return new
+    old = json.loads(path.read_text())
+    differing = [
+        f"{key} is {value!r} there and {new['config'][key]!r} here"
+        for key, value in old["config"].items()
+        if key not in FREE_FIELDS and new["config"].get(key) != value
+    ]
+    differing += [
+        f"{name} has {old['algorithms'][name]} there and {values} here"
+        for name, values in new["algorithms"].items()
+        if old["algorithms"].get(name, values) != values
+    ]
+    if differing:
+        raise ValueError(
+            f"output is '{config.output}', which holds another comparison: "
+            f"{'; '.join(differing)}; choose another folder or delete that one"
+        )
+    # Algorithms of earlier calls stay in the comparison.
+    known = old["algorithms"] | new["algorithms"]
+    return {"config": new["config"] | {"algorithms": list(known)}, "algorithms": known}
+
+
+def _write_results(
+    config: CompareConfig, hyper: dict[str, dict[str, Any]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """history.csv, summary.json and curves.png from what the algorithms left on disk."""
+    output = config.output
+    history = report.merge_histories(output, list(hyper))
+    timings = report.read_timings(output, list(hyper))
+    summary = report.summarize(history, config.rounds, config.target_accuracy, timings)
+    rows = {
+        str(name): {**row, "hyper_parameters": hyper[str(name)]}
+        for name, row in summary.to_dict(orient="index").items()
+    }
+    values = {"target_accuracy": config.target_accuracy, "algorithms": rows}
+    report.write_json(output / "summary.json", values)
+    if len(history):
+        figure = plotting.curves(history, [report.ACCURACY, "train/loss"])
+        figure.savefig(output / "curves.png", dpi=110)
+    return history, summary

@@ -1,0 +1,174 @@
+"""What a comparison of algorithms is made of: every option of ``fedjax-sim run``."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import typing
+from typing import Any, Literal
+
+ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareConfig:
+    """A comparison: one data set, one partition, several algorithms, several seeds.
+
+    All algorithms see the same clients, cohorts and minibatches, and start from the same models;
+    these differ between seeds, the partition does not.  The defaults are the quickstart.
+
+    Example:
+        >>> CompareConfig(rounds=20, algorithms=("fedavg",)).cohort_size
+        10
+    """
+
+    output: pathlib.Path = pathlib.Path("results/quickstart")
+    """Folder for the results; a folder with an unfinished run of this configuration is resumed."""
+
+    dataset: str = "digits"
+    """Data set (see fedjax-sim list)."""
+    data_dir: pathlib.Path | None = None
+    """Where the data set's files lie; default: the environment variable FEDJAX_SIM_DATA."""
+    model: Literal[
+        "auto", "digits_cnn", "femnist_cnn", "lenet5", "mlp", "mlp_small", "softmax_regression"
+    ] = "auto"
+    """Model; auto chooses by the shape of the examples."""
+
+    partition: Literal[
+        "dirichlet", "dirichlet-by-class", "iid", "classes", "quantity", "natural"
+    ] = "dirichlet"
+    """How the training examples are divided among the clients."""
+    num_clients: int = 100
+    """Number of clients (not used by the natural partition)."""
+    alpha: float = 0.1
+    """Concentration of the Dirichlet and quantity partitions; smaller is more heterogeneous."""
+    classes_per_client: int = 2
+    """Labels that each client has in the partition by classes."""
+    partition_seed: int = 0
+    """Seed of the partition, which is the same for all seeds of the runs."""
+
+    algorithms: tuple[str, ...] = ALGORITHMS
+    """Algorithms to compare (see fedjax-sim list)."""
+    lr: float | None = None
+    """Client learning rate of all algorithms; default: each its own (see fedjax-sim list)."""
+    server_lr: float | None = None
+    """Server learning rate of the algorithms that have one; default: each its own."""
+    hyper: tuple[str, ...] = ()
+    """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01."""
+
+    sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full"] = "uniform"
+    """Who takes part in a round: a uniform subset, one weighted by examples, independent coins,
+    clients in turn, or everybody."""
+    cohort_size: int = 10
+    """Clients per round (on average for bernoulli; not used by full)."""
+    dropout: float = 0.0
+    """Probability that a sampled client does not report."""
+    weighting: Literal["uniform", "examples"] = "uniform"
+    """Weights of the clients' uploads in the mean."""
+
+    rounds: int = 100
+    """Rounds of communication."""
+    local_epochs: int = 5
+    """Passes of a client over its examples in a round."""
+    local_steps: int | None = None
+    """Local steps on minibatches drawn with replacement, instead of local epochs."""
+    batch_size: int = 7
+    """Examples per local step."""
+
+    seeds: int = 5
+    """Number of seeds; all seeds of an algorithm run in one compiled program."""
+    seed: int = 0
+    """The first seed; the others follow it."""
+
+    eval_every: int = 2
+    """Rounds between evaluations on the test and training examples."""
+    target_accuracy: float = 0.8
+    """Test accuracy whose first reaching is counted in rounds."""
+
+    execution: Literal["auto", "vmapped", "chunked", "sequential"] = "auto"
+    """How the clients of a round are executed; results agree up to the order of summation."""
+    chunk_size: int = 10
+    """Clients per chunk of the chunked execution."""
+    on_divergence: Literal["record", "stop", "raise"] = "record"
+    """When a model is no longer finite: go on and record it, stop the algorithm once all seeds
+    have diverged, or end with an error."""
+
+
+# What may change between two calls on one output folder, because no result depends on it
+# (algorithms and hyper-parameters are compared by their resolved values).
+FREE_FIELDS = {
+    "output", "data_dir", "algorithms", "lr", "server_lr", "hyper",
+    "target_accuracy", "on_divergence",
+}  # fmt: skip
+
+
+def check(config: CompareConfig) -> None:
+    """Refuses values that no data set could make valid.
+
+    Raises:
+        ValueError: naming the field, its value and what was expected.
+
+    Example:
+        >>> check(CompareConfig(rounds=0))
+        Traceback (most recent call last):
+        ValueError: rounds is 0; expected an integer of at least 1
+    """
+    for name, hint in typing.get_type_hints(CompareConfig).items():
+        value: Any = getattr(config, name)
+        allowed = typing.get_args(hint)  # of a Literal its values, of a union its types
+        if typing.get_origin(hint) is Literal and value not in allowed:
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+        if hint is int or (int in allowed and value is not None):
+            low = 0 if name.endswith("seed") else 1
+            if value < low:
+                raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
+    for name in ("alpha", "lr", "server_lr"):
+        value = getattr(config, name)
+        if value is not None and not (value > 0 and (name == "alpha" or math.isfinite(value))):
+            raise ValueError(f"{name} is {value}; expected a positive number")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout is {config.dropout}; expected a number in [0, 1)")
+    if not 0 < config.target_accuracy <= 1:
+        raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
+    repeated = len(set(config.algorithms)) != len(config.algorithms)
+    if not config.algorithms or repeated:
+        raise ValueError(
+            f"algorithms is {config.algorithms}; expected distinct names, at least one"
+        )
+
+
+def to_json(config: CompareConfig) -> dict[str, Any]:
+    """The configuration as JSON values.
+
+    Example:
+        >>> to_json(CompareConfig())["output"]
+        'results/quickstart'
+    """
+    values = dataclasses.asdict(config)
+    return {k: v.as_posix() if isinstance(v, pathlib.Path) else v for k, v in values.items()}
+
+
+def read(path: str | pathlib.Path) -> CompareConfig:
+    """The configuration of a ``config.json``, hyper-parameters as they were resolved.
+
+    Raises:
+        ValueError: not a file that :func:`fedjax_sim.compare.compare` wrote.
+    """
+    try:
+        saved = json.loads(pathlib.Path(path).read_text())
+        values, resolved = dict(saved["config"]), saved["algorithms"]
+        values |= {
+            "output": pathlib.Path(values["output"]),
+            "data_dir": values["data_dir"] and pathlib.Path(values["data_dir"]),
+            "algorithms": tuple(values["algorithms"]),
+            "lr": None,
+            "server_lr": None,
+            "hyper": tuple(
+                f"{name}.{key}={value}"
+                for name in values["algorithms"]
+                for key, value in resolved[name].items()
+            ),
+        }
+        return CompareConfig(**values)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not the config.json of a comparison: {error}") from error

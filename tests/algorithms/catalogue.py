@@ -1,0 +1,88 @@
+"""Every algorithm with sample hyper-parameters, and their compiled runs on the logistic problem.
+
+An entry is ``name: (factory, {hyper-parameter: value})``; the factory gets each value as a traced
+array.  The values are chosen to be none of the special ones (0, 1) at which a term vanishes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from problems import compiled, logistic_params, logistic_task, partial_timeline
+
+import fedjax_sim as fs
+from fedjax_sim import cohort
+from fedjax_sim.algorithms import (
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedprox,
+    fedsgd,
+    fedyogi,
+    scaffold,
+)
+
+
+def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
+    """FedAvg whose client rate decays hyperbolically over the rounds."""
+    return fedavg(lambda round: lr / (1 + decay * round.astype(decay.dtype)))
+
+
+ALGORITHMS = {
+    "fedsgd": (fedsgd, {"lr": 0.3}),
+    "fedavg": (fedavg, {"lr": 0.2}),
+    "fedavg_schedule": (fedavg_with_schedule, {"lr": 0.2, "decay": 0.5}),
+    "fedprox": (fedprox, {"lr": 0.2, "mu": 0.4}),
+    "fedavgm": (fedavgm, {"lr": 0.2, "server_lr": 0.7, "momentum": 0.6}),
+    "fedadagrad": (
+        fedadagrad,
+        {"lr": 0.2, "server_lr": 0.1, "initial_accumulator": 0.05, "eps": 1e-2},
+    ),
+    "fedadam": (fedadam, {"lr": 0.2, "server_lr": 0.1, "b1": 0.8, "b2": 0.9, "eps": 1e-2}),
+    "fedyogi": (fedyogi, {"lr": 0.2, "server_lr": 0.1, "b1": 0.8, "b2": 0.9, "eps": 1e-2}),
+    "scaffold_I": (functools.partial(scaffold, option="I"), {"lr": 0.2, "server_lr": 0.8}),
+    "scaffold_II": (functools.partial(scaffold, option="II"), {"lr": 0.2, "server_lr": 0.8}),
+}
+
+STRATEGIES = {
+    "vmapped": cohort.vmapped,
+    "chunked": lambda: cohort.chunked(3),  # 4 slots: the last chunk is filled up
+    "sequential": cohort.sequential,
+    "sharded": lambda: cohort.sharded(jax.make_mesh((4,), ("clients",))),
+}
+
+
+def hyper(name):
+    values = ALGORITHMS[name][1]
+    return {key: jnp.asarray(value, jnp.result_type(float)) for key, value in values.items()}
+
+
+def algorithm(name, values):
+    return ALGORITHMS[name][0](**values)
+
+
+def train(name, values, task, timeline, key, strategy="vmapped"):
+    run_cohort = STRATEGIES[strategy]()
+    params = logistic_params()
+    return fs.run(algorithm(name, values), task, timeline, params, key, cohort=run_cohort)[0]
+
+
+@functools.cache
+def program(name, strategy="vmapped"):
+    """One compiled run per algorithm and strategy, shared by the tests below."""
+    return compiled(functools.partial(train, name, strategy=strategy))
+
+
+def exact_task():
+    """The same problem without draws, by full batches: half the time to compile.
+
+    The timeline still says how many steps each visit has.
+    """
+    return logistic_task(fs.full_batch(partial_timeline().max_steps))
+
+
+def trained(name, timeline=None, task=None, strategy="vmapped"):
+    timeline = partial_timeline() if timeline is None else timeline
+    task = logistic_task() if task is None else task
+    return program(name, strategy)(hyper(name), task, timeline, jax.random.key(2))

@@ -1,0 +1,192 @@
+"""Minibatch rules: every example once an epoch, uniform draws, and what ragged clients get."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedjax_sim.data.batches import epochs, full_batch, permutations, with_replacement
+
+# A chi-square statistic beyond this quantile of its law fails. The seeds are fixed, so a test
+# either always passes or always fails; a sound generator is refused with this probability only.
+FALSE_ALARM = 1e-6
+
+
+def assert_uniform(counts, dof=None, scale=1.0):
+    """Chi-square test of equal probabilities; ``scale`` corrects for dependent cells."""
+    counts = np.asarray(counts)
+    expected = counts.mean()
+    assert expected >= 5, "too few draws for the chi-square law"
+    statistic = scale * np.sum((counts - expected) ** 2 / expected)
+    assert statistic < stats.chi2.isf(FALSE_ALARM, dof or counts.size - 1)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 3))
+def draw_permutations(key, num, size, max_size):
+    return permutations(key, num, size, max_size)
+
+
+# Up to 1,024 rows ranks are counted, beyond them the rows are sorted.
+COUNTED, SORTED = 5, 1025
+
+
+@pytest.mark.parametrize(("max_size", "num"), [(4, 5000), (COUNTED, 5000), (SORTED, 2000)])
+def test_all_orders_of_four_are_equally_likely(max_size, num):
+    rows = np.asarray(draw_permutations(jax.random.key(0), num, 4, max_size))[:, :4]
+    np.testing.assert_array_equal(np.sort(rows), np.broadcast_to(np.arange(4), rows.shape))
+    _, counts = np.unique(rows @ [64, 16, 4, 1], return_counts=True)
+    assert len(counts) == 24
+    assert_uniform(counts)
+
+
+def test_every_row_is_equally_likely_at_every_position():
+    n, num = 20, 4000
+    rows = np.asarray(draw_permutations(jax.random.key(1), num, n, n))
+    counts = np.stack([np.bincount(rows[:, position], minlength=n) for position in range(n)])
+    # Rows and columns of the table have fixed sums: (n - 1)^2 degrees of freedom, and cells
+    # of a permutation matrix vary by n / (n - 1) more than independent ones.
+    assert_uniform(counts, dof=(n - 1) ** 2, scale=(n - 1) / n)
+
+
+def test_neighbours_are_equally_likely():
+    """Adjacent pairs: no row prefers to follow another."""
+    n, num = 8, 6000
+    rows = np.asarray(draw_permutations(jax.random.key(2), num, n, n))
+    pairs = rows[:, 3] * n + rows[:, 4]
+    counts = np.bincount(pairs, minlength=n * n).reshape(n, n)
+    assert np.trace(counts) == 0
+    assert_uniform(counts[~np.eye(n, dtype=bool)])
+
+
+@pytest.mark.parametrize("max_size", [1, 2, 3, 1023, 1024, 1025, 1026])
+def test_permutations_at_the_switch_and_at_powers_of_two(max_size):
+    for size in {1, max_size // 2, max_size - 1, max_size} - {0}:
+        rows = draw_permutations(jax.random.key(size), 3, size, max_size)
+        assert rows.dtype == jnp.int32
+        actual = np.sort(np.asarray(rows)[:, :size])
+        np.testing.assert_array_equal(actual, np.broadcast_to(np.arange(size), actual.shape))
+
+
+def test_permutations_of_one_visit_are_independent():
+    rows = np.asarray(draw_permutations(jax.random.key(3), 2000, 4, 4))
+    codes = np.unique(rows @ [64, 16, 4, 1], return_inverse=True)[1]
+    # Successive permutations: how often the same order comes twice in a row.
+    repeats = np.sum(codes[1:] == codes[:-1])
+    assert stats.binomtest(int(repeats), len(codes) - 1, 1 / 24).pvalue > FALSE_ALARM
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def drawn_epochs(size, num_epochs, batch_size, max_size, num_steps):
+    pick = epochs(num_epochs, batch_size).draw(jax.random.key(7), size, max_size, num_steps)
+    return jax.vmap(pick)(jnp.arange(num_steps))
+
+
+@settings(max_examples=25)
+@given(size=st.integers(0, 9), shape=st.sampled_from([(1, 1), (2, 4), (3, 2), (2, 20)]))
+def test_epochs_see_every_example_exactly_once(size, shape):
+    num_epochs, batch_size = shape
+    rule = epochs(num_epochs, batch_size)
+    num_steps = int(rule.num_steps(np.array([size]))[0])
+    per_epoch = -(-size // batch_size)
+    assert num_steps == num_epochs * per_epoch
+    bound = num_epochs * -(-9 // batch_size)
+    rows, weights = map(np.asarray, drawn_epochs(size, num_epochs, batch_size, 9, bound))
+    assert rows.min() >= 0
+    assert rows.max() < max(size, 1)
+    for epoch in range(num_epochs):
+        steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+        seen = rows[steps][weights[steps]]
+        np.testing.assert_array_equal(np.sort(seen), np.arange(size))
+        filled = weights[steps].sum(axis=1)
+        # All batches are full but the last, which holds the rest.
+        np.testing.assert_array_equal(filled[:-1], batch_size)
+        assert size == 0 or filled[-1] == (size - 1) % batch_size + 1
+
+
+def test_epochs_are_reshuffled():
+    rows, _ = drawn_epochs(9, 3, 20, 9, 3)
+    orders = {tuple(order) for order in np.asarray(rows).tolist()}
+    assert len(orders) == 3
+
+
+def test_epochs_stop_at_max_steps():
+    rule = epochs(3, 4, max_steps=5)
+    assert rule.num_steps(np.array([0, 1, 4, 5, 100])).tolist() == [0, 3, 3, 5, 5]
+
+
+def test_steps_beyond_the_last_epoch_are_harmless():
+    """The masked loop evaluates them: rows must stay inside the client."""
+    rows, _ = drawn_epochs(3, 2, 4, 9, 50)
+    assert np.asarray(rows).max() < 3
+
+
+def test_with_replacement_is_uniform():
+    rule = with_replacement(batch_size=8, num_steps=1000)
+    pick = rule.draw(jax.random.key(0), jnp.array(7), 30, 2000)
+    rows, weights = map(np.asarray, jax.jit(jax.vmap(pick))(jnp.arange(1000)))
+    assert weights.all()
+    assert_uniform(np.bincount(rows.ravel(), minlength=7))
+    # Two draws of one minibatch are independent: all 49 pairs, repeats included.
+    assert_uniform(np.bincount(rows[:, 0] * 7 + rows[:, 1], minlength=49))
+    # So are the draws of successive steps.
+    assert_uniform(np.bincount(rows[1:, 0] * 7 + rows[:-1, 0], minlength=49))
+
+
+def test_full_batch_has_every_row_once():
+    rows, weights = full_batch(3).draw(jax.random.key(0), jnp.array(4), 6, 64)(2)
+    np.testing.assert_array_equal(np.asarray(rows)[np.asarray(weights)], np.arange(4))
+    assert np.asarray(rows).max() < 4
+
+
+@pytest.mark.parametrize("rule", [with_replacement(3, 5), full_batch(5), epochs(5, 3)])
+def test_client_without_examples(rule):
+    assert rule.num_steps(np.array([0, 1])).tolist() == [0, 5]
+    rows, weights = rule.draw(jax.random.key(0), jnp.array(0), 4, 64)(0)
+    assert not np.asarray(weights).any()
+    np.testing.assert_array_equal(rows, 0)
+
+
+@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3)])
+def test_the_same_step_gives_the_same_minibatch(rule):
+    key = jax.random.key(0)
+    first, again = (rule.draw(key, jnp.array(7), 9, 64)(1)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    other = rule.draw(jax.random.key(1), jnp.array(7), 9, 64)(1)[0]
+    assert np.asarray(first).tolist() != np.asarray(other).tolist()
+
+
+@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3), full_batch(5)])
+def test_draws_do_not_depend_on_the_precision(rule):
+    """A float64 check of a float32 run sees the same examples."""
+
+    def drawn():
+        size = jnp.array(7)
+        pick = rule.draw(jax.random.key(3), size, 9, 64)
+        return [np.asarray(pick(step)[0]) for step in (0, 1, jnp.array(4))]
+
+    single = drawn()
+    with jax.enable_x64(True):
+        double = drawn()
+    np.testing.assert_array_equal(double, single)
+    assert {rows.dtype for rows in single + double} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda: with_replacement(0, 5), "batch_size is 0"),
+        (lambda: with_replacement(5, -1), "num_steps is -1"),
+        (lambda: epochs(0, 5), "num_epochs is 0"),
+        (lambda: epochs(5, 0), "batch_size is 0"),
+        (lambda: epochs(5, 5, max_steps=0), "max_steps is 0"),
+        (lambda: full_batch(0), "num_steps is 0"),
+    ],
+)
+def test_refuses_counts_below_one(build, name):
+    with pytest.raises(ValueError, match=f"{name}; expected an integer of at least 1"):
+        build()

@@ -1,0 +1,78 @@
+"""Ragged client data: construction, views, and refusals."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_sim import FederatedData, from_assignment, from_clients
+
+
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_clients_come_back_as_given(sizes):
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 2)), "y": rng.integers(9, size=n)} for n in sizes]
+    data = from_clients(clients)
+    assert data.num_clients == len(sizes)
+    assert data.num_examples == sum(sizes)
+    assert data.offsets.dtype == np.int32
+    np.testing.assert_array_equal(data.sizes, sizes)
+    np.testing.assert_array_equal(np.bincount(data.owners(), minlength=len(sizes)), sizes)
+    for i, expected in enumerate(clients):
+        jax.tree.map(np.testing.assert_array_equal, data.client(i), expected)
+
+
+@settings(max_examples=30)
+@given(assignment=st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=5))
+def test_assignment_deals_rows(assignment):
+    """Rows may be left out, repeated, or shared by clients; their order is kept."""
+    examples = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7, dtype=np.uint8)}
+    data = from_assignment(examples, [np.array(part, int) for part in assignment])
+    for i, part in enumerate(assignment):
+        np.testing.assert_array_equal(data.client(i)["y"], part)
+        np.testing.assert_array_equal(data.client(i)["x"], examples["x"][part])
+    assert data.examples["y"].dtype == np.uint8
+
+
+def test_names_survive_the_device():
+    data = from_clients([{"x": np.zeros((2, 1))}, {"x": np.ones((1, 1))}], ["ann", "bob"])
+    moved = jax.device_put(data)
+    assert isinstance(moved.examples["x"], jax.Array)
+    assert moved.client_ids == ("ann", "bob")
+    np.testing.assert_array_equal(moved.sizes, data.sizes)
+
+
+def test_sizes_work_inside_jit():
+    data = FederatedData({"x": np.zeros((5, 2))}, np.array([0, 2, 5]))
+    np.testing.assert_array_equal(jax.jit(lambda data: data.sizes)(data), [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: from_clients([]), "clients is empty"),
+        (
+            lambda: from_clients([{"x": np.zeros(2)}, {"x": np.zeros(2), "y": np.zeros(3)}]),
+            r"clients\[1\] has leaves of lengths \[2, 3\]",
+        ),
+        (lambda: from_clients([{"x": np.zeros(2)}], ["a", "b"]), "client_ids has 2 names"),
+        (lambda: from_assignment({"x": np.zeros(2)}, []), "assignment is empty"),
+        (
+            lambda: from_assignment({"x": np.zeros(2)}, [np.array([0])], ["a", "b"]),
+            "client_ids has 2 names; expected 1",
+        ),
+        (
+            lambda: from_assignment({"x": np.zeros(2)}, [np.array([0, 2])]),
+            r"assignment names rows 0\.\.2; expected 0\.\.1",
+        ),
+        (
+            lambda: from_assignment({"x": np.zeros(2)}, [np.array([-1])]),
+            r"assignment names rows -1\.\.-1; expected 0\.\.1",
+        ),
+    ],
+)
+def test_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,188 @@
+"""The empirical task: losses and gradients against NumPy, for ragged and empty clients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import (
+    NUM_CLIENTS,
+    SIZES,
+    assert_close,
+    logistic_data,
+    logistic_losses,
+    logistic_params,
+    logistic_task,
+)
+
+import fedjax_sim as fs
+from fedjax_sim.data.task import weighted_mean
+
+
+def numpy_losses(examples):
+    params = logistic_params()
+    z = examples["x"] @ np.asarray(params["w"]) + np.asarray(params["b"])
+    return np.log1p(np.exp(z)) - examples["y"] * z
+
+
+def numpy_gradient(examples):
+    """Of the mean loss."""
+    params = logistic_params()
+    z = examples["x"] @ np.asarray(params["w"]) + np.asarray(params["b"])
+    residuals = 1 / (1 + np.exp(-z)) - examples["y"]
+    return {"w": residuals @ examples["x"] / len(z), "b": residuals.mean()}
+
+
+def test_sizes_and_steps():
+    task = logistic_task(fs.epochs(2, 4))
+    assert task.num_clients == NUM_CLIENTS
+    np.testing.assert_array_equal(task.num_examples, SIZES)
+    np.testing.assert_array_equal(task.num_steps, 2 * np.ceil(SIZES / 4))
+
+
+@pytest.mark.parametrize("client", range(NUM_CLIENTS))
+def test_full_batch_is_the_mean_over_the_client(x64, client):
+    oracle = logistic_task(fs.full_batch(1)).oracle(
+        jnp.array(client), jax.random.key(0), max_steps=8
+    )
+    examples = logistic_data().client(client)
+    # Fewer than ten terms a sum, in double precision.
+    assert_close(oracle.loss(logistic_params(), 0), numpy_losses(examples).mean(), 1e-14)
+    assert_close(oracle.grad(logistic_params(), 0), numpy_gradient(examples), 1e-13)
+
+
+def test_short_last_batch_is_the_mean_over_its_examples(x64):
+    """5 examples by 4: the second minibatch is one example, not that example and fillers."""
+    oracle = logistic_task(fs.epochs(1, 4)).oracle(jnp.array(3), jax.random.key(0), max_steps=8)
+    losses = numpy_losses(logistic_data().client(3))
+    batch_losses = [float(oracle.loss(logistic_params(), k)) for k in (0, 1)]
+    lonely = np.argmin(np.abs(losses - batch_losses[1]))
+    np.testing.assert_allclose(batch_losses[1], losses[lonely], rtol=1e-14)
+    np.testing.assert_allclose(batch_losses[0], np.delete(losses, lonely).mean(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 9, 256])
+def test_full_gradient_in_blocks(x64, block):
+    """Blocks that do and that do not divide the sizes, and clients smaller than one block."""
+    task = fs.empirical_task(
+        logistic_losses, logistic_data(), fs.epochs(1, 2), full_grad_batch=block
+    )
+    clients = jnp.arange(NUM_CLIENTS)
+    gradients = jax.jit(
+        jax.vmap(
+            lambda i: task.oracle(i, jax.random.key(0), max_steps=8).full_grad(logistic_params())
+        )
+    )(clients)
+    expected = [numpy_gradient(logistic_data().client(i)) for i in range(NUM_CLIENTS)]
+    assert_close(gradients, jax.tree.map(lambda *x: np.stack(x), *expected), 1e-13)
+
+
+@pytest.mark.parametrize("batches", [fs.epochs(2, 2), fs.full_batch(1), fs.with_replacement(2, 3)])
+def test_client_without_examples_has_gradient_zero(batches):
+    data = fs.from_clients([{"x": np.ones((n, 3)), "y": np.ones(n)} for n in (2, 0, 3)])
+    task = fs.empirical_task(logistic_losses, data, batches)
+    oracle = task.oracle(jnp.array(1), jax.random.key(0), max_steps=8)
+    assert task.num_steps[1] == 0
+    for gradient in (oracle.grad(logistic_params(), 0), oracle.full_grad(logistic_params())):
+        assert_close(gradient, jax.tree.map(jnp.zeros_like, logistic_params()), 0)
+    assert float(oracle.loss(logistic_params(), 0)) == 0
+
+
+def test_population_without_any_examples():
+    data = fs.FederatedData({"x": np.ones((0, 3)), "y": np.ones(0)}, np.zeros(3, np.int32))
+    task = fs.empirical_task(logistic_losses, data, fs.epochs(1, 2))
+    assert task.num_steps.tolist() == [0, 0]
+
+
+def test_objective_gets_a_fresh_key_every_step():
+    data = logistic_data()
+
+    def noise(params, examples, key):
+        return params["b"] + jax.random.normal(key, examples["y"].shape)
+
+    def losses(client_key, steps=(0, 1, 0)):
+        oracle = fs.empirical_task(noise, data, fs.full_batch(2)).oracle(
+            jnp.array(1), client_key, max_steps=8
+        )
+        return [float(oracle.loss(logistic_params(), k)) for k in steps]
+
+    first, second, again = losses(jax.random.key(0))
+    assert first == again
+    assert len({first, second, *losses(jax.random.key(1))}) == 4
+
+
+def test_integer_leaves_stay_integers():
+    """Images are kept as uint8 until the objective uses them."""
+    seen = []
+
+    def objective(params, examples, key):
+        seen.append(examples["image"].dtype)
+        return params * examples["image"].astype(jnp.float32).sum(axis=1)
+
+    data = fs.FederatedData({"image": np.full((3, 2), 200, np.uint8)}, np.array([0, 1, 3]))
+    oracle = fs.empirical_task(objective, data, fs.full_batch(1)).oracle(
+        jnp.array(1), jax.random.key(0), max_steps=8
+    )
+    assert float(oracle.grad(jnp.array(1.0), 0)) == 400
+    assert set(seen) == {jnp.dtype(jnp.uint8)}
+
+
+def test_task_is_a_pytree_that_carries_its_data():
+    """Passed to jit as an argument, the data are inputs of the program, not constants in it."""
+    task = logistic_task()
+    arrays = jax.tree.leaves(task)
+    rows = sum(SIZES)
+    assert (rows, 3) in {array.shape for array in arrays}
+
+    @functools.partial(jax.jit)
+    def loss(task):
+        return task.oracle(2, jax.random.key(0), max_steps=8).loss(logistic_params(), 0)
+
+    constants = jax.make_jaxpr(loss)(task).consts
+    assert all(np.size(constant) < rows for constant in constants)
+    moved = jax.tree.map(lambda x: x, task)
+    assert float(loss(moved)) == float(loss(task))
+
+
+def test_task_built_anew_does_not_compile_anew():
+    """Equal rules are the same object, so the static parts of equal tasks are equal."""
+
+    def structure(batches):
+        return jax.tree.structure(logistic_task(batches))
+
+    assert structure(fs.epochs(2, 3)) == structure(fs.epochs(2, 3))
+    assert structure(fs.with_replacement(2, 3)) == structure(fs.with_replacement(2, 3))
+    assert structure(fs.full_batch(3)) == structure(fs.full_batch(3))
+    assert structure(fs.epochs(2, 3)) != structure(fs.epochs(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([1, 2, 5], "data.offsets must be non-decreasing from 0"),
+        ([0, 3, 2, 5], "data.offsets must be non-decreasing from 0"),
+        ([0], "data.offsets must be non-decreasing from 0"),
+        ([[0, 5]], "data.offsets must be non-decreasing from 0"),
+        ([0, 2, 4], r"leaves of lengths \[5\]; expected 4, the last offset"),
+        ([0, 2, 6], r"leaves of lengths \[5\]; expected 6, the last offset"),
+    ],
+)
+def test_refuses_offsets_that_do_not_fit(offsets, message):
+    data = fs.FederatedData({"x": np.zeros((5, 2))}, np.array(offsets))
+    with pytest.raises(ValueError, match=message):
+        fs.empirical_task(logistic_losses, data, fs.full_batch(1))
+
+
+def test_refuses_leaves_of_different_lengths():
+    data = fs.FederatedData({"x": np.zeros((5, 2)), "y": np.zeros(4)}, np.array([0, 5]))
+    with pytest.raises(ValueError, match=r"leaves of lengths \[4, 5\]; expected 5"):
+        fs.empirical_task(logistic_losses, data, fs.full_batch(1))
+
+
+def test_weighted_mean():
+    values, weights = jnp.array([1.0, 2.0, 6.0]), jnp.array([1.0, 3.0, 0.0])
+    assert float(weighted_mean(values, weights)) == 1.75
+    assert float(weighted_mean(values, jnp.zeros(3))) == 0
+    # A weight of 0 must not let an infinite loss through the derivative either.
+    assert np.isfinite(jax.grad(weighted_mean)(values, jnp.zeros(3))).all()
