@@ -26,6 +26,7 @@ from fedjax_sim.engine import (
     start,
     uniform_weights,
 )
+from fedjax_sim.simulation import simulate
 from fedjax_sim.typing import FedAlgorithm, Oracle, Round, Task, Timeline, Work
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "participation",
     "run",
     "scaffold",
+    "simulate",
     "start",
     "uniform_weights",
     "with_replacement",

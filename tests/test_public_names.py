@@ -1,0 +1,26 @@
+"""The public names are a promise: this list changes only on purpose, with the changelog."""
+
+import subprocess
+import sys
+
+import fedjax_sim as fs
+
+PUBLIC = """
+FedAlgorithm FederatedData History Oracle Probes Round RunState Task Timeline Update Visit Work
+advance algorithms by_examples cohort data empirical_task epochs fedadagrad fedadam fedavg fedavgm
+fedprox fedsgd fedyogi from_assignment from_clients full_batch gradients participation run scaffold
+simulate start uniform_weights with_replacement
+""".split()
+
+
+def test_public_names():
+    assert sorted(fs.__all__) == sorted(PUBLIC)
+    assert all(hasattr(fs, name) for name in PUBLIC)
+
+
+def test_import_is_light():
+    """The core needs none of the extras; importing it must not pay for them either."""
+    heavy = "pandas matplotlib rich tyro sklearn tensorflow_datasets PIL orbax scipy.stats".split()
+    code = f"import sys, fedjax_sim; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
