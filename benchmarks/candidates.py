@@ -165,7 +165,7 @@ def jax_map(w: Workload) -> OneCall:
 
 def drjax_mesh(w: Workload) -> OneCall:
     """DrJAX: broadcast, map_fn, reduce_mean over a mesh of all host devices."""
-    import drjax
+    import drjax  # pyright: ignore[reportMissingImports]
 
     mesh = jax.make_mesh(
         (jax.device_count(),), ("clients",), axis_types=(jax.sharding.AxisType.Auto,)
@@ -185,8 +185,8 @@ def drjax_mesh(w: Workload) -> OneCall:
 
 def torch_loop(w: Workload, threads: int) -> OneCall:
     """A tight sequential PyTorch loop: batches by index, foreach SGD, no DataLoader."""
-    import torch
-    from torch import nn
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch import nn  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

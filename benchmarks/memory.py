@@ -5,7 +5,8 @@
     python -m benchmarks.memory --case stateful --clients 100000
 
 stateless: FedAvg, logistic regression, M clients of 10 examples of 60 float32 features, 1,000
-clients a round, cohort drawn inside the program. The floor is the data: 2.4 GB for a million clients.
+clients a round, cohort drawn inside the program. The floor is the data: 2.4 GB for a million
+clients.
 
 stateful: SCAFFOLD on a model of 10,000 parameters with M control variates, 10 clients a round.
 The floor is the state, 4 GB for 100,000 clients; updated in place, a round touches 10 rows of

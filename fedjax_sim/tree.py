@@ -12,7 +12,18 @@ from optax.tree import add, norm, sub, where, zeros_like
 
 from fedjax_sim.typing import PyTree, Scalar
 
-__all__ = ["add", "add_scale", "all_finite", "norm", "scale", "sub", "take", "where", "zeros_like"]
+__all__ = [
+    "add",
+    "add_scale",
+    "all_finite",
+    "divide",
+    "norm",
+    "scale",
+    "sub",
+    "take",
+    "where",
+    "zeros_like",
+]
 
 
 def _as(leaf: Array, scalar: Scalar) -> Array:
@@ -37,6 +48,16 @@ def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:
         [0.5, 0.5]
     """
     return jax.tree.map(lambda a, b: a + _as(a, scalar) * b, x, y)
+
+
+def divide(x: PyTree, scalar: Scalar) -> PyTree:
+    """``x / scalar``; of an integer scalar the quotient is taken in the leaf's precision.
+
+    Example:
+        >>> divide(jnp.ones(2), 4).tolist()
+        [0.25, 0.25]
+    """
+    return jax.tree.map(lambda leaf: leaf / _as(leaf, scalar), x)
 
 
 def take(x: PyTree, index: Array) -> PyTree:

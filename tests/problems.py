@@ -76,8 +76,8 @@ def quadratic_task(hessians, centres, num_steps: int) -> fs.Task:
     return fs.Task(oracle, np.ones(count, np.int32), np.full(count, num_steps, np.int32))
 
 
-def _quadratic_oracle(hessians, centres, client, key):
-    del key
+def _quadratic_oracle(hessians, centres, client, key, max_steps):
+    del key, max_steps
     a, b = hessians[client], centres[client]
     return fs.Oracle(
         grad=lambda x, step: a @ (x - b),

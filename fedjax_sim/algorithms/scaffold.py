@@ -61,8 +61,10 @@ def scaffold(lr: Rate, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II
         if option == "I":
             new = oracle.full_grad(x)  # Eq. (4), option I
         else:
-            mean = tree.scale(1 / jnp.maximum(work.num_steps, 1), delta)
-            new = tree.add_scale(tree.scale(-1, correction), 1 / eta, mean)  # Eq. (4), option II
+            per_step = tree.divide(delta, jnp.maximum(work.num_steps, 1))
+            new = tree.add_scale(
+                tree.scale(-1, correction), 1 / eta, per_step
+            )  # Eq. (4), option II
         new = tree.where(work.num_steps > 0, new, control)
         return (delta, tree.sub(new, control)), new
 

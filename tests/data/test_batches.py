@@ -137,6 +137,15 @@ def test_with_replacement_is_uniform():
     assert_uniform(np.bincount(rows[1:, 0] * 7 + rows[:-1, 0], minlength=49))
 
 
+@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3)])
+def test_minibatches_do_not_depend_on_how_many_may_follow(rule):
+    """A longer bound on the steps, as other clients may impose it, changes no draw."""
+    key, size = jax.random.key(0), jnp.array(7)
+    short, long = (rule.draw(key, size, 9, max_steps) for max_steps in (3, 6))
+    for step in range(3):
+        np.testing.assert_array_equal(short(step)[0], long(step)[0])
+
+
 def test_full_batch_has_every_row_once():
     rows, weights = full_batch(3).draw(jax.random.key(0), jnp.array(4), 6, 64)(2)
     np.testing.assert_array_equal(np.asarray(rows)[np.asarray(weights)], np.arange(4))
