@@ -28,7 +28,7 @@ _OPCODES = frozenset(
     UNICODE BINUNICODE SHORT_BINUNICODE
     EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3
     EMPTY_DICT DICT SETITEM SETITEMS GLOBAL STACK_GLOBAL REDUCE BUILD
-    """.split()  # noqa: SIM905
+    """.split()
 )
 _NUMERIC = frozenset(f"{kind}{size}" for kind in "iu" for size in "1248") | {"f4", "f8"}
 
