@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
+from fedjax_sim import tree
 from fedjax_sim.typing import PyTree, Upload
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
@@ -45,7 +46,7 @@ def sequential() -> Cohort:
         def body(total: Upload, item: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
             slot, weight = item
             upload, output = local(shared, slot)
-            return jax.tree.map(lambda t, u: t + weight.astype(u.dtype) * u, total, upload), output
+            return tree.add(total, _weighted(upload, weight)), output
 
         total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), (slots, weights))
         return _divide(total, weights.sum()), outputs
@@ -72,17 +73,14 @@ def chunked(size: int) -> Cohort:
         if num_slots <= size:
             return vmapped()(local, shared, slots, weights)
 
-        def split(x: Array) -> Array:
-            filler = jnp.broadcast_to(x[:1], (-num_slots % size, *x.shape[1:]))
-            return jnp.concatenate([x, filler]).reshape(-1, size, *x.shape[1:])
-
         def body(total: Upload, chunk: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
             slots, weights = chunk
             uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
-            return jax.tree.map(jnp.add, total, _weighted_sum(uploads, weights)), outputs
+            return tree.add(total, _weighted_sum(uploads, weights)), outputs
 
-        padded = jnp.pad(weights, (0, -num_slots % size)).reshape(-1, size)
-        chunks = (jax.tree.map(split, slots), padded)
+        chunks = jax.tree.map(
+            lambda x: x.reshape(-1, size, *x.shape[1:]), _pad(slots, weights, size)
+        )
         total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), chunks)
         outputs = jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:])[:num_slots],
@@ -97,10 +95,13 @@ def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> C
     """The cohort split over the devices of a mesh axis, ``inner`` (default :func:`auto`) on each.
 
     The upload's weighted sum is all-reduced once a round.  Client data and messages are
-    replicated.
+    replicated.  A cohort that the devices do not divide is filled with repeated clients of
+    weight 0.  On CPU, forced host devices wait for each other in XLA's thread pool, which has
+    a thread per core: with more devices than cores set the environment variable NPROC to
+    several times their number before jax starts, or the program can hang.
 
     Raises:
-        ValueError: an axis that the mesh lacks, or a cohort that its devices do not divide.
+        ValueError: an axis that the mesh lacks.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("clients",))
@@ -116,12 +117,6 @@ def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> C
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
-        if weights.shape[0] % num_devices:
-            raise ValueError(
-                f"cohort_size is {weights.shape[0]}; expected a multiple of the "
-                f"{num_devices} devices on mesh axis {axis!r}"
-            )
-
         # With replication checks, a gradient with respect to the replicated message would be
         # summed over the devices at every local step, silently; without, it stays per device.
         @partial(
@@ -138,7 +133,9 @@ def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> C
             total, weight = jax.lax.psum((scaled, share), axis)
             return _divide(total, weight), outputs
 
-        return block(shared, slots, weights)
+        num_slots = weights.shape[0]
+        mean, outputs = block(shared, *_pad(slots, weights, num_devices))
+        return mean, jax.tree.map(lambda x: x[:num_slots], outputs)
 
     return run
 
@@ -195,13 +192,36 @@ def _zero_upload(local: Local, shared: PyTree, slots: PyTree) -> Upload:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
+def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:
+    """Filled up to a multiple with repetitions of the first slot, of weight 0."""
+    missing = -weights.shape[0] % multiple
+
+    def fill(x: Array) -> Array:
+        return jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))])
+
+    return jax.tree.map(fill, slots), jnp.pad(weights, (0, missing))
+
+
+def _weighted(upload: Upload, weight: Array) -> Upload:
+    """``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
+
+    Exactly 0 for weight 0, also where the upload of an empty slot is not finite.
+    """
+
+    def scaled(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(
+                f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
+                "uploads are averaged"
+            )
+        w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
+        return jnp.where(w > 0, w * leaf, 0)
+
+    return jax.tree.map(scaled, upload)
+
+
 def _weighted_sum(uploads: Upload, weights: Array) -> Upload:
-    return jax.tree.map(
-        lambda u: jnp.tensordot(
-            weights.astype(u.dtype), u, axes=1, precision=jax.lax.Precision.HIGHEST
-        ),
-        uploads,
-    )
+    return jax.tree.map(lambda u: u.sum(axis=0), _weighted(uploads, weights))
 
 
 def _divide(total: Upload, weight: Array) -> Upload:

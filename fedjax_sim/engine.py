@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_arguments
 from fedjax_sim.cohort import Cohort, auto
 from fedjax_sim.typing import (
     ClientState,
@@ -52,7 +51,7 @@ class History(NamedTuple):
 
     round: Array  # [E] int    server updates done at each evaluation
     metrics: dict[str, Array]  # [E, ...] of eval_fn
-    probes: dict[str, Array]  # [T, ...] of server probes, [T, S, ...] of client probes
+    probes: dict[str, Array]  # [T, S, ...] of client probes, [T, ...] of the others
 
 
 class Visit(NamedTuple):
@@ -79,10 +78,12 @@ class Probes(NamedTuple):
     """Diagnostics evaluated inside every round; they land in the history, not in the state.
 
     A client probe's values in masked slots have no meaning: mask them with the timeline's mask.
+    A run probe sees the state after the round, all clients' states included.
     """
 
     client: Mapping[str, Callable[[Visit], Array]] = {}
     server: Mapping[str, Callable[[Update], Array]] = {}
+    run: Mapping[str, Callable[[RunState], Array]] = {}
 
 
 NO_PROBES = Probes()
@@ -94,7 +95,11 @@ def uniform_weights(work: Work) -> Array:
 
 
 def by_examples(work: Work) -> Array:
-    """Uploads count by their clients' numbers of examples."""
+    """Uploads count by their clients' numbers of examples.
+
+    Methods that turn the mean into a sum over the cohort (SCAFFOLD's server control among them)
+    multiply by the number of uploads; under this weighting that is a weighted sum.
+    """
     return work.num_examples
 
 
@@ -143,7 +148,7 @@ def advance(
         return _round(algorithm, task, timeline, state, slots, key, cohort, weighting, probes)
 
     def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
-        slots = (part.clients, part.version, part.num_steps, part.mask)
+        slots = tuple(map(jnp.asarray, (part.clients, part.version, part.num_steps, part.mask)))
         state, probed = jax.lax.scan(one_round, state, slots)
         metrics = {} if eval_fn is None else eval_fn(state.server.params)
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
@@ -199,6 +204,7 @@ def run(
         ValueError: arguments whose shapes contradict each other.
 
     Example:
+        >>> import numpy as np
         >>> import fedjax_sim as fs
         >>> x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
         >>> data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))  # 8 clients
@@ -214,6 +220,8 @@ def run(
         >>> bool(errors[0] > 0.1), bool(errors[1] < 1e-3)
         (True, True)
     """
+    if timeline.clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
     check_arguments(task, timeline, params, eval_every)
     state = start(algorithm, task, timeline, params)
     return advance(
@@ -295,7 +303,9 @@ def _round(
     diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
     update = Update(state.server, server, mean, round)
     probed |= {name: probe(update) for name, probe in probes.server.items()}
-    return RunState(done, server, new_clients, ring, diverged_at), probed
+    new_state = RunState(done, server, new_clients, ring, diverged_at)
+    probed |= {name: probe(new_state) for name, probe in probes.run.items()}
+    return new_state, probed
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:
@@ -309,21 +319,3 @@ def _branch(keys: Array, number: int) -> Array:
 def _strong(x: Any) -> PyTree:
     """Arrays without weak types, which a scan would not carry."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf)), x)
-
-
-def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: int) -> None:
-    """Refuses, before any compilation, what can be told from shapes and concrete values."""
-    if eval_every < 1:
-        raise ValueError(f"eval_every is {eval_every}; expected at least 1 round")
-    if not jax.tree.leaves(params):
-        raise ValueError("params has no leaves; expected a pytree of arrays")
-    if timeline.clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
-    if not isinstance(timeline.clients, Tracer):
-        clients = np.asarray(timeline.clients)  # jnp would trace inside a jit
-        low, high = clients.min(), clients.max()
-        if low < 0 or high >= task.num_clients:
-            raise ValueError(
-                f"timeline.clients names clients {low}..{high}; "
-                f"expected 0..{task.num_clients - 1}, the task's"
-            )

@@ -58,7 +58,7 @@ def sam(oracle: Oracle, radius: Scalar) -> Oracle:
 
     def grad(x, k):
         ascent = oracle.grad(x, k)
-        return oracle.grad(tree.add_scale(x, _over_norm(radius, ascent), ascent), k)
+        return oracle.grad(tree.add_scale(x, tree.over_norm(radius, ascent), ascent), k)
 
     return oracle._replace(grad=grad)
 
@@ -81,7 +81,7 @@ def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
         leaves, structure = jax.tree.flatten(oracle.grad(x, k))
         tg = [times(a, b) for a, b in zip(t, leaves, strict=True)]
         ttg = structure.unflatten([times(a, b) for a, b in zip(t, tg, strict=True)])
-        return oracle.grad(tree.add_scale(x, _over_norm(radius, tg), ttg), k)
+        return oracle.grad(tree.add_scale(x, tree.over_norm(radius, tg), ttg), k)
 
     return oracle._replace(grad=grad)
 
@@ -91,7 +91,7 @@ def clipped(oracle: Oracle, max_norm: Scalar) -> Oracle:
 
     def grad(x, k):
         g = oracle.grad(x, k)
-        return tree.scale(jnp.minimum(1.0, _over_norm(max_norm, g)), g)
+        return tree.scale(jnp.minimum(1.0, tree.over_norm(max_norm, g)), g)
 
     return oracle._replace(grad=grad)
 
@@ -99,14 +99,3 @@ def clipped(oracle: Oracle, max_norm: Scalar) -> Oracle:
 def weight_decayed(oracle: Oracle, weight: Scalar) -> Oracle:
     """Coupled weight decay on every parameter: ``g(x) + weight * x``."""
     return oracle._replace(grad=lambda x, k: tree.add_scale(oracle.grad(x, k), weight, x))
-
-
-def _over_norm(scalar: Scalar, x: Params) -> jax.Array:
-    """``scalar / ||x||`` in the precision of x, the global norm being taken as at least 1e-12.
-
-    Its derivative at x = 0 is 0, not NaN.
-    """
-    squared = tree.norm(x, squared=True)
-    positive = squared > 0
-    norm = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
-    return jnp.asarray(scalar).astype(norm.dtype) / norm

@@ -43,11 +43,25 @@ def sgd(lr: Scalar, grad: Callable[[Params, Array], Params]) -> Callable[[Params
 
 
 def rate(lr: Rate, work: Work) -> Scalar:
-    """The learning rate of this round: ``lr`` itself, or ``lr(round)`` if it is a schedule.
+    """The learning rate of this visit: ``lr`` itself, or ``lr(round)`` if it is a schedule, round
+    being the one whose broadcast the client started from.
 
     Example:
-        >>> work = Work(jnp.array(2), 0, 1, 1, 0, None, 1)
+        >>> work = Work(jnp.array(3), 0, 1, 1, jnp.array(1), None, 1)
         >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
         (0.25, 0.1)
     """
-    return lr(work.round) if callable(lr) else lr
+    return lr(work.round - work.staleness) if callable(lr) else lr
+
+
+def per_step(total: PyTree, work: Work) -> PyTree:
+    """``total / work.num_steps``; of a visit of no steps ``total`` itself, which has to be 0.
+
+    Slots in which nobody reports are visits of no steps: dividing by their number would be 0 / 0.
+
+    Example:
+        >>> work = Work(0, 0, jnp.array(4), 1, 0, None, max_steps=5)
+        >>> float(per_step(jnp.array(2.0), work))
+        0.5
+    """
+    return tree.divide(total, jnp.maximum(work.num_steps, 1))

@@ -14,6 +14,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import records
+from fedjax_sim.checks import check_arguments
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.engine import (
     NO_PROBES,
@@ -23,7 +24,6 @@ from fedjax_sim.engine import (
     RunState,
     Weighting,
     advance,
-    check_arguments,
     start,
     uniform_weights,
 )
@@ -111,8 +111,7 @@ def simulate(
     """
     batched = key.ndim == 1
     names = _replica_names(replicas, key.shape[0] if batched else 1)
-    first = jax.tree.map(lambda x: x[0], timeline) if timeline.clients.ndim == 3 else timeline
-    check_arguments(task, first, params, eval_every)
+    check_arguments(task, timeline, params, eval_every)
     _check_batch(batched, len(names), params, timeline)
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(

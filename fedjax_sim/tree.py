@@ -18,6 +18,7 @@ __all__ = [
     "all_finite",
     "divide",
     "norm",
+    "over_norm",
     "scale",
     "sub",
     "take",
@@ -58,6 +59,21 @@ def divide(x: PyTree, scalar: Scalar) -> PyTree:
         [0.25, 0.25]
     """
     return jax.tree.map(lambda leaf: leaf / _as(leaf, scalar), x)
+
+
+def over_norm(scalar: Scalar, x: PyTree) -> Array:
+    """``scalar / ||x||`` in the precision of x, the global norm being taken as at least 1e-12.
+
+    Its derivative at x = 0 is 0, not NaN.
+
+    Example:
+        >>> float(over_norm(10.0, {"w": jnp.array([3.0, 4.0])}))
+        2.0
+    """
+    squared = norm(x, squared=True)
+    positive = squared > 0
+    safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
+    return jnp.asarray(scalar).astype(safe.dtype) / safe
 
 
 def take(x: PyTree, index: Array) -> PyTree:

@@ -74,7 +74,9 @@ class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 
     ``local`` is written for ONE client; a cohort strategy batches it.  ``update``
-    receives the weighted mean of the uploads, so a round costs one reduction.
+    receives the weighted mean of the uploads, so a round costs one reduction; uploads are
+    floating.  Of a round in which nobody reports the mean is 0 and the update is discarded; for
+    derivatives' sake it must be finite there, too.
 
     Example:
         >>> import jax.numpy as jnp
@@ -123,11 +125,13 @@ class Timeline:
     nor the client's state.  Within a round the clients of unmasked slots are distinct.
     """
 
-    clients: Array  # [T, S] int
-    version: Array  # [T, S] int    server update whose broadcast the client started from
-    num_steps: Array  # [T, S] int    local steps done
-    mask: Array  # [T, S] bool
-    time: Array  # [T] float    simulated time of each server update
+    clients: Array | np.ndarray  # [T, S] int
+    version: (
+        Array | np.ndarray
+    )  # [T, S] int    server update whose broadcast the client started from
+    num_steps: Array | np.ndarray  # [T, S] int    local steps done
+    mask: Array | np.ndarray  # [T, S] bool
+    time: Array | np.ndarray  # [T] float    simulated time of each server update
     max_steps: int  # static: bounds num_steps
     max_staleness: int = 0  # static: bounds t - version[t]
 

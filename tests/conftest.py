@@ -10,6 +10,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 )
+# Threads for the devices to wait for each other in, also on a machine of two cores.
+os.environ.setdefault("NPROC", "16")
 
 import hypothesis
 import jax
@@ -25,6 +27,13 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 # Compilation makes the first example of a property slow; speed is not what is tested.
 hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("fedjax_sim")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def released_programs():
+    """The programs of all modules together would run into the kernel's limit of memory maps."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

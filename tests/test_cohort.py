@@ -236,10 +236,6 @@ def test_run_holds_one_upload_at_a_time():
             lambda: cohort.sharded(mesh(2, "data")),
             r"axis is 'clients'; expected one of the mesh's \('data',\)",
         ),
-        (
-            lambda: execute(cohort.sharded(mesh()), *problem(6)),
-            "cohort_size is 6; expected a multiple of the 4 devices on mesh axis 'clients'",
-        ),
     ],
 )
 def test_refuses(build, message):

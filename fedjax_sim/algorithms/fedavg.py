@@ -129,6 +129,8 @@ def fedadagrad(
 ) -> FedAlgorithm:
     """FedAdagrad: optax's Adagrad on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
 
+    optax has ``eps`` inside the root, the paper (its tau) outside.
+
     Example:
         >>> algorithm = fedadagrad(lr=0.1, server_lr=0.1)
     """
@@ -141,18 +143,21 @@ def fedadam(
     """FedAdam: optax's Adam on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
 
     optax corrects the moments' bias, which the paper does not; ``eps`` (the paper's tau) stands
-    outside the root in both.
+    outside the root in both.  A number too small to matter under the root keeps the derivative
+    finite where a gradient has been exactly 0 so far (features that are constantly 0).
 
     Example:
         >>> algorithm = fedadam(lr=0.1, server_lr=0.01)
     """
-    return fedavg(lr, optax.adam(server_lr, b1, b2, eps))
+    return fedavg(lr, optax.adam(server_lr, b1, b2, eps, eps_root=1e-30))
 
 
 def fedyogi(
     lr: Rate, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
     """FedYogi: optax's Yogi on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+
+    optax starts both moments at 1e-6, so that parameters without gradient move a little, too.
 
     Example:
         >>> algorithm = fedyogi(lr=0.1, server_lr=0.01)

@@ -6,11 +6,9 @@ References:
 
 from typing import Literal, NamedTuple
 
-import jax.numpy as jnp
-
 from fedjax_sim import tree
 from fedjax_sim.gradients import corrected
-from fedjax_sim.local import Rate, local_steps, rate, sgd
+from fedjax_sim.local import Rate, local_steps, per_step, rate, sgd
 from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 
@@ -61,10 +59,8 @@ def scaffold(lr: Rate, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II
         if option == "I":
             new = oracle.full_grad(x)  # Eq. (4), option I
         else:
-            per_step = tree.divide(delta, jnp.maximum(work.num_steps, 1))
-            new = tree.add_scale(
-                tree.scale(-1, correction), 1 / eta, per_step
-            )  # Eq. (4), option II
+            descent = per_step(delta, work)
+            new = tree.add_scale(tree.scale(-1, correction), 1 / eta, descent)  # Eq. (4), option II
         new = tree.where(work.num_steps > 0, new, control)
         return (delta, tree.sub(new, control)), new
 

@@ -203,9 +203,7 @@ def test_visit_of_no_steps_leaves_no_trace(name):
         message = alg.broadcast(state.server, round)
         zero = jnp.array(0)
         work = fs.Work(zero + 4, zero + 1, zero, zero + 9, zero, jax.random.key(1), max_steps=3)
-        return alg.local(
-            message, client_state, task.oracle(1, jax.random.key(2), max_steps=8), work
-        )
+        return alg.local(message, client_state, task.oracle(1, jax.random.key(2), 8), work)
 
     upload, new_state = visit(state, client_state, task)
     assert_identical(upload, jax.tree.map(jnp.zeros_like, upload))

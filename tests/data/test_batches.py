@@ -72,6 +72,17 @@ def test_permutations_at_the_switch_and_at_powers_of_two(max_size):
         np.testing.assert_array_equal(actual, np.broadcast_to(np.arange(size), actual.shape))
 
 
+@pytest.mark.parametrize("word", [0, 0xFFFFFFFF])
+@pytest.mark.parametrize("max_size", [4, 5, 1024, 1025])
+def test_ties_and_words_that_look_like_padding(monkeypatch, word, max_size):
+    """If all random words are equal, each row must still come exactly once."""
+    words = jnp.full((2, max_size), word, jnp.uint32)
+    monkeypatch.setattr(jax.random, "bits", lambda *args: words)
+    for size in (1, max_size - 1, max_size):
+        rows = np.sort(permutations(jax.random.key(0), 2, jnp.array(size), max_size)[:, :size])
+        np.testing.assert_array_equal(rows, np.broadcast_to(np.arange(size), rows.shape))
+
+
 def test_permutations_of_one_visit_are_independent():
     rows = np.asarray(draw_permutations(jax.random.key(3), 2000, 4, 4))
     codes = np.unique(rows @ [64, 16, 4, 1], return_inverse=True)[1]

@@ -43,9 +43,7 @@ def test_sizes_and_steps():
 
 @pytest.mark.parametrize("client", range(NUM_CLIENTS))
 def test_full_batch_is_the_mean_over_the_client(x64, client):
-    oracle = logistic_task(fs.full_batch(1)).oracle(
-        jnp.array(client), jax.random.key(0), max_steps=8
-    )
+    oracle = logistic_task(fs.full_batch(1)).oracle(jnp.array(client), jax.random.key(0), 8)
     examples = logistic_data().client(client)
     # Fewer than ten terms a sum, in double precision.
     assert_close(oracle.loss(logistic_params(), 0), numpy_losses(examples).mean(), 1e-14)
@@ -54,7 +52,7 @@ def test_full_batch_is_the_mean_over_the_client(x64, client):
 
 def test_short_last_batch_is_the_mean_over_its_examples(x64):
     """5 examples by 4: the second minibatch is one example, not that example and fillers."""
-    oracle = logistic_task(fs.epochs(1, 4)).oracle(jnp.array(3), jax.random.key(0), max_steps=8)
+    oracle = logistic_task(fs.epochs(1, 4)).oracle(jnp.array(3), jax.random.key(0), 8)
     losses = numpy_losses(logistic_data().client(3))
     batch_losses = [float(oracle.loss(logistic_params(), k)) for k in (0, 1)]
     lonely = np.argmin(np.abs(losses - batch_losses[1]))
@@ -70,9 +68,7 @@ def test_full_gradient_in_blocks(x64, block):
     )
     clients = jnp.arange(NUM_CLIENTS)
     gradients = jax.jit(
-        jax.vmap(
-            lambda i: task.oracle(i, jax.random.key(0), max_steps=8).full_grad(logistic_params())
-        )
+        jax.vmap(lambda i: task.oracle(i, jax.random.key(0), 8).full_grad(logistic_params()))
     )(clients)
     expected = [numpy_gradient(logistic_data().client(i)) for i in range(NUM_CLIENTS)]
     assert_close(gradients, jax.tree.map(lambda *x: np.stack(x), *expected), 1e-13)
@@ -82,7 +78,7 @@ def test_full_gradient_in_blocks(x64, block):
 def test_client_without_examples_has_gradient_zero(batches):
     data = fs.from_clients([{"x": np.ones((n, 3)), "y": np.ones(n)} for n in (2, 0, 3)])
     task = fs.empirical_task(logistic_losses, data, batches)
-    oracle = task.oracle(jnp.array(1), jax.random.key(0), max_steps=8)
+    oracle = task.oracle(jnp.array(1), jax.random.key(0), 8)
     assert task.num_steps[1] == 0
     for gradient in (oracle.grad(logistic_params(), 0), oracle.full_grad(logistic_params())):
         assert_close(gradient, jax.tree.map(jnp.zeros_like, logistic_params()), 0)
@@ -103,7 +99,7 @@ def test_objective_gets_a_fresh_key_every_step():
 
     def losses(client_key, steps=(0, 1, 0)):
         oracle = fs.empirical_task(noise, data, fs.full_batch(2)).oracle(
-            jnp.array(1), client_key, max_steps=8
+            jnp.array(1), client_key, 8
         )
         return [float(oracle.loss(logistic_params(), k)) for k in steps]
 
@@ -122,7 +118,7 @@ def test_integer_leaves_stay_integers():
 
     data = fs.FederatedData({"image": np.full((3, 2), 200, np.uint8)}, np.array([0, 1, 3]))
     oracle = fs.empirical_task(objective, data, fs.full_batch(1)).oracle(
-        jnp.array(1), jax.random.key(0), max_steps=8
+        jnp.array(1), jax.random.key(0), 8
     )
     assert float(oracle.grad(jnp.array(1.0), 0)) == 400
     assert set(seen) == {jnp.dtype(jnp.uint8)}
@@ -137,7 +133,7 @@ def test_task_is_a_pytree_that_carries_its_data():
 
     @functools.partial(jax.jit)
     def loss(task):
-        return task.oracle(2, jax.random.key(0), max_steps=8).loss(logistic_params(), 0)
+        return task.oracle(2, jax.random.key(0), 8).loss(logistic_params(), 0)
 
     constants = jax.make_jaxpr(loss)(task).consts
     assert all(np.size(constant) < rows for constant in constants)

@@ -1,0 +1,60 @@
+"""What can be told wrong from shapes and concrete values, refused before any compilation."""
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from fedjax_sim.typing import Params, Task, Timeline
+
+
+def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: int) -> None:
+    """Refuses arguments of a run, or of a batch of runs.
+
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
+    """
+    if eval_every < 1:
+        raise ValueError(f"eval_every is {eval_every}; expected at least 1 round")
+    if not jax.tree.leaves(params):
+        raise ValueError("params has no leaves; expected a pytree of arrays")
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        _check_timeline(timeline, task.num_clients)
+
+
+def _check_timeline(timeline: Timeline, num_clients: int) -> None:
+    """A concrete timeline, or a batch of them, must mean what it says."""
+    # NumPy, since jnp would trace inside a jit.
+    clients, version, num_steps, mask = (
+        np.asarray(x)
+        for x in (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
+    )
+    shapes = {x.shape for x in (clients, version, num_steps, mask)}
+    if len(shapes) != 1 or timeline.time.shape != clients.shape[:-1]:
+        raise ValueError(
+            f"timeline has fields of shapes {sorted(shapes)} and time {timeline.time.shape}; "
+            "expected [T, S] each and time [T]"
+        )
+    low, high = clients.min(), clients.max()
+    if low < 0 or high >= num_clients:
+        raise ValueError(
+            f"timeline.clients names clients {low}..{high}; "
+            f"expected 0..{num_clients - 1}, the task's"
+        )
+    staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
+    if staleness.min() < 0 or staleness.max() > timeline.max_staleness:
+        raise ValueError(
+            f"timeline.version has staleness {staleness.min()}..{staleness.max()}; "
+            f"expected 0..{timeline.max_staleness}, timeline.max_staleness"
+        )
+    steps = np.where(mask, num_steps, 0)
+    if steps.min() < 0 or steps.max() > timeline.max_steps:
+        raise ValueError(
+            f"timeline.num_steps has {steps.min()}..{steps.max()} steps; "
+            f"expected 0..{timeline.max_steps}, timeline.max_steps"
+        )
+    # Empty slots count as so many different absentees.
+    present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
+    if (present[..., 1:] == present[..., :-1]).any():
+        raise ValueError(
+            "timeline.clients names a client twice in one round; expected distinct clients"
+        )
