@@ -21,11 +21,11 @@ from fedjax_sim.typing import PyTree, Upload
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Cohort = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
-# Values a CPU core should hold per chunk of clients: parameters of all its clients. Measured on
-# small dense models in docs/performance.md; larger models run one client at a time.
+# Values a CPU core should hold per chunk of clients: parameters of all its clients. Time
+# hardly depends on it (docs/performance.md); larger models run one client at a time.
 _CPU_CHUNK_PARAMETERS = 16_384
 # On an accelerator a chunk is bounded by memory only: parameters, gradients and activations
-# of all its clients, of which the parameters are taken to be a tenth.
+# of all its clients. An assumption, not measured on one.
 _ACCELERATOR_CHUNK_PARAMETERS = 200_000_000
 
 
