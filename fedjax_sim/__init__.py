@@ -27,6 +27,8 @@ from fedjax_sim.engine import (
     uniform_weights,
 )
 from fedjax_sim.simulation import simulate
+from fedjax_sim.sweep_program import Setup
+from fedjax_sim.sweeps import Sweep, sweep
 from fedjax_sim.typing import FedAlgorithm, Oracle, Round, Task, Timeline, Work
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "Probes",
     "Round",
     "RunState",
+    "Setup",
+    "Sweep",
     "Task",
     "Timeline",
     "Update",
@@ -65,6 +69,7 @@ __all__ = [
     "scaffold",
     "simulate",
     "start",
+    "sweep",
     "uniform_weights",
     "with_replacement",
 ]

@@ -1,6 +1,7 @@
 """What can be told wrong from shapes and concrete values, refused before any compilation."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -19,6 +20,28 @@ def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: 
         raise ValueError("params has no leaves; expected a pytree of arrays")
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
         _check_timeline(timeline, task.num_clients)
+
+
+def check_batch(batched: bool, count: int, params: Params, timeline: Timeline) -> None:
+    """Refuses models or timelines that are not one per key, ``count`` of them if ``batched``.
+
+    Raises:
+        ValueError: naming the argument, its shape and what was expected.
+    """
+    if not batched and timeline.clients.ndim != 2:
+        raise ValueError(
+            f"timeline.clients has shape {timeline.clients.shape}; expected [T, S] for one key"
+        )
+    if batched and timeline.clients.ndim == 3 and timeline.clients.shape[0] != count:
+        raise ValueError(
+            f"timeline has {timeline.clients.shape[0]} replicas; expected {count}, one per key"
+        )
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
+    if batched and any(shape[:1] != (count,) for shape in shapes):
+        raise ValueError(
+            f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
+            "model per key"
+        )
 
 
 def _check_timeline(timeline: Timeline, num_clients: int) -> None:

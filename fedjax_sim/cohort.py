@@ -7,23 +7,28 @@ probe values); ``shared`` is what all clients see, ``slots`` a pytree with a lea
 tell which one runs it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.typing import PyTree, Upload
+from fedjax_sim.devices import workers
+from fedjax_sim.typing import Device, PyTree, Upload
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Cohort = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
-# Values a CPU core should hold per chunk of clients: parameters of all its clients. Time
-# hardly depends on it (docs/performance.md); larger models run one client at a time.
-_CPU_CHUNK_PARAMETERS = 16_384
+# On a CPU core: values a chunk should hold (parameters of all its clients and replicas), and
+# clients at most. From W1 and W4, alone and as sweeps (docs/performance.md).
+_CPU_CHUNK_PARAMETERS = 32_768
+_CPU_CHUNK_CLIENTS = 128
+# Data that may be copied to every host device, so that they can share a round's clients.
+_CPU_COPY_BYTES = 500_000_000
 # On an accelerator a chunk is bounded by memory only: parameters, gradients and activations
 # of all its clients. An assumption, not measured on one.
 _ACCELERATOR_CHUNK_PARAMETERS = 200_000_000
@@ -92,13 +97,18 @@ def chunked(size: int) -> Cohort:
 
 
 def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> Cohort:
-    """The cohort split over the devices of a mesh axis, ``inner`` (default :func:`auto`) on each.
+    """The cohort split over the devices of a mesh axis, ``inner`` on each.
 
     The upload's weighted sum is all-reduced once a round.  Client data and messages are
     replicated.  A cohort that the devices do not divide is filled with repeated clients of
     weight 0.  On CPU, forced host devices wait for each other in XLA's thread pool, which has
     a thread per core: with more devices than cores set the environment variable NPROC to
     several times their number before jax starts, or the program can hang.
+
+    Args:
+        mesh: the devices.
+        inner: strategy on one device; default :func:`auto` for one.
+        axis: of the mesh, over which the clients are divided.
 
     Raises:
         ValueError: an axis that the mesh lacks.
@@ -111,7 +121,7 @@ def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> C
     """
     if axis not in mesh.shape:
         raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
-    inner = inner or auto()
+    inner = inner or auto(devices=())
     num_devices = mesh.shape[axis]
     # Slots are gathered by index, so their layout is the compiler's to choose.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
@@ -140,22 +150,54 @@ def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> C
     return run
 
 
-def auto() -> Cohort:
-    """Chooses by backend and model: chunks of small dense models, wide models one by one on CPU,
-    chunks bounded by memory on an accelerator."""
+def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Cohort:
+    """Chooses by backend and model (measured in docs/performance.md).
+
+    On CPU: one client after the other if the model has convolutions, else chunks of clients;
+    these are divided among ``devices`` if the algorithm is stateless and the data are small
+    enough to be copied.  On an accelerator: chunks bounded by memory only.
+
+    Args:
+        replicas: runs that are vmapped over (seeds, configurations): their models count, too.
+        devices: host devices that may share a round's clients; default
+            :func:`~fedjax_sim.devices.workers`.
+    """
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
-        leaves = jax.tree.leaves(_upload_shape(local, shared, slots))
-        size = sum(leaf.size for leaf in leaves)
+        upload, output = _shapes(local, shared, slots)
+        leaves = jax.tree.leaves(upload) or jax.tree.leaves(output)
+        size = max(sum(leaf.size for leaf in leaves), 1)
+        num_slots = weights.shape[0]
         if jax.default_backend() != "cpu":
-            chosen = chunked(max(_ACCELERATOR_CHUNK_PARAMETERS // max(size, 1), 1))
+            chosen = chunked(max(_ACCELERATOR_CHUNK_PARAMETERS // (replicas * size), 1))
         elif any(leaf.ndim >= 4 for leaf in leaves):  # convolution kernels
             chosen = sequential()
         else:
-            chosen = chunked(max(_CPU_CHUNK_PARAMETERS // max(size, 1), 1))
+            sharing = list(workers() if devices is None else devices)[:num_slots]
+            # What would be copied to every device: the data, and the state of all clients.
+            data = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
+            stateful = sum(leaf.size for leaf in jax.tree.leaves(output)) >= size
+            if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
+                mesh = Mesh(np.array(sharing), ("clients",), axis_types=(AxisType.Auto,))
+                chosen = sharded(mesh, auto(replicas, devices=()))
+            else:
+                chosen = chunked(_cpu_chunk(num_slots, replicas * size))
         return chosen(local, shared, slots, weights)
 
     return run
+
+
+def _cpu_chunk(num_slots: int, parameters: int) -> int:
+    """Clients a chunk on a core: what divides the cohort with little filling.
+
+    Powers of two only: chunks of 5 to 12 clients that are none run at half the speed of 4 or 8.
+    """
+    limit = min(max(_CPU_CHUNK_PARAMETERS // parameters, 1), _CPU_CHUNK_CLIENTS)
+    if num_slots <= limit:
+        return num_slots
+    powers = [2**i for i in range(limit.bit_length()) if 2**i <= limit]
+    # A step of a chunk costs as much as its clients and one more.
+    return min(powers, key=lambda c: -(-num_slots // c) * (c + 1))
 
 
 def gathered(aggregate: Callable[[Upload, Array], Upload], inner: Cohort | None = None) -> Cohort:
@@ -181,15 +223,15 @@ def gathered(aggregate: Callable[[Upload, Array], Upload], inner: Cohort | None 
     return run
 
 
-def _upload_shape(local: Local, shared: PyTree, slots: PyTree) -> Upload:
-    """The shapes of one upload."""
+def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree]:
+    """The shapes of one client's upload and outputs."""
     first = jax.tree.map(lambda x: x[0], slots)
-    return jax.eval_shape(lambda shared, slot: local(shared, slot)[0], shared, first)
+    return jax.eval_shape(local, shared, first)
 
 
 def _zero_upload(local: Local, shared: PyTree, slots: PyTree) -> Upload:
-    shapes = _upload_shape(local, shared, slots)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    upload, _ = _shapes(local, shared, slots)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), upload)
 
 
 def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:

@@ -18,7 +18,8 @@ def local_steps(
     """``carry <- step(carry, k)`` for ``k = 0 .. work.num_steps - 1``.
 
     The scan has the static length ``work.max_steps``; steps beyond ``num_steps`` leave the
-    carry as it is, so clients with different numbers of steps share one program.
+    carry as it is, so clients with different numbers of steps share one program.  They cost
+    nothing where clients run one after the other; clients that run together wait for the longest.
 
     Example:
         >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
@@ -27,7 +28,8 @@ def local_steps(
     """
 
     def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
-        return tree.where(k < work.num_steps, step(carry, k), carry), None
+        # Under vmap over clients the branch becomes a selection.
+        return jax.lax.cond(k < work.num_steps, step, lambda carry, k: carry, carry, k), None
 
     return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
 

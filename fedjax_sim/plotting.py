@@ -7,7 +7,7 @@ no display needed, nothing shown.  Save it with ``figure.savefig(path)``; notebo
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # out (too pale for lines); black comes last.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINE_STYLES = ("-", "--", "-.", ":")  # the next style when the colours are used up
-_INK = "#333333"
-_SHADES = LinearSegmentedColormap.from_list("shades", ["#DCEAF5", COLORS[0], "#00304D"])
+INK = "#333333"
+SHADES = LinearSegmentedColormap.from_list("shades", ["#DCEAF5", COLORS[0], "#00304D"])
 
 
 def curves(
@@ -79,30 +79,20 @@ def curves(
             part = history.loc[(history["metric"] == name) & (history[by] == group), :]
             if len(part):
                 grid, values = _on_one_grid(part, x)
-                color = COLORS[i % len(COLORS)]
-                style = LINE_STYLES[i // len(COLORS) % len(LINE_STYLES)]
-                axes.plot(grid, values.mean(axis=0), style, color=color, lw=1.8, label=str(group))
+                look = line_look(i)
+                axes.plot(grid, values.mean(axis=0), **look, lw=1.8, label=str(group))
                 if band is not None and len(values) > 1:
                     low, high = _band(values, band)
-                    axes.fill_between(grid, low, high, color=color, alpha=0.18, lw=0)
+                    axes.fill_between(grid, low, high, color=look["color"], alpha=0.18, lw=0)
         axes.set(xlabel=x.replace("_", " "), ylabel=re.sub("[_/]", " ", name), yscale=yscale)
-        _style(axes)
+        style_axes(axes)
         axes.margins(x=0.02)
         if history[x].dtype.kind in "iu":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in panels[len(metrics) :]:
         axes.remove()
-    handles = {
-        str(line.get_label()): line for axes in panels[: len(metrics)] for line in axes.lines
-    }
-    figure.legend(
-        [handles[str(n)] for n in names],
-        [str(n) for n in names],
-        loc="outside upper center",
-        ncols=min(len(names), 3 * columns),
-        frameon=False,
-        title=None if by == "algorithm" else by.replace("_", " "),
-    )
+    title = None if by == "algorithm" else by.replace("_", " ")
+    legend_above(figure, [str(name) for name in names], 3 * columns, title)
     return figure
 
 
@@ -145,7 +135,7 @@ def client_label_map(
     top.bar(np.arange(len(shown)), shown.sum(axis=1), width=0.8, color="#8A94A0")
     top.set_ylabel("examples")
     top.set_yticks([0, max(shown.sum(axis=1).max(), 1)])
-    _style(top)
+    style_axes(top)
 
     x, y = np.arange(len(shown) + 1) - 0.5, np.arange(num_classes + 1) - 0.5
     gap = 0.6 if max(len(shown), num_classes) <= 100 else 0.0  # gaps would swallow tiny cells
@@ -153,7 +143,7 @@ def client_label_map(
         x,
         y,
         np.ma.masked_equal(shown.T, 0),
-        cmap=_SHADES,
+        cmap=SHADES,
         norm=PowerNorm(0.5, vmin=0, vmax=max(shown.max(), 1)),
         edgecolor="white",
         lw=gap,
@@ -168,7 +158,7 @@ def client_label_map(
         main.set_yticks(range(num_classes), class_names)
     elif num_classes <= 20:
         main.set_yticks(range(num_classes))
-    _style(main)
+    style_axes(main)
     main.grid(False)
     bar = figure.colorbar(cells, ax=main, label="examples", pad=0.02, aspect=7 * height)
     bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
@@ -196,7 +186,7 @@ def size_histogram(data: FederatedData) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside upper right", frameon=False)
-    _style(axes)
+    style_axes(axes)
     return figure
 
 
@@ -233,20 +223,41 @@ def _on_one_grid(part: "pd.DataFrame", x: str) -> tuple[np.ndarray, np.ndarray]:
 def _band(values: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     if band == "minmax":
         return values.min(axis=0), values.max(axis=0)
-    with np.errstate(invalid="ignore"):  # a seed that diverged: the band ends there
-        half = values.std(axis=0, ddof=1)
     if band == "ci":
-        from scipy.special import stdtrit
+        from fedjax_sim.selection import mean_interval
 
-        half = half * stdtrit(len(values) - 1, 0.975) / math.sqrt(len(values))
-    mean = values.mean(axis=0)
-    with np.errstate(invalid="ignore"):
+        _, low, high = mean_interval(values)
+        return low, high
+    with np.errstate(invalid="ignore"):  # a seed that diverged: the band ends there
+        mean, half = values.mean(axis=0), values.std(axis=0, ddof=1)
         return mean - half, mean + half
 
 
-def _style(axes: Axes) -> None:
+def line_look(i: int) -> dict[str, Any]:
+    """Colour and style of the i-th line of a panel."""
+    style = LINE_STYLES[i // len(COLORS) % len(LINE_STYLES)]
+    return {"color": COLORS[i % len(COLORS)], "ls": style}
+
+
+def legend_above(
+    figure: Figure, names: Sequence[str], columns: int, title: str | None = None
+) -> None:
+    """One legend for all panels, with the given lines in the given order."""
+    lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
+    figure.legend(
+        [lines[name] for name in names],
+        names,
+        loc="outside upper center",
+        ncols=min(len(names), columns),
+        frameon=False,
+        title=title,
+    )
+
+
+def style_axes(axes: Axes) -> None:
+    """Thin spines, a pale grid behind the data."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_INK)
-    axes.tick_params(color=_INK, labelcolor=_INK)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(color=INK, labelcolor=INK)
     axes.grid(color="#E3E6E8", lw=0.8)
     axes.set_axisbelow(True)

@@ -35,37 +35,72 @@ class Clock:
         self.local_steps = np.cumsum(steps, axis=-1)  # [n, T]
 
 
+def complete(
+    history: History, clock: Clock, client_probes: Collection[str] = (), seeds: Any = slice(None)
+) -> History:
+    """A history whose arrays carry a leading replica axis, on the host, made self-contained.
+
+    Its metrics begin with the simulated time and the local steps done so far; client probes become
+    the mean over the clients that reported, NaN in a round without any.  ``seeds`` picks the
+    clock's replicas that the history is of.
+    """
+    history = jax.tree.map(np.asarray, history)
+    at = np.asarray(history.round) - 1
+    metrics: dict[str, Any] = {
+        name: np.take_along_axis(getattr(clock, name)[seeds], at, axis=1)
+        for name in ("time", "local_steps")
+    }
+    metrics |= dict(sorted(history.metrics.items()))
+    probes: dict[str, Any] = dict(sorted(history.probes.items()))
+    for name in client_probes:
+        rounds = history.round[0, -1] - probes[name].shape[1], history.round[0, -1]
+        mask = clock.mask[seeds, slice(*rounds)]
+        probes[name] = np.stack(
+            [
+                np.stack([_mean(v, m) for v, m in zip(*replica, strict=True)])
+                for replica in zip(probes[name], mask, strict=True)
+            ]
+        )
+    return History(history.round, metrics, probes)
+
+
 def rows(
     history: History, clock: Clock, replicas: Sequence[str], client_probes: Collection[str] = ()
 ) -> Iterator[Row]:
     """The rows of one segment, whose arrays carry a leading replica axis.
 
-    Per replica: simulated time, local steps done so far and the metrics of each evaluation; then
-    the probes of each round, client probes as the mean over the clients that reported.  Metrics
-    that are arrays become ``name/0``, ``name/1``, ...
+    Per replica: the metrics of each evaluation as :func:`complete` gives them, then the probes of
+    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...
     """
-    history = jax.tree.map(np.asarray, history)
+    history = complete(history, clock, client_probes)
     for r, replica in enumerate(replicas):
-        for e, done in enumerate(history.round[r]):
-            yield from _row(replica, done, "time", clock.time[r, done - 1])
-            yield from _row(replica, done, "local_steps", clock.local_steps[r, done - 1])
-            for name, values in sorted(history.metrics.items()):
-                yield from _row(replica, done, name, values[r, e])
-        for name, values in sorted(history.probes.items()):
-            first = history.round[r, -1] - values.shape[1] + 1
-            for done, value in enumerate(values[r], start=int(first)):
-                if name in client_probes:
-                    reported = clock.mask[r, done - 1]
-                    value = value[reported].mean(axis=0) if reported.any() else np.nan
-                yield from _row(replica, done, name, value)
+        for done, name, value in melted(jax.tree.map(lambda x, r=r: x[r], history)):
+            yield replica, done, name, str(value)
 
 
-def _row(replica: str, round: int, name: str, value: Any) -> Iterator[Row]:
-    value = np.asarray(value)
+def melted(history: History) -> Iterator[tuple[int, str, Any]]:
+    """``(round, metric, value)`` of one replica's complete history."""
+    for e, done in enumerate(history.round):
+        for name, values in history.metrics.items():
+            yield from _entries(int(done), name, values[e])
+    for name, values in history.probes.items():
+        first = int(history.round[-1]) - len(values) + 1
+        for done, value in enumerate(values, start=first):
+            yield from _entries(done, name, value)
+
+
+def _mean(values: np.ndarray, reported: np.ndarray) -> np.ndarray:
+    """Over the clients of a round that reported."""
+    if reported.any():
+        return values[reported].mean(axis=0)
+    return np.full(values.shape[1:], np.nan, np.result_type(values.mean(axis=0)))
+
+
+def _entries(round: int, name: str, value: Any) -> Iterator[tuple[int, str, Any]]:
     if value.ndim == 0:
-        yield replica, int(round), name, str(value[()])
+        yield round, name, value[()]
     for i, entry in enumerate(value.reshape(-1) if value.ndim else ()):
-        yield replica, int(round), f"{name}/{i}", str(entry)
+        yield round, f"{name}/{i}", entry
 
 
 def create(path: pathlib.Path) -> int:

@@ -1,20 +1,17 @@
 """Runs for people: compiled segments, progress, history on disk, checkpoints, resuming."""
 
-import contextlib
 import pathlib
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import records
-from fedjax_sim.checks import check_arguments
+from fedjax_sim.checks import check_arguments, check_batch
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.engine import (
     NO_PROBES,
@@ -27,6 +24,7 @@ from fedjax_sim.engine import (
     start,
     uniform_weights,
 )
+from fedjax_sim.interrupt import deferred_interrupt
 from fedjax_sim.store import Store, identify
 from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
 
@@ -112,7 +110,7 @@ def simulate(
     batched = key.ndim == 1
     names = _replica_names(replicas, key.shape[0] if batched else 1)
     check_arguments(task, timeline, params, eval_every)
-    _check_batch(batched, len(names), params, timeline)
+    check_batch(batched, len(names), params, timeline)
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
@@ -157,7 +155,7 @@ def simulate(
     if eval_fn is not None and not isinstance(eval_fn, Partial):
         eval_fn = Partial(eval_fn)
 
-    with _deferred_interrupt() as interrupted:
+    with deferred_interrupt() as interrupted:
         while done < num_rounds and not stopped and not interrupted():
             part = timeline[done : min(done + stride, num_rounds)]
             began = time.perf_counter()
@@ -204,36 +202,19 @@ class _Compiled:
         # The state is donated: client states are updated in place.
         self._jit = jax.jit(segment, donate_argnums=3)
         self._by_length: dict[int, Any] = {}
+        self._constant: tuple | None = None  # task and eval_fn, where the program wants them
         self.seconds = 0.0
 
     def __call__(self, task, eval_fn, part: Timeline, state: RunState, key: Array):
         if part.num_rounds not in self._by_length:
             began = time.perf_counter()
-            lowered = self._jit.lower(task, eval_fn, part, state, key)
-            self._by_length[part.num_rounds] = lowered.compile()
+            compiled = self._jit.lower(task, eval_fn, part, state, key).compile()
+            self._by_length[part.num_rounds] = compiled
+            # On several devices, copied to them once and not in every segment.
+            self._constant = jax.device_put((task, eval_fn), compiled.input_shardings[0][:2])
             self.seconds += time.perf_counter() - began
-        return self._by_length[part.num_rounds](task, eval_fn, part, state, key)
-
-
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Within the context the first Ctrl-C only sets a flag; the second raises as usual."""
-    flag = []
-    try:
-        previous = signal.getsignal(signal.SIGINT)
-
-        def handle(number, frame):
-            flag.append(True)
-            signal.signal(signal.SIGINT, previous)
-
-        signal.signal(signal.SIGINT, handle)
-    except ValueError:  # not the main thread: leave signals alone
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(flag)
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        assert self._constant is not None
+        return self._by_length[part.num_rounds](*self._constant, part, state, key)
 
 
 def _divergence(
@@ -256,20 +237,3 @@ def _replica_names(replicas: Sequence[str] | None, count: int) -> list[str]:
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"replicas is {names}; expected {count} distinct names, one per key")
     return names
-
-
-def _check_batch(batched: bool, count: int, params: Params, timeline: Timeline) -> None:
-    if not batched and timeline.clients.ndim != 2:
-        raise ValueError(
-            f"timeline.clients has shape {timeline.clients.shape}; expected [T, S] for one key"
-        )
-    if batched and timeline.clients.ndim == 3 and timeline.clients.shape[0] != count:
-        raise ValueError(
-            f"timeline has {timeline.clients.shape[0]} replicas; expected {count}, one per key"
-        )
-    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
-    if batched and any(shape[:1] != (count,) for shape in shapes):
-        raise ValueError(
-            f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
-            "model per key"
-        )

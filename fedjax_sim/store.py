@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -31,7 +32,7 @@ class Store:
         self._saved = time.monotonic()
         self.checkpoints = directory / "checkpoints"
         directory.mkdir(parents=True, exist_ok=True)
-        _claim(directory / "run.json", identity)
+        claim(directory / "run.json", identity)
         self._manager = ocp.CheckpointManager(
             self.checkpoints.absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -50,14 +51,17 @@ class Store:
         if step is None:
             self._length = records.create(self._history)
             return state
-        shapes = jax.eval_shape(lambda: state)
+        # The state's own devices, not those of the process that saved it.
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
         saved = self._manager.restore(
             step,
             args=args.Composite(state=args.StandardRestore(shapes), meta=args.JsonRestore()),
         )
         self._length = saved["meta"]["history_bytes"]
         records.truncate(self._history, self._length)
-        return saved["state"]
+        return jax.tree.map(_uncommitted, saved["state"])
 
     def append(self, rows: Iterable[records.Row]) -> None:
         self._length = records.append(self._history, rows)
@@ -79,7 +83,14 @@ class Store:
         self._saved = time.monotonic()
 
 
-def _claim(path: pathlib.Path, identity: dict) -> None:
+def _uncommitted(x: Array) -> Array:
+    """The same array, free to follow a program to other devices, as a newly made one is."""
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))
+    return jnp.asarray(np.asarray(x))
+
+
+def claim(path: pathlib.Path, identity: dict) -> None:
     """Writes the run's identity, or compares it with the one that is there."""
     if not path.exists():
         partial = path.with_suffix(".tmp")

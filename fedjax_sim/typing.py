@@ -21,6 +21,7 @@ Upload: TypeAlias = PyTree  # uplink: client -> server
 ServerState: TypeAlias = PyTree  # has an attribute `params`: the model to evaluate
 ClientState: TypeAlias = PyTree  # what one client keeps between its visits
 Step: TypeAlias = Array | int
+Device: TypeAlias = Any  # jax.Device, which type checkers take for a variable
 Scalar: TypeAlias = Array | float  # a hyper-parameter: a number, or a traced one
 
 

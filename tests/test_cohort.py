@@ -152,19 +152,23 @@ def test_gathered_gets_all_uploads_and_weights():
 
 
 @pytest.mark.parametrize(
-    ("backend", "shape", "size"),
+    ("backend", "shape", "slots", "replicas", "size"),
     [
-        ("cpu", (100,), 163),
-        ("cpu", (4096,), 4),
-        ("cpu", (2048, 3), 2),
-        ("cpu", (1_000_000,), 1),
-        ("cpu", (2, 2, 1, 1), 1),  # a convolution kernel
-        ("gpu", (2, 2, 1, 1), 50_000_000),
-        ("gpu", (1_000_000,), 200),
-        ("gpu", (1_000_000_000,), 1),
+        ("cpu", (100,), 1000, 1, 128),  # no more clients than that
+        ("cpu", (100,), 90, 1, 90),  # all of them
+        ("cpu", (100,), 1000, 50, 4),  # 6 would fit: a power of two
+        ("cpu", (4096,), 1000, 1, 8),
+        ("cpu", (4096,), 10, 1, 2),  # chunks of 8 or 4 would be filled up by 6 or 2
+        ("cpu", (1_000_000,), 8, 1, 1),
+        ("cpu", (2, 2, 1, 1), 8, 1, 1),  # a convolution kernel
+        ("gpu", (2, 2, 1, 1), 8, 1, 50_000_000),
+        ("gpu", (1_000_000,), 8, 10, 20),
+        ("gpu", (1_000_000_000,), 8, 1, 1),
     ],
 )
-def test_auto_chooses_a_chunk_by_backend_and_model(monkeypatch, backend, shape, size):
+def test_auto_chooses_a_chunk_by_backend_and_model(
+    monkeypatch, backend, shape, slots, replicas, size
+):
     chosen = []
 
     def spy(size):
@@ -174,11 +178,39 @@ def test_auto_chooses_a_chunk_by_backend_and_model(monkeypatch, backend, shape, 
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(cohort, "chunked", spy)
     monkeypatch.setattr(cohort, "sequential", lambda: spy(1))
+    auto = cohort.auto(replicas, devices=())
     jax.eval_shape(
-        lambda slots: cohort.auto()(lambda _, x: (jnp.full(shape, x), ()), (), slots, slots),
-        jnp.ones(8),
+        lambda slots: auto(lambda _, x: (jnp.full(shape, x), ()), (), slots, slots),
+        jnp.ones(slots),
     )
     assert chosen == [size]
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "stateful", "devices"),
+    [
+        ((100,), 10, False, 2),
+        ((100,), 10, True, 1),  # all clients' states would be copied
+        ((100,), 200_000_000, False, 1),  # so would the data
+        ((2, 2, 1, 1), 10, False, 1),  # its products use all cores
+    ],
+)
+def test_auto_divides_clients_among_host_devices(monkeypatch, shape, data, stateful, devices):
+    meshes = []
+
+    def spy(mesh, inner):
+        meshes.append(mesh)
+        return inner
+
+    def local(shared, x):
+        return jnp.full(shape, x), jnp.full(shape, x) if stateful else ()
+
+    monkeypatch.setattr(cohort, "sharded", spy)
+    auto = cohort.auto(devices=jax.devices()[:2])
+    shared = jax.ShapeDtypeStruct((data,), jnp.float32)
+    slots = jnp.ones(8)
+    jax.eval_shape(lambda shared: auto(local, shared, slots, slots), shared)
+    assert [mesh.size for mesh in meshes] == ([devices] if devices > 1 else [])
 
 
 def temporary_bytes(program, *args):
