@@ -132,7 +132,7 @@ def hyper_parameters(config: CompareConfig) -> dict[str, dict[str, Any]]:
         known = hyper_defaults(name)
         if key not in known:
             raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(known)}")
-        resolved[name][key] = text if isinstance(known[key], str) else _number(setting, key, text)
+        resolved[name][key] = text if isinstance(known[key], str) else number(setting, key, text)
     for name, hyper in resolved.items():
         try:
             algorithm(name, hyper)
@@ -248,15 +248,16 @@ def weighting(config: CompareConfig) -> Weighting:
     return by_examples if config.weighting == "examples" else uniform_weights
 
 
-def _parse(setting: str) -> tuple[str, str, str]:
-    target, equals, text = setting.partition("=")
-    name, dot, key = target.partition(".")
-    if not (equals and dot and name and key and text):
-        raise ValueError(f"hyper has {setting!r}; expected ALGORITHM.NAME=VALUE")
-    return name, key, text
+def number(setting: str, key: str, text: str) -> float:
+    """The value of a hyper-parameter: rates are positive, other numbers not negative.
 
+    Raises:
+        ValueError: it is not.
 
-def _number(setting: str, key: str, text: str) -> float:
+    Example:
+        >>> number("fedprox.mu=0", "mu", "0")
+        0.0
+    """
     positive = key.endswith("lr")
     try:
         value = float(text)
@@ -266,6 +267,14 @@ def _number(setting: str, key: str, text: str) -> float:
         expected = "a positive number" if positive else "a number of at least 0"
         raise ValueError(f"hyper has {setting!r}; expected {expected}")
     return value
+
+
+def _parse(setting: str) -> tuple[str, str, str]:
+    target, equals, text = setting.partition("=")
+    name, dot, key = target.partition(".")
+    if not (equals and dot and name and key and text):
+        raise ValueError(f"hyper has {setting!r}; expected ALGORITHM.NAME=VALUE")
+    return name, key, text
 
 
 def _natural(dataset: Dataset) -> tuple[Rows, tuple[str, ...]]:

@@ -1,8 +1,8 @@
 """The command ``fedjax-sim``.
 
-``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim list`` says
-what the options can name.  Exit codes: 0 done, 1 a run that cannot go on, 2 bad options, 130
-interrupted.
+``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
+grids of their hyper-parameters, ``fedjax-sim list`` says what the options can name.  Exit codes: 0
+done, 1 a run that cannot go on, 2 bad options, 130 interrupted.
 """
 
 import importlib.metadata
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algorithms
-       fedjax-sim run --help                              all options and their defaults
+       fedjax-sim sweep [PRESET | CONFIG.json] [options]  a grid of hyper-parameters and settings
+       fedjax-sim run --help, fedjax-sim sweep --help     all options and their defaults
        fedjax-sim list                                    algorithms, data sets, models, partitions
        fedjax-sim --version
 """
@@ -25,6 +26,12 @@ Compares federated algorithms: same clients, cohorts, minibatches and initial mo
 PRESET is one of: {presets} (default quickstart); CONFIG.json repeats the run that wrote it.
 Options override either. Compiled programs are kept in {cache}; the environment
 variable JAX_COMPILATION_CACHE_DIR names another folder."""
+
+SWEEP_DESCRIPTION = """\
+Runs every configuration of a grid with every seed, floats varying inside one compiled program, and
+chooses the best. PRESET, one of {presets} (default quickstart), or a CONFIG.json of run or sweep
+gives the rest of the settings; options override them. Finished runs in the output folder are not
+repeated. Compiled programs are kept in {cache}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if command == "run":
             return _run(rest)
+        if command == "sweep":
+            return _sweep(rest)
         if command == "list" and not rest:
             return _list()
     except KeyboardInterrupt:  # while importing or loading: no algorithm had begun
@@ -59,48 +68,113 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    import tyro
-
     from fedjax_sim.config import CompareConfig, read
 
     known = presets()
-    chosen = "quickstart"
-    if arguments and not arguments[0].startswith("-"):
-        chosen, *arguments = arguments
+    chosen, arguments = _chosen(arguments)
     try:
-        if chosen in known:
-            defaults = known[chosen]
-        elif chosen.endswith(".json"):
-            defaults = read(chosen)
-        else:
-            raise ValueError(
-                f"PRESET is {chosen!r}; expected {', '.join(known)} or the path of a config.json"
-            )
+        defaults = known[chosen] if chosen in known else read(_config_file(chosen))
     except ValueError as error:
         return _refuse(error)
-    description = RUN_DESCRIPTION.format(presets=", ".join(known), cache=_cache_dir())
-    config = tyro.cli(
-        CompareConfig,
-        prog=f"fedjax-sim run {chosen}",
-        description=description,
+    config = _options(CompareConfig, "run", chosen, RUN_DESCRIPTION, arguments, defaults)
+    return _compare(config, ["fedjax-sim", "run", chosen, *arguments])
+
+
+def _sweep(arguments: list[str]) -> int:
+    from fedjax_sim.sweep_config import SweepConfig, from_comparison, read_sweep
+
+    known = presets()
+    chosen, arguments = _chosen(arguments)
+    try:
+        if chosen in known:
+            defaults = from_comparison(known[chosen])
+        else:
+            defaults = read_sweep(_config_file(chosen))
+    except ValueError as error:
+        return _refuse(error)
+    config = _options(SweepConfig, "sweep", chosen, SWEEP_DESCRIPTION, arguments, defaults)
+    return _run_sweep(config, ["fedjax-sim", "sweep", chosen, *arguments])
+
+
+def _chosen(arguments: list[str]) -> tuple[str, list[str]]:
+    """The preset or file, and the options."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    return "quickstart", arguments
+
+
+def _config_file(chosen: str) -> str:
+    if not chosen.endswith(".json"):
+        raise ValueError(
+            f"PRESET is {chosen!r}; expected {', '.join(presets())} or the path of a config.json"
+        )
+    return chosen
+
+
+def _options(kind, command: str, chosen: str, description: str, arguments: list[str], defaults):
+    import tyro
+
+    return tyro.cli(
+        kind,
+        prog=f"fedjax-sim {command} {chosen}",
+        description=description.format(presets=", ".join(presets()), cache=_cache_dir()),
         args=arguments,
         default=defaults,
     )
-    return _compare(config, ["fedjax-sim", "run", chosen, *arguments])
+
+
+def _start_jax() -> None:
+    """Compiled programs are kept; a CPU's cores all work."""
+    import jax
+
+    from fedjax_sim.devices import use_all_cores
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    use_all_cores()
+
+
+def _run_sweep(config, command: list[str]) -> int:
+    from rich.console import Console
+
+    from fedjax_sim.console import best_table, sweep_progress
+    from fedjax_sim.sweep_command import run_sweep
+
+    _start_jax()
+    console = Console()
+    try:
+        with sweep_progress(console) as on_progress:
+            result = run_sweep(config, on_progress)
+    except ImportError as error:
+        print(f"fedjax-sim: error: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        return _refuse(error)
+    if len(result.best):
+        console.print(best_table(result.best, config.metric))
+    done = result.sweep
+    print(
+        f"{len(done.runs)} runs ({done.resumed} found), {done.compilations} programs compiled in "
+        f"{done.compile_seconds:.0f} s, training {done.run_seconds:.0f} s"
+    )
+    if done.interrupted:
+        print(f"interrupted; finished runs are in {config.output}")
+        print(f"to resume: {shlex.join(command)}")
+        return 130
+    print(f"results: {config.output} (history.csv, scores.csv, best.csv, *.png)")
+    return 0
 
 
 def _compare(config, command: list[str]) -> int:
     # Imported here, so that --help does not wait for pandas and matplotlib.
-    import jax
     from rich.console import Console
 
     from fedjax_sim.compare import compare
     from fedjax_sim.console import progress_bars, summary_table
     from fedjax_sim.simulation import DivergenceError
 
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    _start_jax()
     console = Console()
     try:
         with progress_bars(config, console) as on_progress:
@@ -155,11 +229,11 @@ def _list() -> int:
 
 def _refuse(error: ValueError) -> int:
     """One line about a bad value; a message that begins with an option's field names the option."""
-    from fedjax_sim.config import CompareConfig
+    from fedjax_sim.sweep_config import SweepConfig
 
     message = str(error)
     field = re.match(r"(\w+) (?:is|has) ", message)
-    if field and field[1] in CompareConfig.__dataclass_fields__:
+    if field and field[1] in SweepConfig.__dataclass_fields__:
         message = f"--{field[1].replace('_', '-')}{message[field.end(1) :]}"
     print(f"fedjax-sim: error: {message}", file=sys.stderr)
     return 2

@@ -118,9 +118,7 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset) -> Problem:
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
     task = empirical_task(cross_entropy(model.apply), data, choices.batches(config))
-    seeds = jnp.arange(config.seed, config.seed + config.seeds)
-    keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(seeds)
-    init_keys, schedule_keys, run_keys = keys[:, 0], keys[:, 1], keys[:, 2]
+    init_keys, schedule_keys, run_keys = seed_keys(config)
     params = jax.vmap(model.init)(init_keys)
     metrics = classification_metrics(model.apply)
     parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
@@ -148,6 +146,13 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset) -> Problem:
         dataset.num_classes,
         description,
     )
+
+
+def seed_keys(config: CompareConfig) -> tuple[Array, Array, Array]:
+    """Keys of the initial models, of the schedules and of the runs, ``[seeds]`` each."""
+    seeds = jnp.arange(config.seed, config.seed + config.seeds)
+    keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(seeds)
+    return keys[:, 0], keys[:, 1], keys[:, 2]
 
 
 def _run(

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 from rich.console import Console
@@ -13,6 +13,7 @@ from fedjax_sim import choices, datasets
 from fedjax_sim.compare import OnProgress
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.report import ACCURACY, LOSS
+from fedjax_sim.sweeps import SweepProgress
 
 
 @contextlib.contextmanager
@@ -84,6 +85,83 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
             f"{row['compile_seconds']:.1f}",
             f"{row['local_steps_per_second']:,.0f}",
         )
+    return table
+
+
+@contextlib.contextmanager
+def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]]:
+    """Announces every group's plan and memory; a bar over all runs, with slices and rounds."""
+    bars = Progress(
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[status]}"),
+        TextColumn("ETA"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+    )
+    line = bars.add_task("", total=None, status="compiling")
+    announced: list[dict] = []
+
+    def on_progress(news: SweepProgress) -> None:
+        plan = news.plan
+        if news.static not in announced:
+            announced.append(news.static)
+            console.print(plan_line(news))
+        in_progress = plan.width * plan.seeds * len(plan.slices[0]) * news.round / news.num_rounds
+        done = news.runs_done + (in_progress if news.round < news.num_rounds else 0)
+        status = (
+            f"{news.runs_done}/{news.num_runs} runs  slice "
+            f"{min(news.slices_done + 1, len(plan.slices))}/{len(plan.slices)}  "
+            f"round {news.round}/{news.num_rounds}"
+        )
+        bars.update(line, total=news.num_runs, completed=min(done, news.num_runs), status=status)
+
+    with bars:
+        yield on_progress
+
+
+def plan_line(news: SweepProgress) -> str:
+    """A group's values, how its runs are cut, and the memory a device needs.
+
+    Example:
+        >>> from fedjax_sim.grid import cut
+        >>> plan_line(SweepProgress({"cohort_size": 5}, cut(4, 3, 2, 2, 1), 2 * 10**8, 10**9,
+        ...                         0, 0, 10, 0, 12))
+        'cohort_size=5: 3 slices on 2 devices, 2 configurations x 1 seeds each; 0.20 of 1.0 GB each'
+    """
+    values = " ".join(f"{name}={value}" for name, value in news.static.items()) or "all"
+    plan = news.plan
+    return (
+        f"{values}: {len(plan.slices)} slices on {len(plan.slices[0])} devices, {plan.width} "
+        f"configurations x {plan.seeds} seeds each; {news.bytes_per_device / 1e9:.2f} of "
+        f"{news.budget / 1e9:.1f} GB each"
+    )
+
+
+def best_table(best: pd.DataFrame, metric: str) -> Table:
+    """The best configurations of a sweep, a row per algorithm and cell.
+
+    Example:
+        >>> row = {"algorithm": "fedavg", "lr": 0.1, "mean": 0.9, "low": 0.8, "high": 1.0,
+        ...        "num_seeds": 3, "num_failed": 0, "lr_at_edge": True}
+        >>> table = best_table(pd.DataFrame([row]), "test/accuracy")
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['fedavg', '0.1 (edge)', '0.9 [0.8, 1]', '3']
+    """
+    known = ("mean", "low", "high", "num_seeds", "num_failed")
+    names = [n for n in best if n not in known and not str(n).endswith("_at_edge")]
+    table = Table(*map(str, names), f"{metric}, 95 % interval", "seeds")
+    for row in best.to_dict(orient="records"):
+        cells = []
+        for name in names:
+            value = row[name]
+            text = f"{value:.6g}" if isinstance(value, float) else str(value)
+            text = "" if text == "nan" else text
+            cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
+        score = "diverged" if math.isnan(row["mean"]) else f"{row['mean']:.4g}"
+        if not math.isnan(row["low"]):
+            score += f" [{row['low']:.4g}, {row['high']:.4g}]"
+        failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
+        table.add_row(*cells, score, f"{row['num_seeds']}{failed}")
     return table
 
 

@@ -66,6 +66,9 @@ def memory_limit(device: Device) -> int:
 
     Does not depend on what else runs, so that a plan made from it can be made again.
 
+    Raises:
+        ValueError: an accelerator that does not report it.
+
     Example:
         >>> memory_limit(jax.devices()[0]) > 0
         True
@@ -73,4 +76,7 @@ def memory_limit(device: Device) -> int:
     if device.platform == "cpu":
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return total // 2 // len(workers())
-    return int(0.9 * (device.memory_stats() or {})["bytes_limit"])
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    if limit is None:
+        raise ValueError(f"device {device} does not report its memory; expected the bytes as `memory`")
+    return int(0.9 * limit)

@@ -67,12 +67,8 @@ def expand(grid: Grid) -> list[Configuration]:
         [{'lr': 0.1, 'cohort_size': 5}, {'lr': 0.2, 'cohort_size': 5}]
     """
     if isinstance(grid, Mapping):
-        for name, values in grid.items():
-            if isinstance(values, str) or not len(values):
-                raise ValueError(f"grid has {values!r} for {name!r}; expected a list of values")
-        found = [
-            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
-        ]
+        axes = [_listed(name, values) for name, values in grid.items()]
+        found = [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
     else:
         found = [dict(entry) for entry in grid]
     if not found:
@@ -156,10 +152,20 @@ def cut(num_configurations: int, num_seeds: int, num_devices: int, width: int, s
     return Plan(width, seeds, tuple(tuple(blocks[i : i + num_devices]) for i in firsts))
 
 
+def _listed(name: str, values: Any) -> list[Any]:
+    try:
+        found = [] if isinstance(values, str) else list(values)
+    except TypeError:
+        found = []
+    if not found:
+        raise ValueError(f"grid has {values!r} for {name!r}; expected a list of values")
+    return found
+
+
 def _check_number(name: str, value: Any) -> None:
     try:
-        good = not isinstance(value, (bool, str)) and math.isfinite(value)
-    except TypeError:
+        good = not isinstance(value, (bool, np.bool_, str)) and math.isfinite(value)
+    except (TypeError, OverflowError):
         good = False
     if not good:
         raise ValueError(

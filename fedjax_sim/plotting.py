@@ -224,7 +224,7 @@ def _band(values: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     if band == "minmax":
         return values.min(axis=0), values.max(axis=0)
     if band == "ci":
-        from fedjax_sim.selection import mean_interval
+        from fedjax_sim.intervals import mean_interval
 
         _, low, high = mean_interval(values)
         return low, high

@@ -85,7 +85,7 @@ class Store:
 
 def _uncommitted(x: Array) -> Array:
     """The same array, free to follow a program to other devices, as a newly made one is."""
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))
     return jnp.asarray(np.asarray(x))
 

@@ -209,7 +209,7 @@ def speed_up_figure(
         ValueError: missing columns; two rows for one point.
 
     Example:
-        >>> from fedjax_sim.selection import speed_up
+        >>> from fedjax_sim.comparisons import speed_up
         >>> rows = [(m, seed, (1 + seed) / m) for m in (2, 4, 8) for seed in (0, 1)]
         >>> frame = speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
         >>> left, right = speed_up_figure(frame).axes

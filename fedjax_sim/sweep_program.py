@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +39,9 @@ class Setup(NamedTuple):
     """What the configurations of a group share; n seeds.
 
     ``algorithm`` is called with the hyper-parameters that vary, by name, as traced numbers.
-    Without a cohort strategy one is chosen for the number of runs in a block.
+    Without a cohort strategy one is chosen for the number of runs in a block.  ``config`` is
+    JSON-able: what the runs depend on and neither their configuration nor the arrays here
+    tell; runs on disk of another one are refused.
     """
 
     algorithm: Callable[..., FedAlgorithm]
@@ -51,6 +53,7 @@ class Setup(NamedTuple):
     weighting: Weighting = uniform_weights
     probes: Probes = NO_PROBES
     cohort: Cohort | None = None
+    config: Mapping[str, Any] | None = None
 
 
 class Compiled(NamedTuple):
@@ -110,14 +113,13 @@ class Programs:
         """The cheapest plan whose program fits the budget, compiled.
 
         Raises:
-            ValueError: even one run does not fit, or the algorithm lacks a hyper-parameter.
+            ValueError: even one run does not fit.
         """
-        _check_names(setup.algorithm, group.names)
         if setup.eval_fn is not None and not isinstance(setup.eval_fn, jax.tree_util.Partial):
             setup = setup._replace(eval_fn=jax.tree_util.Partial(setup.eval_fn))
         data = sum(x.nbytes for x in jax.tree.leaves((setup.task, setup.eval_fn)))
         num_seeds, num_devices = keys.shape[0], self._mesh.size
-        needed, per_run = 0, 0.0
+        needed, per_run = data, 0.0
         for width, seeds in self._shapes(len(group.members), num_seeds):
             if data + per_run * width * seeds > self._budget:
                 continue  # larger than one that was compiled and did not fit
@@ -162,9 +164,15 @@ class Programs:
         batched = 0 if setup.timeline.clients.ndim == 3 else None
         begin = _spread(begin_block, self._mesh, (0, None, batched, 0))
         segment = _spread(segment_block, self._mesh, (0, None, None, batched, 0, 0))
-        begin = jax.jit(begin).lower(hyper, task, timeline, params).compile()
-        state = begin(hyper, task, timeline, params)
-        segments, needed = {}, 0
+        lowered = jax.jit(begin).lower(hyper, task, timeline, params)
+        begin = lowered.compile()
+        # Only its shapes: until the budget is checked a state may be too large to exist.
+        state = jax.tree.map(
+            lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+            lowered.out_info,
+            begin.output_shardings,
+        )
+        segments, needed = {}, _bytes(begin)
         for length in dict.fromkeys(_segments(setup)):
             lowered = jax.jit(segment, donate_argnums=4).lower(
                 hyper, task, eval_fn, _rounds(timeline, 0, length), state, keys
@@ -185,7 +193,7 @@ def _blocks(setup: Setup, plan: Plan) -> tuple[Callable, Callable]:
             return start(setup.algorithm(**hyper), task, timeline, params)
 
         over_seeds = _batched(one, (None, of_seed, 0), _STATE, plan.seeds)
-        over_both = jax.vmap(over_seeds, (0, None, None), _STATE)
+        over_both = jax.vmap(over_seeds, (0, None, None), _STATE, axis_size=plan.width)
         return over_both(hyper, timeline, params)
 
     def segment(hyper, task, eval_fn, timeline, state, keys) -> tuple[RunState, History]:
@@ -204,7 +212,7 @@ def _blocks(setup: Setup, plan: Plan) -> tuple[Callable, Callable]:
             )
 
         over_seeds = _batched(one, (None, of_seed, _STATE, 0), (_STATE, 0), plan.seeds)
-        over_both = jax.vmap(over_seeds, (0, None, _STATE, None), (_STATE, 0))
+        over_both = jax.vmap(over_seeds, (0, None, _STATE, None), (_STATE, 0), axis_size=plan.width)
         return over_both(hyper, timeline, state, keys)
 
     return begin, segment
@@ -297,8 +305,16 @@ def _bytes(compiled: Any) -> int:
     )
 
 
-def _check_names(algorithm: Callable, names: Sequence[str]) -> None:
+def check_names(function: Callable, names: Sequence[str]) -> None:
+    """Refuses hyper-parameters that a function does not take, or lacks.
+
+    Raises:
+        ValueError: naming them.
+    """
     try:
-        inspect.signature(algorithm).bind(**dict.fromkeys(names))
+        inspect.signature(function).bind(**dict.fromkeys(names))
     except TypeError as error:
-        raise ValueError(f"grid has hyper-parameters {', '.join(names)}: {error}") from error
+        given = ", ".join(names) or "nothing"
+        raise ValueError(
+            f"grid gives {given} to {getattr(function, '__qualname__', function)}: {error}"
+        ) from error

@@ -77,7 +77,7 @@ class SweepStore:
         if identity_there != identity:
             raise ValueError(
                 f"directory {str(self._folder)!r} holds another sweep: {dict(configuration)} with "
-                f"seed {seed} began from other data; choose another directory or delete this one"
+                f"seed {seed} had other data or settings; choose another directory or delete it"
             )
         return run if run is None else run._replace(configuration=dict(configuration))
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from fedjax_sim.checks import check_arguments, check_batch
 from fedjax_sim.engine import History
 from fedjax_sim.grid import Block, Configuration, Grid, Group, Plan, expand, groups
 from fedjax_sim.interrupt import deferred_interrupt
-from fedjax_sim.sweep_program import Program, Programs, Setup
+from fedjax_sim.sweep_program import Program, Programs, Setup, check_names
 from fedjax_sim.sweep_store import SweepRun, SweepStore, digest
 from fedjax_sim.typing import Device
 
@@ -66,6 +66,7 @@ def sweep(
     grid: Grid,
     keys: Array,
     *,
+    static: Collection[str] | None = None,
     seeds: Sequence[str] | None = None,
     memory: int | None = None,
     devices: Sequence[Device] | None = None,
@@ -75,8 +76,9 @@ def sweep(
 ) -> Sweep:
     """Runs every (configuration, seed) of a grid.
 
-    The parameters of ``setup``, if it is a function, are the static hyper-parameters; all others
-    are given to ``Setup.algorithm`` by name, as traced numbers.  A run that diverges is recorded
+    The static hyper-parameters are given to ``setup``, which has to be a function then (called
+    twice for each of their combinations, first to check it); all others are given to
+    ``Setup.algorithm`` by name, as traced numbers.  A run that diverges is recorded
     with the round in which it did and disturbs no other.  With a directory, finished slices
     are kept and not repeated by a later call, also of a larger grid.  Ctrl-C ends after the
     segment in progress, with the finished slices in the result.
@@ -86,6 +88,7 @@ def sweep(
         grid: ``{name: values}`` for the Cartesian product, or a list of configurations, which need
             not have the same names.
         keys: one per seed, ``[n]``.
+        static: names of the static hyper-parameters; default: the parameters of ``setup``.
         seeds: their names; default "0", "1", ...
         memory: bytes that a program may take on a device, of data, state and temporaries together;
             default :func:`~fedjax_sim.devices.memory_limit`.
@@ -117,14 +120,22 @@ def sweep(
         >>> best.configuration["lr"], [run.diverged_at > 0 for run in result.runs[::2]]
         (0.1, [False, False, True, False, False, True])
     """
+    if keys.ndim != 1 or not keys.shape[0]:
+        raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
     names = list(seeds) if seeds is not None else [str(i) for i in range(keys.shape[0])]
     if len(names) != keys.shape[0] or len(set(names)) != len(names):
         raise ValueError(f"seeds is {names}; expected {keys.shape[0]} distinct names, one per key")
     if memory is not None and memory < 1:
         raise ValueError(f"memory is {memory}; expected a positive number of bytes")
     configurations = expand(grid)
-    make, static = _maker(setup)
+    make, fixed = _maker(setup, static)
+    parts = groups(configurations, fixed)
+    for group in parts:  # all of them, before the first runs for hours
+        check_names(make, list(group.static))
+        _check_setup(make(**group.static), group, len(names))
     where = list(device_list.workers() if devices is None else devices)
+    if not where:
+        raise ValueError("devices is empty; expected at least one device")
     budget = memory or device_list.memory_limit(where[0])
     store = SweepStore(pathlib.Path(directory) if directory is not None else None, config)
     programs = Programs(where, budget)
@@ -133,16 +144,19 @@ def sweep(
     num_runs = len(configurations) * len(names)
     resumed, run_seconds, stopped = 0, 0.0, False
     with deferred_interrupt() as interrupted:
-        for group in groups(configurations, static):
+        for group in parts:
             one = make(**group.static)
-            check_arguments(one.task, one.timeline, one.params, one.eval_every)
-            check_batch(True, len(names), one.params, one.timeline)
-            runs = _Runs(configurations, names, one, _identities(one, keys), store)
+            # Without a directory nothing is looked up, and hashing the data would take time.
+            identities = names if directory is None else _identities(one, keys)
+            runs = _Runs(configurations, names, one, identities, store)
             found = runs.on_disk(group)
             finished |= found
             resumed += len(found)
             if len(found) == len(group.members) * len(names):
                 continue
+            if interrupted():
+                stopped = True
+                break
             program = programs.ready(one, group, keys)
             news = SweepProgress(
                 group.static, program.plan, program.compiled.bytes_per_device, budget,
@@ -183,13 +197,20 @@ class _Runs(NamedTuple):
         return {number: run for number, run in found.items() if run is not None}
 
     def take(
-        self, history: History, diverged_at: np.ndarray, members: list[list[RunNumber]]
+        self,
+        history: History,
+        diverged_at: np.ndarray,
+        members: list[list[RunNumber]],
+        found: Collection[RunNumber],
     ) -> dict[RunNumber, SweepRun]:
-        """The runs of a slice from its arrays ``[D, width, seeds, ...]``, saved."""
+        """The runs of a slice that were not found on disk, from its arrays
+        ``[D, width, seeds, ...]``; saved."""
         clock = records.Clock(self.setup.timeline, len(self.seeds))
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
+                if (i, j) in found:
+                    continue  # it keeps its bits, which may differ in another block
                 at = (device, *divmod(place, diverged_at.shape[2]))
                 one = jax.tree.map(lambda x, at=at: x[at][None], history)
                 one = records.complete(one, clock, self.setup.probes.client.keys(), [j])
@@ -218,15 +239,17 @@ def _run_slices(
     new: dict[RunNumber, SweepRun] = {}
     tell(0, 0)
     for number, blocks in enumerate(program.plan.slices):
+        if interrupted():
+            break
         members = [_members(program.plan, b, program.group, len(runs.seeds)) for b in blocks]
         if all(run in found for block in members for run in block):
             continue
         result = program.run(blocks, functools.partial(tell, number), interrupted)
         if result is None:
             break
-        new |= runs.take(*result, members)
+        new |= runs.take(*result, members, found)
         tell(number + 1, news.num_rounds)
-    return {number: run for number, run in new.items() if number not in found}
+    return new
 
 
 def _members(plan: Plan, block: Block, group: Group, num_seeds: int) -> list[RunNumber]:
@@ -238,23 +261,30 @@ def _members(plan: Plan, block: Block, group: Group, num_seeds: int) -> list[Run
     ]
 
 
-def _maker(setup: Setup | Callable[..., Setup]) -> tuple[Callable[..., Setup], set[str]]:
+def _maker(
+    setup: Setup | Callable[..., Setup], static: Collection[str] | None
+) -> tuple[Callable[..., Setup], set[str]]:
     """A function of the static hyper-parameters, and their names."""
     if isinstance(setup, Setup):
+        if static:
+            raise ValueError(f"static is {set(static)}; expected none, since setup is no function")
         return lambda: setup, set()
-    parameters = inspect.signature(setup).parameters.values()
-    if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
-        raise ValueError(
-            "setup has parameters that are not named; expected a function of the names of the "
-            "static hyper-parameters"
-        )
-    return setup, {p.name for p in parameters}
+    return setup, set(inspect.signature(setup).parameters if static is None else static)
+
+
+def _check_setup(setup: Setup, group: Group, num_seeds: int) -> None:
+    check_arguments(setup.task, setup.timeline, setup.params, setup.eval_every)
+    check_batch(True, num_seeds, setup.params, setup.timeline)
+    check_names(setup.algorithm, group.names)
 
 
 def _identities(setup: Setup, keys: Array) -> list[str]:
-    """Per seed what tells its runs from those of other schedules, models, keys or evaluations."""
+    """Per seed what tells its runs from those of other data, schedules, models, keys or times of
+    evaluation; functions cannot be told apart."""
     batched = setup.timeline.clients.ndim == 3
     words = np.asarray(jax.random.key_data(keys))
+    leaves = jax.tree.leaves((setup.task, setup.eval_fn))
+    data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
 
     def of(seed: int) -> str:
         timeline = setup.timeline
@@ -262,6 +292,6 @@ def _identities(setup: Setup, keys: Array) -> list[str]:
             timeline = jax.tree.map(lambda x: np.asarray(x)[seed], timeline)
         model = jax.tree.map(lambda x: np.asarray(x)[seed], setup.params)
         own = map(np.asarray, jax.tree.leaves((model, timeline)))
-        return digest(*own, words[seed], setup.eval_every)
+        return digest(data, *own, words[seed], setup.eval_every, dict(setup.config or {}))
 
     return [of(seed) for seed in range(len(words))]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_sim import selection
+from fedjax_sim import comparisons, intervals, selection, tables
 
 NAN = math.nan
 COLUMNS = ["algorithm", "lr", "server_lr", "seed", "round", "metric", "value", "diverged_at"]
@@ -195,7 +195,7 @@ FINITE = st.floats(-1e3, 1e3)
 
 @given(st.lists(FINITE, min_size=2, max_size=8), st.sampled_from([0.5, 0.9, 0.95]))
 def test_mean_interval_is_students(values, level):
-    mean, low, high = selection.mean_interval(values, level)
+    mean, low, high = intervals.mean_interval(values, level)
     scale = stats.sem(values)
     expected = (
         stats.t.interval(level, len(values) - 1, np.mean(values), scale)
@@ -209,13 +209,13 @@ def test_mean_interval_is_students(values, level):
 
 def test_mean_interval_of_columns_of_one_seed_and_of_failed_seeds():
     values = np.random.default_rng(0).normal(size=(4, 3))
-    together = np.array(selection.mean_interval(values))
+    together = np.array(intervals.mean_interval(values))
     for i in range(3):
-        np.testing.assert_array_equal(together[:, i], selection.mean_interval(values[:, i]))
-    mean, low, high = selection.mean_interval([2.0])
+        np.testing.assert_array_equal(together[:, i], intervals.mean_interval(values[:, i]))
+    mean, low, high = intervals.mean_interval([2.0])
     assert (mean, math.isnan(low), math.isnan(high)) == (2.0, True, True)
-    assert np.isnan(selection.mean_interval([2.0, NAN])).all()
-    mean, low, high = selection.mean_interval([2.0, math.inf])  # a seed that misses its target
+    assert np.isnan(intervals.mean_interval([2.0, NAN])).all()
+    mean, low, high = intervals.mean_interval([2.0, math.inf])  # a seed that misses its target
     assert (mean, math.isnan(low), math.isnan(high)) == (math.inf, True, True)
 
 
@@ -229,7 +229,7 @@ def test_mean_interval_of_columns_of_one_seed_and_of_failed_seeds():
 )
 def test_bad_intervals_are_named(kwargs, match):
     with pytest.raises(ValueError, match=match):
-        selection.mean_interval(**kwargs)
+        intervals.mean_interval(**kwargs)
 
 
 LRS, STEPS = (0.01, 0.1, 1.0), (1, 8)
@@ -338,28 +338,28 @@ def small_scores():
         (lambda f: selection.best(f.drop(columns="score"), mode="min"), r"columns \['score'\]"),
         (lambda f: selection.best(f, mode="min", level=1.0), "level is 1.0"),
         (
-            lambda f: selection.table(selection.best(f, per=["lr"], mode="min"), "lr", "M"),
+            lambda f: tables.table(selection.best(f, per=["lr"], mode="min"), "lr", "M"),
             r"lacks the columns \['M'\]",
         ),
         (
-            lambda f: selection.table(
+            lambda f: tables.table(
                 selection.best(f, per=["algorithm", "lr"], mode="min").assign(M=1), "lr", "M"
             ),
             "two rows for .*'lr': 0.1",
         ),
-        (lambda f: selection.table(f, "lr", "algorithm", digits=0), "digits is 0"),
+        (lambda f: tables.table(f, "lr", "algorithm", digits=0), "digits is 0"),
         (
-            lambda f: selection.paired_difference(f, "algorithm", "a", "c", mode="min"),
+            lambda f: comparisons.paired_difference(f, "algorithm", "a", "c", mode="min"),
             "no row with {'algorithm': 'c'}",
         ),
         (
-            lambda f: selection.paired_difference(
+            lambda f: comparisons.paired_difference(
                 f, "algorithm", "a", "b", mode="min", at={"a": {"lr": 0.5}}
             ),
             "no row with {'algorithm': 'a', 'lr': 0.5}",
         ),
         (
-            lambda f: selection.paired_difference(
+            lambda f: comparisons.paired_difference(
                 f.assign(seed=f["seed"] + (f["algorithm"] == "b")),
                 "algorithm",
                 "a",
@@ -369,15 +369,18 @@ def small_scores():
             r"seeds \[0, 1\] and \[1, 2\]",
         ),
         (
-            lambda f: selection.paired_differences(f.iloc[:4], mode="min"),
+            lambda f: comparisons.paired_differences(f.iloc[:4], mode="min"),
             r"algorithm = \['a'\]; expected at least two",
         ),
-        (lambda f: selection.speed_up(f, "M"), r"lacks the columns \['M'\]"),
-        (lambda f: selection.speed_up(f, "algorithm"), "expected positive numbers"),
-        (lambda f: selection.speed_up(f.assign(M=[0, 1] * 4), "M"), r"M = \[0, 1\]; expected pos"),
-        (lambda f: selection.speed_up(f, "lr", reference=2.0), "reference is 2.0.*-1.4"),
+        (lambda f: comparisons.speed_up(f, "M"), r"lacks the columns \['M'\]"),
+        (lambda f: comparisons.speed_up(f, "algorithm"), "expected positive numbers"),
         (
-            lambda f: selection.speed_up(f.iloc[:4].assign(seed=[0, 1, 1, 2]), "lr"),
+            lambda f: comparisons.speed_up(f.assign(M=[0, 1] * 4), "M"),
+            r"M = \[0, 1\]; expected pos",
+        ),
+        (lambda f: comparisons.speed_up(f, "lr", reference=2.0), "reference is 2.0.*-1.4"),
+        (
+            lambda f: comparisons.speed_up(f.iloc[:4].assign(seed=[0, 1, 1, 2]), "lr"),
             r"seeds \[0, 1\] and \[1, 2\]",
         ),
     ],
@@ -395,21 +398,21 @@ def test_table_and_markdown():
     rows += [("a|b", 1, NAN, NAN, NAN, 3, 2), ("a|b", 4, 12345.6, NAN, NAN, 1, 0)]
     rows += [("none", 1, math.inf, NAN, NAN, 2, 0), ("none", 4, -0.0416, NAN, NAN, 1, 0)]
     names = ["algorithm", "K", "mean", "low", "high", "num_seeds", "num_failed"]
-    made = selection.table(pd.DataFrame(rows, columns=names), "algorithm", "K")
-    assert selection.markdown(made).splitlines() == [
+    made = tables.table(pd.DataFrame(rows, columns=names), "algorithm", "K")
+    assert tables.markdown(made).splitlines() == [
         "| algorithm | K = 1 | K = 4 | K = 16 |",
         "|---|---|---|---|",
         r"| a\|b | 2/3 failed | 12346 |  |",
         "| fedavg | 0.812 ± 0.032 |  | (3.71 ± 0.21)e-06 |",
         "| none | inf | -0.0416 |  |",
     ]
-    wide = selection.table(pd.DataFrame(rows, columns=names), ["algorithm", "num_seeds"], "K")
+    wide = tables.table(pd.DataFrame(rows, columns=names), ["algorithm", "num_seeds"], "K")
     assert (
-        selection.markdown(wide).splitlines()[0]
+        tables.markdown(wide).splitlines()[0]
         == "| algorithm | num_seeds | K = 1 | K = 4 | K = 16 |"
     )
     tiny = pd.DataFrame([("x", 1, 2e-9, NAN, NAN, 1, 0)], columns=names)
-    assert selection.table(tiny, "algorithm", "K", digits=2).iloc[0, 0] == "2.0e-09"
+    assert tables.table(tiny, "algorithm", "K", digits=2).iloc[0, 0] == "2.0e-09"
 
 
 def two(a, b, name="algorithm"):
@@ -425,7 +428,7 @@ def two(a, b, name="algorithm"):
 )
 def test_paired_difference_is_scipys_paired_test(pairs, level):
     a, b = np.array(pairs).T
-    found = selection.paired_difference(two(a, b), "algorithm", "a", "b", mode="min", level=level)
+    found = comparisons.paired_difference(two(a, b), "algorithm", "a", "b", mode="min", level=level)
     expected = stats.ttest_rel(a, b)
     # A spread of 1e-3 among values of 1e3 leaves a relative error of 1e6 * 2e-16 per rounding.
     np.testing.assert_allclose(found.p_value, expected.pvalue, rtol=1e-7)
@@ -448,15 +451,15 @@ def test_paired_difference_compares_best_or_given_configurations():
         for (name, lr), group in frame.groupby(["algorithm", "lr"])
     }
     shuffled = frame.sample(frac=1, random_state=0)
-    found = selection.paired_difference(shuffled, "algorithm", "a", "b", mode="min")
+    found = comparisons.paired_difference(shuffled, "algorithm", "a", "b", mode="min")
     assert (found.setting_a["lr"], found.setting_b["lr"]) == (1.0, 0.1)
     np.testing.assert_array_equal(found.differences.index, ["10", "3", "5", "8"])
     np.testing.assert_array_equal(found.differences, value["a", 1.0] - value["b", 0.1])
-    held = selection.paired_difference(
+    held = comparisons.paired_difference(
         shuffled, "algorithm", "a", "b", mode="min", at={"b": {"lr": 1.0}}
     )
     np.testing.assert_array_equal(held.differences, value["a", 1.0] - value["b", 1.0])
-    steps = selection.paired_difference(
+    steps = comparisons.paired_difference(
         frame.loc[frame["algorithm"] == "a"], "lr", 0.1, 1.0, mode="max"
     )
     np.testing.assert_array_equal(steps.differences, value["a", 0.1] - value["a", 1.0])
@@ -464,18 +467,18 @@ def test_paired_difference_compares_best_or_given_configurations():
 
 def test_seeds_that_failed_are_reported():
     frame = two([1.0, NAN, 3.0, 5.0, math.inf, 1], [0.0, 1.0, 2.5, NAN, math.inf, math.inf])
-    found = selection.paired_difference(frame, "algorithm", "a", "b", mode="min")
+    found = comparisons.paired_difference(frame, "algorithm", "a", "b", mode="min")
     assert (found.failed, found.num_seeds, found.mean) == ((1, 3, 4, 5), 2, 0.75)
     np.testing.assert_array_equal(found.differences, [1.0, NAN, 0.5, NAN, NAN, NAN])
     np.testing.assert_allclose(found.p_value, stats.ttest_rel([1, 3], [0, 2.5]).pvalue, rtol=1e-9)
-    none = selection.paired_difference(two([NAN], [1.0]), "algorithm", "a", "b", mode="min")
+    none = comparisons.paired_difference(two([NAN], [1.0]), "algorithm", "a", "b", mode="min")
     assert (none.num_seeds, none.failed) == (0, (0,))
     assert np.isnan([none.mean, none.low, none.p_value]).all()
 
 
 def test_paired_difference_at_the_ends():
     def found(a, b):
-        return selection.paired_difference(two(a, b), "algorithm", "a", "b", mode="min")
+        return comparisons.paired_difference(two(a, b), "algorithm", "a", "b", mode="min")
 
     assert found([2.0], [1.0]).mean == 1.0
     assert np.isnan([found([2.0], [1.0]).p_value, found([2.0], [1.0]).low]).all()
@@ -492,7 +495,7 @@ def test_all_pairs_and_holms_adjustment():
     values["a"][2] = NAN
     rows = [(name, s, v) for name, vs in values.items() for s, v in enumerate(vs)]
     frame = pd.DataFrame(rows, columns=["method", "seed", "score"])
-    found = selection.paired_differences(frame, "method", mode="min")
+    found = comparisons.paired_differences(frame, "method", mode="min")
     pairs = list(itertools.combinations("abcd", 2))
     assert list(zip(found["a"], found["b"], strict=True)) == pairs
     assert found["num_failed"].tolist() == [1, 1, 1, 0, 0, 0]
@@ -525,7 +528,7 @@ def as_frame(errors, reference=0.0, sign=1):
 def test_speed_up_is_the_ratio_of_mean_errors(mode, sign, reference):
     errors = speed_up_scores()
     frame = as_frame(errors, reference, sign)
-    found = selection.speed_up(frame, mode=mode, reference=reference, level=0.9)
+    found = comparisons.speed_up(frame, mode=mode, reference=reference, level=0.9)
     np.testing.assert_array_equal(found["num_clients"], [3, 4, 16])
     np.testing.assert_array_equal(found["linear"], [1, 4 / 3, 16 / 3])
     t = stats.t.ppf(0.95, 4)
@@ -552,7 +555,7 @@ def test_the_interval_of_the_speed_up_covers_the_true_one():
     covered, widths = 0, []
     for seed in range(200):
         errors = speed_up_scores(seed, sizes=(4, 16))
-        row = selection.speed_up(as_frame(errors), level=0.9).iloc[1]
+        row = comparisons.speed_up(as_frame(errors), level=0.9).iloc[1]
         covered += row["speed_up_low"] < 4.0 < row["speed_up_high"]
         widths.append(math.log(row["speed_up_high"] / row["speed_up_low"]))
     assert 200 - 20 - 13 <= covered <= 200 - 20 + 13
@@ -567,7 +570,7 @@ def test_curves_have_their_own_base_and_their_own_best():
         for m, lr, seed in itertools.product(sizes, (0.1, 1.0), (0, 1)):
             rows.append((steps, m, lr, seed, (1 if lr == (0.1 if m < 8 else 1.0) else 7) / m))
     frame = pd.DataFrame(rows, columns=["local_steps", "cohort_size", "lr", "seed", "score"])
-    found = selection.speed_up(
+    found = comparisons.speed_up(
         frame.sample(frac=1, random_state=3), "cohort_size", per="local_steps"
     )
     assert found["local_steps"].tolist() == [1, 1, 8, 8, 8]
@@ -578,13 +581,13 @@ def test_curves_have_their_own_base_and_their_own_best():
 
 def test_a_speed_up_without_an_error_is_undefined():
     frame = as_frame({2: [1.0, NAN], 4: [0.5, 0.5]})
-    found = selection.speed_up(frame)
+    found = comparisons.speed_up(frame)
     assert found["num_failed"].tolist() == [1, 0]
     assert np.isnan(found["speed_up"]).all()
     # Rounds to a target that two clients do not reach.
-    found = selection.speed_up(as_frame({2: [9.0, math.inf], 4: [6.0, 8.0], 8: [3.0, 4.0]}))
+    found = comparisons.speed_up(as_frame({2: [9.0, math.inf], 4: [6.0, 8.0], 8: [3.0, 4.0]}))
     assert found["error"].tolist() == [math.inf, 7.0, 3.5]
     assert np.isnan(found["speed_up"]).all()
-    one = selection.speed_up(as_frame({2: [9.0], 4: [6.0]}))
+    one = comparisons.speed_up(as_frame({2: [9.0], 4: [6.0]}))
     assert one["speed_up"].tolist() == [1.0, 1.5]
     assert np.isnan(one["speed_up_low"]).all()

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from scipy import stats
 from test_plotting import band_of, render
 
-from fedjax_sim import plotting, selection, sweep_plots
+from fedjax_sim import comparisons, plotting, sweep_plots
 
 NAN = math.nan
 LRS, STEPS = (0.01, 0.1, 1.0), (1, 4, 16, 64)
@@ -258,7 +258,7 @@ def speed_ups(**kwargs):
         for s in range(4)
     ]
     frame = pd.DataFrame(rows, columns=["algorithm", "local_steps", "num_clients", "seed", "score"])
-    return selection.speed_up(frame, **kwargs)
+    return comparisons.speed_up(frame, **kwargs)
 
 
 def lines_of(axes, label):
@@ -302,7 +302,7 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
 def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
     rows = [("a", m, s, (1 + s) / m) for m in (2, 4, 8) for s in (0, 1)]
     rows += [("b", m, s, NAN if m == 8 else (2 + s) / m) for m in (4, 8, 16) for s in (0, 1)]
-    frame = selection.speed_up(
+    frame = comparisons.speed_up(
         pd.DataFrame(rows, columns=["algorithm", "cohort_size", "seed", "score"]),
         "cohort_size",
         per="algorithm",
@@ -320,7 +320,7 @@ def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
 def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
     spread = (1 - lowest) / stats.t.ppf(0.975, 1)  # 1 +- spread have the interval from `lowest`
     rows = [(m, s, v / m) for m in (2, 8) for s, v in enumerate((1 - spread, 1 + spread))]
-    frame = selection.speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
+    frame = comparisons.speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
     np.testing.assert_allclose(frame["error_low"], [lowest / 2, lowest / 8], rtol=1e-5)
     left, _ = (figure := sweep_plots.speed_up_figure(frame)).axes
     assert left.get_ylim()[0] > 0.125 / 10
