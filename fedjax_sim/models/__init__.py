@@ -3,12 +3,13 @@
 from fedjax_sim.models.base import Model, from_linen, from_nnx
 from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_report, lenet5
 from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
-from fedjax_sim.models.lowering import auto, canonical, im2col, lowered
+from fedjax_sim.models.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.pooling import max_pool
 
 __all__ = [
     "Model",
     "auto",
+    "blocked",
     "canonical",
     "cnn",
     "digits_cnn",

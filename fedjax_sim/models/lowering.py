@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from fedjax_sim.models.trilinear import Geometry, Setting, convolve
+from fedjax_sim.models.geometry import Form, Geometry, Setting
+from fedjax_sim.models.trilinear import convolve
 
 
 class Convolution(Protocol):
@@ -40,33 +41,38 @@ class Convolution(Protocol):
     ) -> Array: ...
 
 
-def lowered(use_gemm: Callable[[Setting], bool]) -> Convolution:
-    """A convolution whose form is chosen by ``use_gemm``, operation by operation.
+def lowered(choose: Callable[[Setting], Form]) -> Convolution:
+    """A convolution whose form is chosen by ``choose``, operation by operation.
 
     ``out[b, i, j, o] = sum_{k, l, c} lhs[b, s i + d k - p, s' j + d' l - p', c] rhs[k, l, c, o]``
 
     with strides s, s', kernel dilations d, d', leading paddings p, p' of height and width.
 
-    Where the kernels are shared, ``use_gemm`` is asked once for each of the three operations
-    (the convolution, its gradient in ``lhs``, its gradient in ``rhs``) when it is compiled: True
-    means patches times a matrix, False an ordinary convolution NHWC x HWIO -> NHWC.  Where ``vmap``
-    batches the kernels, the operation is always a batched matrix product.  Patches are recomputed
-    for the gradient in ``rhs``, not kept.
+    ``choose`` is asked once for each of the three operations (the convolution, its gradient in
+    ``lhs``, its gradient in ``rhs``) when it is compiled or batched, and answers
+
+    * ``"gemm"``: patches times a matrix.  Patches are recomputed for the gradient in ``rhs``, not
+      kept;
+    * ``"blocks"``: the same with 2 x 2 output pixels as one of four times as many channels, where
+      strides and dilations are 1, else ``"gemm"``.  Patches take (kh + 1) (kw + 1) / (4 kh kw) of
+      the memory for (kh + 1) (kw + 1) / (kh kw) of the arithmetic;
+    * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC; ``"gemm"`` where ``vmap`` batches the
+      kernels, which would make it a grouped one.
 
     Args:
-        use_gemm: function of a :class:`~fedjax_sim.models.trilinear.Setting` (operation, platform,
-            size of one patch, bytes of all patches).  Use a named function, not a fresh lambda
-            per call, so that compiled programs are found again.
+        choose: function of a :class:`~fedjax_sim.models.geometry.Setting` (operation, platform,
+            size of one patch, bytes of all patches, columns of the product).  Use a named
+            function, not a fresh lambda per call, so that compiled programs are found again.
 
     Returns:
         A function with the arguments of ``jax.lax.conv_general_dilated``.  Supported: ``lhs``
         ``[B, H, W, C]``, ``rhs`` ``[kh, kw, C, O]`` of the same floating dtype, layouts
         ``("NHWC", "HWIO", "NHWC")``, any strides, any padding, kernel dilation.  It raises
         ValueError for other layouts or ranks, ``lhs_dilation``, groups, ``preferred_element_type``
-        and ``out_sharding``.
+        and ``out_sharding``, and for other answers of ``choose``.
 
     Example:
-        >>> conv = lowered(lambda setting: setting.patch_size <= 100)
+        >>> conv = lowered(lambda setting: "gemm" if setting.patch_size <= 100 else "conv")
         >>> x, w = jnp.ones((2, 8, 8, 3)), jnp.ones((5, 5, 3, 4))
         >>> conv(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")).shape
         (2, 4, 4, 4)
@@ -102,9 +108,7 @@ def lowered(use_gemm: Callable[[Setting], bool]) -> Convolution:
         strides = _positive_pair("window_strides", window_strides)
         dilation = _positive_pair("rhs_dilation", (1, 1) if rhs_dilation is None else rhs_dilation)
         pads = _pads(padding, lhs.shape[1:3], kernel_size, strides, dilation)
-        geometry = Geometry(
-            lhs.shape[1:3], kernel_size, strides, pads, dilation, precision, use_gemm
-        )
+        geometry = Geometry(lhs.shape[1:3], kernel_size, strides, pads, dilation, precision, choose)
         if min(geometry.output_size) < 1:
             raise ValueError(
                 f"lhs has spatial size {lhs.shape[1:3]}; expected at least the extent of rhs of "
@@ -157,14 +161,19 @@ def _pads(padding, input_size, kernel_size, strides, dilation):
     return pads
 
 
-def _always(setting: Setting) -> bool:
+def _gemm(setting: Setting) -> Form:
     del setting
-    return True
+    return "gemm"
 
 
-def _never(setting: Setting) -> bool:
+def _blocks(setting: Setting) -> Form:
     del setting
-    return False
+    return "blocks"
+
+
+def _conv(setting: Setting) -> Form:
+    del setting
+    return "conv"
 
 
 # On two x86 cores, milliseconds per client step inside a scan over clients: patches of 75 and 150
@@ -174,20 +183,31 @@ _MAX_PATCH = 400
 # Keeps evaluation batches (1,000 images: 660 MB of patches in the FEMNIST model's second layer)
 # from needing more memory than training.
 _MAX_PATCH_BYTES = 2**26
+# Blocks against pixels by GEMM, one layer with its gradients, ratio of CPU times: 0.37 (5 x 5, 3 to
+# 6 channels), 0.51 (5 x 5, 6 to 16), 0.62 (3 x 3, 3 to 16), 0.48 (5 x 5, 16 to 32), 0.90 (3 x 3, 16
+# to 32); with wide outputs 0.94 (5 x 5, 3 to 64), 1.25 (3 x 3, 32 to 64). Blocks save patches and
+# cost a rearrangement of the outputs: 1.66 for 5 x 5, 1 to 32.
+_MAX_OUTPUTS = 32
 
 
-def _narrow(setting: Setting) -> bool:
+def _auto(setting: Setting) -> Form:
     if setting.platform != "cpu":
-        return False
-    return setting.patch_size <= _MAX_PATCH and setting.patch_bytes <= _MAX_PATCH_BYTES
+        return "conv"
+    if setting.patch_size > _MAX_PATCH or setting.patch_bytes > _MAX_PATCH_BYTES:
+        return "conv"
+    return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
 
 
-im2col: Convolution = lowered(_always)
+im2col: Convolution = lowered(_gemm)
 """Always patches times a matrix; kh kw times the input's memory while an operation runs."""
 
-canonical: Convolution = lowered(_never)
+blocked: Convolution = lowered(_blocks)
+"""Patches of 2 x 2 output pixels times a matrix; :data:`im2col` for strides and dilations."""
+
+canonical: Convolution = lowered(_conv)
 """Ordinary convolutions where kernels are shared, gradients included; GEMMs where batched."""
 
-auto: Convolution = lowered(_narrow)
-"""The default.  CPU: GEMM while kh kw C <= 400 and the patches take at most 64 MiB, else an
-ordinary convolution.  Accelerators: ordinary convolutions.  Batched kernels: batched GEMMs."""
+auto: Convolution = lowered(_auto)
+"""The default.  CPU: a GEMM while kh kw C <= 400 and the patches take at most 64 MiB, in blocks
+while O <= min(32, kh kw C), else an ordinary convolution.  Accelerators: ordinary convolutions.
+Batched kernels: batched GEMMs, by the same rule for blocks."""

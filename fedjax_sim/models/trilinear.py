@@ -6,9 +6,10 @@ The form  T(x, w, z) = <conv(x, w), z>  is linear in each argument, and its thre
 
 are bilinear maps of which each is the transpose of the others.  Told so, JAX derives every
 derivative (forward, reverse, any mixture and order) in terms of these three, and each of them is
-computed in one of two ways:
+computed in one of three ways:
 
-* ``gemm``: patches times a matrix, batched GEMMs under ``vmap`` over kernels;
+* ``gemm``: patches times a matrix, batched GEMMs under ``vmap`` over kernels (``patches.py``);
+* ``blocks``: the same with blocks of output pixels for pixels (``blocks.py``);
 * ``conv``: an ordinary convolution NHWC x HWIO -> NHWC.  Left to itself, JAX writes the two
   gradients in other layouts, which XLA runs as scalar loops on CPU inside ``scan`` or ``while``.
 
@@ -19,115 +20,22 @@ Layouts: x ``[B, H, W, C]``, w ``[kh, kw, C, O]``, z ``[B, Ho, Wo, O]``.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-Operation: TypeAlias = Literal["conv", "input_grad", "kernel_grad"]
-Pair: TypeAlias = tuple[int, int]
-
-
-class Setting(NamedTuple):
-    """What the compiler sees of one operation with unbatched kernels."""
-
-    operation: Operation
-    platform: str  # "cpu", or "accelerator"
-    patch_size: int  # kh * kw * C, the inner dimension of the matrix product
-    patch_bytes: int  # size of all patches of the batch
-
-
-class Geometry(NamedTuple):
-    """Static parameters that the three primitives share."""
-
-    input_size: Pair
-    kernel_size: Pair
-    strides: Pair
-    padding: tuple[Pair, Pair]
-    dilation: Pair  # of the kernel
-    precision: Any
-    use_gemm: Callable[[Setting], bool]  # asked once per operation when it is lowered
-
-    @property
-    def output_size(self) -> Pair:
-        height, width = (
-            (n + sum(pad) - d * (k - 1) - 1) // s + 1
-            for n, k, s, pad, d in zip(*self[:5], strict=True)
-        )
-        return height, width
-
-
-def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
-    """The spatial axes along which patches are gathered, in order.
-
-    Few channels: one axis after the other, width first. That is kh + kw slices instead of
-    kh * kw, and the second concatenation, which writes most, copies runs of kw * C numbers. Many
-    channels: both at once, without an array in between.
-    """
-    return ((1,), (0,)) if channels < 16 else ((0, 1),)
-
-
-def _patches(x: Array, geometry: Geometry) -> Array:
-    """[B, H, W, C] -> [B, Ho, Wo, kh * kw * C], in the order of the rows of a reshaped kernel."""
-    if any(any(pair) for pair in geometry.padding):
-        config = [(0, 0, 0), *((low, high, 0) for low, high in geometry.padding), (0, 0, 0)]
-        x = lax.pad(x, _zero(x), config)
-    for axes in _stages(x.shape[3]):
-        slices = []
-        for offset in np.ndindex(*(geometry.kernel_size[axis] for axis in axes)):
-            start, stop, strides = [0] * 4, list(x.shape), [1] * 4
-            for axis, k in zip(axes, offset, strict=True):
-                strides[axis + 1] = geometry.strides[axis]
-                start[axis + 1] = k * geometry.dilation[axis]
-                span = (geometry.output_size[axis] - 1) * geometry.strides[axis] + 1
-                stop[axis + 1] = start[axis + 1] + span
-            slices.append(lax.slice(x, start, stop, strides))
-        # Fused, one concatenation would be recomputed by every slice of the next.
-        x = lax.optimization_barrier(lax.concatenate(slices, 3))
-    return x
-
-
-def _add_patches(columns: Array, geometry: Geometry) -> Array:
-    """The transpose of :func:`_patches`: [B, Ho, Wo, kh * kw * C] -> [B, H, W, C]."""
-    channels = columns.shape[3] // (geometry.kernel_size[0] * geometry.kernel_size[1])
-    for axes in reversed(_stages(channels)):
-        offsets = list(np.ndindex(*(geometry.kernel_size[axis] for axis in axes)))
-        width = columns.shape[3] // len(offsets)
-        total = None
-        for number, offset in enumerate(offsets):
-            config = [(0, 0, 0)] * 4
-            for axis, k in zip(axes, offset, strict=True):
-                stride = geometry.strides[axis]
-                low = k * geometry.dilation[axis] - geometry.padding[axis][0]
-                span = (geometry.output_size[axis] - 1) * stride + 1
-                # Negative amounts crop what came from the padding.
-                config[axis + 1] = (low, geometry.input_size[axis] - low - span, stride - 1)
-            part = lax.slice_in_dim(columns, number * width, (number + 1) * width, axis=3)
-            part = lax.pad(part, _zero(part), config)
-            total = part if total is None else total + part
-        # Fused into what follows, the sum would be recomputed by each of its uses.
-        columns = lax.optimization_barrier(total)
-    return columns
-
-
-def _conv_gemm(x: Array, w: Array, g: Geometry) -> Array:
-    return jnp.matmul(_patches(x, g), w.reshape(-1, w.shape[-1]), precision=g.precision)
-
-
-def _input_grad_gemm(z: Array, w: Array, g: Geometry) -> Array:
-    columns = jnp.matmul(z, w.reshape(-1, w.shape[-1]).T, precision=g.precision)
-    return _add_patches(columns, g)
-
-
-def _kernel_grad_gemm(x: Array, z: Array, g: Geometry) -> Array:
-    rows = _patches(x, g)
-    rows = rows.reshape(-1, rows.shape[-1])
-    product = jnp.matmul(rows.T, z.reshape(-1, z.shape[-1]), precision=g.precision)
-    return product.reshape(*g.kernel_size, x.shape[-1], z.shape[-1])
+from fedjax_sim.models.blocks import (
+    blockable,
+    conv_blocks,
+    input_grad_blocks,
+    kernel_grad_blocks,
+)
+from fedjax_sim.models.geometry import Form, Geometry, Operation, Setting
+from fedjax_sim.models.patches import conv_gemm, input_grad_gemm, kernel_grad_gemm
 
 
 def _plain_conv(x, w, strides, padding, dilation, precision) -> Array:
@@ -170,15 +78,22 @@ def _kernel_grad_conv(x: Array, z: Array, g: Geometry) -> Array:
     return kernel.transpose(1, 2, 0, 3)
 
 
-_GEMM = {
-    "conv": _conv_gemm,
-    "input_grad": _input_grad_gemm,
-    "kernel_grad": _kernel_grad_gemm,
-}
-_CONV = {
-    "conv": _conv_conv,
-    "input_grad": _input_grad_conv,
-    "kernel_grad": _kernel_grad_conv,
+_FORMS: dict[Form, dict[Operation, Callable[[Array, Array, Geometry], Array]]] = {
+    "gemm": {
+        "conv": conv_gemm,
+        "input_grad": input_grad_gemm,
+        "kernel_grad": kernel_grad_gemm,
+    },
+    "conv": {
+        "conv": _conv_conv,
+        "input_grad": _input_grad_conv,
+        "kernel_grad": _kernel_grad_conv,
+    },
+    "blocks": {
+        "conv": conv_blocks,
+        "input_grad": input_grad_blocks,
+        "kernel_grad": kernel_grad_blocks,
+    },
 }
 
 
@@ -189,15 +104,24 @@ def _zero(x: Array) -> Array:
 def _compute(
     a: Array, b: Array, *, operation: Operation, geometry: Geometry, platform: str | None = None
 ) -> Array:
+    form = _form(a.shape, b.shape, a.dtype.itemsize, operation, geometry, platform)
+    return _FORMS[form][operation](a, b, geometry)
+
+
+def _form(a, b, itemsize: int, operation: Operation, geometry: Geometry, platform=None) -> Form:
+    """The form of an operation on arrays of shapes ``a`` and ``b``."""
     if platform is None:
         platform = "cpu" if jax.default_backend() == "cpu" else "accelerator"
     # Channels of x: the kernel's rows, except where x itself is the first argument.
-    channels = b.shape[2] if operation == "input_grad" else a.shape[3]
+    channels = b[2] if operation == "input_grad" else a[3]
     patch_size = geometry.kernel_size[0] * geometry.kernel_size[1] * channels
-    rows = a.shape[0] * geometry.output_size[0] * geometry.output_size[1]
-    setting = Setting(operation, platform, patch_size, rows * patch_size * a.dtype.itemsize)
-    form = _GEMM if geometry.use_gemm(setting) else _CONV
-    return form[operation](a, b, geometry)
+    rows = a[0] * geometry.output_size[0] * geometry.output_size[1]
+    form = geometry.choose(
+        Setting(operation, platform, patch_size, rows * patch_size * itemsize, outputs=b[3])
+    )
+    if form not in _FORMS:
+        raise ValueError(f"choose returned {form!r}; expected one of {sorted(_FORMS)}")
+    return "gemm" if form == "blocks" and not blockable(geometry) else form
 
 
 def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry):
@@ -207,8 +131,14 @@ def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry):
         a = jnp.moveaxis(a, a_dim, 0)
         out = primitive.bind(a.reshape(-1, *a.shape[2:]), b, geometry=geometry)
         return out.reshape(*a.shape[:2], *out.shape[1:]), 0
-    form = functools.partial(_GEMM[operation], g=geometry)
-    return jax.vmap(form, in_axes=(a_dim, b_dim))(a, b), 0
+    one_a, one_b = (
+        x.shape if dim is None else x.shape[:dim] + x.shape[dim + 1 :]
+        for x, dim in zip(args, dims, strict=True)
+    )
+    form = _form(one_a, one_b, a.dtype.itemsize, operation, geometry)
+    compute = _FORMS["gemm" if form == "conv" else form][operation]
+    # Where the images are not batched, their patches are gathered once.
+    return jax.vmap(lambda a, b: compute(a, b, geometry), in_axes=(a_dim, b_dim))(a, b), 0
 
 
 def _define(operation: Operation, shape: Callable[[Any, Any, Geometry], tuple]) -> Primitive:

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jax.test_util import check_grads
 
-from fedjax_sim.models.lowering import auto, canonical, im2col, lowered
+from fedjax_sim.models.lowering import auto, blocked, canonical, im2col, lowered
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 # Sums of at most 3 * 3 * 3 to 8 * 8 * 4 products of standard normals, in another order: a few ulps
@@ -32,7 +32,8 @@ GEOMETRIES = [  # input size, kernel size, strides, padding, dilation
     ((6, 6), (3, 3), (1, 1), ((-1, 0), (0, -2)), (1, 1)),  # negative padding crops
     ((4, 4), (3, 3), (1, 1), ((4, 3), (0, 5)), (1, 1)),  # more padding than kernel
 ]
-VARIANTS = {"im2col": im2col, "canonical": canonical, "auto": auto}
+FORMS = {"im2col": im2col, "blocked": blocked, "canonical": canonical}
+VARIANTS = FORMS | {"auto": auto}
 
 
 def arrays(input_size, kernel_size, dtype, lead=(), channels=(3, 4)):
@@ -65,7 +66,7 @@ def value_and_gradients(conv, x, w):
     return conv(x, w), jax.grad(loss(conv), argnums=(0, 1))(x, w)
 
 
-@pytest.mark.parametrize("variant", ["im2col", "canonical"])
+@pytest.mark.parametrize("variant", FORMS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_value_and_gradients_single_precision(variant, geometry):
     input_size, kernel_size, *rest = geometry
@@ -75,13 +76,16 @@ def test_value_and_gradients_single_precision(variant, geometry):
 
 
 @pytest.mark.usefixtures("x64")
-@settings(max_examples=12)
+@settings(max_examples=16)
 @given(data=st.data())
 def test_value_and_gradients_any_geometry(data):
     def pair(low, high):
         return data.draw(st.tuples(st.integers(low, high), st.integers(low, high)))
 
-    kernel_size, strides, dilation = pair(1, 3), pair(1, 3), pair(1, 2)
+    # Half of the geometries are those that blocks cover.
+    plain = data.draw(st.booleans())
+    strides, dilation = ((1, 1), (1, 1)) if plain else (pair(1, 3), pair(1, 2))
+    kernel_size = pair(1, 4 if plain else 3)
     padding = (pair(0, 3), pair(0, 3))
     input_size = tuple(
         data.draw(st.integers(max(1, d * (k - 1) + 1 - sum(p)), 8))
@@ -89,12 +93,12 @@ def test_value_and_gradients_any_geometry(data):
     )
     x, w = arrays(input_size, kernel_size, "float64", channels=(2, 1))
     expected = value_and_gradients(bind(lax.conv_general_dilated, strides, padding, dilation), x, w)
-    for conv in (im2col, canonical):
+    for conv in FORMS.values():
         assert_close(value_and_gradients(bind(conv, strides, padding, dilation), x, w), expected)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("variant", ["im2col", "canonical"])
+@pytest.mark.parametrize("variant", FORMS)
 @pytest.mark.parametrize("geometry", GEOMETRIES[4:6])
 def test_derivatives_of_all_modes(variant, geometry):
     input_size, kernel_size, *rest = geometry
@@ -199,7 +203,7 @@ def test_shard_map(varying):
         )
         return jax.jit(mapped)(x, w)
 
-    for conv in (im2col, canonical):
+    for conv in FORMS.values():
         assert_close(run(conv), run(lax.conv_general_dilated))
 
 
@@ -263,27 +267,78 @@ def test_choice_by_operation():
 
     def rule(setting):
         asked.append(setting)
-        return setting.operation == "kernel_grad"
+        return "gemm" if setting.operation == "kernel_grad" else "conv"
 
     x, w = arrays((8, 8), (3, 3), "float32")
     gradient = jax.grad(loss(bind(lowered(rule))), argnums=(0, 1))
     text = jax.jit(gradient).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
-    # 3 * 3 * 3 numbers a patch, 2 images of 6 x 6 patches, 4 bytes a number.
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4)}
+    # 3 * 3 * 3 numbers a patch, 2 images of 6 x 6 patches, 4 bytes a number, 4 output channels.
+    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4)}
     assert text.count("stablehlo.convolution") == 2
     assert text.count("stablehlo.dot_general") == 1
 
 
-def test_auto_takes_gemm_for_narrow_layers_only():
-    def convolutions(channels, batch):
-        x = jax.ShapeDtypeStruct((batch, 16, 16, channels), jnp.float32)
-        w = jax.ShapeDtypeStruct((3, 3, channels, 8), jnp.float32)
-        return jax.jit(bind(auto)).lower(x, w).as_text().count("stablehlo.convolution")
+@pytest.mark.parametrize("in_axes", [(0, 0), (None, 0)])
+def test_choice_of_batched_kernels(in_axes):
+    asked = []
 
-    assert convolutions(channels=32, batch=10) == 0
-    assert convolutions(channels=64, batch=10) == 1  # patches of 576 numbers
-    assert convolutions(channels=32, batch=1000) == 1  # 226 MB of patches
+    def rule(setting):
+        asked.append(setting)
+        return "conv"
+
+    x, w = arrays((8, 8), (3, 3), "float32", lead=(5,))
+    x = x if in_axes[0] == 0 else x[0]
+    gradient = jax.grad(loss(bind(lowered(rule))), argnums=(0, 1))
+    text = jax.jit(jax.vmap(gradient, in_axes)).lower(x, w).as_text()
+    assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
+    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4)}  # of one
+    assert "stablehlo.convolution" not in text  # it would be a grouped one
+
+
+def test_unknown_choice_is_refused():
+    x, w = arrays((8, 8), (3, 3), "float32")
+    with pytest.raises(ValueError, match=r"choose returned True; expected one of .*'blocks'"):
+        bind(lowered(lambda setting: True))(x, w)  # pyright: ignore[reportArgumentType]
+
+
+def auto_form(channels, outputs, batch=10, kernel=3, batched=()):
+    """The form that ``auto`` takes on CPU, by the inner dimension of its matrix product."""
+    x = jax.ShapeDtypeStruct((batch, 16, 16, channels), jnp.float32)
+    w = jax.ShapeDtypeStruct((*batched, kernel, kernel, channels, outputs), jnp.float32)
+    conv = jax.vmap(bind(auto), (None, 0)) if batched else bind(auto)
+    text = jax.jit(conv).lower(x, w).as_text()
+    if "stablehlo.convolution" in text:
+        return "conv"
+    (inner,) = re.findall(r"dot_general.*?\(tensor<\d+x\d+x\d+x(\d+)xf32>", text)
+    return {kernel**2 * channels: "gemm", (kernel + 1) ** 2 * channels: "blocks"}[int(inner)]
+
+
+def test_auto_by_layer():
+    assert auto_form(3, 6, kernel=5) == "blocks"
+    assert auto_form(1, 32, kernel=5) == "gemm"  # more outputs than the 25 numbers of a patch
+    assert auto_form(32, 64) == "gemm"
+    assert auto_form(64, 8) == "conv"  # patches of 576 numbers
+    assert auto_form(32, 8, batch=1000) == "conv"  # 226 MB of patches
+    assert auto_form(3, 6, kernel=5, batched=(7,)) == "blocks"
+    assert auto_form(64, 8, batched=(7,)) == "gemm"
+
+
+@pytest.mark.parametrize("variant", FORMS)
+def test_patches_of_shared_images_are_gathered_once(variant):
+    """Kernels of many configurations on the same images, as in sweeps."""
+    x, w = arrays((8, 8), (3, 3), "float32", lead=(7,))
+    patches = (2, 3, 3, 48) if variant == "blocked" else (2, 6, 6, 27)
+
+    def gathered(images, in_axes):
+        gradient = jax.vmap(jax.grad(loss(bind(VARIANTS[variant])), argnums=1), in_axes)
+        text = jax.jit(gradient).lower(images, w).as_text()
+        shapes = re.findall(r"stablehlo.concatenate.*-> tensor<([\dx]+)xf32>", text)
+        shapes = {tuple(map(int, shape.split("x"))) for shape in shapes}
+        return {shape for shape in shapes if shape[-1] == patches[-1]}
+
+    assert gathered(x[0], (None, 0)) == {patches}
+    assert gathered(x, (0, 0)) == {(7, *patches)}
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
