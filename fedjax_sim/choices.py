@@ -21,6 +21,7 @@ from fedjax_sim.data.federated import FederatedData, from_assignment
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.engine import Weighting, by_examples, uniform_weights
 from fedjax_sim.models import Model
+from fedjax_sim.models.lowering import Convolution
 from fedjax_sim.typing import FedAlgorithm, Task, Timeline
 
 Hyper = Mapping[str, Any]
@@ -54,14 +55,19 @@ ALGORITHMS: dict[str, Choice] = {
     "fedsgd": Choice(algorithms.fedsgd, {"lr": 0.5}, "McMahan et al., 2017"),
 }
 
-# Name -> shape of the examples it takes (None: any) and its builder from (shape, classes).
-MODELS: dict[str, tuple[tuple[int, ...] | None, Callable[[tuple[int, ...], int], Model]]] = {
-    "digits_cnn": ((8, 8, 1), lambda _, classes: models.digits_cnn(classes)),
-    "femnist_cnn": ((28, 28, 1), lambda _, classes: models.femnist_cnn(classes)),
-    "lenet5": ((32, 32, 3), lambda _, classes: models.lenet5(classes)),
-    "mlp": (None, lambda shape, classes: models.mlp(shape, (200, 200), classes)),
-    "mlp_small": (None, lambda shape, classes: models.mlp(shape, (64,), classes)),
-    "softmax_regression": (None, models.softmax_regression),
+# Name -> shape of the examples it takes (None: any) and its builder from (shape, classes, conv).
+MODELS: dict[
+    str, tuple[tuple[int, ...] | None, Callable[[tuple[int, ...], int, Convolution], Model]]
+] = {
+    "digits_cnn": ((8, 8, 1), lambda _, classes, conv: models.digits_cnn(classes, conv)),
+    "femnist_cnn": ((28, 28, 1), lambda _, classes, conv: models.femnist_cnn(classes, conv)),
+    "lenet5": ((32, 32, 3), lambda _, classes, conv: models.lenet5(classes, conv=conv)),
+    "mlp": (None, lambda shape, classes, _: models.mlp(shape, (200, 200), classes)),
+    "mlp_small": (None, lambda shape, classes, _: models.mlp(shape, (64,), classes)),
+    "softmax_regression": (
+        None,
+        lambda shape, classes, _: models.softmax_regression(shape, classes),
+    ),
 }
 _AUTO = {(8, 8, 1): "mlp_small", (28, 28, 1): "femnist_cnn", (32, 32, 3): "lenet5"}
 
@@ -165,7 +171,9 @@ def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:
     return ALGORITHMS[name].factory(**hyper)
 
 
-def model(config: CompareConfig, dataset: Dataset) -> tuple[str, Model]:
+def model(
+    config: CompareConfig, dataset: Dataset, conv: Convolution = models.auto
+) -> tuple[str, Model]:
     """The model's name and the model; "auto" chooses by the examples' shape.
 
     Raises:
@@ -179,7 +187,7 @@ def model(config: CompareConfig, dataset: Dataset) -> tuple[str, Model]:
             f"model is {name!r}, which takes examples of shape {list(taken)}; expected one for "
             f"{list(shape)}, the shape of {dataset.name}"
         )
-    return name, build(shape, dataset.num_classes)
+    return name, build(shape, dataset.num_classes, conv)
 
 
 def clients(config: CompareConfig, dataset: Dataset) -> FederatedData:

@@ -1,8 +1,9 @@
 """The command ``fedjax-sim``.
 
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
-grids of their hyper-parameters, ``fedjax-sim list`` says what the options can name.  Exit codes: 0
-done, 1 a run that cannot go on, 2 bad options, 130 interrupted.
+grids of their hyper-parameters, ``fedjax-sim tune`` measures how they are best executed,
+``fedjax-sim list`` says what the options can name.  Exit codes: 0 done, 1 a run that cannot go on,
+2 bad options, 130 interrupted.
 """
 
 import importlib.metadata
@@ -16,7 +17,8 @@ from collections.abc import Sequence
 USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algorithms
        fedjax-sim sweep [PRESET | CONFIG.json] [options]  a grid of hyper-parameters and settings
-       fedjax-sim run --help, fedjax-sim sweep --help     all options and their defaults
+       fedjax-sim tune [PRESET | CONFIG.json] [options]   measure how a run is best executed here
+       fedjax-sim run | sweep | tune --help               all options and their defaults
        fedjax-sim list                                    algorithms, data sets, models, partitions
        fedjax-sim --version
 """
@@ -49,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(rest)
         if command == "sweep":
             return _sweep(rest)
+        if command == "tune":
+            return _tune(rest)
         if command == "list" and not rest:
             return _list()
     except KeyboardInterrupt:  # while importing or loading: no algorithm had begun
@@ -65,6 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"fedjax-sim: error: unknown command {shlex.join([command, *rest])!r}", file=sys.stderr)
     print(USAGE, end="", file=sys.stderr)
     return 2
+
+
+TUNE_DESCRIPTION = """\
+Measures how a round is best executed on this machine for the run that PRESET (one of
+{presets}), CONFIG.json and options describe: how many together, on how many host devices, and
+how convolutions are computed. Keeps the fastest in {cache}, where fedjax-sim run finds it (with
+--execution auto) for the same model, batch size, cohort size and number of seeds."""
 
 
 def _run(arguments: list[str]) -> int:
@@ -94,6 +105,39 @@ def _sweep(arguments: list[str]) -> int:
         return _refuse(error)
     config = _options(SweepConfig, "sweep", chosen, SWEEP_DESCRIPTION, arguments, defaults)
     return _run_sweep(config, ["fedjax-sim", "sweep", chosen, *arguments])
+
+
+def _tune(arguments: list[str]) -> int:
+    from fedjax_sim.config import CompareConfig, read
+
+    known = presets()
+    chosen, arguments = _chosen(arguments)
+    try:
+        defaults = known[chosen] if chosen in known else read(_config_file(chosen))
+    except ValueError as error:
+        return _refuse(error)
+    config = _options(CompareConfig, "tune", chosen, TUNE_DESCRIPTION, arguments, defaults)
+    from rich.console import Console
+
+    from fedjax_sim.console import tuning_table
+    from fedjax_sim.tune_command import run_tune
+
+    _start_jax()
+    console = Console()
+    try:
+        for name, found in run_tune(config, _tuning_file(), console.status):
+            console.print(tuning_table(name, found))
+    except ImportError as error:
+        print(f"fedjax-sim: error: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        return _refuse(error)
+    print(f"kept in {_tuning_file()}")
+    return 0
+
+
+def _tuning_file() -> pathlib.Path:
+    return _cache_dir() / "tuned.json"
 
 
 def _chosen(arguments: list[str]) -> tuple[str, list[str]]:
@@ -178,7 +222,7 @@ def _compare(config, command: list[str]) -> int:
     console = Console()
     try:
         with progress_bars(config, console) as on_progress:
-            result = compare(config, on_progress)
+            result = compare(config, on_progress, _tuning_file())
     except (DivergenceError, ImportError) as error:
         print(f"fedjax-sim: error: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """Several algorithms on one federated problem, all seeds of each in one compiled program."""
 
 import json
+import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,15 +12,17 @@ import pandas as pd
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import choices, datasets, plotting, report
+from fedjax_sim import choices, datasets, plotting, report, tuning
+from fedjax_sim.cohort import Cohort
 from fedjax_sim.config import FREE_FIELDS, CompareConfig, check, to_json
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import label_counts, summarize
 from fedjax_sim.data.task import empirical_task
 from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.objectives import classification_metrics, cross_entropy
 from fedjax_sim.simulation import Progress, simulate
-from fedjax_sim.typing import Params, Task, Timeline
+from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
 
 OnProgress = Callable[[str, Progress | None], None]  # (algorithm, None when it starts)
 
@@ -46,7 +49,11 @@ class ComparisonResult(NamedTuple):
     interrupted: bool
 
 
-def compare(config: CompareConfig, on_progress: OnProgress | None = None) -> ComparisonResult:
+def compare(
+    config: CompareConfig,
+    on_progress: OnProgress | None = None,
+    tuning_file: pathlib.Path | None = None,
+) -> ComparisonResult:
     """Runs every algorithm of the configuration and writes what it found to ``config.output``.
 
     ``history.csv`` (algorithm, seed, round, metric, value), ``summary.json``, ``config.json``
@@ -59,6 +66,8 @@ def compare(config: CompareConfig, on_progress: OnProgress | None = None) -> Com
         config: the comparison.
         on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
             its :class:`~fedjax_sim.simulation.Progress` after every segment.
+        tuning_file: choices that :func:`fedjax_sim.tuning.store` kept; with ``execution="auto"``
+            they go before the rules of :func:`fedjax_sim.cohort.auto`.
 
     Raises:
         ValueError: a value out of range, or an output folder that holds another comparison; before
@@ -79,7 +88,8 @@ def compare(config: CompareConfig, on_progress: OnProgress | None = None) -> Com
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
     output = config.output
     header = _header(config, hyper)
-    problem = prepare(config, datasets.load(config.dataset, config.data_dir))
+    dataset = datasets.load(config.dataset, config.data_dir)
+    problem = prepare(config, dataset)
     output.mkdir(parents=True, exist_ok=True)
     header |= problem.description | {"environment": report.environment()}
     report.write_json(output / "config.json", header)
@@ -91,7 +101,8 @@ def compare(config: CompareConfig, on_progress: OnProgress | None = None) -> Com
         for name in config.algorithms:
             if on_progress is not None:
                 on_progress(name, None)
-            interrupted = _run(config, problem, name, hyper[name], on_progress)
+            own, cohort = _executed(config, dataset, problem, name, hyper[name], tuning_file)
+            interrupted = _run(config, own, name, hyper[name], cohort, on_progress)
             if interrupted:
                 break
     except KeyboardInterrupt:  # between two algorithms, or a second Ctrl-C within one
@@ -101,7 +112,7 @@ def compare(config: CompareConfig, on_progress: OnProgress | None = None) -> Com
     return ComparisonResult(history, summary, config, interrupted)
 
 
-def prepare(config: CompareConfig, dataset: datasets.Dataset) -> Problem:
+def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution = auto) -> Problem:
     """Clients, schedules, initial models and evaluation of a comparison.
 
     Seed s gives the keys of the initial model, of the schedule and of the minibatches, hence these
@@ -111,7 +122,7 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset) -> Problem:
         ValueError: a model or partition that does not suit the data set, a cohort larger than the
             population.
     """
-    model_name, model = choices.model(config, dataset)
+    model_name, model = choices.model(config, dataset, conv)
     data = choices.clients(config, dataset)
     if config.sampling != "full" and config.cohort_size > data.num_clients:
         raise ValueError(
@@ -155,11 +166,37 @@ def seed_keys(config: CompareConfig) -> tuple[Array, Array, Array]:
     return keys[:, 0], keys[:, 1], keys[:, 2]
 
 
+def tunable(problem: Problem, algorithm: FedAlgorithm, rounds: int | None = None) -> tuning.Problem:
+    """A comparison's problem as the tuner sees it, of so many rounds."""
+    timeline = problem.timeline[:rounds]
+    return tuning.Problem(algorithm, problem.task, timeline, problem.params, problem.keys)
+
+
+def _executed(
+    config: CompareConfig,
+    dataset: datasets.Dataset,
+    problem: Problem,
+    name: str,
+    hyper: choices.Hyper,
+    tuning_file: pathlib.Path | None,
+) -> tuple[Problem, Cohort]:
+    """The strategy over clients, and the problem with the lowering that goes with it."""
+    if config.execution == "auto" and tuning_file is not None:
+        seen = tunable(problem, choices.algorithm(name, hyper))
+        choice = tuning.stored(tuning_file, tuning.describe(seen, config.batch_size))
+        if choice is not None:
+            if choice.lowering != "auto":
+                problem = prepare(config, dataset, tuning.LOWERINGS[choice.lowering])
+            return problem, choice.cohort()
+    return problem, choices.execution(config)
+
+
 def _run(
     config: CompareConfig,
     problem: Problem,
     name: str,
     hyper: choices.Hyper,
+    cohort: Cohort,
     on_progress: OnProgress | None,
 ) -> bool:
     """One algorithm, or what is left of it; whether it was interrupted."""
@@ -170,7 +207,7 @@ def _run(
         problem.timeline,
         problem.params,
         problem.keys,
-        cohort=choices.execution(config),
+        cohort=cohort,
         weighting=choices.weighting(config),
         eval_fn=problem.eval_fn,
         eval_every=config.eval_every,

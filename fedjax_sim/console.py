@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -14,6 +14,7 @@ from fedjax_sim.compare import OnProgress
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.report import ACCURACY, LOSS
 from fedjax_sim.sweeps import SweepProgress
+from fedjax_sim.tuning import Measured
 
 
 @contextlib.contextmanager
@@ -162,6 +163,32 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
             score += f" [{row['low']:.4g}, {row['high']:.4g}]"
         failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
         table.add_row(*cells, score, f"{row['num_seeds']}{failed}")
+    return table
+
+
+def tuning_table(algorithm: str, found: Sequence[Measured]) -> Table:
+    """What a tuning measured, the fastest first.
+
+    Example:
+        >>> from fedjax_sim.tuning import Choice
+        >>> table = tuning_table("fedavg", [Measured(Choice(4, 2), 0.002, 3.0, 10**6)])
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
+    """
+    table = Table(
+        "clients together", "devices", "convolutions", "ms a round", "ratio", "compile s", "MB",
+        title=algorithm,
+    )  # fmt: skip
+    for choice, seconds, compiling, num_bytes in found:
+        table.add_row(
+            str(choice.chunk),
+            str(choice.num_devices),
+            choice.lowering,
+            f"{1e3 * seconds:.2f}",
+            f"{seconds / found[0].seconds:.2f}",
+            f"{compiling:.1f}",
+            f"{num_bytes / 1e6:.0f}",
+        )
     return table
 
 

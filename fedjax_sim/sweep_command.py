@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -18,6 +19,8 @@ from fedjax_sim.sweep_config import (
     SETTINGS,
     SweepConfig,
     configurations,
+    swept_hyper,
+    text_hyper,
     with_settings,
 )
 from fedjax_sim.sweep_program import Setup
@@ -74,7 +77,7 @@ def run_sweep(
         _setups(config, dataset),
         entries,
         seed_keys(config)[2],
-        static=("algorithm", *SETTINGS),
+        static=("algorithm", *SETTINGS, *text_hyper()),
         seeds=[str(config.seed + i) for i in range(config.seeds)],
         memory=None if config.memory is None else int(config.memory * 1e9),
         directory=config.output,
@@ -106,10 +109,15 @@ def _setups(config: SweepConfig, dataset: datasets.Dataset) -> Callable[..., Set
     def problem(own: SweepConfig) -> Problem:
         return prepare(own, dataset)
 
-    def setup(algorithm: str, **settings: Any) -> Setup:
-        own = with_settings(config, {"algorithm": algorithm, **settings})
+    def setup(algorithm: str, **static: Any) -> Setup:
+        own = with_settings(config, {"algorithm": algorithm, **static})
         found = problem(dataclasses.replace(own, algorithms=config.algorithms))
-        hyper = resolved[algorithm]
+        first = jax.tree.map(lambda x: x[0], found.params)
+        measured = jax.eval_shape(found.eval_fn, first)
+        if config.metric not in measured:
+            known = ", ".join(sorted(measured))
+            raise ValueError(f"metric is {config.metric!r}; expected one of {known}")
+        hyper = {**resolved[algorithm], **swept_hyper(static)}
         described = {name: getattr(own, name) for name in SETTINGS}
         return Setup(
             lambda **swept: choices.algorithm(algorithm, {**hyper, **swept}),
@@ -141,11 +149,13 @@ def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
     )
     score.to_csv(output / "scores.csv", index=False)
     complete = _complete(score, config.seeds)
+    if complete.empty:
+        return SweepResult(history, score, complete, result)
     per = ["algorithm", *config.cells]
     chosen = best(complete, per=per, mode=config.mode)
     chosen.to_csv(output / "best.csv", index=False)
     label = config.metric
-    if len(config.algorithms) > 1 and config.seeds > 1:
+    if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
         paired = paired_differences(complete, mode=config.mode)
         paired.to_csv(output / "paired.csv", index=False)
     if len(config.cells) == 2:
@@ -162,6 +172,8 @@ def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
         curve.to_csv(output / "speed_up.csv", index=False)
         panel = next((name for name in others if name != "algorithm"), None)
         error = f"{label} - {config.reference:g}" if config.reference else label
+        if config.mode == "max":
+            error = f"{config.reference:g} - {label}"
         figure = sweep_plots.speed_up_figure(
             curve, config.over, by="algorithm", panel=panel, label=error
         )

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import pathlib
 import typing
 from collections.abc import Mapping, Sequence
@@ -35,8 +36,9 @@ class SweepConfig(CompareConfig):
     """Number of seeds of every configuration."""
 
     grid: tuple[str, ...] = ("lr=0.05,0.1,0.2,0.4",)
-    """What varies: NAME=V1,V2,... or NAME=LOW:HIGH:COUNT (geometric). NAME is a hyper-parameter,
-    for all algorithms that have it or as ALGORITHM.NAME for one, or an option, as cohort_size."""
+    """What varies: NAME=V1,V2,... or NAME=LOW:HIGH:COUNT (geometric, integers rounded). NAME is a
+    hyper-parameter, for all algorithms that have it or as ALGORITHM.NAME for one (which then takes
+    no others), or an option, as cohort_size."""
     points: pathlib.Path | None = None
     """CSV file with a column per name and a row per configuration, instead of a grid."""
 
@@ -74,13 +76,17 @@ def from_comparison(config: CompareConfig) -> SweepConfig:
 def read_sweep(path: str | pathlib.Path) -> SweepConfig:
     """The configuration of a ``config.json`` that a sweep or a comparison wrote.
 
+    A comparison's hyper-parameters stay, where the grid does not vary them, and so do its
+    algorithms, which they belong to.
+
     Raises:
         ValueError: it is neither.
     """
     try:
         values = json.loads(pathlib.Path(path).read_text())["config"]
         if "grid" not in values:
-            return from_comparison(read(path))
+            run = read(path)
+            return dataclasses.replace(from_comparison(run), algorithms=run.algorithms)
         for name in ("output", "data_dir", "points"):
             values[name] = None if values[name] is None else pathlib.Path(values[name])
         for name in ("algorithms", "hyper", "grid", "cells"):
@@ -94,30 +100,34 @@ def configurations(config: SweepConfig) -> list[Configuration]:
     """Every configuration of the sweep: algorithm, settings, hyper-parameters.
 
     Raises:
-        ValueError: a grid that names what no algorithm has, or a value out of range.
+        ValueError: a grid that names what no algorithm has, a value out of range, or results asked
+            for that the grid cannot give.
 
     Example:
         >>> configurations(SweepConfig(grid=("lr=0.1,0.2", "cohort_size=5")))[1]
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
+    check(config)
+    resolved = choices.hyper_parameters(config)
+    option = "points" if config.points else "grid"
     entries = _read_points(config.points) if config.points else [_parse_grid(config.grid)]
-    takers = {name: set(choices.hyper_defaults(name)) for name in _known(config.algorithms)}
+    takers = {name: set(choices.hyper_defaults(name)) for name in config.algorithms}
     found: list[Configuration] = []
     for entry in entries:
         for name in entry:
-            _check_taker(name, takers)
+            _check_taker(option, name, takers)
         for algorithm, own in takers.items():
             settings = {name: values for name, values in entry.items() if name in SETTINGS}
             hyper = {
-                name.removeprefix(f"{algorithm}."): values
+                short: entry.get(f"{algorithm}.{short}", values)
                 for name, values in entry.items()
-                if name.removeprefix(f"{algorithm}.") in own
+                if (short := name.removeprefix(f"{algorithm}.")) in own
             }
             found += expand({"algorithm": [algorithm], **settings, **hyper})
     found = [entry for i, entry in enumerate(found) if entry not in found[:i]]
-    resolved = choices.hyper_parameters(config)
     for entry in found:
-        _check_entry(config, entry, resolved[entry["algorithm"]])
+        _check_entry(option, config, entry, resolved[entry["algorithm"]])
+    _check_results(config, found)
     return found
 
 
@@ -142,7 +152,20 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in configuration.items() if k not in (*SETTINGS, "algorithm")}
 
 
-def _check_entry(config: SweepConfig, entry: Configuration, hyper: Mapping[str, Any]) -> None:
+def text_hyper() -> set[str]:
+    """The hyper-parameters whose values are names: they cannot vary inside a program.
+
+    Example:
+        >>> text_hyper()
+        {'option'}
+    """
+    defaults = (choices.hyper_defaults(name).items() for name in choices.ALGORITHMS)
+    return {key for items in defaults for key, value in items if isinstance(value, str)}
+
+
+def _check_entry(
+    option: str, config: SweepConfig, entry: Configuration, hyper: Mapping[str, Any]
+) -> None:
     """What can be told before data are loaded, for a whole sweep before its first run."""
     try:
         own = with_settings(config, entry)
@@ -156,25 +179,40 @@ def _check_entry(config: SweepConfig, entry: Configuration, hyper: Mapping[str, 
                 choices.number(f"{entry['algorithm']}.{name}={value}", name, str(value))
         choices.algorithm(entry["algorithm"], {**hyper, **swept})
     except ValueError as error:
-        raise ValueError(f"grid has {entry}: {error}") from error
+        raise ValueError(f"{option} has {entry}: {error}") from error
 
 
-def _known(algorithms: Sequence[str]) -> Sequence[str]:
-    for name in algorithms:
-        if name not in choices.ALGORITHMS:
-            known = ", ".join(choices.ALGORITHMS)
-            raise ValueError(f"algorithms has {name!r}; expected some of {known}")
-    return algorithms
+def _check_results(config: SweepConfig, found: Sequence[Configuration]) -> None:
+    """That the results asked for can be had, before the runs that they are made of."""
+    if config.mode not in ("max", "min"):
+        raise ValueError(f"mode is {config.mode!r}; expected max or min")
+    rounds = min(with_settings(config, entry).rounds for entry in found)
+    most = 1 if config.best else -(-rounds // config.eval_every)
+    if not 1 <= config.last <= most:
+        why = "with --best" if config.best else f"the evaluations of {rounds} rounds"
+        raise ValueError(f"last is {config.last}; expected 1 .. {most}, {why}")
+    names = list(dict.fromkeys(name for entry in found for name in entry if name != "algorithm"))
+    for name in config.cells:
+        if name not in names or config.cells.count(name) > 1:
+            raise ValueError(
+                f"cells has {name!r}; expected some of {', '.join(names)}, each at most once"
+            )
+    if config.over is not None and not all(config.over in entry for entry in found):
+        raise ValueError(f"over is {config.over!r}; expected a name with values in the grid")
+    if not math.isfinite(config.reference):
+        raise ValueError(f"reference is {config.reference}; expected a finite number")
+    if config.memory is not None and not 0 < config.memory < math.inf:
+        raise ValueError(f"memory is {config.memory}; expected a positive number of gigabytes")
 
 
-def _check_taker(name: str, takers: Mapping[str, set[str]]) -> None:
+def _check_taker(option: str, name: str, takers: Mapping[str, set[str]]) -> None:
     algorithm, dot, own = name.partition(".")
     names = {own} if dot else {name}
     having = [a for a in takers if names & takers[a] and (not dot or a == algorithm)]
     if name not in SETTINGS and not having:
         known = "; ".join(f"{a}: {', '.join(sorted(own))}" for a, own in takers.items())
         raise ValueError(
-            f"grid has {name!r}; expected a hyper-parameter ({known}) or an option "
+            f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option "
             f"({', '.join(SETTINGS)})"
         )
 
@@ -189,45 +227,59 @@ def _parse_grid(grid: Sequence[str]) -> dict[str, list[Any]]:
                 f"grid has {text!r}; expected NAME=V1,V2,... or NAME=LOW:HIGH:COUNT, each name once"
             )
         if values.count(":") == 2:
-            parsed[name] = _geometric(text, *values.split(":"))
+            parsed[name] = _geometric(text, name, *values.split(":"))
         else:
-            parsed[name] = [_value(name, value) for value in values.split(",")]
+            parsed[name] = [_value("grid", name, value) for value in values.split(",")]
     if not parsed:
         raise ValueError("grid is empty; expected at least one NAME=V1,V2,...")
     return parsed
 
 
-def _geometric(text: str, low: str, high: str, count: str) -> list[float]:
+def _geometric(text: str, name: str, low: str, high: str, count: str) -> list[Any]:
+    kind = _kind(name)
+    if kind is str:
+        raise ValueError(f"grid has {text!r}; expected {name}=V1,V2,..., since it is no number")
     try:
         first, last, number = float(low), float(high), int(count)
     except ValueError:
         first = last = number = 0
-    if not (0 < first < last and number > 1):
+    if not (0 < first < last < math.inf and number > 1):
         raise ValueError(f"grid has {text!r}; expected LOW:HIGH:COUNT, 0 < LOW < HIGH, COUNT > 1")
+    values = np.geomspace(first, last, number)
+    if kind is int:
+        return list(dict.fromkeys(round(value) for value in values.tolist()))
     # Twelve digits: 0.1, not 0.10000000000000002.
-    return [float(f"{value:.12g}") for value in np.geomspace(first, last, number)]
+    return [float(f"{value:.12g}") for value in values]
 
 
 def _read_points(path: pathlib.Path) -> list[dict[str, list[Any]]]:
     """The rows of a CSV file; empty fields are left out."""
     try:
         with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            rows, names = list(reader), reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"points is {str(path)!r}, which cannot be read: {error}") from error
-    if not rows or any(None in row for row in rows):
-        raise ValueError(f"points is {str(path)!r}; expected a line of names and a row or more")
-    return [{name: [_value(name, v)] for name, v in row.items() if v} for row in rows]
+    if not rows or any(None in row for row in rows) or len(set(names)) < len(names):
+        raise ValueError(
+            f"points is {str(path)!r}; expected a line of distinct names and a row or more"
+        )
+    return [{name: [_value("points", name, v)] for name, v in row.items() if v} for row in rows]
 
 
-def _value(name: str, text: str) -> Any:
-    """A setting's value by its type; of a hyper-parameter a number."""
-    text = text.strip()
-    hint = typing.get_type_hints(SweepConfig)[name] if name in SETTINGS else float
-    kinds = typing.get_args(hint) or (hint,)
+def _value(option: str, name: str, text: str) -> Any:
+    """A setting's value by its type; of a hyper-parameter a number, or text if it takes text."""
+    kind, text = _kind(name), text.strip()
     try:
-        if int in kinds:
-            return int(text)
-        return float(text) if float in kinds else text
+        return kind(text)
     except ValueError:
-        raise ValueError(f"grid has {name}={text}; expected a number") from None
+        expected = "an integer" if kind is int else "a number"
+        raise ValueError(f"{option} has {name}={text}; expected {expected}") from None
+
+
+def _kind(name: str) -> type[int] | type[float] | type[str]:
+    hint = typing.get_type_hints(SweepConfig)[name] if name in SETTINGS else float
+    if name.rpartition(".")[2] in text_hyper():
+        hint = str
+    kinds = typing.get_args(hint) or (hint,)
+    return int if int in kinds else float if float in kinds else str

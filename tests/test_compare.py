@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedjax_sim import choices, datasets, engine, report
+from fedjax_sim import choices, datasets, engine, models, report
 from fedjax_sim.compare import compare, prepare
 from fedjax_sim.config import CompareConfig, check, read, to_json
 from fedjax_sim.simulation import Progress
@@ -216,7 +216,7 @@ def test_models_match_the_names_and_shapes_of_the_options(name):
     assert set(typing.get_args(hints["partition"])) == set(choices.PARTITIONS)
     shape, build = choices.MODELS[name]
     shape = shape or (5,)
-    model = build(shape, 3)
+    model = build(shape, 3, models.auto)
     params = jax.eval_shape(model.init, jax.random.key(0))
     inputs = jax.ShapeDtypeStruct((2, *shape), np.float32)
     assert jax.eval_shape(model.apply, params, inputs).shape == (2, 3)
