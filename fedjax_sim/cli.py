@@ -175,7 +175,9 @@ def _start_jax() -> None:
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        # A run compiles some forty small programs before its first round.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     use_all_cores()
 
 
