@@ -11,16 +11,20 @@ import tyro
 from fedjax_sim import algorithms, choices, datasets, models, objectives
 from fedjax_sim.config import CompareConfig, check
 from fedjax_sim.evaluation import evaluator
+from fedjax_sim.sweep_config import SweepConfig, configurations
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
 def test_python_example_runs_and_learns():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code, sweep = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) == 10
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
+    with jax.debug_nans(False):
+        exec(compile(sweep, "README.md", "exec"), names)
+    assert [c["lr"] for c in names["diverged"]] == [100.0] * 4
     digits = datasets.load("digits")
     model = models.mlp((8, 8, 1), hidden=(64,), num_classes=10)
     evaluate = evaluator(objectives.classification_metrics(model.apply), digits.test)
@@ -39,6 +43,15 @@ def test_commands_are_accepted():
         choices.hyper_parameters(config)
 
 
+def test_sweep_commands_are_accepted():
+    commands = re.findall(r"^fedjax-sim sweep quickstart (.*)$", README, re.MULTILINE)
+    counts = [
+        len(configurations(tyro.cli(SweepConfig, args=shlex.split(command))))
+        for command in commands
+    ]
+    assert counts == [36, 72]
+
+
 def test_algorithm_table_names_every_algorithm_and_its_paper():
     rows = re.findall(r"^\| \S+ \| (.*?) \| `(\w+)` \| `(.*?)` \|$", README, re.MULTILINE)
     papers = {function: paper for paper, function, _ in rows}
@@ -53,6 +66,6 @@ def test_algorithm_table_names_every_algorithm_and_its_paper():
 
 def test_pictures_exist_and_are_small():
     pictures = re.findall(r"!\[.+?\]\((.*?)\)", README)
-    assert len(pictures) == 2
+    assert len(pictures) == 4
     for picture in pictures:
         assert 0 < (ROOT / picture).stat().st_size < 150_000
