@@ -78,5 +78,7 @@ def memory_limit(device: Device) -> int:
         return total // 2 // len(workers())
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None:
-        raise ValueError(f"device {device} does not report its memory; expected the bytes as `memory`")
+        raise ValueError(
+            f"device {device} does not report its memory; expected the bytes as `memory`"
+        )
     return int(0.9 * limit)

@@ -18,8 +18,9 @@ def local_steps(
     """``carry <- step(carry, k)`` for ``k = 0 .. work.num_steps - 1``.
 
     The scan has the static length ``work.max_steps``; steps beyond ``num_steps`` leave the
-    carry as it is, so clients with different numbers of steps share one program.  They cost
-    nothing where clients run one after the other; clients that run together wait for the longest.
+    carry as it is, so clients with different numbers of steps share one program.  On CPU they
+    cost nothing where clients run one after the other; clients that run together wait for the
+    longest.
 
     Example:
         >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
@@ -27,9 +28,14 @@ def local_steps(
         3
     """
 
+    # Where clients are vmapped, a branch becomes a selection, and everything it reads, the data set
+    # included, a batch of copies. XLA:CPU removes these (tests/test_sweep_program.py); accelerators
+    # run clients together anyway.
     def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
-        # Under vmap over clients the branch becomes a selection.
-        return jax.lax.cond(k < work.num_steps, step, lambda carry, k: carry, carry, k), None
+        active = k < work.num_steps
+        if jax.default_backend() == "cpu":
+            return jax.lax.cond(active, step, lambda carry, k: carry, carry, k), None
+        return tree.where(active, step(carry, k), carry), None
 
     return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
 

@@ -86,13 +86,13 @@ class Program(NamedTuple):
         state = self.compiled.begin(hyper, task, timeline, params)
         parts, done = [], 0
         for length in _segments(self.setup):
+            if interrupted():
+                return None
             part = _rounds(timeline, done, length)
             segment = self.compiled.segments[length]
             state, history = segment(hyper, task, eval_fn, part, state, keys)
             parts.append(jax.tree.map(np.asarray, history))  # waits for the devices
             done += length
-            if interrupted() and done < self.setup.timeline.num_rounds:
-                return None
             on_segment(done)
         history = jax.tree.map(lambda *x: np.concatenate(x, axis=3), *parts)
         return history, np.asarray(state.diverged_at)

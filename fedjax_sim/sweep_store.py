@@ -54,6 +54,17 @@ def digest(*parts: Any) -> str:
     return sha.hexdigest()[:16]
 
 
+def portable(x: np.ndarray) -> np.ndarray:
+    """The array in a type that NumPy's files keep: of JAX's own ones (bfloat16) float32, exactly.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> portable(np.ones(1, jnp.bfloat16)).dtype, portable(np.ones(1, np.float16)).dtype
+        (dtype('float32'), dtype('float16'))
+    """
+    return x.astype(np.float32) if x.dtype.kind == "V" else x
+
+
 class SweepStore:
     """A sweep's folder; with None as directory nothing is kept."""
 

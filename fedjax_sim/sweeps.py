@@ -24,7 +24,7 @@ from fedjax_sim.engine import History
 from fedjax_sim.grid import Block, Configuration, Grid, Group, Plan, expand, groups
 from fedjax_sim.interrupt import deferred_interrupt
 from fedjax_sim.sweep_program import Program, Programs, Setup, check_names
-from fedjax_sim.sweep_store import SweepRun, SweepStore, digest
+from fedjax_sim.sweep_store import SweepRun, SweepStore, digest, portable
 from fedjax_sim.typing import Device
 
 RunNumber = tuple[int, int]  # (configuration, seed)
@@ -214,7 +214,7 @@ class _Runs(NamedTuple):
                 at = (device, *divmod(place, diverged_at.shape[2]))
                 one = jax.tree.map(lambda x, at=at: x[at][None], history)
                 one = records.complete(one, clock, self.setup.probes.client.keys(), [j])
-                one = jax.tree.map(lambda x: x[0], one)
+                one = jax.tree.map(lambda x: portable(x[0]), one)
                 configuration = dict(self.configurations[i])
                 taken[i, j] = SweepRun(configuration, self.seeds[j], one, int(diverged_at[at]))
         self.store.save((self.identities[j], run) for (_, j), run in taken.items())
@@ -239,8 +239,6 @@ def _run_slices(
     new: dict[RunNumber, SweepRun] = {}
     tell(0, 0)
     for number, blocks in enumerate(program.plan.slices):
-        if interrupted():
-            break
         members = [_members(program.plan, b, program.group, len(runs.seeds)) for b in blocks]
         if all(run in found for block in members for run in block):
             continue

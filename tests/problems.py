@@ -129,8 +129,8 @@ def execute(algorithm, timeline, params: Any = ZERO, task=None, **options):
     return run(task, timeline)
 
 
-def recorded_batches(sizes, batches, timeline, key, **options) -> np.ndarray:
-    """[T, S, K, N]: the weight of each of the N examples in the k-th minibatch of each slot.
+def row_recorder(sizes, batches, max_steps):
+    """Task, model and probes of which the client probe "rows" tells a visit's minibatches.
 
     The loss of example j is the j-th parameter, so a minibatch's gradient spells out its rows.
     """
@@ -140,12 +140,17 @@ def recorded_batches(sizes, batches, timeline, key, **options) -> np.ndarray:
     params = jnp.zeros(int(offsets[-1]))
 
     def rows(visit):
-        steps = jnp.arange(timeline.max_steps)
-        return jax.vmap(lambda k: visit.oracle.grad(params, k))(steps)
+        return jax.vmap(lambda k: visit.oracle.grad(params, k))(jnp.arange(max_steps))
+
+    return task, params, fs.Probes(client={"rows": rows})
+
+
+def recorded_batches(sizes, batches, timeline, key, **options) -> np.ndarray:
+    """[T, S, K, N]: the weight of each of the N examples in the k-th minibatch of each slot."""
+    task, params, probes = row_recorder(sizes, batches, timeline.max_steps)
 
     @compiled
     def record(task, timeline, key):
-        probes = fs.Probes(client={"rows": rows})
         return fs.run(fs.fedsgd(0.0), task, timeline, params, key, probes=probes, **options)[1]
 
     return np.asarray(record(task, timeline, key).probes["rows"])

@@ -1,11 +1,9 @@
 """Figures: what the artists show equals what was given; everything renders without warnings."""
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import PolyCollection
+from figures import band_of, render
 from matplotlib.colors import to_hex
 
 from fedjax_sim import plotting
@@ -25,22 +23,6 @@ def tidy(values, metric="loss", rounds=(0, 10, 20), column="algorithm"):
         for t, value in enumerate(line)
     ]
     return pd.DataFrame(rows, columns=[column, "seed", "round", "metric", "value"])
-
-
-def render(figure):
-    figure.savefig(io.BytesIO(), format="png", dpi=40)
-    assert figure.canvas.manager is None  # pyplot does not know the figure
-
-
-def band_of(axes, index):
-    """Lower and upper edge of a band, by x."""
-    bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
-    vertices = bands[index].get_paths()[0].vertices
-    xs = np.unique(vertices[:, 0])
-    edges = [
-        (vertices[vertices[:, 0] == x, 1].min(), vertices[vertices[:, 0] == x, 1].max()) for x in xs
-    ]
-    return xs, np.array(edges).T
 
 
 def test_curves_show_the_means_in_the_frames_order():

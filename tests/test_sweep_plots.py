@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from figures import band_of, render
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, to_hex, to_rgba
 from matplotlib.patches import Rectangle
 from scipy import stats
-from test_plotting import band_of, render
 
 from fedjax_sim import comparisons, plotting, sweep_plots
 

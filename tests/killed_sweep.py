@@ -1,0 +1,38 @@
+"""A sweep that test_sweep_resume.py starts as a process of its own, kills and resumes.
+
+python killed_sweep.py DIRECTORY SECONDS_PER_SEGMENT
+"""
+
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+from sweep_problems import quadratic_setup
+
+import fedjax_sim as fs
+
+NUM_SEEDS, LRS = 4, (0.01, 0.02, 0.05)
+
+
+def main(directory, pause: float = 0.0) -> fs.Sweep:
+    """A slice for every seed, of four segments each."""
+    setup = quadratic_setup(
+        fs.scaffold,
+        NUM_SEEDS,
+        num_rounds=8,
+        eval_every=2,
+        probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0] ** 2)}),
+    )
+    return fs.sweep(
+        setup,
+        {"lr": LRS},
+        jax.random.split(jax.random.key(4), NUM_SEEDS),
+        devices=jax.devices()[:1],
+        directory=directory,
+        on_progress=lambda news: time.sleep(pause),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,92 @@
+"""What cannot be run is refused before anything is compiled, run or written."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from sweep_problems import KEYS, ONE_DEVICE, compilations, quadratic_setup
+
+import fedjax_sim as fs
+
+
+def bad_schedules():
+    """Two schedules for three seeds."""
+    timeline = quadratic_setup().timeline
+    return jax.tree.map(lambda x: np.stack([np.asarray(x)] * 2), timeline)
+
+
+CALLS = {  # what differs from a call that is right: arguments, or a change of the setup
+    "keys is one key": ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\]"),
+    "no keys": ({"keys": KEYS[:0]}, r"keys has shape \(0,\)"),
+    "too few names": ({"seeds": ["a", "b"]}, r"seeds is \['a', 'b'\]; expected 3 distinct"),
+    "equal names": ({"seeds": ["a", "b", "a"]}, "expected 3 distinct names, one per key"),
+    "no memory": ({"memory": 0}, "memory is 0; expected a positive number of bytes"),
+    "no devices": ({"devices": []}, "devices is empty"),
+    "no configurations": ({"grid": []}, "expected at least one configuration"),
+    "no values": ({"grid": {"lr": []}}, r"grid has \[\] for 'lr'"),
+    "twice": ({"grid": [{"lr": 0.1}, {"lr": 0.1}]}, "twice; expected distinct configurations"),
+    "no number": ({"grid": {"lr": ["fast"]}}, "grid has 'fast' for 'lr'; expected a finite number"),
+    "unknown": ({"grid": {"lr": [0.1], "mu": [1.0]}}, "grid gives lr, mu to fedavg: .*'mu'"),
+    # The first group could run.
+    "unknown later": ({"grid": [{"lr": 0.1}, {"mu": 1.0}]}, "grid gives mu to fedavg: missing"),
+    "missing": ({"grid": {}}, "grid gives nothing to fedavg: missing .*'lr'"),
+    "static without a function": ({"static": ["lr"]}, r"static is \{'lr'\}; expected none"),
+    "eval_every": ({"change": {"eval_every": 0}}, "eval_every is 0; expected at least 1"),
+    "one model": ({"change": {"params": np.zeros(2, np.float32)}}, "expected a leading axis of 3"),
+    "no model": ({"change": {"params": ()}}, "params has no leaves"),
+    "schedules": ({"change": {"timeline": bad_schedules()}}, "timeline has 2 replicas; expected 3"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_bad_arguments_are_refused(tmp_path, call):
+    differing, message = CALLS[call]
+    setup = quadratic_setup()._replace(**differing.get("change", {}))
+    arguments = {"grid": {"lr": [0.1, 0.2]}, "keys": KEYS, "devices": ONE_DEVICE} | differing
+    arguments.pop("change", None)
+    with compilations() as names, pytest.raises(ValueError, match=message):
+        fs.sweep(setup, directory=tmp_path / "sweep", **arguments)
+    assert names == []
+    assert not (tmp_path / "sweep").exists()
+
+
+GOOD = quadratic_setup()
+
+
+def needs_cohort_size(cohort_size):
+    return GOOD
+
+
+def fails_for_the_second(rounds):
+    return GOOD._replace(eval_every=2 - rounds)
+
+
+@pytest.mark.parametrize(
+    ("setup", "grid", "static", "message"),
+    [
+        (
+            needs_cohort_size,
+            {"lr": [0.1]},
+            None,
+            "grid gives nothing to needs_cohort_size: missing",
+        ),
+        (
+            needs_cohort_size,
+            {"lr": [0.1], "mu": [1]},
+            {"mu"},
+            "grid gives mu to needs_cohort_size",
+        ),
+        (
+            functools.partial(needs_cohort_size, cohort_size=3),
+            {"mu": [1]},
+            None,
+            "grid gives mu to fedavg",
+        ),
+        (fails_for_the_second, {"lr": [0.1], "rounds": [1, 2]}, None, "eval_every is 0"),
+    ],
+)
+def test_setups_that_are_functions(setup, grid, static, message):
+    with compilations() as names, pytest.raises(ValueError, match=message):
+        fs.sweep(setup, grid, KEYS, static=static, devices=ONE_DEVICE)
+    assert names == []
