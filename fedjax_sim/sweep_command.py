@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim import choices, datasets, report, sweep_plots
+from fedjax_sim import choices, datasets, heat_maps, report, sweep_plots
 from fedjax_sim.compare import Problem, prepare, seed_keys
 from fedjax_sim.comparisons import paired_differences, speed_up
 from fedjax_sim.config import to_json
@@ -199,7 +199,7 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
             key = f"sensitivity_{algorithm}_{name}"
             figures[key] = sweep_plots.sensitivity(own, name, mode=config.mode, label=label)
         if len(swept) > 1:
-            heat_map = sweep_plots.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
+            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
             figures[f"heat_map_{algorithm}"] = heat_map
     return figures
 

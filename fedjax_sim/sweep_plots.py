@@ -1,4 +1,4 @@
-"""Figures of sweeps: heat maps over two hyper-parameters, sensitivity to one, speed-up.
+"""Figures of sweeps: sensitivity to one hyper-parameter, speed-up; heat maps are in ``heat_maps``.
 
 They take the frames of :mod:`fedjax_sim.selection` and choose with its :func:`best`: what is not on
 an axis is tuned for every point, and the title says so.  As in :mod:`fedjax_sim.plotting`, every
@@ -12,99 +12,15 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from fedjax_sim.plotting import COLORS, INK, SHADES, legend_above, line_look, style_axes
+from fedjax_sim.plotting import INK, legend_above, line_look, style_axes
 from fedjax_sim.selection import Mode, best, grid_values, rows_with
 
 _GREY = "#8A94A0"
 # What is drawn at the top edge where a mean is not a number on the axis.
 _ABSENT = ((np.isnan, "x", "a seed failed"), (np.isinf, "^", "infinite"))
-
-
-def heat_map(
-    scores: pd.DataFrame,
-    x: str,
-    y: str,
-    *,
-    mode: Mode = "min",
-    log: bool = False,
-    label: str = "score",
-) -> Figure:
-    """Mean score over seeds for every pair of values of two hyper-parameters.
-
-    The best cell is outlined.  Cells with a failed seed are hatched and say how many failed; a
-    combination that was not run is white.  The means are printed where there is room.
-
-    Args:
-        scores: as :func:`fedjax_sim.selection.scores` returns them.
-        log: logarithmic colours, for scores that differ by orders of magnitude.
-        label: what the score is, for the colour bar.
-
-    Raises:
-        ValueError: as :func:`fedjax_sim.selection.best`; ``x`` equal to ``y``; ``log`` and a mean
-            that is not positive.
-
-    Example:
-        >>> rows = [(a, b, 0, a * b) for a in (0.1, 1.0) for b in (1, 2, 4)]
-        >>> frame = pd.DataFrame(rows, columns=["lr", "local_steps", "seed", "score"])
-        >>> axes = heat_map(frame, "lr", "local_steps").axes[0]
-        >>> [text.get_text() for text in axes.texts]
-        ['0.100', '1.00', '0.200', '2.00', '0.400', '4.00']
-    """
-    if x == y:
-        raise ValueError(f"x and y are both {x!r}; expected two columns")
-    cells = best(scores, per=[y, x], mode=mode)
-    xs, ys = grid_values(cells, x), grid_values(cells, y)
-    mean = np.asarray(cells["mean"], np.float64)
-    finite = np.isfinite(mean)
-    if log and (mean[finite] <= 0).any():
-        raise ValueError(f"log is True and a mean score is {mean[finite].min():g}; expected > 0")
-    at = np.array([(_index(ys, b), _index(xs, a)) for b, a in zip(cells[y], cells[x], strict=True)])
-    values = np.full((len(ys), len(xs)), math.nan)
-    values[tuple(at[finite].T)] = mean[finite]
-
-    width = float(np.clip(0.62 * len(xs), 2.5, 9))  # inches of the map
-    height = float(np.clip(0.36 * len(ys), 1.4, 7))
-    figure = Figure(figsize=(width + 2.2, height + 1.2), layout="constrained")
-    axes = figure.subplots()
-    norm = (LogNorm if log else Normalize)(*_limits(mean[finite], log))
-    colors = axes.pcolormesh(
-        np.arange(len(xs) + 1) - 0.5,
-        np.arange(len(ys) + 1) - 0.5,
-        np.ma.masked_invalid(values),
-        cmap=SHADES,
-        norm=norm,
-        edgecolor="white",
-        lw=0.6,
-    )
-    room = width / len(xs) >= 0.55 and height / len(ys) >= 0.2
-    numbers = zip(at, mean, cells["num_failed"], cells["num_seeds"], strict=True)
-    for (row, column), value, failed, seeds in numbers:
-        if not np.isfinite(value):
-            hatch = "////" if failed else None
-            axes.add_patch(_box(row, column, facecolor="#F4F4F4", edgecolor="#C9CDD1", hatch=hatch))
-        if room:
-            text = f"✗ {failed}/{seeds}" if failed else f"{value:#.3g}".rstrip(".")
-            color = _readable(SHADES(norm(value))) if np.isfinite(value) else INK
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
-        elif failed:
-            axes.text(column, row, "✗", ha="center", va="center", fontsize=8, color=INK)
-    if finite.any():
-        winner = at[np.argmin(np.where(finite, mean if mode == "min" else -mean, math.inf))]
-        axes.add_patch(_box(*winner, facecolor="none", edgecolor=COLORS[1], lw=2.5, clip_on=False))
-    axes.set_xticks(range(len(xs)), [_short(value) for value in xs])
-    axes.set_yticks(range(len(ys)), [_short(value) for value in ys])
-    axes.set(xlabel=_words(x), ylabel=_words(y))
-    axes.set_title(_title(scores, cells, [x, y]), fontsize="medium")
-    style_axes(axes)
-    axes.grid(False)
-    bar = figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height)
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    return figure
 
 
 def sensitivity(
@@ -152,8 +68,8 @@ def sensitivity(
     stacked = 0  # lines that have marks at the top edge
     for i, name in enumerate(names or [None]):
         part = points if by is None else rows_with(points, by, name)
-        at = np.array([value if numeric else _index(ticks, value) for value in part[x]])
-        shown = "mean" if name is None else _short(name)
+        at = np.array([value if numeric else index_of(ticks, value) for value in part[x]])
+        shown = "mean" if name is None else short(name)
         _line(axes, at, part, ("mean", "low", "high"), i, shown)
         mean = np.asarray(part["mean"], np.float64)
         for absent, marker, _ in _ABSENT:
@@ -168,16 +84,16 @@ def sensitivity(
             )
         stacked += int(not np.isfinite(mean).all())
     _place_ticks(axes, ticks, 12, numeric)
-    axes.set(xlabel=_words(x), ylabel=label)
+    axes.set(xlabel=words(x), ylabel=label)
     style_axes(axes)
-    keys = [_short(name) for name in names]
+    keys = [short(name) for name in names]
     for absent, marker, meaning in _ABSENT:
         if absent(np.asarray(points["mean"], np.float64)).any():
             axes.plot([], [], marker, color=INK, label=meaning)
             keys.append(meaning)
     if keys:
-        legend_above(figure, keys, 4, None if by in (None, "algorithm") else _words(by))
-    axes.set_title(_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
+        legend_above(figure, keys, 4, None if by in (None, "algorithm") else words(by))
+    axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
     return figure
 
 
@@ -234,15 +150,15 @@ def speed_up_figure(
         part = frame if panel is None else rows_with(frame, panel, value)
         _speed_up_pair(left, right, part, over, by, names, 8 if panel is None else 6)
         if panel is not None:
-            left.set_title(f"{_words(panel)} = {_short(value)}", fontsize="medium")
+            left.set_title(f"{words(panel)} = {short(value)}", fontsize="medium")
     bases = _bases(frame, over)
     for left, right in pairs[:1]:
         left.set_ylabel(label)
-        right.set_ylabel(f"speed-up over {_words(over)} = {' or '.join(map(_short, bases))}")
+        right.set_ylabel(f"speed-up over {words(over)} = {' or '.join(map(short, bases))}")
     for axes in pairs[:, 1] if panel is not None else pairs.ravel():
-        axes.set_xlabel(_words(over))
-    title = None if by in (None, "algorithm") else _words(by)
-    legend_above(figure, [*(_short(name) for name in names), "linear speed-up"], 6, title)
+        axes.set_xlabel(words(over))
+    title = None if by in (None, "algorithm") else words(by)
+    legend_above(figure, [*(short(name) for name in names), "linear speed-up"], 6, title)
     return figure
 
 
@@ -261,7 +177,7 @@ def _speed_up_pair(
     for axes, value in ((left, "error"), (right, "speed_up")):
         for i, name in enumerate(names or [None]):
             part = frame if by is None else rows_with(frame, by, name)
-            shown = "mean" if name is None else _short(name)
+            shown = "mean" if name is None else short(name)
             columns = (value, f"{value}_low", f"{value}_high")
             _line(axes, np.asarray(part[over]), part, columns, i, shown)
         _place_ticks(axes, sizes, room)
@@ -306,13 +222,13 @@ def _line(
 def _place_ticks(axes: Axes, values: Sequence[Any], most: int, numeric: bool = True) -> None:
     """Ticks at the values, at most so many of the numbers; a log axis if that is more even."""
     if not numeric:
-        axes.set_xticks(range(len(values)), [_short(value) for value in values])
+        axes.set_xticks(range(len(values)), [short(value) for value in values])
         return
     if axes.get_xscale() != "log" and _is_geometric(np.array(values, np.float64)):
         axes.set_xscale("log")
     shown = values[:: math.ceil(len(values) / most)]
     size = "small" if len(shown) > 8 else None
-    axes.set_xticks(shown, [_short(value) for value in shown], fontsize=size)
+    axes.set_xticks(shown, [short(value) for value in shown], fontsize=size)
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -324,18 +240,10 @@ def _is_geometric(values: np.ndarray) -> bool:
     return bool(np.ptp(logarithmic) / logarithmic.mean() < np.ptp(linear) / linear.mean())
 
 
-def _limits(finite: np.ndarray, log: bool) -> tuple[float, float]:
-    """Colour limits; apart from each other also for one value, or none."""
-    low, high = (finite.min(), finite.max()) if len(finite) else (1.0, 1.0)
-    if low < high:
-        return low, high
-    return (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
-
-
-def _title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) -> str:
+def grid_title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) -> str:
     """What the numbers are: means over how many seeds, best over which hyper-parameters."""
     tuned = [
-        _words(name)
+        words(name)
         for name in scores.columns
         if name not in (*shown, "seed", "score", "diverged_at")
         and len(grid_values(scores, name)) > 1
@@ -345,28 +253,16 @@ def _title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) -> s
     return ", ".join(parts + ([f"best over {', '.join(tuned)}"] if tuned else []))
 
 
-def _readable(background: Sequence[float]) -> str:
-    """Black or white, whichever contrasts more by the definition of WCAG 2."""
-    rgb = np.array(background[:3])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ (0.2126, 0.7152, 0.0722)
-    return "white" if (luminance + 0.05) ** 2 < 0.05 * 1.05 else "black"
-
-
-def _box(row: int, column: int, **look: Any) -> Rectangle:
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, **look)
-
-
-def _index(values: Sequence[Any], value: Any) -> int:
+def index_of(values: Sequence[Any], value: Any) -> int:
     """Position of a value; NaN equals NaN, and only it."""
     return next(i for i, v in enumerate(values) if v == value or (pd.isna(v) and pd.isna(value)))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     if isinstance(value, float):
         return "none" if math.isnan(value) else f"{value:g}"
     return str(value)
 
 
-def _words(name: str | None) -> str:
+def words(name: str | None) -> str:
     return "" if name is None else name.replace("_", " ")

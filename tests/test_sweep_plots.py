@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm, to_hex, to_rgba
 from matplotlib.patches import Rectangle
 from scipy import stats
 
-from fedjax_sim import comparisons, plotting, sweep_plots
+from fedjax_sim import comparisons, heat_maps, plotting, sweep_plots
 
 NAN = math.nan
 LRS, STEPS = (0.01, 0.1, 1.0), (1, 4, 16, 64)
@@ -55,7 +55,7 @@ def boxes(axes, hatched):
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_heat_map_shows_the_best_means(mode):
     values = table()
-    figure = sweep_plots.heat_map(as_scores(values), "lr", "local_steps", mode=mode, label="loss")
+    figure = heat_maps.heat_map(as_scores(values), "lr", "local_steps", mode=mode, label="loss")
     axes, bar = figure.axes
     means = MODES[mode](values.mean(axis=3), axis=2).T  # [steps, lr], best over momentum
     _, shown = cells_of(axes)
@@ -81,7 +81,7 @@ def test_heat_map_marks_failures_and_leaves_out_what_was_not_run():
     values[0, 0, 0, 0] = NAN  # the other momentum is healthy
     frame = as_scores(values)
     frame = frame.loc[~((frame["lr"] == 0.01) & (frame["local_steps"] == 64))]
-    figure = sweep_plots.heat_map(frame, "lr", "local_steps", log=True)
+    figure = heat_maps.heat_map(frame, "lr", "local_steps", log=True)
     axes = figure.axes[0]
     mesh, shown = cells_of(axes)
     assert isinstance(mesh.norm, LogNorm)
@@ -95,7 +95,7 @@ def test_heat_map_marks_failures_and_leaves_out_what_was_not_run():
 
 
 def test_heat_map_without_a_single_mean():
-    figure = sweep_plots.heat_map(as_scores(table() * NAN), "lr", "local_steps", log=True)
+    figure = heat_maps.heat_map(as_scores(table() * NAN), "lr", "local_steps", log=True)
     assert len(boxes(figure.axes[0], hatched=True)) == 12
     assert boxes(figure.axes[0], hatched=False) == []
     render(figure)
@@ -104,7 +104,7 @@ def test_heat_map_without_a_single_mean():
 def test_heat_map_of_rounds_that_are_infinite():
     values = table()
     values[0, 0] = math.inf
-    figure = sweep_plots.heat_map(as_scores(values), "lr", "local_steps")
+    figure = heat_maps.heat_map(as_scores(values), "lr", "local_steps")
     texts = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
     assert texts[0, 0] == "inf"
     assert boxes(figure.axes[0], hatched=True) == []  # nobody failed
@@ -117,7 +117,7 @@ def test_heat_map_of_extreme_shapes(size):
         (i, j, 0, NAN if i == j == 1 else i + j) for i in range(size[0]) for j in range(size[1])
     ]
     frame = pd.DataFrame(rows, columns=["a", "b", "seed", "score"]).assign(momentum=0.9)
-    figure = sweep_plots.heat_map(frame, "a", "b")
+    figure = heat_maps.heat_map(frame, "a", "b")
     assert max(figure.get_size_inches()) <= 12  # fits a page
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == {(1, 1): ["0"], (30, 2): ["✗"], (2, 40): ["✗"], (30, 40): ["✗"]}.get(
@@ -129,7 +129,7 @@ def test_heat_map_of_extreme_shapes(size):
 
 def test_values_in_the_cells_can_be_read():
     rows = [(i, j, 0, i + 16 * j) for i in range(16) for j in range(10)]  # every shade
-    figure = sweep_plots.heat_map(pd.DataFrame(rows, columns=["a", "b", "seed", "score"]), "a", "b")
+    figure = heat_maps.heat_map(pd.DataFrame(rows, columns=["a", "b", "seed", "score"]), "a", "b")
     mesh, shown = cells_of(figure.axes[0])
 
     def luminance(color):  # of WCAG 2
@@ -150,7 +150,7 @@ def test_values_in_the_cells_can_be_read():
 def test_axes_in_numeric_order_with_strings_and_missing_values():
     rows = [("b", NAN, 1.0), ("a", 10, 2.0), ("a", 9, 3.0), ("c", 10, 4.0)]
     frame = pd.DataFrame(rows, columns=["algorithm", "server_lr", "score"]).assign(seed=0)
-    axes = sweep_plots.heat_map(frame, "server_lr", "algorithm").axes[0]
+    axes = heat_maps.heat_map(frame, "server_lr", "algorithm").axes[0]
     assert [t.get_text() for t in axes.get_xticklabels()] == ["9", "10", "none"]
     assert [t.get_text() for t in axes.get_yticklabels()] == ["a", "b", "c"]
     np.testing.assert_array_equal(cells_of(axes)[1], [[3, 2, NAN], [NAN, NAN, 1], [NAN, 4, NAN]])
@@ -331,10 +331,10 @@ def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda f: sweep_plots.heat_map(f, "lr", "lr"), "x and y are both 'lr'"),
-        (lambda f: sweep_plots.heat_map(f, "lr", "eta"), r"lacks the columns \['eta'\]"),
+        (lambda f: heat_maps.heat_map(f, "lr", "lr"), "x and y are both 'lr'"),
+        (lambda f: heat_maps.heat_map(f, "lr", "eta"), r"lacks the columns \['eta'\]"),
         (
-            lambda f: sweep_plots.heat_map(f.assign(score=-1.0), "lr", "momentum", log=True),
+            lambda f: heat_maps.heat_map(f.assign(score=-1.0), "lr", "momentum", log=True),
             "log is True and a mean score is -1; expected > 0",
         ),
         (lambda f: sweep_plots.sensitivity(f, "eta"), r"lacks the columns \['eta'\]"),
