@@ -4,6 +4,7 @@ The only place where names become functions: the library itself has no registrie
 algorithm or model on the command line is a row of a dict here.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -187,7 +188,13 @@ def model(
             f"model is {name!r}, which takes examples of shape {list(taken)}; expected one for "
             f"{list(shape)}, the shape of {dataset.name}"
         )
-    return name, build(shape, dataset.num_classes, conv)
+    return name, _built(build, shape, dataset.num_classes, conv)
+
+
+@functools.cache
+def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolution) -> Model:
+    """One object for equal arguments, so that a problem made anew does not compile anew."""
+    return build(shape, classes, conv)
 
 
 def clients(config: CompareConfig, dataset: Dataset) -> FederatedData:

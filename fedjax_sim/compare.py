@@ -1,5 +1,6 @@
 """Several algorithms on one federated problem, all seeds of each in one compiled program."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable
@@ -17,10 +18,11 @@ from fedjax_sim.cohort import Cohort
 from fedjax_sim.config import FREE_FIELDS, CompareConfig, check, to_json
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import label_counts, summarize
-from fedjax_sim.data.task import empirical_task
+from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution, auto
-from fedjax_sim.objectives import classification_metrics, cross_entropy
+from fedjax_sim.objectives import Metrics, classification_metrics, cross_entropy
 from fedjax_sim.simulation import Progress, simulate
 from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
 
@@ -123,15 +125,15 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution 
             population.
     """
     model_name, model = choices.model(config, dataset, conv)
+    loss, metrics = _functions(model)
     data = choices.clients(config, dataset)
     if config.sampling != "full" and config.cohort_size > data.num_clients:
         raise ValueError(
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
-    task = empirical_task(cross_entropy(model.apply), data, choices.batches(config))
+    task = empirical_task(loss, data, choices.batches(config))
     init_keys, schedule_keys, run_keys = seed_keys(config)
     params = jax.vmap(model.init)(init_keys)
-    metrics = classification_metrics(model.apply)
     parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
     description = {
         "data": {
@@ -157,6 +159,12 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution 
         dataset.num_classes,
         description,
     )
+
+
+@functools.cache
+def _functions(model: Model) -> tuple[Objective, Metrics]:
+    """Loss and metrics, the same for the same model, so that nothing compiles anew for them."""
+    return cross_entropy(model.apply), classification_metrics(model.apply)
 
 
 def seed_keys(config: CompareConfig) -> tuple[Array, Array, Array]:

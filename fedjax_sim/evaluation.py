@@ -8,7 +8,7 @@ be embedded in the program.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,15 +48,23 @@ def evaluator(metrics: Metrics, examples: PyTree, batch_size: int = 1000) -> Par
     """
     examples, size = _checked(examples, batch_size)
 
-    def evaluate(examples: PyTree, params: Params) -> dict[str, Array]:
+    return Partial(_Means(metrics, size), examples)
+
+
+class _Means(NamedTuple):
+    """The static part of an evaluator: equal for equal arguments, so that an evaluator made anew
+    does not compile anew."""
+
+    metrics: Metrics
+    size: int
+
+    def __call__(self, examples: PyTree, params: Params) -> dict[str, Array]:
         def add(total, values, counted, start):
             del start
             return total + jnp.where(counted, values, jnp.zeros_like(values)).sum()
 
-        totals = _stream(metrics, examples, params, size, (), add)
+        totals = _stream(self.metrics, examples, params, self.size, (), add)
         return {name: total / _length(examples) for name, total in totals.items()}
-
-    return Partial(evaluate, examples)
 
 
 def client_evaluator(
@@ -140,15 +148,20 @@ def merge_evaluators(**evaluators: Callable[[Params], dict[str, Any]]) -> Partia
     parts = tuple(
         part if isinstance(part, Partial) else Partial(part) for part in evaluators.values()
     )
-    return Partial(functools.partial(_evaluate_all, names), parts)
+    return Partial(_All(names), parts)
 
 
-def _evaluate_all(names: tuple[str, ...], parts: tuple[Partial, ...], params: Params):
-    return {
-        f"{prefix}/{name}": value
-        for prefix, part in zip(names, parts, strict=True)
-        for name, value in part(params).items()
-    }
+class _All(NamedTuple):
+    """The static part of merged evaluators."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, parts: tuple[Partial, ...], params: Params) -> dict[str, Any]:
+        return {
+            f"{prefix}/{name}": value
+            for prefix, part in zip(self.names, parts, strict=True)
+            for name, value in part(params).items()
+        }
 
 
 def _stream(

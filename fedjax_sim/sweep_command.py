@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from fedjax_sim import choices, datasets, heat_maps, report, sweep_plots
 from fedjax_sim.compare import Problem, prepare, seed_keys
 from fedjax_sim.comparisons import paired_differences, speed_up
 from fedjax_sim.config import to_json
+from fedjax_sim.grid import Configuration
 from fedjax_sim.selection import best, scores
 from fedjax_sim.sweep_config import (
     SETTINGS,
@@ -26,6 +27,7 @@ from fedjax_sim.sweep_config import (
 from fedjax_sim.sweep_program import Setup
 from fedjax_sim.sweeps import Sweep, SweepProgress, sweep
 from fedjax_sim.tables import markdown, table
+from fedjax_sim.typing import FedAlgorithm
 
 
 class SweepResult(NamedTuple):
@@ -74,7 +76,7 @@ def run_sweep(
             on_progress(news)
 
     result = sweep(
-        _setups(config, dataset),
+        _setups(config, dataset, entries),
         entries,
         seed_keys(config)[2],
         static=("algorithm", *SETTINGS, *text_hyper()),
@@ -101,11 +103,32 @@ def frame(result: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "seed", "diverged_at", "round", "metric", "value"])
 
 
-def _setups(config: SweepConfig, dataset: datasets.Dataset) -> Callable[..., Setup]:
+class _Factory(NamedTuple):
+    """Makes the algorithm from the numbers that vary; equal for equal fixed ones, so that groups of
+    the same shapes share their program."""
+
+    algorithm: str
+    hyper: tuple[tuple[str, Any], ...]
+
+    def __call__(self, **swept: Any) -> FedAlgorithm:
+        return choices.algorithm(self.algorithm, {**dict(self.hyper), **swept})
+
+
+def _unswept(
+    algorithm: str, hyper: Mapping[str, Any], entries: Sequence[Configuration]
+) -> dict[str, Any]:
+    """The hyper-parameters that not every configuration of the algorithm sets itself."""
+    own = [set(swept_hyper(entry)) for entry in entries if entry["algorithm"] == algorithm]
+    return {name: value for name, value in hyper.items() if name not in set.intersection(*own)}
+
+
+def _setups(
+    config: SweepConfig, dataset: datasets.Dataset, entries: Sequence[Configuration]
+) -> Callable[..., Setup]:
     """What the runs of an algorithm under some settings share."""
     resolved = choices.hyper_parameters(config)
 
-    @functools.lru_cache(maxsize=1)  # algorithms under the same settings share the problem
+    @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
     def problem(own: SweepConfig) -> Problem:
         return prepare(own, dataset)
 
@@ -120,7 +143,7 @@ def _setups(config: SweepConfig, dataset: datasets.Dataset) -> Callable[..., Set
         hyper = {**resolved[algorithm], **swept_hyper(static)}
         described = {name: getattr(own, name) for name in SETTINGS}
         return Setup(
-            lambda **swept: choices.algorithm(algorithm, {**hyper, **swept}),
+            _Factory(algorithm, tuple(hyper.items())),
             found.task,
             found.timeline,
             found.params,
@@ -128,7 +151,7 @@ def _setups(config: SweepConfig, dataset: datasets.Dataset) -> Callable[..., Set
             eval_every=own.eval_every,
             weighting=choices.weighting(own),
             cohort=None if own.execution == "auto" else choices.execution(own),
-            config={"settings": described, "hyper": hyper},
+            config={"settings": described, "hyper": _unswept(algorithm, hyper, entries)},
         )
 
     return setup

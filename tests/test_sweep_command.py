@@ -505,3 +505,18 @@ def test_settings_of_every_kind_reach_the_runs(tmp_path, capsys):
     assert steps.to_dict() == {"full": 12 * 1 * 1, "uniform": 3 * 2 * 2}
     assert "2 programs compiled" in capsys.readouterr().out
     assert not (tmp_path / "swept" / "paired.csv").exists()
+
+
+def test_groups_of_the_same_shapes_share_a_program(tmp_path):
+    config = dataclasses.replace(
+        GRID,
+        output=tmp_path,
+        algorithms=("fedavg",),
+        hyper=(),
+        partition="dirichlet",  # of equal sizes
+        grid=("lr=0.1,0.2", "alpha=1,2"),
+    )
+    result = run_sweep(config)
+    assert (len(result.sweep.runs), result.sweep.compilations) == (8, 1)
+    again = dataclasses.replace(config, lr=0.7)  # every configuration has its own
+    assert run_sweep(again).sweep.resumed == 8
