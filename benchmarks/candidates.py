@@ -1,7 +1,10 @@
-"""The candidates of the speed benchmark: ours, plain JAX, DrJAX, a PyTorch loop.
+"""The JAX candidates of the rounds: ours, plain JAX, DrJAX.
 
-Each is ``setup(workload) -> one_call``; ``one_call() -> rounds done`` blocks until they are done.
+Each is ``setup(workload, ...) -> one_call``; ``one_call() -> rounds done`` blocks until they are
+done.
 """
+
+# pyright: reportMissingImports=false
 
 import functools
 from collections.abc import Callable
@@ -10,13 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.jobs import OneCall
 from benchmarks.workloads import Workload, make_data
 
-OneCall = Callable[[], int]
 
-
-def ours(w: Workload, strategy: str, rounds: int) -> OneCall:
-    """fedjax_sim: sampling, minibatches, training and averaging of ``rounds`` rounds a dispatch."""
+def problem(w: Workload) -> tuple:
+    """The workload as fedjax_sim's ``(model, task)``."""
     import fedjax_sim as fs
     from fedjax_sim import models, objectives
 
@@ -31,39 +33,68 @@ def ours(w: Workload, strategy: str, rounds: int) -> OneCall:
     x, y = make_data(w)
     offsets = np.arange(w.clients + 1, dtype=np.int32) * w.examples
     data = fs.FederatedData({"x": x.reshape(-1, *w.shape), "y": y.reshape(-1)}, offsets)
-    task = fs.empirical_task(loss(model.apply), data, fs.epochs(w.epochs, w.batch))
-    num_steps = task.num_steps
-    algorithm = fs.fedavg(w.lr)
-    name, _, number = strategy.partition(":")
+    return model, fs.empirical_task(loss(model.apply), data, fs.epochs(w.epochs, w.batch))
+
+
+def timeline(w: Workload, key: jax.Array, rounds: int):
+    """The workload's participation: everybody, or a uniform cohort."""
+    from fedjax_sim import participation
+
+    if w.cohort == w.clients:
+        return participation.full(rounds, w.clients, w.steps)
+    return participation.uniform(key, rounds, w.clients, w.cohort, w.steps)
+
+
+def cohort_strategy(name: str):
+    """``auto``, ``vmapped``, ``sequential``, ``chunked:N``, ``sharded``, ``sharded-chunked:N``."""
+    from fedjax_sim import cohort
+
+    kind, _, number = name.partition(":")
     mesh = jax.make_mesh((jax.device_count(),), ("clients",))
-    cohorts = {
-        "auto": fs.cohort.auto,
-        "vmapped": fs.cohort.vmapped,
-        "sequential": fs.cohort.sequential,
-        "chunked": lambda: fs.cohort.chunked(int(number)),
-        "sharded": lambda: fs.cohort.sharded(mesh),
-        "sharded-chunked": lambda: fs.cohort.sharded(mesh, fs.cohort.chunked(int(number))),
+    strategies = {
+        "auto": cohort.auto,
+        "vmapped": cohort.vmapped,
+        "sequential": cohort.sequential,
+        "chunked": lambda: cohort.chunked(int(number)),
+        "sharded": lambda: cohort.sharded(mesh),
+        "sharded-chunked": lambda: cohort.sharded(mesh, cohort.chunked(int(number))),
     }
-    cohort = cohorts[name]()
+    if kind not in strategies:
+        raise ValueError(f"strategy is {name!r}; expected one of {', '.join(strategies)}")
+    return strategies[kind]()
 
-    def timeline(key):
-        if w.cohort == w.clients:
-            return fs.participation.full(rounds, w.clients, num_steps)
-        return fs.participation.uniform(key, rounds, w.clients, w.cohort, num_steps)
 
-    @functools.partial(jax.jit, donate_argnums=1)
-    def call(task, params, key):
+def placed(function: Callable, task, *rest) -> tuple[Callable, object]:
+    """The compiled function and its first argument, the task, where the program wants it.
+
+    On several devices it would else be copied to all of them in every call.
+    """
+    compiled = jax.jit(function).lower(task, *rest).compile()
+    return compiled, jax.device_put(task, compiled.input_shardings[0][0])
+
+
+def ours(w: Workload, strategy: str) -> OneCall:
+    """fedjax_sim: sampling, minibatches, training and averaging of many rounds a dispatch."""
+    import fedjax_sim as fs
+
+    # About half a second of work, as a run with few evaluations has.
+    rounds = {"logistic": 100, "softmax": 10}.get(w.model, 1)
+    model, task = problem(w)
+    algorithm, cohort = fs.fedavg(w.lr), cohort_strategy(strategy)
+
+    def rounds_of(task, params, key):
         schedule, visits = jax.random.split(key)
-        state, _ = fs.run(
-            algorithm, task, timeline(schedule), params, visits, cohort=cohort, eval_every=rounds
-        )
+        when = timeline(w, schedule, rounds)
+        state, _ = fs.run(algorithm, task, when, params, visits, cohort=cohort, eval_every=rounds)
         return state.server.params
 
     state = {"params": model.init(jax.random.key(0)), "calls": 0}
+    program = functools.cache(lambda: placed(rounds_of, task, state["params"], jax.random.key(0)))
 
     def one_call() -> int:
+        call, data = program()
         key = jax.random.fold_in(jax.random.key(7), state["calls"])
-        state["params"] = jax.block_until_ready(call(task, state["params"], key))
+        state["params"] = jax.block_until_ready(call(data, state["params"], key))
         state["calls"] += 1
         return rounds
 
@@ -165,7 +196,7 @@ def jax_map(w: Workload) -> OneCall:
 
 def drjax_mesh(w: Workload) -> OneCall:
     """DrJAX: broadcast, map_fn, reduce_mean over a mesh of all host devices."""
-    import drjax  # pyright: ignore[reportMissingImports]
+    import drjax
 
     mesh = jax.make_mesh(
         (jax.device_count(),), ("clients",), axis_types=(jax.sharding.AxisType.Auto,)
@@ -181,60 +212,3 @@ def drjax_mesh(w: Workload) -> OneCall:
         )
 
     return _jax_round(w, round_fn)
-
-
-def torch_loop(w: Workload, threads: int) -> OneCall:
-    """A tight sequential PyTorch loop: batches by index, foreach SGD, no DataLoader."""
-    import torch  # pyright: ignore[reportMissingImports]
-    from torch import nn  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    body = {
-        "softmax": lambda: nn.Linear(784, 10),
-        "logistic": lambda: nn.Linear(123, 1),
-        "femnist": lambda: nn.Sequential(
-            *(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 62)),
-        ),
-        "lenet": lambda: nn.Sequential(
-            *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-            *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-        ),
-    }[w.model]
-    net = body()
-    x, y = make_data(w)
-    if len(w.shape) == 3:
-        x = x.transpose(0, 1, 4, 2, 3)
-    x, y = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y).long()
-    params = list(net.parameters())
-    server = [p.detach().clone() for p in params]
-    optimizer = torch.optim.SGD(params, lr=w.lr, foreach=True)
-    rng = np.random.default_rng(1)
-
-    def loss(z, t):
-        if w.classes == 1:
-            return nn.functional.binary_cross_entropy_with_logits(z[:, 0], t.float())
-        return nn.functional.cross_entropy(z, t)
-
-    def one_call() -> int:
-        total = [torch.zeros_like(p) for p in server]
-        for c in rng.choice(w.clients, w.cohort, replace=False):
-            xc, yc = x[c], y[c]
-            with torch.no_grad():
-                torch._foreach_copy_(params, server)  # pyright: ignore[reportPrivateImportUsage]
-            for _ in range(w.epochs):
-                order = torch.randperm(w.examples)
-                for rows in order.split(w.batch):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss(net(xc[rows]), yc[rows]).backward()
-                    optimizer.step()
-            with torch.no_grad():
-                torch._foreach_add_(total, params)  # pyright: ignore[reportPrivateImportUsage]
-        with torch.no_grad():
-            for p, t in zip(server, total, strict=True):
-                p.copy_(t / w.cohort)
-        return 1
-
-    return one_call

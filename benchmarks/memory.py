@@ -1,8 +1,4 @@
-"""Memory and time of very many clients, and of very much client state.
-
-    python -m benchmarks.memory                      # both cases, about a minute and 8 GB
-    python -m benchmarks.memory --case stateless --clients 1000000
-    python -m benchmarks.memory --case stateful --clients 100000
+"""Part ``memory``: memory and time of very many clients, and of very much client state.
 
 stateless: FedAvg, logistic regression, M clients of 10 examples of 60 float32 features, 1,000
 clients a round, cohort drawn inside the program. The floor is the data: 2.4 GB for a million
@@ -11,16 +7,11 @@ clients.
 stateful: SCAFFOLD on a model of 10,000 parameters with M control variates, 10 clients a round.
 The floor is the state, 4 GB for 100,000 clients; updated in place, a round touches 10 rows of
 it, copied it would take as long as writing all of it.  The compiled program's temporaries
-say which: they are printed beside the state.
+say which.
 """
 
-import argparse
-import json
-import pathlib
 import resource
 import statistics
-import subprocess
-import sys
 import time
 
 import jax
@@ -28,6 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
+from benchmarks.floors import Machine
+from benchmarks.jobs import Job, Options, Results
+from benchmarks.report import Case
 from fedjax_sim import models, objectives
 
 
@@ -40,21 +34,21 @@ def _task(model, objective, num_clients: int, examples: int, features: int, batc
     return fs.empirical_task(objective(model.apply), data, batches)
 
 
-def stateless(num_clients: int, rounds: int) -> dict:
+def stateless(num_clients: int, rounds: int) -> dict[str, float]:
     model = models.logistic_regression(60)
     batches = fs.epochs(1, batch_size=5)
     task = _task(model, objectives.binary_cross_entropy, num_clients, 10, 60, batches)
     return _measure(fs.fedavg(0.1), model, task, min(1000, num_clients), rounds)
 
 
-def stateful(num_clients: int, rounds: int) -> dict:
+def stateful(num_clients: int, rounds: int) -> dict[str, float]:
     model = models.softmax_regression(99, 100)  # 100 * 99 + 100 parameters
     batches = fs.epochs(2, batch_size=2)
     task = _task(model, objectives.cross_entropy, num_clients, 4, 99, batches)
     return _measure(fs.scaffold(0.1), model, task, min(10, num_clients), rounds)
 
 
-def _measure(algorithm, model, task, cohort: int, rounds: int) -> dict:
+def _measure(algorithm, model, task, cohort: int, rounds: int) -> dict[str, float]:
     num_steps = task.num_steps
 
     def timeline(key):
@@ -80,41 +74,38 @@ def _measure(algorithm, model, task, cohort: int, rounds: int) -> dict:
     data = sum(leaf.nbytes for leaf in jax.tree.leaves(task.oracle))
     clients = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients))
     return {
+        "seconds": statistics.median(times),
         "clients": task.num_clients,
         "cohort": cohort,
         "data_mb": round(data / 1e6, 1),
         "client_state_mb": round(clients / 1e6, 1),
         "program_temporaries_mb": round(memory.temp_size_in_bytes / 1e6, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
-        "ms_per_round": round(1e3 * statistics.median(times), 3),
     }
 
 
-CASES = {"stateless": (stateless, 1_000_000, 20), "stateful": (stateful, 100_000, 20)}
+CASES = {"stateless": (stateless, 1_000_000), "stateful": (stateful, 100_000)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--case", choices=list(CASES), default=None)
-    parser.add_argument("--clients", type=int, default=None)
-    parser.add_argument("--out", type=pathlib.Path, default=None, help="JSON file")
-    args = parser.parse_args()
-    if args.case:
-        measure, clients, rounds = CASES[args.case]
-        print(json.dumps(measure(args.clients or clients, rounds)))
-        return
-    results = {}
-    for name in CASES:  # a process each: the peak of memory is the process's
-        command = [sys.executable, "-m", "benchmarks.memory", "--case", name]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        results[name] = json.loads(done.stdout)
-        print(name, json.dumps(results[name]), flush=True)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
+def knows(candidate: str) -> bool:
+    """There is nothing beside ours."""
+    return candidate == "ours"
 
 
-if __name__ == "__main__":
-    main()
+def jobs(options: Options) -> list[Job]:
+    """A job per case: the peak of memory is its process's."""
+    if options.candidates and not any(map(knows, options.candidates)):
+        return []
+    return [Job(case, "ours", "benchmarks.memory", {"case": case}) for case in CASES]
+
+
+def measure(case: str, clients: int | None = None) -> dict[str, float]:
+    """Runs in a process of its own."""
+    run, default = CASES[case]
+    return run(clients or default, 20)
+
+
+def cases(results: Results, machine: Machine) -> list[Case]:
+    """The cases as tables; there is no floor in seconds."""
+    del machine
+    return [Case(name, name, "a round", rows, ours="ours") for name, rows in results.items()]

@@ -1,5 +1,6 @@
 """The workloads of the speed benchmark: random data, FedAvg, plain SGD, uniform averaging."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ class Workload(NamedTuple):
     examples: int  # per client
     batch: int
     epochs: int
+    parameters: int
     flops: float  # training one example: forward and backward, multiply-add = 2
     lr: float = 0.01
 
@@ -31,6 +33,13 @@ class Workload(NamedTuple):
     def flops_per_round(self) -> float:
         return self.flops * self.steps_per_round * self.batch
 
+    @property
+    def bytes_per_round(self) -> float:
+        """Least memory traffic, all in 4-byte words: every minibatch is read once, with its labels;
+        every client reads the server's model and writes its own, which it keeps in cache."""
+        minibatches = self.steps_per_round * self.batch * (math.prod(self.shape) + 1)
+        return 4 * (minibatches + 2 * self.cohort * self.parameters)
+
 
 def _flops(first: float, *rest: float) -> float:
     """Weight gradients everywhere, input gradients everywhere but in the first layer."""
@@ -38,7 +47,7 @@ def _flops(first: float, *rest: float) -> float:
 
 
 WORKLOADS = {
-    "W1": Workload("softmax", (784,), 10, 1000, 100, 60, 20, 10, _flops(784 * 10)),
+    "W1": Workload("softmax", (784,), 10, 1000, 100, 60, 20, 10, 7850, _flops(784 * 10)),
     "W2": Workload(
         "femnist",
         (28, 28, 1),
@@ -48,6 +57,7 @@ WORKLOADS = {
         100,
         20,
         1,
+        320 + 18_496 + 1_179_776 + 7_998,
         _flops(26 * 26 * 32 * 9, 24 * 24 * 64 * 288, 9216 * 128, 128 * 62),
     ),
     "W3": Workload(
@@ -59,9 +69,10 @@ WORKLOADS = {
         500,
         50,
         5,
+        456 + 2_416 + 48_120 + 10_164 + 850,
         _flops(28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10),
     ),
-    "W4": Workload("logistic", (123,), 1, 1000, 1000, 32, 8, 4, _flops(123)),
+    "W4": Workload("logistic", (123,), 1, 1000, 1000, 32, 8, 4, 124, _flops(123)),
 }
 
 

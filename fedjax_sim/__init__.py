@@ -13,7 +13,7 @@ from fedjax_sim.algorithms import (
 )
 from fedjax_sim.data.batches import epochs, full_batch, with_replacement
 from fedjax_sim.data.federated import FederatedData, from_assignment, from_clients
-from fedjax_sim.data.task import empirical_task
+from fedjax_sim.data.task import empirical_task, shared_task
 from fedjax_sim.engine import (
     History,
     Probes,
@@ -67,6 +67,7 @@ __all__ = [
     "participation",
     "run",
     "scaffold",
+    "shared_task",
     "simulate",
     "start",
     "sweep",

@@ -6,10 +6,10 @@ import sys
 import fedjax_sim as fs
 
 PUBLIC = """
-FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline Update Visit Work
-advance algorithms by_examples cohort data empirical_task epochs fedadagrad fedadam fedavg fedavgm
-fedprox fedsgd fedyogi from_assignment from_clients full_batch gradients participation run
-scaffold simulate start sweep uniform_weights with_replacement
+FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline Update
+Visit Work advance algorithms by_examples cohort data empirical_task epochs fedadagrad fedadam
+fedavg fedavgm fedprox fedsgd fedyogi from_assignment from_clients full_batch gradients
+participation run scaffold shared_task simulate start sweep uniform_weights with_replacement
 """.split()
 
 

@@ -46,28 +46,96 @@ def empirical_task(
         1.0
     """
     sizes = _checked_sizes(data)
-    data = jax.tree.map(jnp.asarray, data)
-    data = dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
-    oracle = _EmpiricalOracle(objective, batches, max(int(sizes.max()), 1), full_grad_batch)
-    return Task(
-        oracle=Partial(oracle, data),
-        num_examples=sizes.astype(np.int32),
-        num_steps=np.asarray(batches.num_steps(sizes), np.int32),
+    oracle = _EmpiricalOracle(
+        _own_rows, objective, batches, max(int(sizes.max()), 1), full_grad_batch
     )
+    return _task(oracle, data, sizes)
+
+
+def shared_task(
+    objective: Objective,
+    examples: PyTree,
+    num_clients: int,
+    batches: Batches,
+    *,
+    full_grad_batch: int = 256,
+) -> Task:
+    r"""Every client draws from the same examples: the homogeneous case, without copies of the data.
+
+    .. math:: F_i(x) = F(x) = \frac{1}{n} \sum_{j=1}^{n} \ell(x; \xi_j), \qquad i = 1, \dots, M
+
+    Clients differ by their draws only.
+
+    Args:
+        objective: as in :func:`empirical_task`.
+        examples: pytree of arrays ``[n, ...]``.
+        num_clients: the population M; ``num_examples`` is n for each of them.
+        batches: the minibatch rule, e.g. ``with_replacement(1, num_steps=64)``: gradients that are
+            independent between clients and steps.
+        full_grad_batch: examples per block of the full gradient.
+
+    Raises:
+        ValueError: fewer than one client, leaves of different lengths, or no examples.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> examples = {"x": np.array([[1.0], [3.0]], np.float32)}
+        >>> task = shared_task(
+        ...     lambda w, batch, key: batch["x"] @ w, examples, 1000, fs.with_replacement(1, 64))
+        >>> task.num_clients, int(task.num_steps.max())
+        (1000, 64)
+        >>> oracle = task.oracle(999, jax.random.key(0), max_steps=64)
+        >>> oracle.full_grad(jnp.zeros(1)).tolist()
+        [2.0]
+    """
+    if num_clients < 1:
+        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
+    lengths = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)})
+    if len(lengths) != 1 or lengths[0] < 1:
+        raise ValueError(
+            f"examples has leaves of lengths {lengths}; expected one common length of at least 1"
+        )
+    data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, lengths[0]]))
+    oracle = _EmpiricalOracle(_all_rows, objective, batches, lengths[0], full_grad_batch)
+    return _task(oracle, data, np.full(num_clients, lengths[0]))
+
+
+def _task(oracle: "_EmpiricalOracle", data: FederatedData, sizes: np.ndarray) -> Task:
+    data = jax.tree.map(jnp.asarray, data)
+    return Task(
+        oracle=Partial(oracle, dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))),
+        num_examples=sizes.astype(np.int32),
+        num_steps=np.asarray(oracle.batches.num_steps(sizes), np.int32),
+    )
+
+
+Place = Callable[[FederatedData, Array], tuple[Array, Array]]
+
+
+def _own_rows(data: FederatedData, client: Array) -> tuple[Array, Array]:
+    """Where a client's rows start, and how many they are."""
+    start = data.offsets[client]
+    return start, data.offsets[client + 1] - start
+
+
+def _all_rows(data: FederatedData, client: Array) -> tuple[Array, Array]:
+    """The same, of clients who share all rows: constants of the program."""
+    del client
+    return jnp.array(0, jnp.int32), jnp.array(data.num_examples, jnp.int32)
 
 
 class _EmpiricalOracle(NamedTuple):
     """The static part of a task: equal for equal arguments, so that a task built anew does not
     compile anew."""
 
+    place: Place
     objective: Objective
     batches: Batches
     max_size: int
     full_grad_batch: int
 
     def __call__(self, data: FederatedData, client: Array, key: Array, max_steps: int) -> Oracle:
-        start = data.offsets[client]
-        size = data.offsets[client + 1] - start
+        start, size = self.place(data, client)
         rows_key, loss_key, full_key = jax.random.split(key, 3)
         pick = self.batches.draw(rows_key, size, self.max_size, max_steps)
 

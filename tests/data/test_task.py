@@ -176,6 +176,70 @@ def test_refuses_leaves_of_different_lengths():
         fs.empirical_task(logistic_losses, data, fs.full_batch(1))
 
 
+@pytest.mark.parametrize("batches", [fs.epochs(2, 4), fs.full_batch(3), fs.with_replacement(2, 3)])
+def test_client_of_a_shared_task_is_a_client_that_owns_everything(x64, batches):
+    examples = logistic_data().examples
+    count = len(examples["y"])
+    shared = fs.shared_task(logistic_losses, examples, 5, batches, full_grad_batch=4)
+    alone = fs.FederatedData(examples, np.array([0, count]))
+    alone = fs.empirical_task(logistic_losses, alone, batches, full_grad_batch=4)
+    assert shared.num_clients == 5
+    np.testing.assert_array_equal(shared.num_examples, [count] * 5)
+    np.testing.assert_array_equal(shared.num_steps, list(alone.num_steps) * 5)
+    steps = int(alone.num_steps[0])
+    for client in range(5):
+        mine, its = (
+            task.oracle(jnp.array(i), jax.random.key(3), steps)
+            for task, i in ((shared, client), (alone, 0))
+        )
+        for step in (0, 1, steps - 1):
+            # The same draws from the same rows; only constants in place of arrays.
+            assert_close(
+                mine.grad(logistic_params(), step), its.grad(logistic_params(), step), 1e-15
+            )
+        assert_close(mine.full_grad(logistic_params()), numpy_gradient(examples), 1e-13)
+
+
+def test_shared_task_holds_the_examples_once():
+    examples = {"x": np.ones((7, 3), np.float32), "y": np.ones(7, np.float32)}
+    task = fs.shared_task(logistic_losses, examples, 1000, fs.full_batch(1))
+    sizes = sorted(leaf.nbytes for leaf in jax.tree.leaves(task.oracle))
+    assert sizes == [2 * 4, 7 * 4, 7 * 3 * 4]  # offsets, y, x
+
+
+def test_clients_of_a_shared_task_draw_independently():
+    """A run with two clients: their minibatches differ, between each other and between steps."""
+    rows = jnp.arange(1000)
+    task = fs.shared_task(lambda p, batch, key: p[batch], rows, 2, fs.with_replacement(1, 4))
+    probe = fs.Probes(client={"row": lambda v: jnp.stack([row(v.oracle, k) for k in range(4)])})
+
+    def row(oracle, step):
+        return jnp.argmax(oracle.grad(jnp.zeros(1000), step))  # losses are coordinates
+
+    timeline = fs.participation.full(2, 2, task.num_steps)
+    _, history = fs.run(
+        fs.fedsgd(0.0), task, timeline, jnp.zeros(1000), jax.random.key(0), probes=probe
+    )
+    drawn = np.asarray(history.probes["row"])
+    assert drawn.shape == (2, 2, 4)
+    # 16 draws of 1,000: one repetition has probability 11 %, more than two of them 0.03 %.
+    assert len(np.unique(drawn)) >= 14
+
+
+@pytest.mark.parametrize(
+    ("examples", "clients", "message"),
+    [
+        ({"x": np.ones((2, 1))}, 0, "num_clients is 0; expected at least 1"),
+        ({"x": np.ones((2, 1)), "y": np.ones(3)}, 4, r"examples has leaves of lengths \[2, 3\]"),
+        ({"x": np.ones((0, 1))}, 4, r"examples has leaves of lengths \[0\]"),
+        ({}, 4, r"examples has leaves of lengths \[\]"),
+    ],
+)
+def test_shared_task_refuses(examples, clients, message):
+    with pytest.raises(ValueError, match=message):
+        fs.shared_task(logistic_losses, examples, clients, fs.full_batch(1))
+
+
 def test_weighted_mean():
     values, weights = jnp.array([1.0, 2.0, 6.0]), jnp.array([1.0, 3.0, 0.0])
     assert float(weighted_mean(values, weights)) == 1.75

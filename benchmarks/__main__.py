@@ -1,0 +1,148 @@
+"""Everything that docs/performance.md quotes, measured beside its peers in one run.
+
+    python -m benchmarks                                   # all parts, about ten minutes
+    python -m benchmarks rounds --workloads W1 W4
+    python -m benchmarks rounds --candidates ours ours=chunked:8@2 jax-vmap --out /tmp/try
+    python -m benchmarks --peer fedjax=ENV/bin/python --peer pfl=ENV/bin/python
+
+Every measurement is a process of its own, one at a time; a part's list is gone through --repeats
+times and medians are reported.  Ratios within one run are what counts: machines differ, and shared
+ones are noisy.  The tables are printed, the numbers stored as OUT/PART.json and the bars drawn as
+IMAGES/benchmark_PART.png.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+from benchmarks import cells, memory, report, rounds, startup, sweep
+from benchmarks.floors import Machine
+from benchmarks.jobs import ROOT, Job, Options, collect, summary
+from benchmarks.workloads import WORKLOADS
+from fedjax_sim.devices import num_cores
+from fedjax_sim.report import environment
+
+
+class Part(NamedTuple):
+    """A module of measurements: ``jobs``, ``cases``, ``knows``."""
+
+    module: Any
+    most_repeats: int  # more say nothing new, or take long
+    seconds: bool = True  # a quantity that bars and a floor make sense for
+
+
+PARTS = {
+    "rounds": Part(rounds, 9),
+    "sweep": Part(sweep, 2),
+    "cells": Part(cells, 2),
+    "memory": Part(memory, 1, seconds=False),
+    "startup": Part(startup, 2, seconds=False),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures what the command line asks for."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    parts = args.parts or list(PARTS)
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"part is {', '.join(unknown)}; expected {', '.join(PARTS)}")
+    for name in args.candidates or []:
+        if not any(PARTS[part].module.knows(name) for part in parts):
+            parser.error(f"candidate is {name!r}, which {' and '.join(parts)} do not have")
+    peers = dict(args.peer)
+    if unknown := set(peers) - set(rounds.PEERS):
+        parser.error(f"peer is {', '.join(unknown)}; expected {', '.join(rounds.PEERS)}")
+    if args.repeats < 1 or args.seconds <= 0:
+        parser.error(
+            f"repeats is {args.repeats}, seconds {args.seconds}; expected positive numbers"
+        )
+    candidates = tuple(args.candidates) if args.candidates else None
+    options = Options(tuple(args.workloads), candidates, args.seconds, peers)
+    images = args.images or (args.out or ROOT / "docs" / "images")
+    out = args.out or ROOT / "benchmarks" / "results"
+    for name in parts:
+        run_part(name, options, args.repeats, out, images)
+
+
+def run_part(
+    name: str, options: Options, repeats: int, out: pathlib.Path, images: pathlib.Path
+) -> None:
+    """Measures one part, prints it, and writes its results and bars."""
+    part = PARTS[name]
+    jobs = part.module.jobs(options)
+    if not jobs:
+        return
+    repeats = min(repeats, part.most_repeats)
+    began = datetime.datetime.now(datetime.UTC)
+    print(f"\n== {name}: {len(jobs)} measurements x {repeats}", flush=True)
+    rates = Job("machine", "rates", "benchmarks.floors")
+    runs = collect([rates, *jobs], repeats)
+    measured = runs.pop("machine")["rates"]
+    # Bounds, which disturbances only lower.
+    machine = Machine(*(max(one[name] for one in measured) for name in Machine._fields))
+    results = {
+        case: {name: summary(repeated) for name, repeated in rows.items()}
+        for case, rows in runs.items()
+    }
+    cases = part.module.cases(results, machine)
+    print(
+        f"{machine.flops / 1e9:.0f} GFLOP/s float32 product, {machine.bytes / 1e9:.1f} GB/s copied"
+    )
+    for case in cases:
+        print(f"\n{report.table(case)}")
+    record = {
+        "date": began.isoformat(timespec="minutes"),
+        "environment": environment() | {"cores": num_cores()} | _peer_versions(),
+        "machine": machine._asdict(),
+        "repeats": repeats,
+        "cases": {case.name: report.as_json(case) for case in cases},
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    if part.seconds:
+        images.mkdir(parents=True, exist_ok=True)
+        report.chart(cases).savefig(images / f"benchmark_{name}.png", dpi=100)
+
+
+def _peer_versions() -> dict[str, str]:
+    found = {}
+    for package in ("torch", "drjax"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _peer(text: str) -> tuple[str, str]:
+    name, _, python = text.partition("=")
+    if not pathlib.Path(python).is_file():
+        raise argparse.ArgumentTypeError(f"{text!r}; expected NAME=PATH of a Python interpreter")
+    return name, str(pathlib.Path(python).absolute())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default all)")
+    add("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    add("--candidates", nargs="+", help="only these, also ours=STRATEGY[:N][@DEVICES]")
+    add("--repeats", type=int, default=3, help="at most; long parts do fewer (default 3)")
+    add("--seconds", type=float, default=2.0, help="of timed rounds per measurement (default 2)")
+    add("--peer", type=_peer, action="append", default=[], metavar="NAME=PYTHON",
+        help="also measure fedjax or pfl, with the interpreter that has it")  # fmt: skip
+    add("--out", type=pathlib.Path, help="folder (default benchmarks/results)")
+    add("--images", type=pathlib.Path, help="folder (default docs/images, or OUT if given)")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

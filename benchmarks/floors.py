@@ -1,0 +1,61 @@
+"""What the machine could do at best: measured rates, and the least time of a given work."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Machine(NamedTuple):
+    """Rates of all cores together."""
+
+    flops: float  # a second, float32 matrix product
+    bytes: float  # a second, read plus written, copying a large array
+
+
+def measure(size: int = 2048, megabytes: int = 256, seconds: float = 1.5) -> dict[str, float]:
+    """XLA's product of two square matrices; NumPy's copy, a thread a core."""
+    import jax
+    import jax.numpy as jnp
+
+    from fedjax_sim.devices import num_cores
+
+    square = jax.random.normal(jax.random.key(0), (size, size), jnp.float32)
+    product = jax.jit(lambda a: jnp.dot(a, a))
+    source = np.ones(megabytes * 250_000, np.float32)
+    target = np.zeros_like(source)  # written once, so that its pages exist
+    threads = num_cores()
+    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        copying = best_seconds(
+            lambda: list(pool.map(lambda part: np.copyto(*part), parts)), seconds
+        )
+    return {
+        "flops": 2
+        * size**3
+        / best_seconds(lambda: jax.block_until_ready(product(square)), seconds),
+        "bytes": 2 * source.nbytes / copying,
+    }
+
+
+def best_seconds(call: Callable[[], object], seconds: float) -> float:
+    """The least of some calls: a rate is a bound, and disturbances only lower it."""
+    call()
+    times, start = [], time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def floor(machine: Machine, flops: float, num_bytes: float) -> float:
+    """Seconds that a work takes at least: arithmetic and memory traffic may overlap.
+
+    Example:
+        >>> floor(Machine(flops=1e9, bytes=1e8), flops=2e9, num_bytes=3e8)
+        3.0
+    """
+    return max(flops / machine.flops, num_bytes / machine.bytes)

@@ -1,0 +1,110 @@
+"""Measurements, each in a process of its own, one at a time.
+
+A job names a module with a function ``measure(**arguments) -> {name: number}``; its process is
+
+    python -m benchmarks.jobs MODULE '{"argument": value}'
+
+and may be that of another virtual environment: this file needs the standard library only.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+OneCall = Callable[[], int]  # does some rounds, waits for them, returns their number
+Measured = dict[str, float]  # name -> number
+Results = dict[str, dict[str, Measured]]  # case -> candidate -> its numbers
+
+
+class Job(NamedTuple):
+    """One measurement: a candidate on a case."""
+
+    case: str
+    candidate: str
+    module: str
+    arguments: Mapping[str, Any] = {}
+    python: str = sys.executable
+
+
+class Options(NamedTuple):
+    """What every part of the benchmarks is given."""
+
+    workloads: tuple[str, ...]
+    candidates: tuple[str, ...] | None  # None: the part's own choice
+    seconds: float  # of timed calls per measurement
+    peers: Mapping[str, str]  # name -> Python interpreter
+
+
+def run(job: Job) -> Measured:
+    """Runs a job in its process and returns what it measured.
+
+    Raises:
+        RuntimeError: the process failed; with the end of its error output.
+    """
+    command = [job.python, "-m", "benchmarks.jobs", job.module, json.dumps(dict(job.arguments))]
+    env = {"JAX_PLATFORMS": "cpu"} | os.environ
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def collect(
+    jobs: Sequence[Job], repeats: int, measure: Callable[[Job], Measured] = run
+) -> dict[str, dict[str, list[Measured]]]:
+    """Goes through all jobs ``repeats`` times, so that a disturbed stretch of the machine hits all
+    alike; case -> candidate -> what each repeat measured."""
+    runs: dict[str, dict[str, list[Measured]]] = {}
+    for repeat in range(repeats):
+        for number, job in enumerate(jobs):
+            began = time.perf_counter()
+            found = runs.setdefault(job.case, {}).setdefault(job.candidate, [])
+            found.append(measure(job))
+            print(
+                f"  {repeat + 1}/{repeats} {number + 1:2d}/{len(jobs)} {job.case} {job.candidate}"
+                f" ({time.perf_counter() - began:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+    return runs
+
+
+def summary(repeats: Sequence[Measured]) -> Measured:
+    """Medians over the repeats, and of ``seconds`` the least, too.
+
+    Example:
+        >>> summary([{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 2.0}])
+        {'seconds': 2.0, 'best_seconds': 1.0}
+    """
+    row = {name: statistics.median(one[name] for one in repeats) for name in repeats[0]}
+    if "seconds" in row:
+        row["best_seconds"] = min(one["seconds"] for one in repeats)
+    return row
+
+
+def timed(one_call: OneCall, seconds: float) -> Measured:
+    """Median seconds a round over ``seconds`` of calls, the first ones (compilation) left out."""
+    began = time.perf_counter()
+    one_call()
+    first = time.perf_counter() - began
+    if first < seconds:
+        one_call()
+    times, start = [], time.perf_counter()
+    while not times or (time.perf_counter() - start < seconds and len(times) < 50):
+        began = time.perf_counter()
+        done = one_call()
+        times.append((time.perf_counter() - began) / done)
+    return {"seconds": statistics.median(times), "first_call_seconds": first, "calls": len(times)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(importlib.import_module(sys.argv[1]).measure(**json.loads(sys.argv[2]))))

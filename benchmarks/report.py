@@ -1,0 +1,150 @@
+"""What the measurements say: ratios, tables, bar charts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from fedjax_sim.plotting import COLORS, INK, style_axes
+
+OTHERS = "#B8C0C8"  # bars of the candidates that are not ours
+
+
+class Case(NamedTuple):
+    """Candidates measured on one case; each row has ``seconds``."""
+
+    name: str
+    title: str
+    unit: str  # what the seconds are of, e.g. "a round"
+    rows: Mapping[str, Mapping[str, float]]
+    ours: str  # the candidate that the others are compared with
+    floor: float | None = None  # least seconds by the machine's rates
+    targets: Mapping[str, float] = {}  # peer -> how many times faster ours is meant to be
+    local_steps: float | None = None  # that the seconds are of
+
+
+class Ratio(NamedTuple):
+    """``peer`` takes ``ratio`` times the seconds of ours; ``target`` if there is one."""
+
+    peer: str
+    ratio: float
+    target: float | None
+
+
+def ratios(case: Case) -> list[Ratio]:
+    """Ours against the fastest other candidate, and against every peer with a target.
+
+    A peer stands for its variants: "torch-loop" for "torch-loop-1", too.  Variants of ours are no
+    others.
+
+    Example:
+        >>> rows = {"ours": 2.0, "torch-1": 9.0, "torch": 6.0, "jax": 3.0}
+        >>> case = Case("W", "", "", {k: {"seconds": v} for k, v in rows.items()}, "ours",
+        ...             targets={"torch": 4.0})
+        >>> [tuple(ratio) for ratio in ratios(case)]
+        [('jax', 1.5, None), ('torch', 3.0, 4.0)]
+    """
+    if case.ours not in case.rows:
+        return []
+    seconds = {name: row["seconds"] for name, row in case.rows.items()}
+    others = {k: v for k, v in seconds.items() if not k.startswith(case.ours)}
+    found = []
+    for peer, target in case.targets.items():
+        variants = {k: v for k, v in others.items() if k == peer or k.startswith(f"{peer}-")}
+        if variants:
+            best = min(variants, key=variants.__getitem__)
+            found.append(Ratio(best, variants[best] / seconds[case.ours], target))
+    if others:
+        best = min(others, key=others.__getitem__)
+        if best not in {ratio.peer for ratio in found}:
+            found.insert(0, Ratio(best, others[best] / seconds[case.ours], None))
+    return found
+
+
+def table(case: Case) -> str:
+    """The case as text, the fastest candidate first."""
+    lines = [f"{case.title}  (seconds {case.unit})"]
+    width = max(len(name) for name in case.rows)
+    for name, row in sorted(case.rows.items(), key=lambda item: item[1]["seconds"]):
+        cells = [f"  {name:{width}s} {time_text(row['seconds']):>9s}"]
+        if "best_seconds" in row:
+            cells.append(f"best {time_text(row['best_seconds']):>9s}")
+        if case.floor is not None:
+            cells.append(f"{row['seconds'] / case.floor:8.1f} x floor")
+        if case.local_steps is not None:
+            cells.append(f"{case.local_steps / row['seconds']:14,.0f} local steps/s")
+        rest = {k: v for k, v in row.items() if k not in ("seconds", "best_seconds", "calls")}
+        cells += [f"{key.replace('_', ' ')} {_number(value)}" for key, value in rest.items()]
+        lines.append("  ".join(cells))
+    if case.floor is not None:
+        lines.append(f"  {'floor':{width}s} {time_text(case.floor):>9s}")
+    for ratio in ratios(case):
+        line = f"  {case.ours}: {ratio.ratio:.2f} x as fast as {ratio.peer}"
+        if ratio.target is not None:
+            met = "reached" if ratio.ratio >= ratio.target else "not reached"
+            line += f" (target {ratio.target:g} x: {met})"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def as_json(case: Case) -> dict[str, Any]:
+    """The case for a results file."""
+    return {
+        "title": case.title,
+        "seconds_of": case.unit,
+        "floor_seconds": case.floor,
+        "candidates": {name: dict(row) for name, row in case.rows.items()},
+        "ratios": [ratio._asdict() for ratio in ratios(case)],
+    }
+
+
+def chart(cases: Sequence[Case]) -> Figure:
+    """Horizontal bars, a panel per case, the fastest on top; the dashed line is the floor.
+
+    Example:
+        >>> rows = {"ours": {"seconds": 0.1}, "other": {"seconds": 0.4}}
+        >>> figure = chart([Case("W1", "W1", "a round", rows, "ours", floor=0.05)])
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['ours', 'other']
+    """
+    columns = min(2, len(cases))
+    rows = -(-len(cases) // columns)
+    bars = max(len(case.rows) for case in cases)
+    figure = Figure(figsize=(4.8 * columns, rows * (0.9 + 0.28 * bars)), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for case, axes in zip(cases, panels, strict=False):
+        ordered = sorted(case.rows.items(), key=lambda item: item[1]["seconds"])
+        names = [name for name, _ in ordered]
+        seconds = [row["seconds"] for _, row in ordered]
+        colors = [COLORS[0] if name.startswith(case.ours) else OTHERS for name in names]
+        drawn = axes.barh(names, seconds, color=colors, height=0.7)
+        axes.bar_label(drawn, [time_text(s) for s in seconds], padding=3, fontsize=8, color=INK)
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        lowest = min(seconds) if case.floor is None else min(*seconds, case.floor)
+        axes.set_xlim(lowest / 2, max(seconds) * 6)  # room for the last label
+        if case.floor is not None:
+            axes.axvline(case.floor, color=COLORS[1], lw=1.5, ls="--")
+        axes.set_title(case.title, fontsize=9, color=INK)
+        axes.set_xlabel(f"seconds {case.unit}")
+        style_axes(axes)
+        axes.grid(visible=False, axis="y")
+    for axes in panels[len(cases) :]:
+        axes.remove()
+    return figure
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def time_text(seconds: float) -> str:
+    """Three significant digits and a unit.
+
+    Example:
+        >>> time_text(0.00551), time_text(3.7312), time_text(0.0331), time_text(812.4)
+        ('5.51 ms', '3.73 s', '33.1 ms', '812 s')
+    """
+    value, unit = (seconds, "s") if seconds >= 1 else (1e3 * seconds, "ms")
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"

@@ -1,0 +1,179 @@
+"""Part ``sweep``: 49 pairs of learning rates x 3 seeds of W1 and W4, as one sweep and otherwise.
+
+``sweep`` is :func:`fedjax_sim.sweep` on all cores.  ``loop`` and ``loop-1dev`` do the same 147 runs
+one after the other with one compiled :func:`fedjax_sim.run`, the learning rates its arguments, on
+all cores and on one host device: 12 runs are measured and their median is counted 147 times.
+``vmap`` runs all of them at once, on one device.  Seconds are without compilation.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fedjax_sim as fs
+from benchmarks.candidates import placed, problem, timeline
+from benchmarks.floors import Machine, floor
+from benchmarks.jobs import Job, Options, Results
+from benchmarks.report import Case
+from benchmarks.workloads import WORKLOADS, Workload
+from fedjax_sim.devices import use_all_cores
+from fedjax_sim.grid import expand
+
+GRID = {"lr": np.geomspace(1e-3, 1e-1, 7).tolist(), "server_lr": np.geomspace(0.1, 1, 7).tolist()}
+SEEDS = 3
+ROUNDS = {"W1": 2, "W4": 6}
+SAMPLE = 12  # runs measured one after the other
+
+CANDIDATES = {"sweep": None, "loop": None, "loop-1dev": 1, "vmap": 1}  # host devices, None: all
+TARGETS = {"W1": {"loop": 2.0}, "W4": {"loop": 5.0}}
+
+
+class Outcome(NamedTuple):
+    """What the runs (configuration, seed) ended with, and how long it took."""
+
+    norms: dict[tuple[int, int], float]  # of the final models
+    seconds: float  # of all runs, without compilation
+    compile_seconds: float
+
+
+def knows(candidate: str) -> bool:
+    """Whether the name is a candidate of this part."""
+    return candidate in CANDIDATES
+
+
+def jobs(options: Options) -> list[Job]:
+    """A job per workload that has a sweep, and candidate."""
+    names = [n for n in options.candidates or CANDIDATES if knows(n)]
+    return [
+        Job(workload, name, "benchmarks.sweep", {"workload": workload, "candidate": name})
+        for workload in options.workloads
+        if workload in ROUNDS
+        for name in names
+    ]
+
+
+def measure(workload: str, candidate: str) -> dict[str, float]:
+    """Runs in the candidate's own process."""
+    use_all_cores(CANDIDATES[candidate])
+    setup, keys = training(WORKLOADS[workload], ROUNDS[workload], SEEDS)
+    how = {"sweep": together, "vmap": at_once}.get(candidate, one_by_one)
+    outcome = how(setup, GRID, keys)
+    return {
+        "seconds": outcome.seconds,
+        "compile_seconds": outcome.compile_seconds,
+        "with_compilation_seconds": outcome.seconds + outcome.compile_seconds,
+    }
+
+
+def training(w: Workload, rounds: int, seeds: int) -> tuple[fs.Setup, jax.Array]:
+    """What all runs share: every seed its own schedule, model and minibatches."""
+    model, task = problem(w)
+    keys = jax.random.split(jax.random.key(5), seeds)
+    setup = fs.Setup(
+        algorithm=lambda lr, server_lr: fs.fedavg(lr, optax.sgd(server_lr)),
+        task=task,
+        timeline=jax.vmap(lambda key: timeline(w, key, rounds))(keys),
+        params=jax.vmap(model.init)(keys),
+        eval_fn=lambda params: {"norm": optax.tree.norm(params)},
+        eval_every=rounds,
+    )
+    return setup, keys
+
+
+def together(setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array) -> Outcome:
+    """All runs as :func:`fedjax_sim.sweep`."""
+    began = time.perf_counter()
+    result = fs.sweep(setup, grid, keys)
+    seconds = time.perf_counter() - began - result.compile_seconds
+    configurations = expand(grid)
+    norms = {}
+    for run in result.runs:
+        number = configurations.index(run.configuration), int(run.seed)
+        norms[number] = float(run.history.metrics["norm"][-1])
+    return Outcome(norms, seconds, result.compile_seconds)
+
+
+def one_by_one(
+    setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array, sample: int = SAMPLE
+) -> Outcome:
+    """``sample`` of the runs, one after the other; their median is counted for every run."""
+    runs, arguments = _arguments(setup, grid, keys)
+    began = time.perf_counter()
+    call, task = placed(_one(setup), setup.task, *_run(arguments, 0))
+    compile_seconds = time.perf_counter() - began
+    norms, times = {}, []
+    for i in np.linspace(0, len(runs) - 1, min(sample, len(runs))).astype(int):
+        own = jax.block_until_ready(_run(arguments, i))
+        began = time.perf_counter()
+        norms[runs[i]] = float(call(task, *own))
+        times.append(time.perf_counter() - began)
+    return Outcome(norms, statistics.median(times) * len(runs), compile_seconds)
+
+
+def _run(arguments: Sequence, number: int) -> Sequence:
+    return jax.tree.map(lambda x: x[number], arguments)
+
+
+def at_once(setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array) -> Outcome:
+    """All runs as one ``vmap``."""
+    runs, arguments = _arguments(setup, grid, keys)
+    began = time.perf_counter()
+    every = jax.vmap(_one(setup), (None, 0, 0, 0, 0, 0))
+    call, task = placed(every, setup.task, *arguments)
+    compile_seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    found = np.asarray(call(task, *arguments))
+    seconds = time.perf_counter() - began
+    return Outcome(dict(zip(runs, found.tolist(), strict=True)), seconds, compile_seconds)
+
+
+def _one(setup: fs.Setup):
+    def one(task, lr, server_lr, timeline, params, key) -> jax.Array:
+        algorithm = setup.algorithm(lr, server_lr)
+        _, history = fs.run(
+            algorithm, task, timeline, params, key,
+            eval_fn=setup.eval_fn, eval_every=setup.eval_every,
+        )  # fmt: skip
+        return history.metrics["norm"][-1]
+
+    return one
+
+
+def _arguments(
+    setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array
+) -> tuple[list[tuple[int, int]], Sequence]:
+    """The runs (configuration, seed), and their arguments with a leading axis of runs."""
+    configurations = expand(grid)
+    runs = [(i, j) for i in range(len(configurations)) for j in range(keys.shape[0])]
+    rates = [
+        jnp.array([configurations[i][name] for i, _ in runs], jnp.float32)
+        for name in ("lr", "server_lr")
+    ]
+    seed = np.array([j for _, j in runs])
+    own = jax.tree.map(lambda x: jnp.asarray(x)[seed], (setup.timeline, setup.params))
+    return runs, (*rates, *own, keys[seed])
+
+
+def cases(results: Results, machine: Machine) -> list[Case]:
+    """The sweeps with their floors and targets."""
+
+    def case(workload: str, rows: dict[str, dict[str, float]]) -> Case:
+        w, count = WORKLOADS[workload], 49 * SEEDS * ROUNDS[workload]
+        return Case(
+            name=workload,
+            title=f"{workload}: 49 learning-rate pairs x {SEEDS} seeds, {ROUNDS[workload]} rounds",
+            unit="a sweep",
+            rows=rows,
+            ours="sweep",
+            floor=floor(machine, count * w.flops_per_round, 0),  # minibatches can be shared
+            targets=TARGETS[workload],
+            local_steps=count * w.steps_per_round,
+        )
+
+    return [case(workload, rows) for workload, rows in results.items()]

@@ -1,0 +1,268 @@
+"""The benchmarks' arithmetic: floors, ratios, tables; that what is compared does the same work."""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_sim as fs
+from benchmarks import __main__ as command
+from benchmarks import candidates, cells, floors, jobs, memory, report, rounds, startup, sweep
+from benchmarks.floors import Machine
+from benchmarks.jobs import Job, Options
+from benchmarks.report import Case
+from benchmarks.workloads import WORKLOADS, Workload, make_data
+
+TINY = Workload("logistic", (5,), 1, 6, 4, 8, 4, 2, 6, flops=20.0, lr=0.1)
+DEFAULTS = Options(tuple(WORKLOADS), None, 1.0, {})
+
+
+def case(seconds: dict[str, float], **options) -> Case:
+    rows = {name: {"seconds": value} for name, value in seconds.items()}
+    return Case("W", "title", "a round", rows, "ours", **options)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload_counts_the_parameters_of_its_model(name):
+    model, task = candidates.problem(WORKLOADS[name]._replace(clients=2, cohort=2))
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(x.size for x in jax.tree.leaves(params)) == WORKLOADS[name].parameters
+    assert set(task.num_steps.tolist()) == {WORKLOADS[name].steps}
+
+
+def test_work_of_a_round_and_its_floor():
+    """By hand: 4 clients x 4 steps x 4 examples of 5 features and a label, 2 x 6 parameters."""
+    assert TINY.steps_per_round == 16
+    assert TINY.flops_per_round == 20 * 16 * 4
+    assert TINY.bytes_per_round == 4 * (64 * 6 + 2 * 4 * 6)
+    assert floors.floor(Machine(flops=1280, bytes=1e9), TINY.flops_per_round, 1) == 1
+    assert floors.floor(Machine(flops=1e9, bytes=2.0), 1, TINY.bytes_per_round) == 864
+
+
+def test_machine_rates_are_rates():
+    """A matrix product and a copy of known size; any machine lies between these bounds."""
+    rates = Machine(**floors.measure(size=256, megabytes=8, seconds=0.05))
+    assert 1e8 < rates.flops < 1e15
+    assert 1e7 < rates.bytes < 1e14
+
+
+def test_ratios():
+    """Against the fastest other, and the fastest variant of each peer with a target."""
+    seconds = {"ours": 2.0, "ours-1dev": 1.0, "torch-loop": 9.0, "torch-loop-1": 8.0, "jax": 5.0}
+    targets = {"torch-loop": 4.5, "absent": 2.0}
+    found = report.ratios(case(seconds, targets=targets))
+    assert found == [("jax", 2.5, None), ("torch-loop-1", 4.0, 4.5)]
+    assert report.ratios(case({"jax": 1.0})) == []
+    fastest_has_a_target = case({"ours": 2.0, "jax": 4.0}, targets={"jax": 1.0})
+    assert report.ratios(fastest_has_a_target) == [("jax", 2.0, 1.0)]
+
+
+def test_table():
+    seconds = {"torch": 0.5, "ours": 0.1}
+    text = report.table(case(seconds, targets={"torch": 4.0}, floor=0.05, local_steps=200))
+    first, ours, torch, floor, ratio = text.splitlines()
+    assert first == "title  (seconds a round)"
+    assert ours.split() == "ours 100 ms 2.0 x floor 2,000 local steps/s".split()
+    assert torch.split() == "torch 500 ms 10.0 x floor 400 local steps/s".split()
+    assert floor.split() == "floor 50.0 ms".split()
+    assert ratio == "  ours: 5.00 x as fast as torch (target 4 x: reached)"
+    missed = report.table(case(seconds, targets={"torch": 6.0}))
+    assert missed.endswith("(target 6 x: not reached)")
+
+
+def test_chart(tmp_path):
+    cases = [case({"torch": 0.5, "ours": 0.1}, floor=0.05), case({"ours": 1.0}), case({"a": 2.0})]
+    figure = report.chart(cases)
+    assert len(figure.axes) == 3
+    axes = figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [0.1, 0.5]
+    assert [text.get_text() for text in axes.texts] == ["100 ms", "500 ms"]
+    ours, torch = (bar.get_facecolor() for bar in axes.patches)
+    assert ours != torch
+    assert axes.lines[0].get_xdata() == [0.05, 0.05]
+    figure.savefig(tmp_path / "chart.png")
+
+
+def test_repeats_are_interleaved_and_summed_up():
+    order = []
+    values = iter([1.0, 10.0, 5.0, 20.0, 3.0, 60.0])
+
+    def measure(job):
+        order.append(job.candidate)
+        return {"seconds": next(values), "calls": 2}
+
+    found = jobs.collect([Job("W", "a", "m"), Job("W", "b", "m")], 3, measure)
+    assert order == ["a", "b"] * 3
+    assert [one["seconds"] for one in found["W"]["a"]] == [1.0, 5.0, 3.0]
+    assert jobs.summary(found["W"]["a"]) == {"seconds": 3.0, "calls": 2, "best_seconds": 1.0}
+    assert jobs.summary(found["W"]["b"]) == {"seconds": 20.0, "calls": 2, "best_seconds": 10.0}
+
+
+def test_a_job_runs_in_a_process_of_its_own():
+    arguments = {"size": 64, "megabytes": 1, "seconds": 0.01}
+    assert set(jobs.run(Job("machine", "rates", "benchmarks.floors", arguments))) == {
+        "flops",
+        "bytes",
+    }
+    with pytest.raises(RuntimeError, match="odd on W9 failed"):
+        jobs.run(Job("W9", "odd", "benchmarks.floors", {"unknown": 1}))
+
+
+def test_jobs_of_the_parts():
+    """By default what is installed; convolutions without the candidates that take minutes."""
+    default = rounds.jobs(DEFAULTS)
+    assert {("W1", "jax-vmap"), ("W2", "ours")} <= {(job.case, job.candidate) for job in default}
+    assert ("W2", "jax-vmap") not in {(job.case, job.candidate) for job in default}
+    named = rounds.jobs(DEFAULTS._replace(candidates=("jax-map", "ours=chunked:5@2")))
+    assert {(job.case, job.candidate) for job in named} == {
+        (w, c) for w in WORKLOADS for c in ("jax-map", "ours=chunked:5@2")
+    }
+    assert named[1].arguments["strategy"] == "chunked:5"
+    assert named[1].arguments["devices"] == 2
+    peer = rounds.jobs(DEFAULTS._replace(workloads=("W1",), peers={"fedjax": sys.executable}))
+    assert peer[-1].module == "benchmarks.peer_fedjax"
+    assert {job.case for job in sweep.jobs(DEFAULTS)} == {"W1", "W4"}
+    assert [len(part.jobs(DEFAULTS)) for part in (cells, memory, startup)] == [9, 2, 1]
+    only_numpy = DEFAULTS._replace(candidates=("numpy",))
+    assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory)] == [0, 0, 0]
+    assert {job.candidate for job in cells.jobs(only_numpy)} == {"numpy"}
+
+
+def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
+    """One step on all of a client's examples leaves nothing to chance: equal up to rounding."""
+    w = TINY._replace(cohort=6, batch=8, epochs=1)
+    model, task = candidates.problem(w)
+    params = model.init(jax.random.key(0))
+    timeline = candidates.timeline(w, jax.random.key(0), 1)
+    state, _ = fs.run(fs.fedavg(w.lr), task, timeline, params, jax.random.key(1))
+    mine = np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.server.params)])
+    x, y = make_data(w)
+    plain = [{"w": jnp.zeros((5, 1)), "b": jnp.zeros(1)}]
+    keys = jax.random.split(jax.random.key(2), w.cohort)
+    locally = jax.vmap(lambda x, y, key: candidates._client(w, plain, x, y, key))
+    with jax.numpy_dtype_promotion("standard"):
+        found = jax.tree.map(lambda a: a.mean(0), locally(jnp.array(x), jnp.array(y), keys))
+    theirs = np.concatenate([np.ravel(x) for x in jax.tree.leaves(found)])
+    # Steps of size 0.1 x gradients of size 0.1: 1e-8 is their float32 rounding.
+    np.testing.assert_allclose(np.sort(mine), np.sort(theirs), atol=1e-8)
+
+
+def test_sweep_candidates_do_the_same_runs():
+    """The same final models, (configuration, seed) by (configuration, seed)."""
+    setup, keys = sweep.training(TINY, rounds=2, seeds=2)
+    grid = {"lr": [0.01, 0.1], "server_lr": [0.5, 1.0, 1.5]}
+    whole = sweep.together(setup, grid, keys)
+    vmapped = sweep.at_once(setup, grid, keys)
+    sampled = sweep.one_by_one(setup, grid, keys, sample=5)
+    assert len(whole.norms) == 12
+    assert len(set(whole.norms.values())) == 12
+    assert len(sampled.norms) == 5
+    for norms in (vmapped.norms, sampled.norms):
+        for run, norm in norms.items():
+            assert norm == pytest.approx(whole.norms[run], rel=1e-5)  # float32, order of sums
+
+
+def test_cell_agrees_with_numpy(x64):
+    """The NumPy loop, given the rows that the clients of the cell drew, ends with its model."""
+    x, y = cells.make_data()
+    x, y = x[:300].astype(np.float64), y[:300].astype(np.float64)
+    clients, rounds_ = 5, 2
+    rows = drawn_rows(len(x), clients, rounds_)
+    assert len(np.unique(rows)) > 100  # of 640 draws
+    model, *_ = cells.single_cell(x, y, clients, rounds_)
+    models, *_ = cells.sweep_cell(x, y, clients, rounds_)
+    for lr, found in zip([cells.RATES[6], *cells.RATES], [model, *models], strict=True):
+        expected = cells.numpy_cell(
+            x, y, lr, clients, cells.LOCAL_STEPS, rounds_, lambda t, k: rows[t, :, k]
+        )
+        # The sweep's learning rates are float64 here, hence double precision throughout.
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def drawn_rows(num_rows: int, clients: int, num_rounds: int) -> np.ndarray:
+    """[T, M, K]: the rows that a cell's clients draw, by a loss whose gradient spells them out."""
+    what, keys = cells.setup(np.zeros((num_rows, 1)), np.zeros(num_rows), clients, num_rounds)
+    index = jnp.arange(num_rows)
+    batches = fs.with_replacement(1, num_steps=cells.LOCAL_STEPS)
+    task = fs.shared_task(lambda p, rows, key: p[rows], index, clients, batches)
+    zeros = jnp.zeros(num_rows)
+
+    def rows(visit):
+        gradient = jax.vmap(lambda k: visit.oracle.grad(zeros, k))
+        return jnp.argmax(gradient(jnp.arange(cells.LOCAL_STEPS)), axis=-1)
+
+    probes = fs.Probes(client={"rows": rows})
+    _, history = fs.run(fs.fedsgd(0.0), task, what.timeline, zeros, keys[0], probes=probes)
+    return np.asarray(history.probes["rows"])
+
+
+def test_data_of_a_cell_has_the_shape_of_a9a():
+    x, y = cells.make_data()
+    assert x.shape == (32_561, 123)
+    assert set(np.unique(x)) == {0, 1}
+    np.testing.assert_array_equal(x.sum(axis=1), 14)
+    assert 0.2 < y.mean() < 0.8
+
+
+def test_cases_of_the_cells_count_the_single_numpy_run_for_all_rates():
+    results = {"M=64": {c: {"seconds": 2.0} for c in ("sweep", "run", "numpy")}}
+    swept, alone = cells.cases(results, Machine(1e9, 1e9))
+    assert swept.rows["numpy"]["seconds"] == 13 * 2.0
+    assert alone.rows["numpy"]["seconds"] == 2.0
+    # 64 clients x 4,096 steps of 6 x 123 operations, at 1e9 a second.
+    assert alone.floor == pytest.approx(64 * 4096 * 6 * 123 / 1e9)
+
+
+@pytest.mark.parametrize("name", memory.CASES)
+def test_memory_counts_data_and_state(name):
+    found = memory.measure(name, clients=20)
+    data, state = {"stateless": (20 * 10 * 61, 0), "stateful": (20 * 4 * 100, 20 * 10_000)}[name]
+    assert found["data_mb"] == pytest.approx(4e-6 * (data + 21), abs=0.05)
+    assert found["client_state_mb"] == pytest.approx(4e-6 * state, abs=0.05)
+    assert found["seconds"] > 0
+
+
+def test_startup_knows_rows_from_a_header(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text("seed,round\n")
+    assert not startup._has_rows(path)
+    path.write_text("seed,round\n0,1\n")
+    assert startup._has_rows(path)
+
+
+def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
+    """The measurements replaced by made ones: everything around them."""
+
+    def measure(job):
+        if job.case == "machine":
+            return {"flops": 1e11, "bytes": 1e10}
+        return {"seconds": 0.2 if job.candidate == "ours" else 0.4}
+
+    monkeypatch.setattr(
+        command, "collect", lambda listed, repeats: jobs.collect(listed, repeats, measure)
+    )
+    command.main(["rounds", "--workloads", "W4", "--repeats", "1", "--out", str(tmp_path)])
+    stored = json.loads((tmp_path / "rounds.json").read_text())
+    assert stored["cases"]["W4"]["candidates"]["ours"]["seconds"] == 0.2
+    assert {"peer": "jax-vmap", "ratio": 2.0, "target": None} in stored["cases"]["W4"]["ratios"]
+    assert (tmp_path / "benchmark_rounds.png").stat().st_size > 1000
+    assert "2.00 x as fast as" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speed"], "part is speed; expected rounds, sweep, cells, memory, startup"),
+        (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
+        (["cells", "--repeats", "0"], "repeats is 0"),
+        (["--peer", "fedjax=/nowhere"], "expected NAME=PATH of a Python interpreter"),
+        (["--peer", f"flower={sys.executable}"], "peer is flower; expected fedjax, pfl"),
+    ],
+)
+def test_command_refuses(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert message in capsys.readouterr().err
