@@ -27,7 +27,7 @@ from fedjax_sim.grid import expand
 
 GRID = {"lr": np.geomspace(1e-3, 1e-1, 7).tolist(), "server_lr": np.geomspace(0.1, 1, 7).tolist()}
 SEEDS = 3
-ROUNDS = {"W1": 2, "W4": 6}
+ROUNDS = {"W1": 2, "W4": 10}
 SAMPLE = 12  # runs measured one after the other
 
 CANDIDATES = {"sweep": None, "loop": None, "loop-1dev": 1, "vmap": 1}  # host devices, None: all

@@ -25,7 +25,7 @@ Cohort = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
 # On a CPU core: values a chunk should hold (parameters of all its clients and replicas), and
 # clients at most. From W1 and W4, alone and as sweeps (docs/performance.md).
-_CPU_CHUNK_PARAMETERS = 32_768
+_CPU_CHUNK_PARAMETERS = 131_072
 _CPU_CHUNK_CLIENTS = 128
 # Data that may be copied to every host device, so that they can share a round's clients.
 _CPU_COPY_BYTES = 500_000_000

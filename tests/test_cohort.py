@@ -156,9 +156,9 @@ def test_gathered_gets_all_uploads_and_weights():
     [
         ("cpu", (100,), 1000, 1, 128),  # no more clients than that
         ("cpu", (100,), 90, 1, 90),  # all of them
-        ("cpu", (100,), 1000, 50, 4),  # 6 would fit: a power of two
-        ("cpu", (4096,), 1000, 1, 8),
-        ("cpu", (4096,), 10, 1, 2),  # chunks of 8 or 4 would be filled up by 6 or 2
+        ("cpu", (100,), 1000, 50, 16),  # 26 would fit: a power of two
+        ("cpu", (4096,), 1000, 1, 32),
+        ("cpu", (16384,), 10, 1, 2),  # chunks of 8 or 4 would be filled up by 6 or 2
         ("cpu", (1_000_000,), 8, 1, 1),
         ("cpu", (2, 2, 1, 1), 8, 1, 1),  # a convolution kernel
         ("gpu", (2, 2, 1, 1), 8, 1, 50_000_000),

@@ -52,16 +52,19 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del max_size
+        size = jnp.asarray(size, jnp.int32)
+        # One draw for the whole visit, 32 bits even in double precision, which then sees the same
+        # examples. Step k's do not depend on the number of steps.
+        bits = jax.random.bits(key, (max(max_steps, 1), batch_size), jnp.uint32)
+        rows = scaled_words(bits, size)
+        # A client without examples gets weight 0, hence a zero gradient.
+        weights = jnp.broadcast_to(size > 0, (batch_size,))
 
         def pick(step: Step) -> tuple[Array, Array]:
-            # 32 bits even in double precision, which then sees the same examples.
-            rows = jax.random.randint(
-                jax.random.fold_in(key, step), (batch_size,), 0, jnp.maximum(size, 1), jnp.int32
-            )
-            # A client without examples gets weight 0, hence a zero gradient.
-            return rows, jnp.broadcast_to(size > 0, rows.shape)
+            step = jnp.asarray(step, jnp.int32)
+            return jax.lax.dynamic_index_in_dim(rows, step, keepdims=False), weights
 
-        return _tabulated(pick, max_steps)
+        return pick
 
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
 
@@ -180,6 +183,24 @@ def _tabulated(pick: Pick, max_steps: int) -> Pick:
         )
 
     return look_up
+
+
+def scaled_words(bits: Array, size: Array) -> Array:
+    """``floor(bits * size / 2^32)``: uniform on 0 .. size - 1 up to a share of size / 2^32.
+
+    The product's upper word by halves, since 64-bit integers may be disabled.
+
+    Example:
+        >>> scaled_words(jnp.array([0, 2**31, 2**32 - 1], jnp.uint32), jnp.array(10)).tolist()
+        [0, 5, 9]
+    """
+    size = size.astype(jnp.uint32)
+    half = jnp.uint32(0xFFFF)
+    high, low = bits >> 16, bits & half
+    size_high, size_low = size >> 16, size & half
+    middle = high * size_low + ((low * size_low) >> 16)
+    carry = (low * size_high + (middle & half)) >> 16
+    return (high * size_high + (middle >> 16) + carry).astype(jnp.int32)
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_sim.data.batches import epochs, full_batch, permutations, with_replacement
+from fedjax_sim.data.batches import (
+    epochs,
+    full_batch,
+    permutations,
+    scaled_words,
+    with_replacement,
+)
 
 # A chi-square statistic beyond this quantile of its law fails. The seeds are fixed, so a test
 # either always passes or always fails; a sound generator is refused with this probability only.
@@ -146,6 +152,12 @@ def test_with_replacement_is_uniform():
     assert_uniform(np.bincount(rows[:, 0] * 7 + rows[:, 1], minlength=49))
     # So are the draws of successive steps.
     assert_uniform(np.bincount(rows[1:, 0] * 7 + rows[:-1, 0], minlength=49))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**31 - 1))
+def test_words_are_scaled_exactly(bits, size):
+    rows = scaled_words(jnp.array([bits], jnp.uint32), jnp.array(size, jnp.int32))
+    assert rows.tolist() == [(bits * size) >> 32]
 
 
 @pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3)])
