@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while importing or loading: no algorithm had begun
         print("interrupted", file=sys.stderr)
         return 130
+    except ValueError as error:  # no such preset or file
+        return _refuse(error)
     except SystemExit as error:  # the option parser's: 0 after --help, 2 after an error
         return error.code if isinstance(error.code, int) else 2
     if command in ("-h", "--help"):
@@ -79,16 +81,18 @@ how convolutions are computed. Keeps the fastest in {cache}, where fedjax-sim ru
 
 
 def _run(arguments: list[str]) -> int:
+    chosen, rest = _chosen(arguments)
+    config = _comparison("run", chosen, RUN_DESCRIPTION, rest)
+    return _compare(config, ["fedjax-sim", "run", chosen, *rest])
+
+
+def _comparison(command: str, chosen: str, description: str, arguments: list[str]):
+    """The configuration that a preset or file and the options describe."""
     from fedjax_sim.config import CompareConfig, read
 
     known = presets()
-    chosen, arguments = _chosen(arguments)
-    try:
-        defaults = known[chosen] if chosen in known else read(_config_file(chosen))
-    except ValueError as error:
-        return _refuse(error)
-    config = _options(CompareConfig, "run", chosen, RUN_DESCRIPTION, arguments, defaults)
-    return _compare(config, ["fedjax-sim", "run", chosen, *arguments])
+    defaults = known[chosen] if chosen in known else read(_config_file(chosen))
+    return _options(CompareConfig, command, chosen, description, arguments, defaults)
 
 
 def _sweep(arguments: list[str]) -> int:
@@ -96,27 +100,17 @@ def _sweep(arguments: list[str]) -> int:
 
     known = presets()
     chosen, arguments = _chosen(arguments)
-    try:
-        if chosen in known:
-            defaults = from_comparison(known[chosen])
-        else:
-            defaults = read_sweep(_config_file(chosen))
-    except ValueError as error:
-        return _refuse(error)
+    if chosen in known:
+        defaults = from_comparison(known[chosen])
+    else:
+        defaults = read_sweep(_config_file(chosen))
     config = _options(SweepConfig, "sweep", chosen, SWEEP_DESCRIPTION, arguments, defaults)
     return _run_sweep(config, ["fedjax-sim", "sweep", chosen, *arguments])
 
 
 def _tune(arguments: list[str]) -> int:
-    from fedjax_sim.config import CompareConfig, read
-
-    known = presets()
-    chosen, arguments = _chosen(arguments)
-    try:
-        defaults = known[chosen] if chosen in known else read(_config_file(chosen))
-    except ValueError as error:
-        return _refuse(error)
-    config = _options(CompareConfig, "tune", chosen, TUNE_DESCRIPTION, arguments, defaults)
+    chosen, rest = _chosen(arguments)
+    config = _comparison("tune", chosen, TUNE_DESCRIPTION, rest)
     from rich.console import Console
 
     from fedjax_sim.console import tuning_table

@@ -118,6 +118,10 @@ class Programs:
         if setup.eval_fn is not None and not isinstance(setup.eval_fn, jax.tree_util.Partial):
             setup = setup._replace(eval_fn=jax.tree_util.Partial(setup.eval_fn))
         data = sum(x.nbytes for x in jax.tree.leaves((setup.task, setup.eval_fn)))
+        if data <= self._budget:  # copied to the devices once, not for every slice
+            shared = (setup.task._replace(num_steps=()), setup.eval_fn)
+            task, eval_fn = jax.device_put(shared, NamedSharding(self._mesh, PartitionSpec()))
+            setup = setup._replace(task=task, eval_fn=eval_fn)
         num_seeds, num_devices = keys.shape[0], self._mesh.size
         needed, per_run = data, 0.0
         for width, seeds in self._shapes(len(group.members), num_seeds):
@@ -267,14 +271,12 @@ def _arguments(
     hyper = {name: group.values[name][rows].astype(real) for name in sorted(group.names)}
     own = (hyper, jax.tree.map(lambda x: jnp.asarray(x)[seeds], setup.params), keys[seeds])
     timeline = jax.tree.map(jnp.asarray, setup.timeline)
-    shared = (setup.task._replace(num_steps=()), setup.eval_fn)
     if timeline.clients.ndim == 3:
         timeline = jax.device_put(jax.tree.map(lambda x: x[seeds], timeline), per_device)
     else:
         timeline = jax.device_put(timeline, everywhere)
     hyper, params, keys = jax.device_put(own, per_device)
-    task, eval_fn = jax.device_put(shared, everywhere)
-    return hyper, task, eval_fn, timeline, params, keys
+    return hyper, setup.task, setup.eval_fn, timeline, params, keys
 
 
 def _segments(setup: Setup) -> list[int]:
