@@ -307,7 +307,8 @@ def test_cells_and_speed_up(swept, copied):
     last = swept.history.loc[
         (swept.history["metric"] == "test/accuracy") & (swept.history["round"] == 4)
     ]
-    means = last.groupby(KEY)["value"].mean()
+    means, spreads = (last.groupby(KEY)["value"].agg(f) for f in ("mean", "std"))
+    factor = stats.t.ppf(0.975, 1) / np.sqrt(2)  # of two seeds
 
     lines = [
         line.strip("| ").split(" | ") for line in (copied / "cells.md").read_text().split("\n")
@@ -320,7 +321,8 @@ def test_cells_and_speed_up(swept, copied):
         for lr, text in zip((0.05, 0.3), texts, strict=False):
             shown, _, half = text.partition(" ± ")
             assert float(shown) == pytest.approx(means[algorithm, size, lr], abs=5.1e-4)
-            assert float(half) > 0
+            expected = factor * spreads[algorithm, size, lr]
+            assert float(half) == pytest.approx(expected, abs=5.1e-4)  # three decimals
 
     curve = pd.read_csv(copied / "speed_up.csv").set_index(["algorithm", "lr", "cohort_size"])
     for algorithm, lr in itertools.product(["fedavg", "fedprox"], [0.05, 0.3]):
