@@ -103,7 +103,7 @@ def simulate(
         >>> objective = lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2
         >>> task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.participation.full(30, 2, task.num_steps)
-        >>> result = simulate(fs.fedavg(0.1), task, timeline, jnp.array(0.0), jax.random.key(0))
+        >>> result = simulate(fs.fedavg(0.1), task, timeline, np.float32(0), jax.random.key(0))
         >>> round(float(result.state.server.params), 3)
         2.0
     """
