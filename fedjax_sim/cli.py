@@ -58,8 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while importing or loading: no algorithm had begun
         print("interrupted", file=sys.stderr)
         return 130
-    except ValueError as error:  # no such preset or file
+    except ValueError as error:  # a bad value, before anything ran
         return _refuse(error)
+    except (FloatingPointError, ImportError) as error:  # a run diverged, an extra is missing
+        print(f"fedjax-sim: error: {error}", file=sys.stderr)
+        return 1
     except SystemExit as error:  # the option parser's: 0 after --help, 2 after an error
         return error.code if isinstance(error.code, int) else 2
     if command in ("-h", "--help"):
@@ -118,14 +121,8 @@ def _tune(arguments: list[str]) -> int:
 
     _start_jax()
     console = Console()
-    try:
-        for name, found in run_tune(config, _tuning_file(), console.status):
-            console.print(tuning_table(name, found))
-    except ImportError as error:
-        print(f"fedjax-sim: error: {error}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        return _refuse(error)
+    for name, found in run_tune(config, _tuning_file(), console.status):
+        console.print(tuning_table(name, found))
     print(f"kept in {_tuning_file()}")
     return 0
 
@@ -183,14 +180,8 @@ def _run_sweep(config, command: list[str]) -> int:
 
     _start_jax()
     console = Console()
-    try:
-        with sweep_progress(console) as on_progress:
-            result = run_sweep(config, on_progress)
-    except ImportError as error:
-        print(f"fedjax-sim: error: {error}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        return _refuse(error)
+    with sweep_progress(console) as on_progress:
+        result = run_sweep(config, on_progress)
     if len(result.best):
         console.print(best_table(result.best, config.metric))
     done = result.sweep
@@ -212,18 +203,11 @@ def _compare(config, command: list[str]) -> int:
 
     from fedjax_sim.compare import compare
     from fedjax_sim.console import progress_bars, summary_table
-    from fedjax_sim.simulation import DivergenceError
 
     _start_jax()
     console = Console()
-    try:
-        with progress_bars(config, console) as on_progress:
-            result = compare(config, on_progress, _tuning_file())
-    except (DivergenceError, ImportError) as error:
-        print(f"fedjax-sim: error: {error}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        return _refuse(error)
+    with progress_bars(config, console) as on_progress:
+        result = compare(config, on_progress, _tuning_file())
     if len(result.summary):
         console.print(summary_table(result.summary, config.target_accuracy))
     if result.interrupted:
