@@ -269,13 +269,15 @@ def _arguments(
     everywhere = NamedSharding(mesh, PartitionSpec())
     real = jnp.result_type(float)
     hyper = {name: group.values[name][rows].astype(real) for name in sorted(group.names)}
-    own = (hyper, jax.tree.map(lambda x: jnp.asarray(x)[seeds], setup.params), keys[seeds])
-    timeline = jax.tree.map(jnp.asarray, setup.timeline)
+    # Picked by NumPy: as operations of JAX they are two dozen small programs to compile.
+    picked = jax.tree.map(lambda x: np.asarray(x)[seeds], (setup.params, jax.random.key_data(keys)))
+    timeline = jax.tree.map(np.asarray, setup.timeline)
     if timeline.clients.ndim == 3:
         timeline = jax.device_put(jax.tree.map(lambda x: x[seeds], timeline), per_device)
     else:
         timeline = jax.device_put(timeline, everywhere)
-    hyper, params, keys = jax.device_put(own, per_device)
+    hyper, (params, words) = jax.device_put((hyper, picked), per_device)
+    keys = jax.random.wrap_key_data(words, impl=jax.random.key_impl(keys))
     return hyper, setup.task, setup.eval_fn, timeline, params, keys
 
 
