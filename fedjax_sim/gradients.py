@@ -4,7 +4,8 @@ A transform changes ``grad``, the direction local steps descend; ``loss`` and ``
 stay those of the data.  The order of composition is the order of operations:
 ``weight_decayed(clipped(oracle, 10.0), 1e-3)`` clips first and decays after.  Use
 :func:`with_oracle` to give a transform to a finished algorithm; the algorithm's own terms
-(proximal, control variates) then come last.
+(proximal, control variates) then come last.  Methods that take a gradient at a perturbed model
+have an argument ``transform`` instead: it acts on that gradient, not on the one that perturbs.
 """
 
 from collections.abc import Callable
@@ -86,14 +87,22 @@ def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
     return oracle._replace(grad=grad)
 
 
-def clipped(oracle: Oracle, max_norm: Scalar) -> Oracle:
-    r"""Gradient scaled to norm at most ``max_norm``: :math:`g \min(1, c / \|g\|)`."""
+def clipped(oracle: Oracle, max_norm: Scalar, eps: Scalar = 0.0) -> Oracle:
+    r"""Gradient scaled to norm at most ``max_norm``: :math:`g \min(1, c / (\|g\| + \epsilon))`.
+
+    PyTorch's ``clip_grad_norm_`` has ``eps=1e-6``.
+    """
 
     def grad(x, k):
         g = oracle.grad(x, k)
-        return tree.scale(jnp.minimum(1.0, tree.over_norm(max_norm, g)), g)
+        return tree.scale(jnp.minimum(1.0, tree.over_norm(max_norm, g, eps)), g)
 
     return oracle._replace(grad=grad)
+
+
+def unchanged(oracle: Oracle) -> Oracle:
+    """The oracle as it is."""
+    return oracle
 
 
 def weight_decayed(oracle: Oracle, weight: Scalar) -> Oracle:

@@ -40,14 +40,16 @@ def local_steps(
     return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
 
 
-def sgd(lr: Scalar, grad: Callable[[Params, Array], Params]) -> Callable[[Params, Array], Params]:
-    """The step ``x <- x - lr * grad(x, k)``.
+def sgd(
+    lr: Scalar | Callable[[Array], Scalar], grad: Callable[[Params, Array], Params]
+) -> Callable[[Params, Array], Params]:
+    """The step ``x <- x - lr * grad(x, k)``, or ``lr(k)`` for a schedule over the steps.
 
     Example:
         >>> float(sgd(0.5, lambda x, k: 2 * x)(jnp.array(1.0), 0))
         0.0
     """
-    return lambda x, k: tree.add_scale(x, -lr, grad(x, k))
+    return lambda x, k: tree.add_scale(x, -(lr(k) if callable(lr) else lr), grad(x, k))
 
 
 def rate(lr: Rate, work: Work) -> Scalar:

@@ -61,8 +61,8 @@ def divide(x: PyTree, scalar: Scalar) -> PyTree:
     return jax.tree.map(lambda leaf: leaf / _as(leaf, scalar), x)
 
 
-def over_norm(scalar: Scalar, x: PyTree) -> Array:
-    """``scalar / ||x||`` in the precision of x, the global norm being taken as at least 1e-12.
+def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
+    """``scalar / (||x|| + eps)`` in the precision of x, the global norm being at least 1e-12.
 
     Its derivative at x = 0 is 0, not NaN.
 
@@ -73,7 +73,7 @@ def over_norm(scalar: Scalar, x: PyTree) -> Array:
     squared = norm(x, squared=True)
     positive = squared > 0
     safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
-    return jnp.asarray(scalar).astype(safe.dtype) / safe
+    return _as(safe, scalar) / (safe + _as(safe, eps))
 
 
 def take(x: PyTree, index: Array) -> PyTree:

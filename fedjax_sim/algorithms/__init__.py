@@ -1,5 +1,6 @@
 """Federated algorithms, one family a file."""
 
+from fedjax_sim.algorithms.fedacg import fedacg
 from fedjax_sim.algorithms.fedavg import (
     fedadagrad,
     fedadam,
@@ -9,15 +10,31 @@ from fedjax_sim.algorithms.fedavg import (
     fedsgd,
     fedyogi,
 )
-from fedjax_sim.algorithms.scaffold import scaffold
+from fedjax_sim.algorithms.feddyn import feddyn
+from fedjax_sim.algorithms.fedsmoo import fedsmoo
+from fedjax_sim.algorithms.fedswa import fedmo, fedmoswa, fedswa
+from fedjax_sim.algorithms.sam import fedasam, fedgamma, fedlesam, fedsam, mofedsam
+from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
 
 __all__ = [
+    "fedacg",
     "fedadagrad",
     "fedadam",
+    "fedasam",
     "fedavg",
     "fedavgm",
+    "feddyn",
+    "fedgamma",
+    "fedlesam",
+    "fedmo",
+    "fedmoswa",
     "fedprox",
+    "fedsam",
     "fedsgd",
+    "fedsmoo",
+    "fedswa",
     "fedyogi",
+    "gradient_controls",
+    "mofedsam",
     "scaffold",
 ]

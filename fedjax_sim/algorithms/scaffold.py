@@ -4,12 +4,16 @@ References:
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.gradients import corrected
 from fedjax_sim.local import Rate, local_steps, per_step, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work
 
 
 class ScaffoldState(NamedTuple):
@@ -73,3 +77,45 @@ def scaffold(lr: Rate, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II
         )
 
     return FedAlgorithm(init, local, update, broadcast, init_client=tree.zeros_like)
+
+
+def gradient_controls(state: Any, task: Task, key: Array) -> Any:
+    r"""Starts control variates at the local gradients: :math:`c_i = \nabla F_i(x)`, their mean c.
+
+    For the state of SCAFFOLD, FedMoSWA or FedGAMMA before its first round, whose controls are zero
+    otherwise.  It costs a pass over all clients' data.
+
+    Args:
+        state: a :class:`~fedjax_sim.engine.RunState` of :func:`fedjax_sim.start`.
+        task: the clients' objectives.
+        key: of objectives that draw (augmentation).
+
+    Returns:
+        The state, to be given to :func:`fedjax_sim.advance`.
+
+    References:
+        Liu et al., "Improving Generalization in Federated Learning with Highly Heterogeneous Data
+            via Momentum-Based Stochastic Controlled Weight Averaging", 2025, Appendix G, whose
+            analysis starts so.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.from_clients([{"x": jnp.array([1.0])}, {"x": jnp.array([3.0])}])
+        >>> task = fs.empirical_task(
+        ...     lambda w, batch, key: (w - batch["x"]) ** 2 / 2, data, fs.full_batch(1))
+        >>> timeline = fs.participation.full(1, 2, task.num_steps)
+        >>> state = fs.start(fs.scaffold(0.1), task, timeline, jnp.array(0.0))
+        >>> state = gradient_controls(state, task, jax.random.key(0))
+        >>> state.clients.tolist(), float(state.server.control)
+        ([-1.0, -3.0], -2.0)
+    """
+    params = state.server.params
+
+    def local_gradient(client: Array) -> Params:
+        oracle = task.oracle(client, jax.random.fold_in(key, client), 1)
+        return oracle.full_grad(params)
+
+    # One after the other: as a batch, the gradients of many clients may not fit.
+    controls = jax.lax.map(local_gradient, jnp.arange(task.num_clients, dtype=jnp.int32))
+    mean = jax.tree.map(lambda c: c.mean(0), controls)
+    return state._replace(server=state.server._replace(control=mean), clients=controls)

@@ -13,13 +13,23 @@ from problems import compiled, logistic_params, logistic_task, partial_timeline
 import fedjax_sim as fs
 from fedjax_sim import cohort
 from fedjax_sim.algorithms import (
+    fedacg,
     fedadagrad,
     fedadam,
+    fedasam,
     fedavg,
     fedavgm,
+    feddyn,
+    fedgamma,
+    fedlesam,
+    fedmoswa,
     fedprox,
+    fedsam,
     fedsgd,
+    fedsmoo,
+    fedswa,
     fedyogi,
+    mofedsam,
     scaffold,
 )
 
@@ -43,6 +53,16 @@ ALGORITHMS = {
     "fedyogi": (fedyogi, {"lr": 0.2, "server_lr": 0.1, "b1": 0.8, "b2": 0.9, "eps": 1e-2}),
     "scaffold_I": (functools.partial(scaffold, option="I"), {"lr": 0.2, "server_lr": 0.8}),
     "scaffold_II": (functools.partial(scaffold, option="II"), {"lr": 0.2, "server_lr": 0.8}),
+    "fedswa": (fedswa, {"lr": 0.2, "rho": 0.3, "alpha": 1.4}),
+    "fedmoswa": (fedmoswa, {"lr": 0.2, "rho": 0.3, "alpha": 1.4, "gamma": 0.3}),
+    "feddyn": (feddyn, {"lr": 0.2, "weight": 0.3}),
+    "fedacg": (fedacg, {"lr": 0.2, "momentum": 0.6, "weight": 0.3}),
+    "fedsam": (fedsam, {"lr": 0.2, "radius": 0.3}),
+    "fedasam": (fedasam, {"lr": 0.2, "radius": 0.3}),  # eta has no effect on vectors
+    "fedgamma": (fedgamma, {"lr": 0.2, "radius": 0.3, "server_lr": 0.8}),
+    "mofedsam": (mofedsam, {"lr": 0.2, "radius": 0.3, "mix": 0.4}),
+    "fedlesam": (fedlesam, {"lr": 0.2, "radius": 0.3}),
+    "fedsmoo": (fedsmoo, {"lr": 0.2, "weight": 0.3, "radius": 0.2}),
 }
 
 STRATEGIES = {

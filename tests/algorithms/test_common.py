@@ -153,8 +153,8 @@ def test_float32_hyper_parameters_on_a_float64_model(name, x64):
     values = {key: value.astype(jnp.float32) for key, value in hyper(name).items()}
     go = functools.partial(train, name)
     state = jax.eval_shape(go, values, exact_task(), partial_timeline(), jax.random.key(2))
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves((state.server.params, state.clients))}
-    assert dtypes == {np.dtype(np.float64)}
+    leaves = jax.tree.leaves((state.server.params, state.clients))
+    assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype(np.float64)}
 
 
 def test_empty_slot_is_nobody(name):

@@ -41,6 +41,10 @@ def flat(params):
     return np.append(params["w"], params["b"])
 
 
+FAMILY = ["fedsgd", "fedavg", "fedavg_schedule", "fedprox"]
+FAMILY += ["fedavgm", "fedadagrad", "fedadam", "fedyogi"]
+
+
 def derived(name, rounds):
     """The expected model after the given rounds."""
     h = ALGORITHMS[name][1]
@@ -63,7 +67,7 @@ def derived(name, rounds):
     }[name]()
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "scaffold" not in name])
+@pytest.mark.parametrize("name", FAMILY)
 def test_derivation_on_full_batches(name):
     timeline, key = partial_timeline(), jax.random.key(2)
     rounds = recorded_rounds(SIZES, FULL_BATCH, timeline, key)

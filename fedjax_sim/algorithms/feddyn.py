@@ -1,0 +1,54 @@
+r"""FedDyn: dynamic regularisation.
+
+References:
+    Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
+"""
+
+from typing import NamedTuple
+
+from fedjax_sim import tree
+from fedjax_sim.gradients import corrected, proximal
+from fedjax_sim.local import Rate, local_steps, rate, sgd
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+
+
+class FedDynState(NamedTuple):
+    params: Params
+    dual: Params  # h, the mean of all clients' duals when zero-initialised
+
+
+def feddyn(lr: Rate, weight: Scalar = 0.01) -> FedAlgorithm:
+    r"""FedDyn: proximal visits whose linear terms are learned, so that drift vanishes in the limit.
+
+    With ``weight`` a, clients' duals :math:`u_i` and the server's h from zero, M clients:
+
+    .. math::
+        y &\leftarrow y - \eta\,(g_i(y) - u_i + a\,(y - x)), \qquad y_0 = x \\
+        u_i &\leftarrow u_i - a\,(y_{K_i} - x), \qquad
+        h \leftarrow h - \tfrac{a}{M} \textstyle\sum_{i \in S} (y_{K_i} - x) \\
+        x &\leftarrow \operatorname{mean}_{i \in S} y_{K_i} - h / a
+
+    The proximal problem is solved inexactly, by the visit's local steps.
+
+    References:
+        Acar et al., 2021, Algorithm 1.
+
+    Example:
+        >>> algorithm = feddyn(lr=0.1, weight=0.01)
+    """
+
+    def init(params: Params) -> FedDynState:
+        return FedDynState(params, tree.zeros_like(params))
+
+    def local(x: Params, dual: Params, oracle: Oracle, work: Work) -> tuple[Upload, Params]:
+        dynamic = corrected(proximal(oracle, weight, x), tree.scale(-1, dual))
+        delta = tree.sub(x, local_steps(sgd(rate(lr, work), dynamic.grad), x, work))
+        return delta, tree.add_scale(dual, weight, delta)
+
+    def update(state: FedDynState, delta: Upload, round: Round) -> FedDynState:
+        participation = round.num_uploads / round.num_clients
+        dual = tree.add_scale(state.dual, weight, tree.scale(participation, delta))
+        average = tree.sub(state.params, delta)
+        return FedDynState(tree.add_scale(average, -1 / weight, dual), dual)
+
+    return FedAlgorithm(init, local, update, init_client=tree.zeros_like)
