@@ -164,7 +164,8 @@ def classification_metrics(apply: Apply) -> Metrics:
     def metrics(params, examples):
         logits, y = _outputs(apply, params, examples), examples["y"]
         loss = _cross_entropy(logits, y)
-        correct = (logits.argmax(axis=-1) == y.astype(jnp.int32)).astype(loss.dtype)
+        right = logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
+        correct = right.astype(loss.dtype)
         return {"loss": loss, "accuracy": _mean_of_rest(correct)}
 
     return metrics

@@ -102,8 +102,7 @@ class Programs:
     """Compiles for groups, once for all that have the same shapes and functions."""
 
     def __init__(self, devices: Sequence[Device], budget: int):
-        # The local work of a block has no layout to choose.
-        self._mesh = Mesh(np.array(devices), ("blocks",), axis_types=(AxisType.Auto,))
+        self._devices = list(devices)
         self._budget = budget
         self._compiled: dict[Any, Compiled] = {}
         self.compilations = 0
@@ -117,57 +116,49 @@ class Programs:
         """
         if setup.eval_fn is not None and not isinstance(setup.eval_fn, jax.tree_util.Partial):
             setup = setup._replace(eval_fn=jax.tree_util.Partial(setup.eval_fn))
+        num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
+        # A device without a run of its own would repeat another's, on a CPU at its cost. The local
+        # work of a block has no layout to choose.
+        devices = np.array(self._devices[:num_runs])
+        mesh = Mesh(devices, ("blocks",), axis_types=(AxisType.Auto,))
         data = sum(x.nbytes for x in jax.tree.leaves((setup.task, setup.eval_fn)))
         if data <= self._budget:  # copied to the devices once, not for every slice
             shared = (setup.task._replace(num_steps=()), setup.eval_fn)
-            task, eval_fn = jax.device_put(shared, NamedSharding(self._mesh, PartitionSpec()))
+            task, eval_fn = jax.device_put(shared, NamedSharding(mesh, PartitionSpec()))
             setup = setup._replace(task=task, eval_fn=eval_fn)
-        num_seeds, num_devices = keys.shape[0], self._mesh.size
         needed, per_run = data, 0.0
-        for width, seeds in self._shapes(len(group.members), num_seeds):
+        for width, seeds in _shapes(mesh, len(group.members), num_seeds):
             if data + per_run * width * seeds > self._budget:
                 continue  # larger than one that was compiled and did not fit
-            plan = cut(len(group.members), num_seeds, num_devices, width, seeds)
-            compiled = self._compile(setup, group, keys, plan)
+            plan = cut(len(group.members), num_seeds, mesh.size, width, seeds)
+            compiled = self._compile(setup, group, keys, mesh, plan)
             needed = compiled.bytes_per_device
             if needed <= self._budget:
-                return Program(setup, group, keys, self._mesh, plan, compiled)
+                return Program(setup, group, keys, mesh, plan, compiled)
             per_run = max(needed - data, 0) / (width * seeds)
         raise ValueError(
             f"memory is {self._budget} bytes a device; expected more: one run needs about "
             f"{int(data + per_run) if per_run else needed}"
         )
 
-    def _shapes(self, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:
-        """Configurations and seeds a block, the best first.
-
-        Seeds share no minibatch: on CPU running them together gains nothing, on an accelerator
-        it fills the chip.
-        """
-        on_cpu = self._mesh.devices[0].platform == "cpu"
-        together = 1 if on_cpu else num_seeds
-        for width in widths(num_configurations, -(-num_seeds // together), self._mesh.size):
-            yield width, together
-        yield from ((1, seeds) for seeds in range(together - 1, 0, -1))
-
-    def _compile(self, setup: Setup, group: Group, keys: Array, plan: Plan) -> Compiled:
-        arguments = _arguments(setup, group, keys, self._mesh, plan, plan.slices[0])
+    def _compile(self, setup: Setup, group: Group, keys: Array, mesh: Mesh, plan: Plan) -> Compiled:
+        arguments = _arguments(setup, group, keys, mesh, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
         probes = tuple(tuple(p.items()) for p in setup.probes)
         functions = (setup.algorithm, setup.cohort, setup.weighting, setup.eval_every, probes)
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
             began = time.perf_counter()
-            self._compiled[key] = self._compile_anew(setup, plan, arguments)
+            self._compiled[key] = self._compile_anew(setup, mesh, plan, arguments)
             self.compile_seconds += time.perf_counter() - began
         return self._compiled[key]
 
-    def _compile_anew(self, setup: Setup, plan: Plan, arguments: tuple) -> Compiled:
+    def _compile_anew(self, setup: Setup, mesh: Mesh, plan: Plan, arguments: tuple) -> Compiled:
         hyper, task, eval_fn, timeline, params, keys = arguments
         begin_block, segment_block = _blocks(setup, plan)
         batched = 0 if setup.timeline.clients.ndim == 3 else None
-        begin = _spread(begin_block, self._mesh, (0, None, batched, 0))
-        segment = _spread(segment_block, self._mesh, (0, None, None, batched, 0, 0))
+        begin = _spread(begin_block, mesh, (0, None, batched, 0))
+        segment = _spread(segment_block, mesh, (0, None, None, batched, 0, 0))
         lowered = jax.jit(begin).lower(hyper, task, timeline, params)
         begin = lowered.compile()
         # Only its shapes: until the budget is checked a state may be too large to exist.
@@ -185,6 +176,18 @@ class Programs:
             self.compilations += 1
             needed = max(needed, _bytes(compiled))
         return Compiled(begin, segments, needed)
+
+
+def _shapes(mesh: Mesh, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:
+    """Configurations and seeds a block, the best first.
+
+    Seeds share no minibatch: on CPU running them together gains nothing, on an accelerator
+    it fills the chip.
+    """
+    together = 1 if mesh.devices[0].platform == "cpu" else num_seeds
+    for width in widths(num_configurations, -(-num_seeds // together), mesh.size):
+        yield width, together
+    yield from ((1, seeds) for seeds in range(together - 1, 0, -1))
 
 
 def _blocks(setup: Setup, plan: Plan) -> tuple[Callable, Callable]:

@@ -34,6 +34,13 @@ def test_cross_entropy(dtype):
     np.testing.assert_array_equal(metrics["accuracy"], (X @ W).argmax(1) == LABELS)
 
 
+def test_classification_metrics_in_double_precision(x64):
+    """Where the position of the largest logit is a 64-bit integer, labels are not."""
+    examples = {"x": jnp.asarray(X), "y": jnp.asarray(LABELS, np.int32)}
+    accuracy = objectives.classification_metrics(linear)(jnp.asarray(W), examples)["accuracy"]
+    np.testing.assert_array_equal(accuracy, (X @ W).argmax(1) == LABELS)
+
+
 def test_cross_entropy_of_sequences_is_the_mean_over_positions():
     x = RNG.standard_normal((2, 5, 3)).astype(np.float32)
     y = RNG.integers(0, 4, (2, 5))

@@ -188,3 +188,13 @@ def test_configurations_of_a_seed_see_the_same_minibatches():
         # Weights 1/2 and their sums over 4 clients are exact; XLA's mean may round.
         expected = (first, second)[int(run.seed)]
         np.testing.assert_allclose(run.history.probes["rows"], expected, rtol=0, atol=1e-6)
+
+
+def test_no_more_devices_than_runs():
+    """A device without a run of its own would only repeat another's."""
+    news, setup = [], quadratic_setup(num_seeds=1)
+    result = fs.sweep(
+        setup, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], on_progress=news.append
+    )
+    assert len(result.runs) == 2
+    assert {len(blocks) for blocks in news[0].plan.slices} == {2}
