@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedjax_sim.datasets import cifar, leaf, libsvm, mnist, tfds_source
+from fedjax_sim.datasets import cifar, leaf, libsvm, mnist, tfds_source, tiny_imagenet
 from fedjax_sim.datasets.base import DataError, Dataset, drop_duplicates
 from fedjax_sim.datasets.digits import load_digits
 
@@ -25,6 +25,11 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         partial(cifar.from_folder, cifar.CIFAR100),
         ("cifar100", "cifar-100"),
         cifar.WANTED["cifar100"],
+    ),
+    "tiny_imagenet": (
+        tiny_imagenet.from_folder,
+        ("tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
+        tiny_imagenet.WANTED,
     ),
     "a9a": (partial(libsvm.from_folder, "a9a"), ("a9a",), libsvm.WANTED["a9a"]),
     "epsilon": (
@@ -47,24 +52,26 @@ def load(
 ) -> Dataset:
     """Loads a data set by name.
 
-    ==========  =======================================  ==============  =======================
-    name        examples, train + test                   classes         natural client
-    ==========  =======================================  ==============  =======================
-    digits      1,438 + 359, uint8 [8, 8, 1]             10
-    mnist       60,000 + 10,000, uint8 [28, 28, 1]       10              writer, with QMNIST's
-                                                                         label files beside it
-    femnist     as LEAF sampled it, uint8 [28, 28, 1]    62              writer
-    cifar10     50,000 + 10,000, uint8 [32, 32, 3]       10
-    cifar100    50,000 + 10,000, uint8 [32, 32, 3]       100, 20 coarse
-    a9a         32,561 + 16,281, float32 [123]           2
-    epsilon     400,000 + 100,000, float32 [2000]        2
-    ==========  =======================================  ==============  =======================
+    =============  =====================================  ==============  =====================
+    name           examples, train + test                 classes         natural client
+    =============  =====================================  ==============  =====================
+    digits         1,438 + 359, uint8 [8, 8, 1]           10
+    mnist          60,000 + 10,000, uint8 [28, 28, 1]     10              writer, with QMNIST's
+                                                                          label files beside it
+    femnist        as LEAF sampled it, uint8 [28, 28, 1]  62              writer
+    cifar10        50,000 + 10,000, uint8 [32, 32, 3]     10
+    cifar100       50,000 + 10,000, uint8 [32, 32, 3]     100, 20 coarse
+    tiny_imagenet  100,000 + 10,000, uint8 [64, 64, 3]    200
+    a9a            32,561 + 16,281, float32 [123]         2
+    epsilon        400,000 + 100,000, float32 [2000]      2
+    =============  =====================================  ==============  =====================
 
     ``digits`` comes with scikit-learn.  The others are looked for in ``data_dir``, then in
     tensorflow-datasets' own directory; in each, first prepared by tensorflow-datasets in
     array_record files (read without TensorFlow), then as the official raw files, in the directory
     itself or in its folder NAME.  Prepared sets of tensorflow-datasets' own builders come in its
-    fixed shuffled order, raw files in theirs.
+    fixed shuffled order, raw files in theirs.  The test part of tiny_imagenet is its validation
+    part, since the official test images have no labels.
 
     Args:
         name: one of :data:`NAMES`.

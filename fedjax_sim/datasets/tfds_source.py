@@ -46,8 +46,10 @@ def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     """Reads ``train`` and ``test`` of a data set prepared in the array_record format.
 
     Rows come as stored: the builders of tensorflow-datasets shuffle them once with a fixed seed,
-    :mod:`fedjax_sim.datasets.prepare` keeps their order.  Natural clients are read from the
-    feature ``group``, a class label whose names are the clients.
+    :mod:`fedjax_sim.datasets.prepare` keeps their order.  Where there is no split ``test``, the
+    test part is the split ``validation``: builders of Tiny ImageNet, of which tensorflow-datasets
+    has none of its own, write that.  Natural clients are read from the feature ``group``, a class
+    label whose names are the clients.
 
     Raises:
         DataError: not a prepared data set of that layout, or damaged files.
@@ -58,7 +60,12 @@ def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     try:
         builder = tfds.builder_from_directory(folder)
         features = dict(builder.info.features)
-        parts = {split: _columns(builder, split, features) for split in ("train", "test")}
+        splits = builder.info.splits
+        test = "validation" if "validation" in splits and "test" not in splits else "test"
+        parts = {
+            split: _columns(builder, stored, features)
+            for split, stored in (("train", "train"), ("test", test))
+        }
     except Exception as error:  # protobuf, json and the C++ reader each raise their own
         raise DataError(
             f"{folder}: {error}; expected {name} as tensorflow-datasets prepares it"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2_contingency
 
 from fedjax_sim.data import partition
 from fedjax_sim.data.partition import _draw_available
@@ -183,6 +184,58 @@ def test_dirichlet_has_dirichlet_multinomial_moments(alpha):
     error = 5 / np.sqrt(num_clients)
     np.testing.assert_allclose(shares.mean(axis=0), 1 / num_classes, atol=error * variance**0.5)
     assert (np.abs(squares.mean(axis=0) - variance) < error * squares.std(axis=0)).all()
+
+
+def refilled_one_by_one(labels, num_clients, alpha, rng):
+    """The partition of FedSWA's published code, an example at a time: pools popped and refilled."""
+    rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    pools = [rng.permutation(own).tolist() for own in rows]
+    clients = []
+    for _ in range(num_clients):
+        share = rng.dirichlet(np.full(len(rows), alpha))
+        mine = []
+        for c in rng.choice(len(rows), len(labels) // num_clients, p=share):
+            if not pools[c]:
+                pools[c] = rng.permutation(rows[c]).tolist()
+            mine.append(pools[c].pop())
+        clients.append(np.array(mine))
+    return clients
+
+
+def refill_statistics(assignment, labels):
+    first, *_, last = assignment
+    uses = np.bincount(rows_of(assignment), minlength=len(labels))
+    return {
+        "rows never used": (uses == 0).sum(),
+        "uses of the most used row": uses.max(),
+        "uses of a row of the smallest class": uses[0],
+        "repeats within the last client": len(last) - np.unique(last).size,
+        "rows that the first and last client share": np.intersect1d(first, last).size,
+        "classes of the last client": np.unique(labels[last]).size,
+        "equal labels in a row": (np.diff(labels[last]) == 0).sum(),
+        "the last client's first row": last[0],
+    }
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.6])
+def test_dirichlet_with_refill_has_the_law_of_popping_one_by_one(alpha):
+    # Classes of 3, 6 and 15 rows, 4 clients of 6: pools run out between clients and within one.
+    labels, num_clients, draws = np.repeat([0, 1, 2], [3, 6, 15]), 4, 2000
+    rng = np.random.default_rng(0)
+    ours, theirs = (
+        [refill_statistics(make(labels, num_clients, alpha, rng), labels) for _ in range(draws)]
+        for make in (partition.dirichlet, refilled_one_by_one)
+    )
+    for name in ours[0]:
+        a, b = ([int(values[name]) for values in side] for side in (ours, theirs))
+        table = np.array([np.bincount(side, minlength=max(*a, *b) + 1) for side in (a, b)])
+        # Rare values count together: Pearson's approximation needs some tens of each.
+        rare = table.sum(axis=0) < 40
+        table = np.column_stack([table[:, ~rare], table[:, rare].sum(axis=1)])
+        table = table[:, table.sum(axis=0) >= 40]
+        assert table.shape[1] > 1
+        # Equal laws fail one of the 16 comparisons for one seed in 600.
+        assert chi2_contingency(table).pvalue > 1e-4, name
 
 
 def test_dirichlet_by_class_has_dirichlet_marginals():

@@ -51,6 +51,7 @@ def test_nothing_found_says_which_files_to_put_where(tmp_path, monkeypatch, name
         "femnist": "train/*.json",
         "cifar10": "cifar-10-batches-bin",
         "cifar100": "cifar-100-binary",
+        "tiny_imagenet": "tiny-imagenet-200",
         "a9a": "a9a.t",
         "epsilon": "epsilon_normalized.t",
     }[name] in str(caught.value)

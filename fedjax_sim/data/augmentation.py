@@ -1,0 +1,254 @@
+"""Augmentation of image batches on the device, and normalisation.
+
+A transform is ``(images [B, H, W, C], key) -> images [B, H, W, C]``.  The usual order, that of
+training loops on CIFAR, is: crop and flip raw pixels, scale to [0, 1], normalise.  Raw zeros are
+black, so that is what the border of a crop shows.  The pieces keep that order:
+
+* :func:`transformed` puts random transforms of the raw images before an objective,
+* :func:`fedjax_sim.objectives.as_float` in the objective scales uint8 pixels to [0, 1],
+* :func:`normalized` puts the normalisation into the model, hence into training and evaluation.
+
+Test images are only normalised: metrics take no key.
+
+**Draws.**  Example b of a batch has words of its own in the key's stream of random bits.  Its draw
+depends on the key and on b, not on the size of the batch, on the other examples or on how clients
+are batched.  A task's key is a fresh one for each step of each visit, and the same one for all
+calls at that step: a second gradient at the same step (SAM) sees the same images.  A full local
+gradient transforms every example once, with keys that depend on the task's ``full_grad_batch``.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from fedjax_sim.data.batches import scaled_words
+from fedjax_sim.data.task import Objective
+from fedjax_sim.typing import Params, PyTree
+
+Transform = Callable[[Array, Array], Array]  # (images, key) -> images
+
+# Of the CIFAR-10 train pixels / 255, by channel.  The deviations are the ones in common use: the
+# mean over images of each image's deviation, below that of all pixels together (0.247, ...).
+CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR_STD = (0.2023, 0.1994, 0.2010)
+
+
+def random_crop(images: Array, key: Array, padding: int = 4) -> Array:
+    """Shifts every image by up to ``padding`` pixels in each direction; what enters is 0.
+
+    The image with a border of ``padding`` zeros on each side is cut back to its size: with
+    ``(i, j)`` uniform on ``{0, ..., 2 padding}^2``, independent between examples,
+
+    ``out[b, r, c] = padded[b, i_b + r, j_b + c]``.
+
+    Args:
+        images: ``[B, H, W, C]``, uint8 or floating and finite.  Crop raw pixels: after
+            normalisation 0 would be the mean colour.
+        key: of the draws.
+        padding: pixels, >= 0.
+
+    Returns:
+        ``[B, H, W, C]`` of the images' dtype.
+
+    Raises:
+        ValueError: images of another shape or dtype, a negative padding.
+
+    References:
+        He et al., "Deep residual learning for image recognition", 2016, section 4.2.
+
+    Example:
+        >>> images = jnp.full((2, 3, 3, 1), 9, jnp.uint8)
+        >>> out = random_crop(images, jax.random.key(0), padding=1)
+        >>> out.shape, out.dtype, sorted(set(out.ravel().tolist()))
+        ((2, 3, 3, 1), dtype('uint8'), [0, 9])
+    """
+    _check_images(images)
+    if padding < 0:
+        raise ValueError(f"padding is {padding}; expected at least 0 pixels")
+    bits = jax.random.bits(key, (images.shape[0], 2), jnp.uint32)
+    shifts = scaled_words(bits, jnp.array(2 * padding + 1)) - padding
+    # Products with 0/1 matrices: on a CPU 1.7 times as fast as gathers of pixels and 3 times as
+    # fast as batched slices.  Every sum has at most one term, so that they are exact.
+    dtype = jnp.float32 if images.dtype == jnp.uint8 else images.dtype
+    select = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    rows, columns = (
+        _selectors(shifts[:, axis], images.shape[1 + axis]).astype(dtype) for axis in (0, 1)
+    )
+    cropped = select("bri,bijc->brjc", rows, images.astype(dtype))
+    cropped = select("bsj,brjc->brsc", columns, cropped)
+    return cropped.astype(images.dtype)
+
+
+def random_flip(images: Array, key: Array) -> Array:
+    """Mirrors each image left to right with probability 1/2, independently.
+
+    Args:
+        images: ``[B, H, W, C]``, uint8 or floating.
+        key: of the draws.
+
+    Returns:
+        ``[B, H, W, C]`` of the images' dtype.
+
+    Raises:
+        ValueError: images of another shape or dtype.
+
+    Example:
+        >>> images = jnp.broadcast_to(jnp.arange(3.0)[:, None], (20, 1, 3, 1))
+        >>> rows = random_flip(images, jax.random.key(0))[:, 0, :, 0].tolist()
+        >>> sorted(set(map(tuple, rows)))
+        [(0.0, 1.0, 2.0), (2.0, 1.0, 0.0)]
+    """
+    _check_images(images)
+    bits = jax.random.bits(key, (images.shape[0], 1, 1, 1), jnp.uint32)
+    return jnp.where(bits >> 31 == 1, images[:, :, ::-1], images)
+
+
+def crop_and_flip(images: Array, key: Array, padding: int = 4) -> Array:
+    """:func:`random_crop`, then :func:`random_flip`: the usual augmentation of CIFAR.
+
+    Example:
+        >>> images = jnp.ones((5, 32, 32, 3), jnp.uint8)
+        >>> crop_and_flip(images, jax.random.key(0)).shape
+        (5, 32, 32, 3)
+    """
+    crop_key, flip_key = jax.random.split(key)
+    return random_flip(random_crop(images, crop_key, padding), flip_key)
+
+
+def normalize(
+    images: Array,
+    mean: Sequence[float] | float,
+    std: Sequence[float] | float,
+    dtype: DTypeLike | None = None,
+) -> Array:
+    """``(images - mean) / std`` by channel; uint8 pixels are divided by 255 first.
+
+    Args:
+        images: ``[..., C]``, uint8 or floating.  Floating ones are taken as they are.
+        mean: one number per channel, or one for all.
+        std: likewise, positive.
+        dtype: of the result; default: that of floating images, else ``jnp.result_type(float)``.
+
+    Raises:
+        ValueError: integers other than uint8, a mean or deviation that is not one number per
+            channel, deviations that are not positive.
+
+    Example:
+        >>> images = jnp.array([[0], [255]], jnp.uint8)
+        >>> normalize(images, mean=0.5, std=0.25).tolist()
+        [[-2.0], [2.0]]
+    """
+    means, deviations = _statistics(mean, std)
+    _check_dtype(images)
+    for name, values in (("mean", means), ("std", deviations)):
+        if values.shape not in ((), images.shape[-1:]):
+            raise ValueError(
+                f"{name} has {values.size} numbers; expected one, or {images.shape[-1]}, one for "
+                "each channel"
+            )
+    raw = images.dtype == jnp.uint8
+    if dtype is None:
+        dtype = jnp.result_type(float) if raw else images.dtype
+    white = 255 if raw else 1
+    centred = images.astype(dtype) - jnp.asarray(white * means, dtype)
+    return centred / jnp.asarray(white * deviations, dtype)
+
+
+def normalized(
+    apply: Callable[[Params, Array], PyTree],
+    mean: Sequence[float] | float,
+    std: Sequence[float] | float,
+) -> Callable[[Params, Array], PyTree]:
+    """The model on normalised inputs: ``apply(params, (x - mean) / std)``.
+
+    Made from it, objectives and metrics normalise alike (example in :func:`transformed`).  With a
+    :class:`~fedjax_sim.models.Model`: ``model._replace(apply=normalized(model.apply, ...))``.
+
+    Raises:
+        ValueError: as :func:`normalize`.
+
+    Example:
+        >>> apply = normalized(lambda params, x: params * x, mean=[0.5], std=[0.25])
+        >>> apply(jnp.array(2.0), jnp.array([[1.0]])).tolist()
+        [[4.0]]
+    """
+    _statistics(mean, std)
+
+    def apply_normalized(params: Params, x: Array) -> PyTree:
+        return apply(params, normalize(x, mean, std))
+
+    return apply_normalized
+
+
+def transformed(objective: Objective, transform: Transform) -> Objective:
+    """The objective on transformed inputs: ``objective(params, {..., "x": transform(x, key)})``.
+
+    The objective gets a key of its own.
+
+    Args:
+        objective: ``(params, examples, key) -> losses [B]``, of a dict with the images ``"x"``.
+        transform: ``(images [B, ...], key) -> images [B, ...]``, such as :func:`crop_and_flip`.
+
+    Returns:
+        An objective for :func:`~fedjax_sim.data.task.empirical_task`.  It raises ValueError for
+        examples without ``"x"``.
+
+    Example:
+        One round of training with augmentation; evaluation without:
+
+        >>> import fedjax_sim as fs
+        >>> from fedjax_sim import evaluation, models, objectives
+        >>> examples = {"x": np.zeros((6, 8, 8, 3), np.uint8), "y": np.array([0, 1, 1, 0, 1, 1])}
+        >>> data = fs.FederatedData(examples, np.array([0, 3, 6]))
+        >>> model = models.softmax_regression((8, 8, 3), num_classes=2)
+        >>> apply = normalized(model.apply, CIFAR_MEAN, CIFAR_STD)
+        >>> objective = transformed(objectives.cross_entropy(apply), crop_and_flip)
+        >>> task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=3))
+        >>> timeline = fs.participation.full(1, 2, task.num_steps)
+        >>> params = model.init(jax.random.key(0))
+        >>> state, _ = fs.run(fs.fedavg(0.001), task, timeline, params, jax.random.key(1))
+        >>> test = evaluation.evaluator(objectives.classification_metrics(apply), examples)
+        >>> bool(test(state.server.params)["loss"] < test(params)["loss"])
+        True
+    """
+
+    def transformed_objective(params: Params, examples: PyTree, key: Array) -> Array:
+        if not isinstance(examples, dict) or "x" not in examples:
+            found = sorted(examples) if isinstance(examples, dict) else type(examples).__name__
+            raise ValueError(f"examples is {found}; expected a dict with images under 'x'")
+        transform_key, rest = jax.random.split(key)
+        images = transform(examples["x"], transform_key)
+        return objective(params, {**examples, "x": images}, rest)
+
+    return transformed_objective
+
+
+def _selectors(shifts: Array, size: int) -> Array:
+    """[B, size, size] bool: place r of the result is place ``r + shift``, or outside and none."""
+    places = jnp.arange(size, dtype=jnp.int32)
+    return (shifts[:, None] + places)[:, :, None] == places
+
+
+def _check_images(images: Array) -> None:
+    if images.ndim != 4:
+        raise ValueError(f"images has shape {images.shape}; expected [B, H, W, C]")
+    _check_dtype(images)
+
+
+def _check_dtype(images: Array) -> None:
+    if images.dtype != jnp.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ValueError(f"images has dtype {images.dtype}; expected uint8 or a floating one")
+
+
+def _statistics(
+    mean: Sequence[float] | float, std: Sequence[float] | float
+) -> tuple[np.ndarray, np.ndarray]:
+    means, deviations = np.asarray(mean, np.float64), np.asarray(std, np.float64)
+    if not (deviations > 0).all():
+        raise ValueError(f"std is {std}; expected positive numbers")
+    return means, deviations
