@@ -123,7 +123,7 @@ def setup(x: np.ndarray, y: np.ndarray, clients: int, rounds: int):
         losses, {"x": x, "y": y}, clients, fs.with_replacement(1, num_steps=LOCAL_STEPS)
     )
     return fs.Setup(
-        algorithm=lambda lr: fs.fedavg(lr, transform=regularised),
+        algorithm=lambda lr: fs.fedavg(lr, anchored=regularised),
         task=task,
         timeline=fs.participation.full(rounds, clients, task.num_steps),
         params=jnp.zeros((1, x.shape[1]), x.dtype),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -21,9 +22,11 @@ from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData, from_assignment
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.engine import Weighting, by_examples, uniform_weights
+from fedjax_sim.gradients import clipped, weight_decayed, with_oracle
+from fedjax_sim.local import Rate
 from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution
-from fedjax_sim.typing import FedAlgorithm, Task, Timeline
+from fedjax_sim.typing import FedAlgorithm, Oracle, Task, Timeline
 
 Hyper = Mapping[str, Any]
 
@@ -54,7 +57,22 @@ ALGORITHMS: dict[str, Choice] = {
         algorithms.scaffold, {"lr": 0.2, "server_lr": 1.0}, "Karimireddy et al., 2020"
     ),
     "fedsgd": Choice(algorithms.fedsgd, {"lr": 0.5}, "McMahan et al., 2017"),
+    "feddyn": Choice(algorithms.feddyn, {"lr": 0.2, "weight": 0.1}, "Acar et al., 2021"),
+    "fedacg": Choice(algorithms.fedacg, {"lr": 0.2}, "Kim et al., 2024"),
+    "fedsam": Choice(algorithms.fedsam, {"lr": 0.2}, "Qu et al., 2022"),
+    "mofedsam": Choice(algorithms.mofedsam, {"lr": 0.2}, "Qu et al., 2022"),
+    "fedasam": Choice(algorithms.fedasam, {"lr": 0.2}, "Caldarola et al., 2022"),
+    "fedlesam": Choice(algorithms.fedlesam, {"lr": 0.2}, "Fan et al., 2024"),
+    "fedgamma": Choice(algorithms.fedgamma, {"lr": 0.2}, "Dai et al., 2023"),
+    "fedsmoo": Choice(algorithms.fedsmoo, {"lr": 0.2}, "Sun et al., 2023"),
+    "fedswa": Choice(algorithms.fedswa, {"lr": 0.2}, "Liu et al., 2025"),
+    "fedmo": Choice(algorithms.fedmo, {"lr": 0.2}, "Liu et al., 2025"),
+    "fedmoswa": Choice(algorithms.fedmoswa, {"lr": 0.2}, "Liu et al., 2025"),
 }
+
+# Of every algorithm: round t has the client rate lr * lr_decay^t; gradients are clipped to the norm
+# clip, then weight_decay times the model is added, then the algorithm's own terms.
+COMMON = ("lr_decay", "clip", "weight_decay")
 
 # Name -> shape of the examples it takes (None: any) and its builder from (shape, classes, conv).
 MODELS: dict[
@@ -125,6 +143,10 @@ def hyper_parameters(config: CompareConfig) -> dict[str, dict[str, Any]]:
         if name not in ALGORITHMS:
             raise ValueError(f"algorithms has {name!r}; expected some of {', '.join(ALGORITHMS)}")
     resolved = {name: dict(ALGORITHMS[name].defaults) for name in config.algorithms}
+    for key in COMMON:
+        if (value := getattr(config, key)) is not None:
+            for name in resolved:
+                resolved[name][key] = value
     for key in ("lr", "server_lr"):
         value = getattr(config, key)
         takers = [name for name in resolved if key in resolved[name]]
@@ -137,9 +159,10 @@ def hyper_parameters(config: CompareConfig) -> dict[str, dict[str, Any]]:
         if name not in resolved:
             raise ValueError(f"hyper has {setting!r}; expected one of {', '.join(resolved)}")
         known = hyper_defaults(name)
-        if key not in known:
-            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(known)}")
-        resolved[name][key] = text if isinstance(known[key], str) else number(setting, key, text)
+        if key not in (*known, *COMMON):
+            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join((*known, *COMMON))}")
+        named = isinstance(known.get(key), str)
+        resolved[name][key] = text if named else number(setting, key, text)
     for name, hyper in resolved.items():
         try:
             algorithm(name, hyper)
@@ -149,13 +172,13 @@ def hyper_parameters(config: CompareConfig) -> dict[str, dict[str, Any]]:
 
 
 def hyper_defaults(name: str) -> dict[str, Any]:
-    """The hyper-parameters of an algorithm that can be written on a command line.
+    """The own hyper-parameters of an algorithm that can be written on a command line.
 
     Example:
         >>> hyper_defaults("fedprox")
         {'lr': 0.2, 'mu': 0.1}
     """
-    not_writable = ("server", "transform")
+    not_writable = ("server", "transform", "anchored")
     choice = ALGORITHMS[name]
     parameters = inspect.signature(choice.factory).parameters
     defaults = {key: p.default for key, p in parameters.items() if key not in not_writable}
@@ -163,13 +186,34 @@ def hyper_defaults(name: str) -> dict[str, Any]:
 
 
 def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:
-    """The algorithm with these hyper-parameters.
+    """The algorithm with these hyper-parameters, its own and :data:`COMMON` ones.
 
     Example:
-        >>> algorithm("fedavg", {"lr": 0.1}).init({"w": np.zeros(2)}).params["w"].tolist()
+        >>> hyper = {"lr": 0.1, "weight_decay": 1e-3}
+        >>> algorithm("fedavg", hyper).init({"w": np.zeros(2)}).params["w"].tolist()
         [0.0, 0.0]
     """
-    return ALGORITHMS[name].factory(**hyper)
+    own = {key: value for key, value in hyper.items() if key not in COMMON}
+    common = {key: hyper[key] for key in COMMON if key in hyper}
+    factory = ALGORITHMS[name].factory
+    if "lr_decay" in common:
+        own["lr"] = _decaying(own["lr"], common.pop("lr_decay"))
+    if not common:
+        return factory(**own)
+    transform = functools.partial(_regular, **common)
+    # Methods that perturb the model take the transform of the gradient at the perturbed one.
+    if "transform" in inspect.signature(factory).parameters:
+        return factory(**own, transform=transform)
+    return with_oracle(factory(**own), transform)
+
+
+def _decaying(lr: Any, decay: Any) -> Rate:
+    return lambda round: lr * jnp.asarray(decay) ** round.astype(jnp.result_type(float))
+
+
+def _regular(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:
+    oracle = oracle if clip is None else clipped(oracle, clip)
+    return oracle if weight_decay is None else weight_decayed(oracle, weight_decay)
 
 
 def model(

@@ -53,6 +53,12 @@ class CompareConfig:
     """Client learning rate of all algorithms; default: each its own (see fedjax-sim list)."""
     server_lr: float | None = None
     """Server learning rate of the algorithms that have one; default: each its own."""
+    lr_decay: float | None = None
+    """Factor by which the client learning rate falls from round to round; default: it does not."""
+    clip: float | None = None
+    """Norm to which local gradients are clipped; default: no clipping."""
+    weight_decay: float | None = None
+    """Weight decay in the local steps, added after clipping; default: none."""
     hyper: tuple[str, ...] = ()
     """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01."""
 
@@ -97,8 +103,8 @@ class CompareConfig:
 # What may change between two calls on one output folder, because no result depends on it
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
-    "output", "data_dir", "algorithms", "lr", "server_lr", "hyper",
-    "target_accuracy", "on_divergence",
+    "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
+    "hyper", "target_accuracy", "on_divergence",
 }  # fmt: skip
 
 
@@ -122,10 +128,12 @@ def check(config: CompareConfig) -> None:
             low = 0 if name.endswith("seed") else 1
             if value < low:
                 raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
-    for name in ("alpha", "lr", "server_lr"):
+    for name in ("alpha", "lr", "server_lr", "lr_decay", "clip"):
         value = getattr(config, name)
         if value is not None and not (value > 0 and (name == "alpha" or math.isfinite(value))):
             raise ValueError(f"{name} is {value}; expected a positive number")
+    if config.weight_decay is not None and not 0 <= config.weight_decay < math.inf:
+        raise ValueError(f"weight_decay is {config.weight_decay}; expected a number of at least 0")
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout is {config.dropout}; expected a number in [0, 1)")
     if not 0 < config.target_accuracy <= 1:
@@ -163,6 +171,9 @@ def read(path: str | pathlib.Path) -> CompareConfig:
             "algorithms": tuple(values["algorithms"]),
             "lr": None,
             "server_lr": None,
+            "lr_decay": None,
+            "clip": None,
+            "weight_decay": None,
             "hyper": tuple(
                 f"{name}.{key}={value}"
                 for name in values["algorithms"]

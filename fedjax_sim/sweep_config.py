@@ -111,7 +111,7 @@ def configurations(config: SweepConfig) -> list[Configuration]:
     resolved = choices.hyper_parameters(config)
     option = "points" if config.points else "grid"
     entries = _read_points(config.points) if config.points else [_parse_grid(config.grid)]
-    takers = {name: set(choices.hyper_defaults(name)) for name in config.algorithms}
+    takers = {name: {*choices.hyper_defaults(name), *choices.COMMON} for name in config.algorithms}
     found: list[Configuration] = []
     for entry in entries:
         for name in entry:
@@ -156,8 +156,8 @@ def text_hyper() -> set[str]:
     """The hyper-parameters whose values are names: they cannot vary inside a program.
 
     Example:
-        >>> text_hyper()
-        {'option'}
+        >>> sorted(text_hyper())
+        ['divisor', 'option', 'reference', 'schedule', 'units']
     """
     defaults = (choices.hyper_defaults(name).items() for name in choices.ALGORITHMS)
     return {key for items in defaults for key, value in items if isinstance(value, str)}

@@ -6,10 +6,13 @@ import subprocess
 import typing
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from problems import quadratic_task
 
+import fedjax_sim as fs
 from fedjax_sim import choices, datasets, engine, models, report
 from fedjax_sim.compare import compare, prepare
 from fedjax_sim.config import CompareConfig, check, read, to_json
@@ -224,10 +227,48 @@ def test_models_match_the_names_and_shapes_of_the_options(name):
 
 @pytest.mark.parametrize("name", choices.ALGORITHMS)
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
-    keys = choices.hyper_defaults(name)
-    settings = [f"{name}.{key}={'I' if key == 'option' else 0.25}" for key in keys]
-    config = CompareConfig(algorithms=(name,), hyper=tuple(settings))
-    assert set(choices.hyper_parameters(config)[name]) == set(keys)
+    defaults = choices.hyper_defaults(name) | dict.fromkeys(choices.COMMON)
+    values = {key: v if isinstance(v, str) else 0.25 for key, v in defaults.items()}
+    settings = tuple(f"{name}.{key}={value}" for key, value in values.items())
+    config = CompareConfig(algorithms=(name,), hyper=settings)
+    assert choices.hyper_parameters(config)[name] == values
+
+
+def test_hyper_parameters_that_all_algorithms_have():
+    config = CompareConfig(
+        algorithms=("fedavg", "fedsam"), lr=0.5, lr_decay=0.9, clip=3.0, weight_decay=0.01,
+        hyper=("fedsam.clip=2", "fedsam.radius=0"),
+    )  # fmt: skip
+    hyper = choices.hyper_parameters(config)
+    common = {"lr": 0.5, "lr_decay": 0.9, "weight_decay": 0.01}
+    assert hyper == {"fedavg": common | {"clip": 3.0}, "fedsam": common | {"clip": 2, "radius": 0}}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold"])
+def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
+    """One step a round on F(x) = |x - 10|^2 / 2 from 1: clipped to -2, then 0.5 x is added."""
+    hyper = {"lr": 0.1, "lr_decay": 0.5, "clip": 2.0, "weight_decay": 0.5}
+    task = quadratic_task(np.ones((1, 1, 1)), np.full((1, 1), 10.0), 1)
+    timeline = fs.participation.full(3, 1, task.num_steps)
+    algorithm = choices.algorithm(name, hyper)
+    state, _ = fs.run(algorithm, task, timeline, jnp.ones(1), jax.random.key(0))
+    x = 1.0
+    for t in range(3):
+        x -= 0.1 * 0.5**t * (-2 + 0.5 * x)
+    np.testing.assert_allclose(state.server.params, x, rtol=1e-6)  # single precision
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clip": 0.0}, "clip is 0.0; expected a positive number"),
+        ({"lr_decay": -1.0}, "lr_decay is -1.0; expected a positive number"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1; expected a number of at least 0"),
+    ],
+)
+def test_refuses_hyper_parameters_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        compare(CompareConfig(**options))
 
 
 def test_hyper_parameters_override_each_other():

@@ -240,8 +240,14 @@ def no_data(monkeypatch):
         (("partition_seed=-1",), r"grid has .*: partition_seed is -1; expected .* at least 0"),
         (("dropout=0,1",), r"grid has .*: dropout is 1.0; expected a number in \[0, 1\)"),
         (("model=mlp,resnet",), r"grid has .*: model is 'resnet'; expected one of auto, "),
-        (("eval_every=1",), r"grid has 'eval_every'; expected a hyper-parameter \(fedavg: lr\)"),
-        (("mu=0.1",), r"grid has 'mu'; expected a hyper-parameter \(fedavg: lr\) or an option"),
+        (
+            ("eval_every=1",),
+            r"grid has 'eval_every'; expected a hyper-parameter \(fedavg: clip, lr, lr_decay, weight_decay\)",
+        ),
+        (
+            ("mu=0.1",),
+            r"grid has 'mu'; expected a hyper-parameter \(fedavg: clip, lr, lr_decay, weight_decay\) or an option",
+        ),
         (("fedprox.mu=0.1",), r"grid has 'fedprox.mu'; expected a hyper-parameter"),
         (("fedavg.mu=0.1",), r"grid has 'fedavg.mu'; expected a hyper-parameter"),
         (("fedavg.rounds=3",), r"grid has 'fedavg.rounds'; expected a hyper-parameter"),

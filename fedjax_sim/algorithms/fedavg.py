@@ -28,7 +28,7 @@ class FedAvgState(NamedTuple):
 def fedavg(
     lr: Rate,
     server: optax.GradientTransformation | None = None,
-    transform: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
+    anchored: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
 ) -> FedAlgorithm:
     r"""FedAvg: local SGD, then a server optimizer on the mean pseudo-gradient.
 
@@ -40,7 +40,7 @@ def fedavg(
         lr: client learning rate, or a schedule over rounds.
         server: any optax optimizer; it is given :math:`\Delta` as the gradient. Default
             ``optax.sgd(1.0)``, which is averaging.
-        transform: ``(oracle, anchor) -> oracle``, the gradient the local steps descend; the
+        anchored: ``(oracle, anchor) -> oracle``, the gradient the local steps descend; the
             anchor is the model the visit started from.
 
     References:
@@ -56,7 +56,7 @@ def fedavg(
         return FedAvgState(params, server.init(params))
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
-        step = sgd(rate(lr, work), transform(oracle, x).grad)
+        step = sgd(rate(lr, work), anchored(oracle, x).grad)
         return tree.sub(x, local_steps(step, x, work)), state
 
     def update(state: FedAvgState, pseudo_gradient: Upload, round: Round) -> FedAvgState:
