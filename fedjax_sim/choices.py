@@ -83,12 +83,25 @@ MODELS: dict[
     "lenet5": ((32, 32, 3), lambda _, classes, conv: models.lenet5(classes, conv=conv)),
     "mlp": (None, lambda shape, classes, _: models.mlp(shape, (200, 200), classes)),
     "mlp_small": (None, lambda shape, classes, _: models.mlp(shape, (64,), classes)),
+    "resnet18": ((32, 32, 3), lambda _, classes, conv: models.resnet18(classes, conv=conv)),
+    "resnet20": ((32, 32, 3), lambda _, classes, conv: models.resnet20(classes, conv=conv)),
     "softmax_regression": (
         None,
         lambda shape, classes, _: models.softmax_regression(shape, classes),
     ),
+    "vgg11": ((32, 32, 3), lambda _, classes, conv: models.vgg11(classes, conv=conv)),
+    "vit_tiny": ((32, 32, 3), lambda shape, classes, _: models.vit_tiny(shape, classes)),
+    "vit_tiny_64": (
+        (64, 64, 3),
+        lambda shape, classes, _: models.vit_tiny(shape, classes, patch_size=8),
+    ),
 }
-_AUTO = {(8, 8, 1): "mlp_small", (28, 28, 1): "femnist_cnn", (32, 32, 3): "lenet5"}
+_AUTO = {
+    (8, 8, 1): "mlp_small",
+    (28, 28, 1): "femnist_cnn",
+    (32, 32, 3): "lenet5",
+    (64, 64, 3): "vit_tiny_64",
+}
 
 Rows = list[np.ndarray]  # of each client
 

@@ -30,8 +30,9 @@ class CompareConfig:
     data_dir: pathlib.Path | None = None
     """Where the data set's files lie; default: the environment variable FEDJAX_SIM_DATA."""
     model: Literal[
-        "auto", "digits_cnn", "femnist_cnn", "lenet5", "mlp", "mlp_small", "softmax_regression"
-    ] = "auto"
+        "auto", "digits_cnn", "femnist_cnn", "lenet5", "mlp", "mlp_small", "resnet18", "resnet20",
+        "softmax_regression", "vgg11", "vit_tiny", "vit_tiny_64",
+    ] = "auto"  # fmt: skip
     """Model; auto chooses by the shape of the examples."""
 
     partition: Literal[

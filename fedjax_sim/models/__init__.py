@@ -5,8 +5,13 @@ from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_repo
 from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
 from fedjax_sim.models.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.pooling import max_pool
+from fedjax_sim.models.pretrained import LoadedViT, load_vit
+from fedjax_sim.models.resnet import resnet, resnet18, resnet20
+from fedjax_sim.models.vgg import vgg11
+from fedjax_sim.models.vit import vit, vit_base16, vit_tiny
 
 __all__ = [
+    "LoadedViT",
     "Model",
     "auto",
     "blocked",
@@ -19,9 +24,17 @@ __all__ = [
     "from_nnx",
     "im2col",
     "lenet5",
+    "load_vit",
     "logistic_regression",
     "lowered",
     "max_pool",
     "mlp",
+    "resnet",
+    "resnet18",
+    "resnet20",
     "softmax_regression",
+    "vgg11",
+    "vit",
+    "vit_base16",
+    "vit_tiny",
 ]

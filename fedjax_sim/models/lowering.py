@@ -183,6 +183,10 @@ _MAX_PATCH = 400
 # Keeps evaluation batches (1,000 images: 660 MB of patches in the FEMNIST model's second layer)
 # from needing more memory than training.
 _MAX_PATCH_BYTES = 2**26
+# Wider patches are worth a matrix while there are few of them, as of 2 x 2 images: of those with 512
+# channels (the end of VGG-11, batch 50) XLA:CPU's convolution takes 935 ms, its input gradient
+# 926; GEMMs 9 and 5. At 4 x 4 both are equal.
+_MAX_WIDE_PATCHES = 512
 # Blocks against pixels by GEMM, one layer with its gradients, ratio of CPU times: 0.37 (5 x 5, 3 to
 # 6 channels), 0.51 (5 x 5, 6 to 16), 0.62 (3 x 3, 3 to 16), 0.48 (5 x 5, 16 to 32), 0.90 (3 x 3, 16
 # to 32); with wide outputs 0.94 (5 x 5, 3 to 64), 1.25 (3 x 3, 32 to 64). Blocks save patches and
@@ -193,7 +197,10 @@ _MAX_OUTPUTS = 32
 def _auto(setting: Setting) -> Form:
     if setting.platform != "cpu":
         return "conv"
-    if setting.patch_size > _MAX_PATCH or setting.patch_bytes > _MAX_PATCH_BYTES:
+    if setting.patch_size > _MAX_PATCH:
+        num_patches = setting.patch_bytes // (4 * setting.patch_size)  # in single precision
+        return "gemm" if num_patches <= _MAX_WIDE_PATCHES else "conv"
+    if setting.patch_bytes > _MAX_PATCH_BYTES:
         return "conv"
     return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
 
@@ -209,5 +216,6 @@ canonical: Convolution = lowered(_conv)
 
 auto: Convolution = lowered(_auto)
 """The default.  CPU: a GEMM while kh kw C <= 400 and the patches take at most 64 MiB, in blocks
-while O <= min(32, kh kw C), else an ordinary convolution.  Accelerators: ordinary convolutions.
+while O <= min(32, kh kw C), and of at most 512 patches; else an ordinary convolution.
+Accelerators: ordinary convolutions.
 Batched kernels: batched GEMMs, by the same rule for blocks."""

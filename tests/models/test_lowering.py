@@ -319,6 +319,7 @@ def test_auto_by_layer():
     assert auto_form(1, 32, kernel=5) == "gemm"  # more outputs than the 25 numbers of a patch
     assert auto_form(32, 64) == "gemm"
     assert auto_form(64, 8) == "conv"  # patches of 576 numbers
+    assert auto_form(64, 8, batch=2) == "gemm"  # but few of them
     assert auto_form(32, 8, batch=1000) == "conv"  # 226 MB of patches
     assert auto_form(3, 6, kernel=5, batched=(7,)) == "blocks"
     assert auto_form(64, 8, batched=(7,)) == "gemm"

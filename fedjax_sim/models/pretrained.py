@@ -1,0 +1,277 @@
+"""Parameters of a vision transformer from a local file.
+
+Three families of names are known, each a table from this package's layers to theirs.  A file's
+layout follows from its format: ``.safetensors`` holds PyTorch's arrays (kernels ``[outputs,
+inputs]``, patches channels first), ``.msgpack`` and ``.npz`` hold Flax's (``[inputs, outputs]``,
+channels last, attention kernels with an axis of heads).
+"""
+
+import math
+import pathlib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fedjax_sim.typing import Params
+
+
+class LoadedViT(NamedTuple):
+    """What :func:`load_vit` returns."""
+
+    params: Params
+    fresh: tuple[str, ...]  # parameters that are still the given ones: those of the head, or none
+    unused: tuple[str, ...]  # tensors of the file without a place here: of its head and pooler
+
+
+class _Naming(NamedTuple):
+    """The names of one family; # stands for the number of a block."""
+
+    layers: Mapping[str, tuple[str, ...]]  # the outputs of several sources make one layer's
+    arrays: Mapping[str, str]
+    before_head: str  # a layer between class token and head, which models here do not have
+    separator: str = "."
+
+
+_TIMM = _Naming(
+    layers={
+        "patch": ("patch_embed.proj",),
+        "blocks.#.norm1": ("blocks.#.norm1",),
+        "blocks.#.attn.qkv": ("blocks.#.attn.qkv",),
+        "blocks.#.attn.proj": ("blocks.#.attn.proj",),
+        "blocks.#.norm2": ("blocks.#.norm2",),
+        "blocks.#.mlp.fc1": ("blocks.#.mlp.fc1",),
+        "blocks.#.mlp.fc2": ("blocks.#.mlp.fc2",),
+        "norm": ("norm",),
+        "head": ("head",),
+    },
+    arrays={"class_token": "cls_token", "positions": "pos_embed"},
+    before_head="pre_logits.",
+)
+_LAYER = "encoder.layer.#."
+_TRANSFORMERS = _Naming(
+    layers={
+        "patch": ("embeddings.patch_embeddings.projection",),
+        "blocks.#.norm1": (_LAYER + "layernorm_before",),
+        "blocks.#.attn.qkv": tuple(
+            _LAYER + "attention.attention." + part for part in ("query", "key", "value")
+        ),
+        "blocks.#.attn.proj": (_LAYER + "attention.output.dense",),
+        "blocks.#.norm2": (_LAYER + "layernorm_after",),
+        "blocks.#.mlp.fc1": (_LAYER + "intermediate.dense",),
+        "blocks.#.mlp.fc2": (_LAYER + "output.dense",),
+        "norm": ("layernorm",),
+        "head": ("classifier",),
+    },
+    arrays={
+        "class_token": "embeddings.cls_token",
+        "positions": "embeddings.position_embeddings",
+    },
+    before_head="pooler.",
+)
+_BLOCK = "Transformer/encoderblock_#/"
+_ATTENTION = _BLOCK + "MultiHeadDotProductAttention_1/"
+_GOOGLE = _Naming(
+    layers={
+        "patch": ("embedding",),
+        "blocks.#.norm1": (_BLOCK + "LayerNorm_0",),
+        "blocks.#.attn.qkv": tuple(_ATTENTION + part for part in ("query", "key", "value")),
+        "blocks.#.attn.proj": (_ATTENTION + "out",),
+        "blocks.#.norm2": (_BLOCK + "LayerNorm_2",),
+        "blocks.#.mlp.fc1": (_BLOCK + "MlpBlock_3/Dense_0",),
+        "blocks.#.mlp.fc2": (_BLOCK + "MlpBlock_3/Dense_1",),
+        "norm": ("Transformer/encoder_norm",),
+        "head": ("head",),
+    },
+    arrays={"class_token": "cls", "positions": "Transformer/posembed_input/pos_embedding"},
+    before_head="pre_logits/",
+    separator="/",
+)
+
+
+def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
+    """The parameters of a :func:`~fedjax_sim.models.vit`, filled from a local file.
+
+    Nothing is downloaded and nothing is unpickled.  Known are
+
+    * ``.safetensors`` with timm's names (``blocks.0.attn.qkv.weight``) or those of Hugging Face
+      transformers (``vit.encoder.layer.0.attention.attention.query.weight``, with or without
+      ``vit.``); it needs the package ``safetensors`` (the extra ``pretrained``);
+    * ``.msgpack``, the parameters of transformers' ``FlaxViT`` models;
+    * ``.npz``, Google's checkpoints (``Transformer/encoderblock_0/...``).
+
+    Every parameter but the head's has to be in the file with its shape, and nothing else.  The head
+    is taken if its shape fits and no other layer (``pooler``, ``pre_logits``) comes between the
+    class token and it; otherwise the given one stays.  Position embeddings of another number of
+    patches are interpolated, bicubic with anti-aliasing as in timm, from the file's square grid to
+    the model's; that of the class token is kept.  Values are cast to the given parameters' dtypes.
+
+    Args:
+        path: the file.
+        params: parameters of the model, as its ``init`` returns them.
+
+    Raises:
+        ValueError: another format, among them PyTorch's pickles, whose loading can run any code;
+            unknown names; tensors that are missing, surplus or of another shape (they are named);
+            position embeddings to interpolate that are not those of a square grid; ``params`` of
+            another model.
+        ImportError: a ``.safetensors`` file without the package ``safetensors``.
+
+    Example:
+        >>> from fedjax_sim.models import vit_base16
+        >>> params = vit_base16().init(jax.random.key(0))  # doctest: +SKIP
+        >>> loaded = load_vit("vit_base_patch16_224.safetensors", params)  # doctest: +SKIP
+        >>> loaded.fresh  # doctest: +SKIP
+        ('head.bias', 'head.kernel')
+        >>> load_vit("pytorch_model.bin", {})
+        Traceback (most recent call last):
+        ...
+        ValueError: path is pytorch_model.bin; expected .safetensors, .msgpack or .npz: loading \
+a pickle can run any code, and most models also come as .safetensors
+    """
+    path = pathlib.Path(path)
+    tensors, torch = _read(path)
+    naming = _naming(path, tensors)
+    given: dict[str, Any] = dict(flatten_dict(params, sep="."))
+    targets = {one: shape for name in given for one, shape in _unstacked(name, given[name]).items()}
+    sources = {name: _sources(name, naming, torch) for name in targets}
+    head = [name for name in targets if name.startswith("head.")]
+    of_head = {source for name in head for source in sources[name]}
+    required = {source for name in targets for source in sources[name]} - of_head
+    before_head = {name for name in tensors if name.startswith(naming.before_head)}
+    _refuse(path, "lacks", required - tensors.keys())
+    _refuse(path, "has besides a vit's tensors", tensors.keys() - required - of_head - before_head)
+
+    parts = {
+        name: [_converted(tensors[source], name, torch) for source in sources[name]]
+        for name in targets
+        if tensors.keys() >= set(sources[name])
+    }
+    count = targets["positions"].shape[0]
+    parts["positions"] = [_resized(path, part, count) for part in parts["positions"]]
+    misfits = {
+        name: f"{source} of shape {tensors[source].shape} for {name} {targets[name].shape}"
+        for name in parts
+        for source, part in zip(sources[name], parts[name], strict=True)
+        if len(parts[name]) * part.shape[0] != targets[name].shape[0]
+        or part.shape[1:] != targets[name].shape[1:]
+    }
+    _refuse(path, "has", [text for name, text in misfits.items() if name not in head])
+    keep_head = before_head or any(name in misfits or name not in parts for name in head)
+    fresh = tuple(sorted(head)) if keep_head else ()
+    filled = dict(given)
+    for name, target in given.items():
+        if name not in fresh:
+            arrays = [np.concatenate(parts[one]) for one in _unstacked(name, target)]
+            value = np.reshape(arrays, target.shape).astype(target.dtype)
+            filled[name] = jnp.asarray(value)
+    used = {source for name in targets if name not in fresh for source in sources[name]}
+    unused = tuple(sorted(tensors.keys() - used))
+    return LoadedViT(unflatten_dict(filled, sep="."), fresh, unused)
+
+
+def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+    """The file's tensors by name, and whether their layout is PyTorch's."""
+    tensors: dict[str, Any]
+    match path.suffix:
+        case ".safetensors":
+            tensors = _read_safetensors(path)
+        case ".msgpack":
+            tree = flax.serialization.msgpack_restore(path.read_bytes())
+            tensors = dict(flatten_dict(tree, sep="."))
+        case ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                tensors = dict(archive)
+        case _:
+            raise ValueError(
+                f"path is {path}; expected .safetensors, .msgpack or .npz: loading a pickle can "
+                "run any code, and most models also come as .safetensors"
+            )
+    tensors = {name.removeprefix("vit."): np.atleast_1d(tensor) for name, tensor in tensors.items()}
+    return tensors, path.suffix == ".safetensors"
+
+
+def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+    except ImportError as error:
+        raise ImportError(
+            f"reading {path} needs safetensors; pip install fedjax_sim[pretrained]"
+        ) from error
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"path is {path}, which cannot be read: {error}") from error
+
+
+def _naming(path: pathlib.Path, tensors: Collection[str]) -> _Naming:
+    for naming in (_TIMM, _TRANSFORMERS, _GOOGLE):
+        if naming.arrays["class_token"] in tensors:
+            return naming
+    raise ValueError(
+        f"path is {path} with tensors like {sorted(tensors)[:3]}; expected the names of timm, of "
+        "transformers or of Google's vision transformers"
+    )
+
+
+def _unstacked(name: str, value: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
+    """The names and shapes of a parameter in each block; one, if it is in no block."""
+    if not name.startswith("blocks."):
+        return {name: jax.ShapeDtypeStruct(value.shape, value.dtype)}
+    one = jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
+    return {name.replace("blocks", f"blocks.{i}", 1): one for i in range(len(value))}
+
+
+def _sources(name: str, naming: _Naming, torch: bool) -> tuple[str, ...]:
+    """The tensors of the file that make one parameter."""
+    if name in naming.arrays:
+        return (naming.arrays[name],)
+    layer, _, leaf = name.rpartition(".")
+    number = re.sub(r"blocks\.(\d+)\..*", r"\1", layer)
+    pattern = re.sub(r"blocks\.\d+\.", "blocks.#.", layer)
+    if pattern not in naming.layers:
+        raise ValueError(f"params has {name}; expected the parameters of a vit")
+    leaf = "weight" if torch and leaf in ("kernel", "scale") else leaf
+    return tuple(
+        source.replace("#", number) + naming.separator + leaf for source in naming.layers[pattern]
+    )
+
+
+def _converted(tensor: np.ndarray, name: str, torch: bool) -> np.ndarray:
+    """A tensor of the file as it is stored here: kernels ``[outputs, inputs]``."""
+    if name == "positions":
+        return tensor.reshape(-1, *tensor.shape[-1:])
+    if not name.endswith(".kernel"):
+        return tensor.reshape(-1)
+    if torch:
+        return tensor if tensor.ndim != 4 else tensor.transpose(0, 2, 3, 1).reshape(len(tensor), -1)
+    # Axes of heads belong to the outputs of queries, keys and values, else to the inputs.
+    inputs = 1 if name.endswith("qkv.kernel") else tensor.ndim - 1
+    return tensor.reshape(math.prod(tensor.shape[:inputs]), -1).T
+
+
+def _resized(path: pathlib.Path, positions: np.ndarray, count: int) -> np.ndarray:
+    """Positions of ``count`` tokens, ``[1 + old * old, width] -> [1 + new * new, width]``."""
+    if len(positions) == count:
+        return positions
+    old, new = math.isqrt(len(positions) - 1), math.isqrt(count - 1)
+    if (1 + old**2, 1 + new**2) != (len(positions), count):
+        raise ValueError(
+            f"path is {path} with {len(positions)} position embeddings for {count}; expected as "
+            "many, or one more than a square number of both"
+        )
+    grid = positions[1:].astype(np.float32).reshape(old, old, -1)
+    grid = jax.image.resize(grid, (new, new, grid.shape[2]), "bicubic")
+    return np.concatenate([positions[:1].astype(np.float32), np.reshape(grid, (new * new, -1))])
+
+
+def _refuse(path: pathlib.Path, what: str, names: Collection[str]) -> None:
+    if names:
+        shown = ", ".join(sorted(names)[:8]) + (", ..." if len(names) > 8 else "")
+        raise ValueError(f"path is {path}, which {what} {len(names)} tensors: {shown}")

@@ -1,0 +1,185 @@
+"""Residual networks for small images, with group normalisation."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.dense import Dense
+from fedjax_sim.models.lowering import Convolution, auto
+from fedjax_sim.models.norms import standardise
+
+_HE_NORMAL = jax.nn.initializers.he_normal()
+
+
+def resnet(
+    num_classes: int,
+    *,
+    channels: Sequence[int],
+    blocks: Sequence[int],
+    groups: int = 2,
+    image_channels: int = 3,
+    conv: Convolution = auto,
+) -> Model:
+    """A residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
+
+    Stem for small images: conv 3x3 to ``channels[0]``, norm, ReLU, no pooling.  Stage s has
+    ``blocks[s]`` blocks of ``channels[s]``; the first block of every stage but the first has
+    stride 2.  One block is
+
+        ``relu(norm(conv3x3(relu(norm(conv3x3_stride(x))))) + shortcut(x))``
+
+    with the identity as shortcut, or ``norm(conv1x1_stride(x))`` where the shape changes.  At the
+    end the mean over all pixels and a dense layer.  Convolutions pad one pixel (none for 1x1) and
+    have no bias; norm is group normalisation with epsilon 1e-5, a scale and a bias per channel,
+    so an example's output does not depend on the rest of its batch.  Kernels start He-normal,
+    scales at one, biases at zero.
+
+    Sources: He et al. (2016, https://arxiv.org/abs/1512.03385), Wu and He (2018,
+    https://arxiv.org/abs/1803.08494).
+
+    Args:
+        num_classes: number of logits.
+        channels: channels of each stage.
+        blocks: number of blocks of each stage.
+        groups: groups of channels that are normalised together with all their pixels.
+        image_channels: channels of the images.
+        conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+
+    Raises:
+        ValueError: no stage, or not as many ``blocks`` as ``channels``; a number below 1;
+            ``groups`` that do not divide the channels.
+
+    Example:
+        >>> model = resnet(10, channels=(4, 8), blocks=(1, 1))
+        >>> params = model.init(jax.random.key(0))
+        >>> sorted(params), sorted(params["blocks"]["1"])
+        (['blocks', 'conv', 'head', 'norm'], ['conv1', 'conv2', 'norm1', 'norm2', 'shortcut'])
+    """
+    if not channels or len(channels) != len(blocks):
+        raise ValueError(
+            f"blocks is {tuple(blocks)} and channels is {tuple(channels)}; expected one number "
+            "of each for every stage, and at least one stage"
+        )
+    if min(num_classes, image_channels, groups, *channels, *blocks) < 1:
+        raise ValueError(
+            f"num_classes is {num_classes}, image_channels {image_channels}, groups {groups}, "
+            f"channels {tuple(channels)}, blocks {tuple(blocks)}; expected positive integers"
+        )
+    if any(width % groups for width in channels):
+        raise ValueError(f"groups is {groups}; expected a divisor of each of {tuple(channels)}")
+    build = functools.partial(
+        _ResNet, num_classes, tuple(channels), tuple(blocks), groups, image_channels, conv
+    )
+    return from_nnx(lambda rngs: build(rngs=rngs))
+
+
+def resnet18(num_classes: int = 10, groups: int = 2, conv: Convolution = auto) -> Model:
+    """ResNet-18 with the stem for small images, ``[B, H, W, 3] -> logits [B, num_classes]``.
+
+    Four stages of two blocks with 64, 128, 256 and 512 channels; see :func:`resnet`.
+
+    Example:
+        >>> model = resnet18()
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+        11173962
+    """
+    channels, blocks = (64, 128, 256, 512), (2, 2, 2, 2)
+    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv)
+
+
+def resnet20(num_classes: int = 10, groups: int = 2, conv: Convolution = auto) -> Model:
+    """ResNet-20 of the CIFAR family, ``[B, H, W, 3] -> logits [B, num_classes]``.
+
+    Three stages of three blocks with 16, 32 and 64 channels; see :func:`resnet`.  He et al. (2016)
+    use shortcuts without parameters here, zeros for the new channels; this one has the 1x1
+    convolutions of the larger networks, 2,752 parameters more.
+
+    Example:
+        >>> model = resnet20()
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+        272474
+    """
+    channels, blocks = (16, 32, 64), (3, 3, 3)
+    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv)
+
+
+class _ResNet(nnx.Module):
+    def __init__(self, num_classes, channels, blocks, groups, image_channels, conv, *, rngs):
+        self.conv = _conv(image_channels, channels[0], 3, 1, conv, rngs)
+        self.norm = _GroupNorm(channels[0], groups)
+        self.blocks = nnx.List()
+        fan_in = channels[0]
+        for stage, (width, count) in enumerate(zip(channels, blocks, strict=True)):
+            for number in range(count):
+                stride = 2 if stage > 0 and number == 0 else 1
+                self.blocks.append(_BasicBlock(fan_in, width, stride, groups, conv, rngs))
+                fan_in = width
+        self.head = Dense(fan_in, (), num_classes, jax.nn.relu, _HE_NORMAL, rngs)
+
+    def __call__(self, x: Array) -> Array:
+        x = x.astype(self.conv.kernel.dtype)
+        x = jax.nn.relu(self.norm(self.conv(x)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(axis=(1, 2)))
+
+
+class _BasicBlock(nnx.Module):
+    def __init__(self, fan_in, width, stride, groups, conv, rngs):
+        self.conv1 = _conv(fan_in, width, 3, stride, conv, rngs)
+        self.norm1 = _GroupNorm(width, groups)
+        self.conv2 = _conv(width, width, 3, 1, conv, rngs)
+        self.norm2 = _GroupNorm(width, groups)
+        if stride > 1 or fan_in != width:
+            self.shortcut = _Shortcut(fan_in, width, stride, groups, conv, rngs)
+
+    def __call__(self, x: Array) -> Array:
+        h = jax.nn.relu(self.norm1(self.conv1(x)))
+        h = self.norm2(self.conv2(h))
+        return jax.nn.relu(h + (self.shortcut(x) if hasattr(self, "shortcut") else x))
+
+
+class _Shortcut(nnx.Module):
+    def __init__(self, fan_in, width, stride, groups, conv, rngs):
+        self.conv = _conv(fan_in, width, 1, stride, conv, rngs)
+        self.norm = _GroupNorm(width, groups)
+
+    def __call__(self, x: Array) -> Array:
+        return self.norm(self.conv(x))
+
+
+class _GroupNorm(nnx.Module):
+    """As nnx.GroupNorm, which raises under strict dtype promotion unless all is float32."""
+
+    def __init__(self, width, groups):
+        self.groups = groups
+        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
+
+    def __call__(self, x: Array) -> Array:
+        grouped = x.reshape(*x.shape[:3], self.groups, -1)
+        normal = standardise(grouped, (1, 2, 4), 1e-5).reshape(x.shape)
+        return normal * self.scale[...] + self.bias[...]
+
+
+def _conv(fan_in, fan_out, size, stride, conv, rngs) -> nnx.Conv:
+    # Explicit, since "SAME" pads an even image only at its end when the stride is 2.
+    pad = (size // 2, size // 2)
+    return nnx.Conv(
+        fan_in,
+        fan_out,
+        (size, size),
+        strides=(stride, stride),
+        padding=(pad, pad),
+        use_bias=False,
+        kernel_init=_HE_NORMAL,
+        conv_general_dilated=conv,
+        rngs=rngs,
+    )

@@ -1,0 +1,241 @@
+"""Files in every naming, written from known parameters; what they must not contain."""
+
+import pickle
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_vit
+from problems import compiled
+from safetensors.numpy import save_file
+
+from fedjax_sim import models
+
+SETTING = {"patch_size": 2, "width": 6, "depth": 2, "heads": 3, "mlp_dim": 10}
+SHAPE = (4, 4, 2)
+MODEL = models.vit(SHAPE, 3, **SETTING)
+
+
+def params_of(model, seed):
+    rng = np.random.default_rng(seed)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map(lambda p: jnp.asarray(0.5 * rng.standard_normal(p.shape), p.dtype), shapes)
+
+
+KNOWN, GIVEN = params_of(MODEL, 0), params_of(MODEL, 1)
+TIMM = reference_vit.timm(KNOWN, 2)
+
+
+def write(path, tensors):
+    """A file in the format of its name."""
+    match path.suffix:
+        case ".safetensors":
+            save_file(
+                {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path
+            )
+        case ".msgpack":
+            path.write_bytes(flax.serialization.msgpack_serialize(tensors))
+        case ".npz":
+            np.savez(path, **tensors)
+    return path
+
+
+def spelling(name, tensors):
+    """The file's name and contents for timm's ``tensors``."""
+    match name:
+        case "timm":
+            return "vit.safetensors", tensors
+        case "transformers":
+            return "vit.safetensors", reference_vit.transformers(tensors)
+        case "transformers, bare":
+            return "vit.safetensors", reference_vit.transformers(tensors, prefix="")
+        case "flax":
+            return "vit.msgpack", reference_vit.flax_tree(tensors)
+        case "google":
+            return "vit.npz", reference_vit.google(tensors, heads=3)
+
+
+NAMES = ("timm", "transformers", "transformers, bare", "flax", "google")
+
+
+def write_as(name, directory, tensors):
+    file, contents = spelling(name, tensors)
+    return write(directory / file, contents)
+
+
+def assert_equal(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_round_trip(name, tmp_path):
+    path = write_as(name, tmp_path, TIMM)
+    loaded = models.load_vit(str(path), GIVEN)
+    assert loaded.fresh == loaded.unused == ()
+    assert_equal(loaded.params, KNOWN)  # only copied
+    x = np.random.default_rng(2).standard_normal((3, *SHAPE)).astype(np.float32)
+    expected = reference_vit.forward(TIMM, x, heads=3)
+    # As in the model's own test.
+    np.testing.assert_allclose(compiled(MODEL.apply)(loaded.params, x), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_head_of_other_classes_stays_fresh(name, tmp_path):
+    other = params_of(models.vit(SHAPE, 7, **SETTING), 0)
+    path = write_as(name, tmp_path, reference_vit.timm(other, 2))
+    loaded = models.load_vit(path, GIVEN)
+    assert loaded.fresh == ("head.bias", "head.kernel")
+    assert len(loaded.unused) == 2
+    assert all("head" in tensor or "classifier" in tensor for tensor in loaded.unused)
+    assert_equal(loaded.params, other | {"head": GIVEN["head"]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_without_head(name, tmp_path):
+    file, contents = spelling(name, TIMM)
+    contents = {key: value for key, value in contents.items() if key[:4] not in ("clas", "head")}
+    loaded = models.load_vit(write(tmp_path / file, contents), GIVEN)
+    assert loaded.fresh == ("head.bias", "head.kernel")
+    assert loaded.unused == ()
+    assert_equal(loaded.params, KNOWN | {"head": GIVEN["head"]})
+
+
+@pytest.mark.parametrize("name", ["transformers", "google"])
+def test_layer_before_the_head(name, tmp_path):
+    """A pooler belongs to another head: neither is taken, and both are told."""
+    file, contents = spelling(name, TIMM)
+    extra = "pre_logits/kernel" if name == "google" else "vit.pooler.dense.weight"
+    contents = contents | {extra: np.zeros((6, 6), np.float32)}
+    loaded = models.load_vit(write(tmp_path / file, contents), GIVEN)
+    assert loaded.fresh == ("head.bias", "head.kernel")
+    assert extra.removeprefix("vit.") in loaded.unused
+    assert len(loaded.unused) == 3
+    assert_equal(loaded.params, KNOWN | {"head": GIVEN["head"]})
+
+
+def test_dtypes_are_those_of_the_given_params(tmp_path):
+    tensors = {name: tensor.astype(np.float16) for name, tensor in TIMM.items()}
+    path = write_as("timm", tmp_path, tensors)
+    loaded = models.load_vit(path, GIVEN)
+    assert_equal(
+        loaded.params, jax.tree.map(lambda p: p.astype(jnp.float16).astype(p.dtype), KNOWN)
+    )
+    halves = jax.tree.map(lambda p: p.astype(jnp.bfloat16), GIVEN)
+    loaded = models.load_vit(path, halves).params
+    assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_bfloat16_file(tmp_path):
+    tensors = {name: tensor.astype(jnp.bfloat16) for name, tensor in TIMM.items()}
+    loaded = models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
+    expected = jax.tree.map(lambda p: p.astype(jnp.bfloat16).astype(p.dtype), KNOWN)
+    assert_equal(loaded.params, expected)
+
+
+def cubic(t):
+    """Keys' cubic convolution kernel with a = -1/2."""
+    t = np.abs(t)
+    near, far = 1.5 * t**3 - 2.5 * t**2 + 1, -0.5 * t**3 + 2.5 * t**2 - 4 * t + 2
+    return np.where(t < 1, near, np.where(t < 2, far, 0))
+
+
+def resampling(old, new):
+    """The matrix ``[new, old]`` of bicubic interpolation on pixel centres with anti-aliasing."""
+    scale = max(old / new, 1)  # where the grid shrinks, the kernel is widened
+    centres = (np.arange(new) + 0.5) * old / new - 0.5
+    weights = cubic((centres[:, None] - np.arange(old)) / scale)
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("side", [3, 5, 8])
+def test_positions_of_another_image_size(side, tmp_path):
+    other = models.vit((2 * side, 2 * side, 2), 3, **SETTING)
+    source = params_of(other, 0)
+    path = write_as("timm", tmp_path, reference_vit.timm(source, 2))
+    loaded = models.load_vit(path, params_of(models.vit((8, 8, 2), 3, **SETTING), 1))
+    assert loaded.fresh == loaded.unused == ()
+    positions = np.asarray(source["positions"], np.float64)
+    matrix = resampling(side, 4)
+    grid = positions[1:].reshape(side, side, 6)
+    grid = np.einsum("ik,jl,klc->ijc", matrix, matrix, grid).reshape(16, 6)
+    # Sums of up to 64 float32 products of order one.
+    np.testing.assert_allclose(loaded.params["positions"], [positions[0], *grid], rtol=0, atol=1e-5)
+    assert_equal(loaded.params["blocks"], source["blocks"])
+
+
+def test_positions_without_a_square_grid(tmp_path):
+    path = write_as("timm", tmp_path, TIMM)
+    wide = params_of(models.vit((2, 6, 2), 3, **SETTING), 1)
+    with pytest.raises(ValueError, match="with 5 position embeddings for 4; expected as many, or"):
+        models.load_vit(path, wide)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blocks.1.norm2.bias": None}, r"lacks 1 tensors: blocks\.1\.norm2\.bias$"),
+        ({"norm.weight": None, "cls_token": None}, "tensors like .*; expected the names of timm"),
+        ({"blocks.0.ls1.gamma": (6,)}, r"besides a vit's tensors 1 tensors: blocks\.0\.ls1\.gamma"),
+        ({"blocks.2.norm1.bias": (6,)}, r"1 tensors: blocks\.2\.norm1\.bias"),
+        (
+            {"blocks.0.mlp.fc1.weight": (9, 6)},
+            r"has 1 tensors: blocks\.0\.mlp\.fc1\.weight of shape \(9, 6\) for "
+            r"blocks\.0\.mlp\.fc1\.kernel \(10, 6\)",
+        ),
+        ({"patch_embed.proj.weight": (6, 2, 4, 4)}, r"shape \(6, 2, 4, 4\) for patch\.kernel"),
+        ({"pos_embed": (1, 5, 4)}, r"pos_embed of shape \(1, 5, 4\) for positions \(5, 6\)"),
+        ({"cls_token": (1, 1, 4)}, r"cls_token of shape \(1, 1, 4\) for class_token \(6,\)"),
+    ],
+)
+def test_wrong_tensors(change, message, tmp_path):
+    tensors = TIMM | {name: shape and np.zeros(shape, np.float32) for name, shape in change.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    with pytest.raises(ValueError, match=message):
+        models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
+
+
+def test_misshapen_part_of_qkv(tmp_path):
+    name = "vit.encoder.layer.0.attention.attention.key.weight"
+    tensors = reference_vit.transformers(TIMM) | {name: np.zeros((6, 5), np.float32)}
+    with pytest.raises(ValueError, match=r"attention\.key\.weight of shape \(6, 5\)"):
+        models.load_vit(write(tmp_path / "vit.safetensors", tensors), GIVEN)
+
+
+def test_many_missing_tensors_are_counted(tmp_path):
+    tensors = {name: tensor for name, tensor in TIMM.items() if not name.startswith("blocks.1")}
+    with pytest.raises(ValueError, match=r"lacks 12 tensors: blocks\.1\.attn.*, \.\.\.$"):
+        models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".pkl", ".h5"])
+def test_other_formats_are_refused_unread(suffix, tmp_path):
+    path = tmp_path / f"vit{suffix}"
+    path.write_bytes(pickle.dumps(TIMM))
+    with pytest.raises(ValueError, match=r"expected \.safetensors, \.msgpack or \.npz: .*any code"):
+        models.load_vit(path, GIVEN)
+
+
+def test_pickled_arrays_in_npz_are_refused(tmp_path):
+    path = tmp_path / "vit.npz"
+    np.savez(path, cls=np.array([{}], object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        models.load_vit(path, GIVEN)
+
+
+def test_broken_safetensors(tmp_path):
+    path = tmp_path / "vit.safetensors"
+    path.write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match=r"path is .*, which cannot be read"):
+        models.load_vit(path, GIVEN)
+
+
+def test_params_of_another_model(tmp_path):
+    path = write_as("timm", tmp_path, TIMM)
+    given = {"dense1": {"kernel": jnp.ones((2, 2))}}
+    with pytest.raises(
+        ValueError, match=r"params has dense1\.kernel; expected the parameters of a"
+    ):
+        models.load_vit(path, given)

@@ -1,0 +1,184 @@
+"""The vision transformer against the one in NumPy; its sizes by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_vit
+from problems import compiled
+
+from fedjax_sim import models
+
+# Not square, two channels, and patches of more than one pixel, so that every order matters.
+SHAPE = (6, 4, 2)
+SETTING = {"patch_size": 2, "width": 6, "depth": 2, "heads": 3, "mlp_dim": 10}
+
+
+def small(**change):
+    return models.vit(SHAPE, 3, **(SETTING | change))
+
+
+def drawn(params, dtype=np.float32):
+    """Parameters of order one, so that attention is far from uniform and biases matter."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda x: jnp.asarray(0.5 * rng.standard_normal(x.shape) + np.asarray(x), dtype), params
+    )
+
+
+def images(shape=SHAPE, dtype=np.float32):
+    return jnp.asarray(np.random.default_rng(1).standard_normal((5, *shape)), dtype)
+
+
+def linear_size(inputs, outputs):
+    return inputs * outputs + outputs
+
+
+def vit_size(patch_numbers, tokens, width, mlp_dim, depth, num_classes):
+    block = (
+        2 * 2 * width  # two norms
+        + linear_size(width, 3 * width)  # queries, keys, values
+        + linear_size(width, width)  # proj
+        + linear_size(width, mlp_dim)
+        + linear_size(mlp_dim, width)
+    )
+    return (
+        linear_size(patch_numbers, width)
+        + width  # class token
+        + tokens * width  # positions
+        + depth * block
+        + 2 * width  # norm
+        + linear_size(width, num_classes)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "num_classes", "size"),
+    [
+        (small(), SHAPE, 3, vit_size(8, 7, 6, 10, 2, 3)),
+        (models.vit_tiny(), (32, 32, 3), 10, vit_size(48, 65, 192, 768, 12, 10)),
+        (
+            models.vit_tiny((64, 64, 3), 200),
+            (64, 64, 3),
+            200,
+            vit_size(48, 257, 192, 768, 12, 200),
+        ),
+        (
+            models.vit_tiny((224, 224, 3), 1000, patch_size=16),
+            (224, 224, 3),
+            1000,
+            5_717_416,  # as published for this model
+        ),
+        # The published number without a head, and 200 classes.
+        (models.vit_base16(), (224, 224, 3), 200, 85_798_656 + 769 * 200),
+    ],
+)
+def test_shapes_and_sizes(model, shape, num_classes, size):
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+    outputs = jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((2, *shape), jnp.float32))
+    assert outputs.shape == (2, num_classes)
+    assert outputs.dtype == jnp.float32
+
+
+def test_forward_pass():
+    model = small()
+    params, x = drawn(model.init(jax.random.key(0))), images()
+    expected = reference_vit.forward(reference_vit.timm(params, 2), x, heads=3)
+    assert np.ptp(expected, axis=0).min() > 0.1  # the images matter
+    # Some ten float32 operations in sequence on numbers of order one, sums of up to 10 terms.
+    np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("x64")
+def test_forward_pass_double_precision():
+    model = small()
+    params, x = drawn(model.init(jax.random.key(0)), np.float64), images(dtype=np.float32)
+    outputs = compiled(model.apply)(params, x)  # the images adopt the parameters' dtype
+    assert outputs.dtype == jnp.float64
+    expected = reference_vit.forward(reference_vit.timm(params, 2), x, heads=3)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
+
+
+def test_bfloat16():
+    model = small()
+    params, x = drawn(model.init(jax.random.key(0))), images()
+    outputs = compiled(model.apply)(jax.tree.map(lambda p: p.astype(jnp.bfloat16), params), x)
+    assert outputs.dtype == jnp.bfloat16
+    # 8 bits of significand, a few dozen roundings of numbers of order one to ten.
+    np.testing.assert_allclose(
+        outputs.astype(jnp.float32), compiled(model.apply)(params, x), atol=0.5
+    )
+
+
+def test_initial_parameters():
+    params = models.vit((8, 8, 3), 10, patch_size=4, width=96, depth=2, heads=2).init(
+        jax.random.key(0)
+    )
+    first, second = params["blocks"]["attn"]["qkv"]["kernel"]
+    assert not np.array_equal(first, second)
+    # The standard deviation of 27,648 normal draws with sigma 0.02, cut off at 2 sigma, is within
+    # 2 % (some 5 standard errors) of 0.02 * 0.8796.
+    np.testing.assert_allclose(np.std(first), 0.02 * 0.8796, rtol=0.02)
+    assert np.abs(first).max() <= 0.04
+    for norm in (params["norm"], params["blocks"]["norm1"]):
+        np.testing.assert_array_equal(norm["scale"], 1)
+        np.testing.assert_array_equal(norm["bias"], 0)
+    np.testing.assert_array_equal(params["head"]["bias"], 0)
+
+
+def squares(model):
+    return lambda params, x: jnp.sum(jnp.square(model.apply(params, x)))
+
+
+def test_remat_changes_memory_only():
+    plain, remat = small(), small(remat=True)
+    params, x = drawn(plain.init(jax.random.key(0))), images()
+    jaxprs = [str(jax.make_jaxpr(jax.grad(squares(model)))(params, x)) for model in (plain, remat)]
+    assert ["checkpoint" in jaxpr or "remat" in jaxpr for jaxpr in jaxprs] == [False, True]
+    expected = compiled(jax.grad(squares(plain)))(params, x)
+    actual = compiled(jax.grad(squares(remat)))(params, x)
+    # The same operations, perhaps fused otherwise: gradients of order 100 in float32.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), actual, expected
+    )
+
+
+def test_batched_parameters():
+    """Clients' own weights: the same numbers, and matrix products only."""
+    model = small()
+    keys = jax.random.split(jax.random.key(0), 3)
+    params, x = drawn(jax.vmap(model.init)(keys)), images()
+    batched = compiled(jax.vmap(model.apply, (0, None)))
+    expected = jax.lax.map(lambda params: model.apply(params, x), params)
+    # As in the forward pass.
+    np.testing.assert_allclose(batched(params, x), expected, rtol=0, atol=1e-4)
+    assert "convolution" not in batched.lower(params, x).as_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"patch_size": 4},
+            r"patch_size is 4; expected a divisor of height and width .*\(6, 4, 2\)",
+        ),
+        ({"heads": 4}, "heads is 4; expected a divisor of width 6"),
+        ({"depth": 0}, "depth is 0; expected at least 1"),
+        ({"mlp_dim": 0}, "mlp_dim is 0; expected at least 1"),
+    ],
+)
+def test_errors(change, message):
+    with pytest.raises(ValueError, match=message):
+        small(**change)
+
+
+def test_images_of_another_shape():
+    with pytest.raises(ValueError, match=r"image_shape is \(8, 8\); expected height, width, chan"):
+        models.vit((8, 8), 2, **SETTING)  # pyright: ignore[reportArgumentType]
+    model = small()
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    with pytest.raises(
+        ValueError, match=r"x has shape \(5, 4, 6, 2\); expected \[B, \*\(6, 4, 2\)"
+    ):
+        jax.eval_shape(model.apply, params, images((4, 6, 2)))
