@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pandas as pd
 from rich.console import Console
 
@@ -134,7 +133,7 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
 
 def decaying(lr: Any) -> Rate:
     """The client rate of round t = 0, 1, ...: ``lr * 0.998^t``."""
-    return optax.exponential_decay(lr, transition_steps=1, decay_rate=LR_DECAY)
+    return lambda round: lr * LR_DECAY**round
 
 
 class Algorithm(NamedTuple):
@@ -291,8 +290,9 @@ def tuned(
         directory=options.work / options.scale / f"{setting.name}-pilot{options.pilot_rounds}",
     )  # fmt: skip
     found = scores(history, ACCURACY, mode="max")
-    chosen = best(found, per="method", mode="max").set_index("method")["lr"]
-    return {method: float(chosen[method]) for method in methods}, history
+    chosen = best(found, per="method", mode="max")
+    lrs = dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
+    return {method: float(lrs[method]) for method in methods}, history
 
 
 def compared(
@@ -334,8 +334,7 @@ def write(
 ) -> None:
     """A tidy CSV, a Markdown text and the configuration with the command that made them."""
     directory.mkdir(parents=True, exist_ok=True)
-    rounded = history.assign(value=history["value"].map(lambda v: float(f"{v:.5g}")))
-    rounded.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")
+    history.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n", float_format="%.5g")
     command = " ".join(
         ["python -m", f"experiments.{pathlib.Path(sys.argv[0]).stem}", *sys.argv[1:]]
     )

@@ -7,7 +7,17 @@ from typing import NamedTuple
 import pandas as pd
 from scipy import stats
 
-from experiments.fedswa_common import ACCURACY, TEST_LOSS, TRAIN_LOSS
+from experiments.fedswa_common import (
+    ACCURACY,
+    TEST_LOSS,
+    TRAIN_LOSS,
+    Options,
+    Setting,
+    compared,
+    describe,
+    write,
+)
+from fedjax_sim import plotting
 from fedjax_sim.intervals import mean_interval
 from fedjax_sim.selection import rounds_to_target, scores
 from fedjax_sim.tables import markdown
@@ -86,11 +96,33 @@ def as_text(table: pd.DataFrame) -> str:
     return markdown(shown)
 
 
+def column(
+    experiment: str,
+    setting: Setting,
+    methods: Sequence[str],
+    published: Mapping[str, Published],
+    options: Options,
+) -> pd.DataFrame:
+    """Runs all methods on a setting; prints and writes table, history and curves."""
+    print(describe(setting, options), flush=True)
+    history, lrs = compared(setting, methods, options)
+    table = comparison(history, methods, lrs, published, setting.target)
+    parts = [f"# {setting.name}", describe(setting, options), as_text(table), agreement(table)]
+    text = "\n\n".join(part for part in parts if part)
+    print(text, flush=True)
+    folder = options.output / f"{experiment}-{options.scale}"
+    write(folder, setting.name, history, text, options=options)
+    by_method = history.rename(columns={"method": "algorithm"})
+    figure = plotting.curves(by_method, [ACCURACY, TEST_LOSS, TRAIN_LOSS], band="minmax")
+    figure.savefig(folder / f"{setting.name}.png", dpi=100)
+    return table
+
+
 def _rounds(history: pd.DataFrame, level: float) -> dict[str, str]:
     """Per method the median over seeds of the rounds to an accuracy."""
     found = rounds_to_target(history, ACCURACY, level, mode="max")
     medians = found.groupby("method")["score"].median()
     return {
         str(method): f"{value:.0f}" if math.isfinite(value) else "not reached"
-        for method, value in medians.items()
+        for method, value in zip(medians.index, medians.to_numpy(), strict=True)
     }

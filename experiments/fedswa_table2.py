@@ -14,8 +14,7 @@ import dataclasses
 import tyro
 
 from experiments import fedswa_common as common
-from experiments.fedswa_report import Published, agreement, as_text, comparison
-from fedjax_sim import plotting
+from experiments.fedswa_report import Published, column
 
 COLUMNS = {
     "cifar10-lenet5": common.Setting("cifar10-lenet5", "cifar10", "lenet5", 0.6, 1000, 78),
@@ -60,7 +59,6 @@ class Table2(common.Options):
 
 def main(options: Table2) -> None:
     """Runs the columns and writes their tables."""
-    methods = options.methods or tuple(PAPER)
     for name in options.columns:
         for concentration in options.concentrations:
             published = {}
@@ -70,26 +68,8 @@ def main(options: Table2) -> None:
             setting = COLUMNS[name]._replace(
                 name=f"{name}-dirichlet{concentration:g}", concentration=concentration
             )
-            print(common.describe(setting, options), flush=True)
-            history, lrs = common.compared(setting, methods, options)
-            table = comparison(history, methods, lrs, published, setting.target)
-            text = "\n\n".join(
-                part
-                for part in (
-                    f"# Table 2: {setting.name}",
-                    common.describe(setting, options),
-                    as_text(table),
-                    agreement(table),
-                )
-                if part
-            )
-            print(text)
-            folder = options.output / f"fedswa_table2-{options.scale}"
-            common.write(folder, setting.name, history, text, options=options)
-            by_method = history.rename(columns={"method": "algorithm"})
-            shown = [common.ACCURACY, common.TEST_LOSS, common.TRAIN_LOSS]
-            figure = plotting.curves(by_method, shown, band="minmax")
-            figure.savefig(folder / f"{setting.name}.png", dpi=100)
+            methods = options.methods or tuple(PAPER)
+            column("fedswa_table2", setting, methods, published, options)
 
 
 if __name__ == "__main__":

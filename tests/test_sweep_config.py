@@ -211,6 +211,9 @@ def no_data(monkeypatch):
     monkeypatch.setattr(sweep_command.datasets, "load", load)
 
 
+OF_FEDAVG = "fedavg: clip, lr, lr_decay, weight_decay"
+
+
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
@@ -242,11 +245,11 @@ def no_data(monkeypatch):
         (("model=mlp,resnet",), r"grid has .*: model is 'resnet'; expected one of auto, "),
         (
             ("eval_every=1",),
-            r"grid has 'eval_every'; expected a hyper-parameter \(fedavg: clip, lr, lr_decay, weight_decay\)",
+            rf"grid has 'eval_every'; expected a hyper-parameter \({OF_FEDAVG}\)",
         ),
         (
             ("mu=0.1",),
-            r"grid has 'mu'; expected a hyper-parameter \(fedavg: clip, lr, lr_decay, weight_decay\) or an option",
+            rf"grid has 'mu'; expected a hyper-parameter \({OF_FEDAVG}\) or an option",
         ),
         (("fedprox.mu=0.1",), r"grid has 'fedprox.mu'; expected a hyper-parameter"),
         (("fedavg.mu=0.1",), r"grid has 'fedavg.mu'; expected a hyper-parameter"),
