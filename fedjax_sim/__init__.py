@@ -1,6 +1,6 @@
 """Federated learning as one compiled program: every client is a slice of a batched pytree."""
 
-from fedjax_sim import algorithms, cohort, data, gradients, participation
+from fedjax_sim import algorithms, cohort, data, diagnostics, gradients, participation, theory
 from fedjax_sim.algorithms import (
     fedacg,
     fedadagrad,
@@ -63,6 +63,7 @@ __all__ = [
     "by_examples",
     "cohort",
     "data",
+    "diagnostics",
     "empirical_task",
     "epochs",
     "fedacg",
@@ -95,6 +96,7 @@ __all__ = [
     "simulate",
     "start",
     "sweep",
+    "theory",
     "uniform_weights",
     "with_replacement",
 ]

@@ -183,7 +183,7 @@ _MAX_PATCH = 400
 # Keeps evaluation batches (1,000 images: 660 MB of patches in the FEMNIST model's second layer)
 # from needing more memory than training.
 _MAX_PATCH_BYTES = 2**26
-# Wider patches are worth a matrix while there are few of them, as of 2 x 2 images: of those with 512
+# Wider patches are worth a matrix while there are few of them, as of 2 x 2 images: with 512
 # channels (the end of VGG-11, batch 50) XLA:CPU's convolution takes 935 ms, its input gradient
 # 926; GEMMs 9 and 5. At 4 x 4 both are equal.
 _MAX_WIDE_PATCHES = 512

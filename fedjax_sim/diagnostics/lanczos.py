@@ -1,0 +1,98 @@
+"""Extreme eigenvalues and spectral densities of symmetric operators on pytrees, by Lanczos."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from fedjax_sim.typing import Params
+
+Operator = Callable[[Params], Params]
+
+
+class Ritz(NamedTuple):
+    """Approximate eigenvalues of a symmetric operator."""
+
+    values: Array  # [k], largest first
+    residuals: Array  # [k]: an eigenvalue of the operator is at most this far away
+    weights: Array  # [k]: squared first components; they sum to 1
+
+
+def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
+    r"""The eigenvalues of ``Q^T A Q`` for an orthonormal basis Q of the Krylov space of A.
+
+    k Lanczos iterations from a Gaussian start, with full reorthogonalisation (twice).  A space that
+    is invariant is continued with a new Gaussian vector, so that multiple eigenvalues are found
+    repeatedly, and k equal to the dimension d gives the whole spectrum.
+
+    With eigenvectors y of the tridiagonal matrix the residuals are ``beta_k |y_k|``, and
+    ``sum_i weights_i f(values_i)`` is the Gauss quadrature of ``v^T f(A) v``, v the start of length
+    1: its mean over starts estimates ``tr f(A) / d`` (stochastic Lanczos quadrature).
+
+    Works under ``jit`` and ``vmap`` (over what the operator closes over, over keys).  Memory: k + 1
+    vectors of length d.
+
+    Args:
+        operator: symmetric and linear, pytrees like ``like`` to such pytrees.
+        like: its shapes and dtypes; one floating dtype.
+        key: of the start.
+        iterations: k; at most d are done.
+
+    Raises:
+        ValueError: iterations below 1.
+
+    Example:
+        >>> scales = jnp.arange(1.0, 6.0)
+        >>> found = ritz(lambda v: scales * v, jnp.zeros(5), jax.random.key(0), 5)
+        >>> [round(float(value), 3) for value in found.values]
+        [5.0, 4.0, 3.0, 2.0, 1.0]
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations is {iterations}; expected at least 1")
+    flat, unravel = ravel_pytree(like)
+    dim, dtype = flat.size, flat.dtype
+    k = min(iterations, dim)
+    eps = jnp.finfo(dtype).eps
+    # Accelerators would otherwise round the factors of float32 products.
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+    def gaussian(number: Array | int) -> Array:
+        # 32 bits also in double precision: both then start alike.
+        draw = jax.random.normal(jax.random.fold_in(key, number), (dim,), jnp.float32)
+        return draw.astype(dtype)
+
+    def orthogonal(v: Array, basis: Array) -> Array:
+        for _ in range(2):
+            v = v - product(product(basis, v), basis)
+        return v
+
+    def unit(v: Array) -> Array:
+        return v / jnp.linalg.norm(v)
+
+    def step(carry: tuple[Array, Array], j: Array) -> tuple[tuple[Array, Array], tuple]:
+        basis, scale = carry  # rows above j are 0
+        image = ravel_pytree(operator(unravel(basis[j])))[0]
+        alpha = product(basis[j], image)
+        scale = jnp.maximum(scale, jnp.linalg.norm(image))
+        rest = orthogonal(image, basis)
+        beta = jnp.linalg.norm(rest)
+        invariant = beta <= 10 * eps * jnp.sqrt(float(dim)).astype(dtype) * scale
+        fresh = orthogonal(unit(gaussian(j + 1)), basis)
+        following = jnp.where(invariant, fresh, rest)
+        # In dimension k nothing is left after the last step, nor is it used.
+        length = jnp.linalg.norm(following)
+        following = following / jnp.where(length > 0, length, 1)
+        basis = basis.at[j + 1].set(orthogonal(following, basis))
+        return (basis, scale), (alpha, jnp.where(invariant, 0, beta))
+
+    basis = jnp.zeros((k + 1, dim), dtype).at[0].set(unit(gaussian(0)))
+    zero = jnp.zeros((), dtype)
+    _, (alphas, betas) = jax.lax.scan(step, (basis, zero), jnp.arange(k, dtype=jnp.int32))
+    off = jnp.diag(betas[:-1], 1)
+    values, vectors = jnp.linalg.eigh(jnp.diag(alphas) + off + off.T)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    return Ritz(values, betas[-1] * jnp.abs(vectors[-1]), vectors[0] ** 2)

@@ -1,0 +1,199 @@
+"""How flat the objective is around a model: Hessian eigenvalues, and the rise along a SAM step.
+
+Hessians are never formed: ``H v`` is the directional derivative of a gradient function.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.cohort import Cohort, auto
+from fedjax_sim.diagnostics.lanczos import Ritz, ritz
+from fedjax_sim.typing import Params, Scalar, Task
+
+Gradient = Callable[[Params], Params]
+
+
+class Sharpness(NamedTuple):
+    """Flatness of one objective at one model."""
+
+    rise: Array  # F(x + r g / ||g||) - F(x)
+    eigenvalues: Array  # [num] largest eigenvalues of the Hessian
+    residuals: Array  # [num] an eigenvalue is at most this far away
+
+
+class ClientSharpness(NamedTuple):
+    """Flatness of the global objective and of every client's."""
+
+    total: Sharpness
+    clients: Sharpness  # leaves [M, ...]
+
+
+def sam_sharpness(loss: Callable[[Params], Array], params: Params, radius: Scalar) -> Array:
+    """The rise of the loss along one ascent step: ``F(x + r g / ||g||) - F(x)``, ``g = grad F(x)``.
+
+    To first order ``max_{||e|| <= r} F(x + e) - F(x)``, what SAM minimises (Foret et al., 2021,
+    https://arxiv.org/abs/2010.01412).
+
+    Args:
+        loss: ``params -> scalar``.
+        params: x.
+        radius: r; may be traced.
+
+    Example:
+        >>> float(sam_sharpness(lambda x: jnp.sum(x**2), jnp.array([3.0, 4.0]), 1.0))  # 6^2 - 5^2
+        11.0
+    """
+    value, gradient = jax.value_and_grad(loss)(params)
+    step = tree.over_norm(radius, gradient)
+    return loss(tree.add_scale(params, step, gradient)) - value
+
+
+def hessian_product(gradient: Gradient, params: Params) -> Gradient:
+    """``v -> H v`` with ``H = D gradient(params)``.
+
+    Example:
+        >>> product = hessian_product(jax.grad(lambda x: x[0] ** 2 * x[1]), jnp.array([1.0, 3.0]))
+        >>> product(jnp.array([1.0, 0.0])).tolist()
+        [6.0, 2.0]
+    """
+    return lambda v: jax.jvp(gradient, (params,), (v,))[1]
+
+
+def top_eigenvalues(
+    gradient: Gradient, params: Params, key: Array, num: int = 1, iterations: int = 20
+) -> Ritz:
+    """The ``num`` algebraically largest eigenvalues of the Hessian at ``params``, largest first.
+
+    :func:`fedjax_sim.diagnostics.lanczos.ritz` on Hessian-vector products, hence one
+    Hessian-vector product an iteration.  Approximations are from below, and
+    ``residuals`` tells how far an eigenvalue is at most; more iterations make them smaller.
+
+    Works under ``jit`` and ``vmap``.  Under ``jit`` pass what the gradient carries as an argument
+    (``jax.tree_util.Partial``), or it is embedded in the program.
+
+    Args:
+        gradient: of the objective: ``jax.grad(loss)``, or an oracle's ``full_grad``.
+        params: floating leaves of one dtype.
+        key: of the random start.
+        num: how many.
+        iterations: of Lanczos, at least ``num``.
+
+    Raises:
+        ValueError: ``num`` below 1, fewer iterations or parameters than ``num``.
+
+    Example:
+        >>> loss = lambda x: 0.5 * jnp.sum(jnp.array([1.0, -4.0, 9.0]) * x**2)
+        >>> found = top_eigenvalues(jax.grad(loss), jnp.ones(3), jax.random.key(0), num=2)
+        >>> found.values.round(3).tolist()
+        [9.0, 1.0]
+    """
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    if not 1 <= num <= min(iterations, size):
+        raise ValueError(
+            f"num is {num}; expected at least 1 and at most the {iterations} iterations and "
+            f"the {size} parameters"
+        )
+    found = ritz(hessian_product(gradient, params), params, key, iterations)
+    return Ritz(*(x[:num] for x in found))
+
+
+def client_sharpness(
+    task: Task,
+    params: Params,
+    key: Array,
+    *,
+    radius: Scalar = 0.05,
+    num: int = 1,
+    iterations: int = 20,
+    weights: Array | np.ndarray | None = None,
+    cohort: Cohort | None = None,
+) -> ClientSharpness:
+    r"""Flatness of every client's objective and of ``F = sum_i w_i F_i / sum_i w_i``.
+
+    From the oracles' full local gradients alone: eigenvalues by :func:`top_eigenvalues`, and the
+    rise of :func:`sam_sharpness` as the integral of its derivative,
+
+    .. math:: F(x + e) - F(x) = \int_0^1 \langle \nabla F(x + t e), e \rangle dt
+
+    by the Gauss rule of three nodes, exact for polynomials up to degree 6; it does not subtract two
+    almost equal losses.  Compiled anew at each call, unless the call itself is jitted.
+
+    Args:
+        task: the clients' objectives; an argument of the function you jit.
+        params: the model.
+        key: of the Lanczos starts, and of objectives that are random.
+        radius: of the SAM step.
+        num: eigenvalues of each objective.
+        iterations: of Lanczos.
+        weights: ``[M]``; by default every client counts the same.
+        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto`.
+
+    Raises:
+        ValueError: weights that are not one per client; as :func:`top_eigenvalues`.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] * w[0]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> found = client_sharpness(task, jnp.ones(1), jax.random.key(0))
+        >>> found.clients.eigenvalues[:, 0].tolist(), float(found.total.eigenvalues[0])
+        ([1.0, 9.0], 5.0)
+    """
+    if weights is None:
+        weights = jnp.ones(task.num_clients)
+    if weights.shape != (task.num_clients,):
+        raise ValueError(
+            f"weights has shape {weights.shape}; expected ({task.num_clients},), one per client"
+        )
+    execute = cohort or auto()
+    weights = jnp.asarray(weights, jnp.result_type(float))
+    clients = jnp.arange(task.num_clients, dtype=jnp.int32)
+    lanczos_key, oracle_key = jax.random.split(key)
+
+    def gradient_of(task: Task, client: Array) -> Gradient:
+        return task.oracle(client, jax.random.fold_in(oracle_key, client), 1).full_grad
+
+    def measure(gradient: Gradient, params: Params, key: Array) -> Sharpness:
+        found = top_eigenvalues(gradient, params, key, num, iterations)
+        return Sharpness(_rise(gradient, params, radius), found.values, found.residuals)
+
+    def one_client(shared: tuple[Task, Params], client: Array) -> tuple[tuple, Sharpness]:
+        task, params = shared
+        key = jax.random.fold_in(lanczos_key, client)
+        return (), measure(gradient_of(task, client), params, key)
+
+    def one_gradient(shared: tuple[Task, Params], client: Array) -> tuple[Params, tuple]:
+        task, params = shared
+        return gradient_of(task, client)(params), ()
+
+    @jax.jit  # strategies that use several devices are slow outside of it
+    def everything(task: Task, params: Params) -> ClientSharpness:
+        def mean_gradient(params: Params) -> Params:
+            return execute(one_gradient, (task, params), clients, weights)[0]
+
+        _, per_client = execute(one_client, (task, params), clients, weights)
+        total_key = jax.random.fold_in(lanczos_key, task.num_clients)  # the first no client has
+        return ClientSharpness(measure(mean_gradient, params, total_key), per_client)
+
+    return everything(task, params)
+
+
+def _rise(gradient: Gradient, params: Params, radius: Scalar) -> Array:
+    """``F(x + e) - F(x)`` for the SAM step e, from gradients."""
+    direction = gradient(params)
+    step = tree.over_norm(radius, direction)
+    ascent = tree.scale(step, direction)
+    nodes, node_weights = np.polynomial.legendre.leggauss(3)
+    total = jnp.zeros_like(step)
+    for node, weight in zip(0.5 + nodes / 2, node_weights / 2, strict=True):
+        slope = gradient(tree.add_scale(params, float(node), ascent))
+        products = jax.tree.map(jnp.vdot, slope, ascent)
+        total = total + float(weight) * sum(jax.tree.leaves(products), jnp.zeros_like(total))
+    return total

@@ -1,0 +1,193 @@
+"""Uniform stability, by its definition: training on data sets that differ in one example.
+
+Runs on all neighbouring data sets and on the original are one vmapped program with the same initial
+model, participation, minibatches and augmentation.  The data set is not copied: every run has one
+replacement example, put in the place of its row when a minibatch has been gathered.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.cohort import Cohort, vmapped
+from fedjax_sim.data.batches import Batches
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.task import Objective, empirical_task
+from fedjax_sim.engine import Weighting, run, uniform_weights
+from fedjax_sim.typing import FedAlgorithm, Params, PyTree, Timeline
+
+_AXIS = "neighbours"
+
+
+class Neighbours(NamedTuple):
+    """n data sets: the j-th has ``replacements[j]`` in the place of the original's ``rows[j]``."""
+
+    data: FederatedData
+    rows: np.ndarray  # [n] int
+    replacements: PyTree  # [n, ...]
+
+    def dataset(self, index: int) -> FederatedData:
+        """One neighbour as a data set of its own (host-side).
+
+        Example:
+            >>> data = FederatedData({"x": np.array([1.0, 2.0, 3.0])}, np.array([0, 1, 3]))
+            >>> changed = neighbours(data, [2], {"x": np.array([9.0])}).dataset(0)
+            >>> changed.examples["x"].tolist(), changed.offsets.tolist()
+            ([1.0, 2.0, 9.0], [0, 1, 3])
+        """
+
+        def swap(leaf: Any, new: Any) -> np.ndarray:
+            leaf = np.array(leaf)
+            leaf[self.rows[index]] = np.asarray(new)[index]
+            return leaf
+
+        examples = jax.tree.map(swap, self.data.examples, self.replacements)
+        return FederatedData(examples, self.data.offsets, self.data.client_ids)
+
+
+class Stability(NamedTuple):
+    """How far the runs on n neighbours are from the run on the original, at E evaluations."""
+
+    round: Array  # [E] int
+    distance: Array  # [n, E] ||theta_t - theta'_t||
+    loss_difference: Array  # [n, E] max over test points z of |l(z; theta_t) - l(z; theta'_t)|
+
+
+def neighbours(data: FederatedData, rows: Any, replacements: PyTree) -> Neighbours:
+    """Data sets ``S^(j)`` that differ from S in one example of one client each.
+
+    Args:
+        data: S.
+        rows: [n] rows of ``data.examples``; the client that owns a row is the one changed.
+        replacements: examples ``[n, ...]`` like the data's; the theory's bounds are for ones from
+            that client's distribution.
+
+    Raises:
+        ValueError: rows that are not integers of the data, replacements of another structure,
+            shape or dtype, or not one for each row.
+
+    Example:
+        >>> data = FederatedData({"x": np.array([1.0, 2.0, 3.0])}, np.array([0, 1, 3]))
+        >>> neighbours(data, [0, 2], {"x": np.array([8.0, 9.0])}).dataset(1).client(1)["x"].tolist()
+        [2.0, 9.0]
+    """
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.size < 1:
+        raise ValueError(f"rows is {rows}; expected at least one row number, [n] integers")
+    if rows.min() < 0 or rows.max() >= data.num_examples:
+        raise ValueError(
+            f"rows names {rows.min()}..{rows.max()}; expected 0..{data.num_examples - 1}"
+        )
+
+    def like(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(rows), *np.shape(x)[1:]), x.dtype)
+
+    expected = jax.tree.map(like, data.examples)
+    given = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), replacements)
+    if given != expected:
+        raise ValueError(f"replacements is {given}; expected {expected}, one example for each row")
+    return Neighbours(data, rows.astype(np.int32), replacements)
+
+
+def stability(
+    algorithm: FedAlgorithm,
+    objective: Objective,
+    around: Neighbours,
+    batches: Batches,
+    timeline: Timeline,
+    params: Params,
+    key: Array,
+    test: PyTree,
+    *,
+    eval_every: int = 1,
+    cohort: Cohort | None = None,
+    weighting: Weighting = uniform_weights,
+) -> Stability:
+    r"""Distances between training on a data set and on its neighbours, against rounds.
+
+    A randomised algorithm A is uniformly eps-stable if for all neighbours
+    ``sup_z E[l(z; A(S)) - l(z; A(S^(j)))] <= eps``; then its generalisation error is at most eps,
+    and for L-Lipschitz losses ``eps <= L E||A(S) - A(S^(j))||``.  The expectation is over ``key``,
+    of which this is one draw, the same on both sides: average over keys.
+
+    Args:
+        algorithm: as in :func:`fedjax_sim.engine.run`, likewise timeline, params, key, weighting.
+        objective: as in :func:`fedjax_sim.data.task.empirical_task`, likewise batches.
+        around: the data set and its neighbours, :func:`neighbours`.
+        test: pytree of examples ``[P, ...]``, the points z.  All are evaluated at once.
+        eval_every: rounds between evaluations.
+        cohort: how clients are executed; default all at once.  Not over devices.
+
+    Returns:
+        What n + 1 runs at once, compiled anew at each call, measure.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.engine.run`.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
+        >>> around = neighbours(data, [1], {"x": np.array([7.0], np.float32)})
+        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
+        >>> timeline = fs.participation.full(2, 2, 1)
+        >>> found = stability(fs.fedavg(0.5), loss, around, fs.full_batch(1), timeline,
+        ...     jnp.array(0.0), jax.random.key(0), {"x": np.array([0.0], np.float32)})
+        >>> found.distance.tolist()  # the mean moved by 2, of which 1 / 2 and 3 / 4 are reached
+        [[1.0, 1.5]]
+    """
+    offsets = np.asarray(around.data.offsets)
+    # Run 0 changes no row: it is the original.
+    rows = jnp.concatenate([jnp.full(1, -1, jnp.int32), around.rows])
+    replacements = jax.tree.map(lambda x: jnp.concatenate([x[:1], x]), around.replacements)
+
+    def one_run(examples: PyTree, test: PyTree, key: Array, row: Array, new: PyTree):
+        def swapped(params: Params, batch: PyTree, key: Array) -> Array:
+            hit = batch["row"] == row
+
+            def put(leaf: Array, new: Array) -> Array:
+                return jnp.where(hit.reshape(-1, *[1] * new.ndim), new, leaf)
+
+            return objective(params, jax.tree.map(put, batch["example"], new), key)
+
+        def compare(params: Params) -> dict[str, Array]:
+            losses = objective(params, test, key)
+            reference, reference_losses = _of_original((params, losses))
+            return {
+                "distance": tree.norm(tree.sub(params, reference)),
+                "loss_difference": jnp.abs(losses - reference_losses).max(),
+            }
+
+        numbered = {"example": examples, "row": jnp.arange(offsets[-1], dtype=jnp.int32)}
+        task = empirical_task(swapped, FederatedData(numbered, offsets), batches)
+        return run(
+            algorithm,
+            task,
+            timeline,
+            params,
+            key,
+            cohort=cohort or vmapped(),
+            weighting=weighting,
+            eval_fn=compare,
+            eval_every=eval_every,
+        )[1]
+
+    axes = (None, None, None, 0, 0)
+    history = jax.jit(jax.vmap(one_run, axes, axis_name=_AXIS))(
+        jax.tree.map(jnp.asarray, around.data.examples),
+        jax.tree.map(jnp.asarray, test),
+        key,
+        rows,
+        replacements,
+    )
+    metrics = history.metrics
+    return Stability(history.round[0], metrics["distance"][1:], metrics["loss_difference"][1:])
+
+
+def _of_original(x: PyTree) -> PyTree:
+    """Run 0's value, in every run."""
+    first = jax.lax.axis_index(_AXIS) == 0
+    return jax.lax.psum(jax.tree.map(lambda leaf: jnp.where(first, leaf, 0), x), _AXIS)

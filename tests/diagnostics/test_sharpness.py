@@ -1,0 +1,140 @@
+"""Hessian eigenvalues and SAM's rise against explicit Hessians and losses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import fedjax_sim as fs
+from fedjax_sim.diagnostics.generalization import metric
+from fedjax_sim.diagnostics.sharpness import client_sharpness, sam_sharpness, top_eigenvalues
+from fedjax_sim.evaluation import evaluator
+from fedjax_sim.models.dense import mlp
+from fedjax_sim.objectives import cross_entropy
+
+KEY = jax.random.key(0)
+RADIUS = 0.05
+
+
+def logistic_hessian(examples, params):
+    """X' diag(p (1 - p)) X / n with the column of ones of the intercept last."""
+    x = np.concatenate([examples["x"], np.ones((len(examples["x"]), 1))], axis=1)
+    w = np.append(params["w"], params["b"])
+    p = 1 / (1 + np.exp(-x @ w))
+    return (x * (p * (1 - p))[:, None]).T @ x / len(x)
+
+
+def logistic_loss(examples, w):
+    x = np.concatenate([examples["x"], np.ones((len(examples["x"]), 1))], axis=1)
+    z = x @ w
+    return np.mean(np.logaddexp(0, z) - examples["y"] * z), x.T @ (
+        1 / (1 + np.exp(-z)) - examples["y"]
+    ) / len(x)
+
+
+def rise(loss, w, radius):
+    value, gradient = loss(w)
+    return loss(w + radius * gradient / np.linalg.norm(gradient))[0] - value
+
+
+def test_quadratics_with_known_spectrum(x64):
+    hessians, centres = problems.random_quadratics(1, 6)
+    eigenvalues = np.linalg.eigvalsh(hessians[0])[::-1]
+
+    def loss(x):
+        return 0.5 * (x - centres[0]) @ hessians[0] @ (x - centres[0])
+
+    start = jnp.asarray(np.random.default_rng(1).normal(size=6))
+    found = top_eigenvalues(jax.grad(loss), start, KEY, num=3)
+    np.testing.assert_allclose(found.values, eigenvalues[:3], rtol=1e-13)  # a few roundings
+    # The rise of a quadratic: r ||g|| + r^2 g'Ag / (2 ||g||^2).
+    g = hessians[0] @ (start - centres[0])
+    expected = 0.3 * np.linalg.norm(g) + 0.045 * (g @ hessians[0] @ g) / (g @ g)
+    np.testing.assert_allclose(sam_sharpness(loss, start, 0.3), expected, rtol=1e-12)
+
+
+def test_a_stationary_point_has_no_rise():
+    assert sam_sharpness(lambda x: jnp.sum(x**2), jnp.zeros(3), RADIUS) == 0
+
+
+@pytest.mark.parametrize("cohort", [fs.cohort.vmapped(), fs.cohort.chunked(3), None])
+def test_clients_and_total_of_logistic_regression(x64, cohort):
+    data, task = problems.logistic_data(), problems.logistic_task()
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), problems.logistic_params())
+    w = np.append(params["w"], params["b"])
+    by_size = np.asarray(data.sizes, float)
+    measure = jax.jit(
+        lambda task, params, weights: client_sharpness(
+            task, params, KEY, radius=RADIUS, num=2, weights=weights, cohort=cohort
+        )
+    )
+    found = measure(task, params, by_size)
+    clients = [data.client(i) for i in range(data.num_clients)]
+    dense = [np.linalg.eigvalsh(logistic_hessian(part, params))[:-3:-1] for part in clients]
+    # Hessians of norm about 1; a client of one example has a second eigenvalue 0, to rounding.
+    np.testing.assert_allclose(found.clients.eigenvalues, dense, rtol=1e-11, atol=1e-14)
+    total = np.linalg.eigvalsh(logistic_hessian(data.examples, params))[:-3:-1]
+    np.testing.assert_allclose(found.total.eigenvalues, total, rtol=1e-11)
+    # Gauss's rule for a sigmoid over a distance of 0.05: an error below 1e-12.
+    rises = [rise(lambda w, p=part: logistic_loss(p, w), w, RADIUS) for part in clients]
+    np.testing.assert_allclose(found.clients.rise, rises, rtol=1e-10)
+    expected = rise(lambda w: logistic_loss(data.examples, w), w, RADIUS)
+    np.testing.assert_allclose(found.total.rise, expected, rtol=1e-10)
+
+
+def test_uniform_weights_are_the_default(x64):
+    hessians, centres = problems.random_quadratics(5, 4)
+    task = problems.quadratic_task(hessians, centres, 1)
+    found = client_sharpness(task, jnp.zeros(4), KEY, num=4)
+    dense = np.linalg.eigvalsh(hessians.mean(axis=0))[::-1]
+    np.testing.assert_allclose(found.total.eigenvalues, dense, rtol=1e-12)
+    assert found.clients.eigenvalues.shape == (5, 4)
+    # Convergence in d steps: residuals of rounding only.
+    assert found.clients.residuals.max() < 1e-12
+
+
+def test_small_network_against_its_explicit_hessian(x64):
+    model = mlp(4, hidden=(5,), num_classes=3, activation=jnp.tanh)
+    rng = np.random.default_rng(2)
+    examples = {"x": rng.normal(size=(20, 4)), "y": rng.integers(0, 3, 20).astype(np.int32)}
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), model.init(jax.random.key(3)))
+    objective = cross_entropy(model.apply)
+    evaluate = evaluator(lambda p, e: {"loss": objective(p, e, None)}, examples, batch_size=6)
+    loss = metric(evaluate, "loss")
+    flat, unravel = ravel_pytree(params)
+    hessian = jax.hessian(lambda v: objective(unravel(v), examples, None).mean())(flat)
+    dense = np.linalg.eigvalsh(hessian)[::-1]
+
+    @jax.jit
+    def top(loss, params):
+        return top_eigenvalues(jax.grad(loss), params, KEY, num=5, iterations=flat.size)
+
+    found = top(loss, params)
+    np.testing.assert_allclose(found.values, dense[:5], rtol=1e-10)  # about 1e3 operations
+    # Few iterations: the largest from below, within its residual.
+    few = top_eigenvalues(jax.grad(loss), params, KEY, iterations=8)
+    assert dense[0] - few.residuals[0] <= few.values[0] <= dense[0] * (1 + 1e-12)
+    expected = objective_rise(objective, params, examples)
+    np.testing.assert_allclose(sam_sharpness(loss, params, RADIUS), expected, rtol=1e-9)
+
+
+def objective_rise(objective, params, examples):
+    flat, unravel = ravel_pytree(params)
+
+    def loss(v):
+        return objective(unravel(v), examples, None).mean()
+
+    g = np.asarray(jax.grad(loss)(flat))
+    return float(loss(flat + RADIUS * g / np.linalg.norm(g)) - loss(flat))
+
+
+def test_errors():
+    gradient = jax.grad(lambda x: jnp.sum(x**2))
+    for num, iterations in ((0, 5), (4, 5), (3, 2)):
+        with pytest.raises(ValueError, match=f"num is {num}; expected at least 1"):
+            top_eigenvalues(gradient, jnp.ones(3), KEY, num, iterations)
+    task = problems.quadratic_task(*problems.random_quadratics(2, 3), 1)
+    with pytest.raises(ValueError, match=r"weights has shape \(3,\); expected \(2,\)"):
+        client_sharpness(task, jnp.ones(3), KEY, weights=np.ones(3))
