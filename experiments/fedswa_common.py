@@ -99,6 +99,19 @@ class Setting(NamedTuple):
     cohort: int = COHORT
 
 
+def check_column(name: str, columns: Mapping[str, Setting]) -> None:
+    """Refuses a column that a table does not have."""
+    if name not in columns:
+        raise ValueError(f"column is {name!r}; expected one of {', '.join(columns)}")
+
+
+def skewed(setting: Setting, concentration: float | None = None) -> Setting:
+    """The setting at another skew, which its name says."""
+    concentration = setting.concentration if concentration is None else concentration
+    name = f"{setting.name}-dirichlet{concentration:g}"
+    return setting._replace(name=name, concentration=concentration)
+
+
 def regular(oracle: fs.Oracle) -> fs.Oracle:
     """Clipping, then decay: of the gradient that enters the step."""
     return weight_decayed(clipped(oracle, MAX_NORM, 1e-6), WEIGHT_DECAY)
@@ -269,41 +282,35 @@ def num_rounds(setting: Setting, options: Options) -> int:
     return options.rounds or max(1, round(SCALES[options.scale].rounds * setting.rounds))
 
 
-def tuned(
-    setting: Setting,
-    methods: Sequence[str],
-    options: Options,
-    hyper: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[dict[str, float], pd.DataFrame | None]:
+def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[str, float]:
     """The client rate of each method with the best test accuracy after the pilot's rounds."""
     if not options.pilot_rounds:
-        return dict.fromkeys(methods, LR), None
-    own = hyper or {}
-    grid = [
-        {"method": method, "lr": lr, **own.get(method, {})}
-        for method in methods
-        for lr in options.lrs
-    ]
+        return dict.fromkeys(methods, LR)
     history = run(
-        setting, grid, options,
-        rounds=options.pilot_rounds, seeds=1, eval_every=max(1, options.pilot_rounds // 6),
+        setting,
+        [{"method": method, "lr": lr} for method in methods for lr in options.lrs],
+        options,
+        rounds=options.pilot_rounds,
+        seeds=1,
+        eval_every=max(1, options.pilot_rounds // 6),
         directory=options.work / options.scale / f"{setting.name}-pilot{options.pilot_rounds}",
-    )  # fmt: skip
-    found = scores(history, ACCURACY, mode="max")
-    chosen = best(found, per="method", mode="max")
-    lrs = dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
-    return {method: float(lrs[method]) for method in methods}, history
+    )
+    chosen = best(scores(history, ACCURACY, mode="max"), per="method", mode="max")
+    return dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
 
 
 def compared(
-    setting: Setting, methods: Sequence[str], options: Options
+    setting: Setting, grid: Mapping[str, Sequence[Mapping[str, Any]]], options: Options
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The history of all methods at their tuned rates, and the rates."""
-    lrs, _ = tuned(setting, methods, options)
+    """The history of all methods, ``{method: hyper-parameters of its runs}``, and their rates.
+
+    The rates are those that were best in the pilot at the paper's other hyper-parameters.
+    """
+    lrs = tuned(setting, list(grid), options)
     rounds = num_rounds(setting, options)
     history = run(
         setting,
-        [{"method": method, "lr": lrs[method]} for method in methods],
+        [{"method": m, "lr": lrs[m], **point} for m, points in grid.items() for point in points],
         options,
         rounds=rounds,
         seeds=options.seeds,

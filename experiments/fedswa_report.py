@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -105,7 +107,7 @@ def column(
 ) -> pd.DataFrame:
     """Runs all methods on a setting; prints and writes table, history and curves."""
     print(describe(setting, options), flush=True)
-    history, lrs = compared(setting, methods, options)
+    history, lrs = compared(setting, {method: [{}] for method in methods}, options)
     table = comparison(history, methods, lrs, published, setting.target)
     parts = [f"# {setting.name}", describe(setting, options), as_text(table), agreement(table)]
     text = "\n\n".join(part for part in parts if part)
@@ -115,6 +117,59 @@ def column(
     by_method = history.rename(columns={"method": "algorithm"})
     figure = plotting.curves(by_method, [ACCURACY, TEST_LOSS, TRAIN_LOSS], band="minmax")
     figure.savefig(folder / f"{setting.name}.png", dpi=100)
+    return table
+
+
+def grid_table(
+    experiment: str,
+    setting: Setting,
+    grid: Mapping[str, Sequence[Mapping[str, float]]],
+    over: str,
+    published: Mapping[tuple[str, float], float],
+    options: Options,
+) -> pd.DataFrame:
+    """Runs methods over a hyper-parameter; prints and writes table, history and a plot."""
+    print(describe(setting, options), flush=True)
+    history, lrs = compared(setting, grid, options)
+    final = scores(history, ACCURACY, mode="max")
+    names = list(dict.fromkeys(n for points in grid.values() for point in points for n in point))
+    rows = []
+    for method, points in grid.items():
+        for point in points:
+            mine = final[final["method"] == method]
+            for name, value in point.items():
+                mine = mine[mine[name] == value]
+            accuracy = mean_interval(100 * np.asarray(mine["score"]))
+            half = (accuracy.high - accuracy.low) / 2
+            rows.append(
+                {
+                    "method": method,
+                    "lr": lrs[method],
+                    **point,
+                    "accuracy": accuracy.mean,
+                    "interval": "" if math.isnan(half) else f"± {half:.2f}",
+                    "paper": published.get((method, point[over]), math.nan),
+                }
+            )
+    table = pd.DataFrame(rows)
+    shown = table.assign(
+        accuracy=[f"{v:.2f}" if math.isfinite(v) else "diverged" for v in table["accuracy"]]
+    )
+    text = "\n\n".join(
+        [f"# {experiment}: {setting.name}", describe(setting, options), markdown(shown)]
+    )
+    print(text, flush=True)
+    folder = options.output / f"{experiment}-{options.scale}"
+    write(folder, setting.name, history, text, options=options)
+    figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    lines = ["method", *(name for name in names if name != over)]
+    for _, part in table.groupby(lines):
+        label = " ".join(f"{part[name].iloc[0]}" for name in lines)
+        axes.plot(part[over], part["accuracy"], marker="o", label=label)
+    axes.set(xlabel=over, ylabel="test accuracy, %")
+    axes.legend(frameon=False)
+    figure.savefig(folder / f"{setting.name}.png", dpi=100)
+    plt.close(figure)
     return table
 
 

@@ -65,9 +65,7 @@ def main(options: Table2) -> None:
             if concentration == COLUMNS[name].concentration:
                 place = list(COLUMNS).index(name)
                 published = {method: row[place] for method, row in PAPER.items()}
-            setting = COLUMNS[name]._replace(
-                name=f"{name}-dirichlet{concentration:g}", concentration=concentration
-            )
+            setting = common.skewed(COLUMNS[name], concentration)
             methods = options.methods or tuple(PAPER)
             column("fedswa_table2", setting, methods, published, options)
 
