@@ -10,11 +10,23 @@ import pytest
 
 import fedjax_sim as fs
 from benchmarks import __main__ as command
-from benchmarks import candidates, cells, floors, jobs, memory, report, rounds, startup, sweep
+from benchmarks import (
+    candidates,
+    cells,
+    floors,
+    jobs,
+    memory,
+    methods,
+    report,
+    rounds,
+    startup,
+    sweep,
+)
 from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Options
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload, make_data
+from fedjax_sim import models
 
 TINY = Workload("logistic", (5,), 1, 6, 4, 8, 4, 2, 6, flops=20.0, lr=0.1)
 DEFAULTS = Options(tuple(WORKLOADS), None, 1.0, {})
@@ -73,6 +85,20 @@ def test_table():
     assert missed.endswith("(target 6 x: not reached)")
 
 
+def test_limits():
+    """A ratio up to the limit keeps it; candidates that were not measured are left out."""
+    rows = {"fedsam": {"seconds": 4.0, "ratio": 2.0}, "scaffold": {"seconds": 2.6, "ratio": 1.3}}
+    bounds = {"fedsam": 2.0, "scaffold": 1.15, "absent": 1.0}
+    limited = Case("W", "title", "a round", rows, "", baseline="fedavg", limits=bounds)
+    assert report.limits(limited) == [("fedsam", 2.0, 2.0), ("scaffold", 1.3, 1.15)]
+    fedsam, scaffold = report.table(limited).splitlines()[-2:]
+    assert fedsam == "  fedsam: 2.00 x fedavg (at most 2 x: kept)"
+    assert scaffold == "  scaffold: 1.30 x fedavg (at most 1.15 x: exceeded)"
+    stored = report.as_json(limited)
+    assert stored["limits"][1] == {"candidate": "scaffold", "ratio": 1.3, "limit": 1.15}
+    assert stored["ratios"] == []
+
+
 def test_chart(tmp_path):
     cases = [case({"torch": 0.5, "ours": 0.1}, floor=0.05), case({"ours": 1.0}), case({"a": 2.0})]
     figure = report.chart(cases)
@@ -125,9 +151,12 @@ def test_jobs_of_the_parts():
     peer = rounds.jobs(DEFAULTS._replace(workloads=("W1",), peers={"fedjax": sys.executable}))
     assert peer[-1].module == "benchmarks.peer_fedjax"
     assert {job.case for job in sweep.jobs(DEFAULTS)} == {"W1", "W4"}
-    assert [len(part.jobs(DEFAULTS)) for part in (cells, memory, startup)] == [9, 2, 1]
+    assert [len(part.jobs(DEFAULTS)) for part in (cells, memory, startup)] == [9, 3, 1]
+    assert [job.case for job in methods.jobs(DEFAULTS)] == ["W1", "W1-1dev", "W3"]
+    one = methods.jobs(DEFAULTS._replace(candidates=("fedsam", "ours"), workloads=("W3", "W4")))
+    assert [(job.case, job.arguments["names"]) for job in one] == [("W3", ["fedsam"])]
     only_numpy = DEFAULTS._replace(candidates=("numpy",))
-    assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory)] == [0, 0, 0]
+    assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory, methods)] == [0, 0, 0, 0]
     assert {job.candidate for job in cells.jobs(only_numpy)} == {"numpy"}
 
 
@@ -216,12 +245,98 @@ def test_cases_of_the_cells_count_the_single_numpy_run_for_all_rates():
     assert alone.floor == pytest.approx(64 * 4096 * 6 * 123 / 1e9)
 
 
-@pytest.mark.parametrize("name", memory.CASES)
+def test_methods_are_compared_with_the_call_beside_them():
+    """On a machine that gets twice as slow from pass to pass the quotients stay what they are."""
+    order = []
+
+    def call(name, cost):
+        def timed():
+            order.append(name)
+            return cost * 2.0 ** ((len(order) - 1) // 4), cost
+
+        return timed
+
+    found = methods.in_turns({"fedavg": call("a", 1.0), "fedsam": call("s", 3.0)}, 0.0, rounds=10)
+    assert order == (list("aaas") + list("aasa")) * 2 + list("aaas")
+    assert [found[f"fedavg:{name}"] for name in ("ratio", "cpu_ratio", "pairs")] == [1, 1, 5]
+    assert [found[f"fedsam:{name}"] for name in ("ratio", "lower_quartile", "cpu_ratio")] == [3] * 3
+    assert found["fedsam:seconds"] == pytest.approx(3 * 2**2 / 10)  # of the middle pass
+
+
+def test_methods_measured_on_a_tiny_workload(monkeypatch):
+    """FedAvg is always among them; rows and limits of the case come from the flat numbers."""
+    monkeypatch.setitem(WORKLOADS, "W3", TINY)
+    monkeypatch.setitem(methods.ROUNDS, "W3", 2)
+    flat = methods.measure("W3", None, 0.0, ["fedmoswa", "fedsam"])
+    assert all(value > 0 for value in flat.values())
+    (case,) = methods.cases({"W3": {"methods": flat}}, Machine(1e9, 1e9))
+    assert list(case.rows) == ["fedavg", "fedmoswa", "fedsam"]
+    assert [limit.candidate for limit in report.limits(case)] == ["fedmoswa", "fedsam"]
+    assert len(report.chart([case]).axes[0].patches) == 3
+
+
+def test_every_method_is_one():
+    assert all(isinstance(build(0.1), fs.FedAlgorithm) for build in methods.METHODS.values())
+
+
+def test_a_method_that_diverges_is_not_timed(allow_nans):
+    model, task = candidates.problem(TINY)
+    params = model.init(jax.random.key(0))
+    with pytest.raises(FloatingPointError, match="the benchmark's model diverged"):
+        methods.one_call(fs.fedavg(float("nan")), TINY, task, params, 2)
+
+
+def test_a_loop_goes_on_from_its_state():
+    """Two calls are the two runs, the second from the state of the first."""
+    model, task = candidates.problem(TINY)
+    params = model.init(jax.random.key(0))
+    algorithm = fs.scaffold(TINY.lr)
+
+    def timeline(key):
+        return candidates.timeline(TINY, key, 2)
+
+    run = memory.loop(algorithm, timeline, params)
+    state = run.begin(task)
+    expected = fs.start(algorithm, task, timeline(jax.random.key(0)), params)
+    for number in range(2):
+        key = jax.random.key(number)
+        state = run.proceed(task, state, key)
+        schedule, visits = jax.random.split(key)
+        expected, _ = fs.advance(algorithm, task, timeline(schedule), expected, visits)
+    assert int(state.round) == 4
+    # The same operations, compiled together and one scan at a time: rounding of float32.
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+        (state.server, state.clients),
+        (expected.server, expected.clients),
+    )
+
+
+@pytest.mark.parametrize("name", ["stateless", "stateful"])
 def test_memory_counts_data_and_state(name):
     found = memory.measure(name, clients=20)
     data, state = {"stateless": (20 * 10 * 61, 0), "stateful": (20 * 4 * 100, 20 * 10_000)}[name]
     assert found["data_mb"] == pytest.approx(4e-6 * (data + 21), abs=0.05)
     assert found["client_state_mb"] == pytest.approx(4e-6 * state, abs=0.05)
+    assert found["seconds"] > 0
+
+
+@pytest.mark.parametrize(("free", "run"), [(10**9, 100), (3_963_600, 25)])
+def test_controls_of_a_residual_network_alias_their_state(free, run, monkeypatch, allow_nans):
+    """What does not fit into half of the free memory is analysed, and fewer clients are run.
+
+    While JAX looks for NaNs it donates nothing.
+    """
+    monkeypatch.setattr(memory, "free_bytes", lambda: free)
+    model = models.resnet(10, channels=(32,), blocks=(1,))
+    # Kernels of stem and block, scales and biases of three norms, the head.
+    parameters = 9 * 3 * 32 + 2 * 9 * 32 * 32 + 3 * 2 * 32 + 32 * 10 + 10
+    found = memory.controls(100, 1, model)
+    state = 4e-6 * 100 * parameters
+    assert found["client_state_mb"] == pytest.approx(state, abs=0.05)
+    assert found["program_aliased_mb"] >= found["client_state_mb"]
+    assert found["clients"] == 100
+    assert found.get("clients_run", 100) == run
     assert found["seconds"] > 0
 
 
@@ -255,7 +370,7 @@ def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "part is speed; expected rounds, sweep, cells, memory, startup"),
+        (["speed"], "part is speed; expected rounds, sweep, cells, methods, memory"),
         (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
         (["cells", "--repeats", "0"], "repeats is 0"),
         (["--peer", "fedjax=/nowhere"], "expected NAME=PATH of a Python interpreter"),

@@ -149,8 +149,13 @@ def test_fedswa(schedule):
     assert_close(flat(state.server.params), x, TOLERANCE)
 
 
-def derived_fedmoswa(lr, rho, alpha, gammas, option, trapezoid=False, displacement=False):
-    x, m, controls = start(), np.zeros_like(start()), np.zeros((NUM_CLIENTS, len(start())))
+def derived_fedmoswa(
+    lr, rho, alpha, gammas, option="II", trapezoid=False, displacement=False, controls=None
+):
+    """``controls`` [M, d]: the clients' first ones, whose mean is the server's."""
+    x = start()
+    controls = np.zeros((NUM_CLIENTS, len(x))) if controls is None else controls.copy()
+    m = controls.mean(0)
     for gamma, visits in zip(gammas, rounds(), strict=True):
         models, changes = [], []
         for client, batches in visits:
@@ -177,18 +182,18 @@ def derived_fedmoswa(lr, rho, alpha, gammas, option, trapezoid=False, displaceme
 
 
 FEDMOSWA = {
-    "default": ({}, {"gammas": [0.3] * 3, "option": "II"}),
+    "default": ({}, {"gammas": [0.3] * 3}),
     "option_I": ({"option": "I"}, {"gammas": [0.3] * 3, "option": "I"}),
     "minibatch": ({"option": "I-minibatch"}, {"gammas": [0.3] * 3, "option": "I-minibatch"}),
     # The first released program: gamma 1 in the first round, its own divisor.
     "released": (
         {"first_gamma": 1.0, "divisor": "trapezoid"},
-        {"gammas": [1.0, 0.3, 0.3], "option": "II", "trapezoid": True},
+        {"gammas": [1.0, 0.3, 0.3], "trapezoid": True},
     ),
     # The released SCAFFOLD+ (which has rho = alpha = 1).
     "displacement": (
         {"units": "displacement"},
-        {"gammas": [0.3] * 3, "option": "II", "displacement": True},
+        {"gammas": [0.3] * 3, "displacement": True},
     ),
 }
 
@@ -201,9 +206,26 @@ def test_fedmoswa(variant):
     assert_close(actual, derived_fedmoswa(0.1, 0.2, 1.5, **theirs), TOLERANCE)
 
 
+def test_fedmoswa_from_gradient_controls():
+    task = fs.empirical_task(network_losses, network_data(), EPOCHS)
+    algorithm = fs.fedmoswa(0.1, 0.2, 1.5, 0.3)
+
+    @compiled
+    def go(task, timeline):
+        state = fs.start(algorithm, task, timeline, network_params())
+        state = fs.gradient_controls(state, task, jax.random.key(0))
+        return fs.advance(algorithm, task, timeline, state, jax.random.key(2))[0]
+
+    state = go(task, timeline())
+    first = np.stack([full_gradient(start(), client) for client in range(NUM_CLIENTS)])
+    actual = flat(state.server.params), flat(state.server.control), flat(state.clients)
+    expected = derived_fedmoswa(0.1, 0.2, 1.5, [0.3] * 3, controls=first)
+    assert_close(actual, expected, TOLERANCE)
+
+
 def test_fedmo():
     state = final(fs.fedmo(0.1, gamma=0.3))
-    expected = derived_fedmoswa(0.1, 1.0, 1.0, [0.3] * 3, "II")[0]
+    expected = derived_fedmoswa(0.1, 1.0, 1.0, [0.3] * 3)[0]
     assert_close(flat(state.server.params), expected, TOLERANCE)
 
 

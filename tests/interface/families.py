@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms import fedavg, scaffold
-from fedjax_sim.gradients import asam, corrected, perturbed, proximal, sam, with_oracle
 from fedjax_sim.local import local_steps, sgd
 from fedjax_sim.typing import FedAlgorithm, Work
 
@@ -43,30 +41,15 @@ def per_step(work: Work) -> Array:
     return 1 / real(jnp.maximum(work.num_steps, 1))
 
 
-def direction(x: Tree, eps: float) -> Tree:
-    """x / (|x| + eps), with derivative 0 instead of NaN at 0."""
-    squared = tree.norm(x, squared=True)
-    norm = jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1.0)), 0.0)
-    return tree.scale(1 / (norm + eps), x)
-
-
 def move(x: Tree, grad, lr, work: Work) -> Tree:
     """The displacement of a visit of local SGD."""
     return tree.sub(local_steps(sgd(lr, grad), x, work), x)
-
-
-def participation(round) -> Array:
-    return round.num_uploads / round.num_clients
 
 
 def whole(state, round):
     """The broadcast of a server that sends all it has."""
     del round
     return state
-
-
-def with_zeros(params: Tree) -> Paired:
-    return Paired(params, tree.zeros_like(params))
 
 
 def add_mean(state: Model, mean: Tree, round) -> Model:
@@ -174,159 +157,3 @@ def feddualavg(lr, server_lr, lam) -> FedAlgorithm:
         return DualState(params, params, jnp.zeros(()))
 
     return FedAlgorithm(init, local, update, lambda state, round: (state.dual, state.elapsed))
-
-
-# ---- averaging of weights inside and across rounds
-
-
-def _decaying(x, grad, lr, rho, work) -> Tree:
-    def step(x, k):
-        eta = lr * (1 - (1 - rho) * real(k) * per_step(work))
-        return tree.add_scale(x, -eta, grad(x, k))
-
-    return tree.sub(local_steps(step, x, work), x)
-
-
-def fedswa(lr, rho, alpha) -> FedAlgorithm:
-    def local(x, state, oracle, work):
-        return _decaying(x, oracle.grad, lr, rho, work), state
-
-    def update(state, mean, round):
-        return Model(tree.add_scale(state.params, alpha, mean))
-
-    return FedAlgorithm(Model, local, update)
-
-
-def fedmoswa(lr, rho, alpha, gamma, option="II") -> FedAlgorithm:
-    def local(message, control, oracle, work):
-        x, correction = message.params, tree.sub(message.other, control)
-        delta = _decaying(x, corrected(oracle, correction).grad, lr, rho, work)
-        if option == "I":
-            new = oracle.full_grad(x)
-        else:
-            steps = real(work.num_steps)
-            rates = lr * (steps * (1 + rho) + (1 - rho)) / 2  # their sum over the visit
-            rates = jnp.where(steps > 0, rates, 1.0)
-            new = tree.add_scale(tree.scale(-1, correction), -1 / rates, delta)
-            # Without steps there is no gradient to mean: the control stays.
-            new = tree.where(steps > 0, new, control)
-        return Paired(delta, tree.sub(new, message.other)), new
-
-    def update(state, mean, round):
-        return Paired(
-            tree.add_scale(state.params, alpha, mean.params),
-            tree.add_scale(state.other, gamma, mean.other),
-        )
-
-    return FedAlgorithm(with_zeros, local, update, whole, tree.zeros_like)
-
-
-# ---- dynamic regularisation and sharpness
-
-
-def feddyn(lr, weight) -> FedAlgorithm:
-    def local(x, dual, oracle, work):
-        grad = corrected(proximal(oracle, weight, x), tree.scale(-1, dual)).grad
-        delta = move(x, grad, lr, work)
-        return delta, tree.add_scale(dual, -weight, delta)
-
-    def update(state, delta, round):
-        dual = tree.add_scale(state.other, -weight * participation(round), delta)
-        return Paired(tree.add_scale(tree.add(state.params, delta), -1 / weight, dual), dual)
-
-    return FedAlgorithm(with_zeros, local, update, init_client=tree.zeros_like)
-
-
-def fedsam(lr, radius) -> FedAlgorithm:
-    return with_oracle(fedavg(lr), lambda oracle: sam(oracle, radius))
-
-
-def fedasam(lr, radius, eta) -> FedAlgorithm:
-    return with_oracle(fedavg(lr), lambda oracle: asam(oracle, radius, eta))
-
-
-def fedgamma(lr, radius) -> FedAlgorithm:
-    return with_oracle(scaffold(lr), lambda oracle: sam(oracle, radius))
-
-
-def mofedsam(lr, radius, mix) -> FedAlgorithm:
-    """state.other is the last mean gradient, each client's displacement over its sum of rates."""
-
-    def local(message, state, oracle, work):
-        g = sam(oracle, radius).grad
-        past = tree.scale(1 - mix, message.other)
-        delta = move(message.params, lambda x, k: tree.add_scale(past, mix, g(x, k)), lr, work)
-        return Paired(delta, tree.scale(-per_step(work) / lr, delta)), state
-
-    def update(state, mean, round):
-        return Paired(tree.add(state.params, mean.params), mean.other)
-
-    return FedAlgorithm(with_zeros, local, update, whole)
-
-
-class Seen(NamedTuple):
-    last: Tree  # the model received at the previous visit
-    before: Array  # bool    there was one
-
-
-def fedlesam(lr, radius) -> FedAlgorithm:
-    def local(x, state, oracle, work):
-        offset = tree.scale(radius, direction(tree.sub(state.last, x), 1e-7))
-        offset = tree.where(state.before, offset, tree.zeros_like(x))
-        return move(x, perturbed(oracle, offset).grad, lr, work), Seen(x, jnp.array(True))
-
-    return FedAlgorithm(Model, local, add_mean, init_client=lambda x: Seen(x, jnp.array(False)))
-
-
-def fedacg(lr, decay, weight) -> FedAlgorithm:
-    def local(x, state, oracle, work):
-        return move(x, proximal(oracle, weight, x).grad, lr, work), state
-
-    def update(state, delta, round):
-        momentum = tree.add_scale(delta, decay, state.other)
-        return Paired(tree.add(state.params, momentum), momentum)
-
-    def ahead(state, round):
-        return tree.add_scale(state.params, decay, state.other)
-
-    return FedAlgorithm(with_zeros, local, update, ahead)
-
-
-class SmooState(NamedTuple):
-    params: Tree
-    dual: Tree  # mean over ALL clients of their duals
-    offset: Tree  # the common perturbation, of norm radius
-
-
-def fedsmoo(lr, weight, radius) -> FedAlgorithm:
-    def local(message, state, oracle, work):
-        x0, common = message
-        dual, mu = state
-
-        def step(carry, k):
-            x, mu = carry
-            ascent = tree.sub(tree.sub(oracle.grad(x, k), mu), common)
-            e = tree.scale(radius, direction(ascent, 1e-7))
-            pull = tree.scale(weight, tree.add(dual, tree.sub(x, x0)))
-            g = tree.add(oracle.grad(tree.add(x, e), k), pull)
-            return tree.add_scale(x, -lr, g), tree.add(mu, tree.sub(e, common))
-
-        y, mu = local_steps(step, (x0, mu), work)
-        delta = tree.sub(y, x0)
-        return (delta, mu), (tree.add(dual, delta), mu)
-
-    def update(state, mean, round):
-        delta, mu = mean
-        dual = tree.add_scale(state.dual, participation(round), delta)
-        offset = tree.scale(radius, direction(mu, 1e-7))
-        return SmooState(tree.add(tree.add(state.params, delta), dual), dual, offset)
-
-    def init(params):
-        return SmooState(params, *[tree.zeros_like(params)] * 2)
-
-    def init_client(params):
-        return (tree.zeros_like(params),) * 2
-
-    return FedAlgorithm(
-        init, local, update, lambda state, round: (state.params, state.offset), init_client
-    )

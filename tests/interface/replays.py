@@ -6,7 +6,7 @@ shared with the library or with ``families.py``.
 """
 
 import numpy as np
-from schedules import IS_BIAS, START, M, full_grad, grad
+from schedules import START, M, grad
 
 
 def _zeros():
@@ -36,32 +36,12 @@ def _synchronous(rounds, one_round):
     return np.array(path)
 
 
-def _of_sam(radius):
-    def g(i, x, k):
-        return grad(i, x + radius * _unit(grad(i, x, k), 1e-12), k)
-
-    return g
-
-
 def fedavg(rounds, lr, gradient=grad):
     def one_round(x, visits):
         ends = [descend(x, n, lr, lambda y, k, i=i: gradient(i, y, k)) for i, n in visits]
         return np.mean(ends, axis=0)
 
     return _synchronous(rounds, one_round)
-
-
-def fedsam(rounds, lr, radius):
-    return fedavg(rounds, lr, _of_sam(radius))
-
-
-def fedasam(rounds, lr, radius, eta):
-    def g(i, x, k):
-        t = np.where(IS_BIAS, 1, np.abs(x) + eta)
-        ascent = grad(i, x, k)
-        return grad(i, x + radius * t**2 * ascent / np.linalg.norm(t * ascent), k)
-
-    return fedavg(rounds, lr, g)
 
 
 def dithered_fedavg(rounds, noise, lr, unit):
@@ -146,139 +126,5 @@ def feddualavg(rounds, lr, server_lr, lam):
         dual = dual + server_lr * (np.mean(ends, axis=0) - dual)
         elapsed += server_lr * lr * np.mean([n for _, n in visits])
         return _soft(dual, elapsed * lam)
-
-    return _synchronous(rounds, one_round)
-
-
-def fedswa(rounds, lr, rho, alpha):
-    def one_round(x, visits):
-        ends = []
-        for i, n in visits:
-            y = x
-            for k in range(n):
-                y = y - (lr * (1 - k / n) + k / n * rho * lr) * grad(i, y, k)
-            ends.append(y)
-        return x + alpha * (np.mean(ends, axis=0) - x)
-
-    return _synchronous(rounds, one_round)
-
-
-def fedmoswa(rounds, lr, rho, alpha, gamma, option="II", start=None):
-    """``start`` [M, d]: the clients' first controls, whose mean is the server's."""
-    c = _zeros() if start is None else start.copy()
-    m = c.mean(axis=0)
-
-    def one_round(x, visits):
-        nonlocal m
-        ends, news = [], []
-        for i, n in visits:
-            rates = [lr * (1 - k / n) + k / n * rho * lr for k in range(n)]
-            y = x
-            for k, eta in enumerate(rates):
-                y = y - eta * (grad(i, y, k) - c[i] + m)
-            c[i] = full_grad(i, x) if option == "I" else c[i] - m + (x - y) / sum(rates)
-            ends.append(y)
-            news.append(c[i] - m)
-        m = m + gamma * np.mean(news, axis=0)
-        return x + alpha * (np.mean(ends, axis=0) - x)
-
-    return _synchronous(rounds, one_round)
-
-
-def feddyn(rounds, lr, weight):
-    u, h = _zeros(), np.zeros_like(START)
-
-    def one_round(x, visits):
-        nonlocal h
-        deltas = []
-        for i, n in visits:
-            y = descend(x, n, lr, lambda y, k, i=i: grad(i, y, k) - u[i] + weight * (y - x))
-            deltas.append(y - x)
-            u[i] -= weight * deltas[-1]
-        h = h - weight / M * np.sum(deltas, axis=0)
-        return x + np.mean(deltas, axis=0) - h / weight
-
-    return _synchronous(rounds, one_round)
-
-
-def mofedsam(rounds, lr, radius, mix):
-    past, sam = np.zeros_like(START), _of_sam(radius)
-
-    def one_round(x, visits):
-        nonlocal past
-        ends = [
-            descend(x, n, lr, lambda y, k, i=i: mix * sam(i, y, k) + (1 - mix) * past)
-            for i, n in visits
-        ]
-        past = np.mean([(x - y) / (lr * n) for y, (_, n) in zip(ends, visits, strict=True)], axis=0)
-        return np.mean(ends, axis=0)
-
-    return _synchronous(rounds, one_round)
-
-
-def fedgamma(rounds, lr, radius):
-    ci, c, sam = _zeros(), np.zeros_like(START), _of_sam(radius)
-
-    def one_round(x, visits):
-        nonlocal c
-        ends, change = [], np.zeros_like(START)
-        for i, n in visits:
-            y = descend(x, n, lr, lambda y, k, i=i: sam(i, y, k) - ci[i] + c)
-            new = ci[i] - c + (x - y) / (n * lr)
-            change += new - ci[i]
-            ci[i] = new
-            ends.append(y)
-        c = c + change / M
-        return np.mean(ends, axis=0)
-
-    return _synchronous(rounds, one_round)
-
-
-def fedlesam(rounds, lr, radius):
-    received = {}
-
-    def one_round(x, visits):
-        ends = []
-        for i, n in visits:
-            e = radius * _unit(received.get(i, x) - x, 1e-7)
-            received[i] = x
-            ends.append(descend(x, n, lr, lambda y, k, i=i, e=e: grad(i, y + e, k)))
-        return np.mean(ends, axis=0)
-
-    return _synchronous(rounds, one_round)
-
-
-def fedacg(rounds, lr, decay, weight):
-    momentum = np.zeros_like(START)
-
-    def one_round(x, visits):
-        nonlocal momentum
-        x0 = x + decay * momentum
-        ends = []
-        for i, n in visits:
-            y = descend(x0, n, lr, lambda y, k, i=i: grad(i, y, k) + weight * (y - x0))
-            ends.append(y)
-        momentum = decay * momentum + np.mean(ends, axis=0) - x0
-        return np.mean(ends, axis=0)
-
-    return _synchronous(rounds, one_round)
-
-
-def fedsmoo(rounds, lr, weight, radius):
-    h, mu, s = _zeros(), _zeros(), np.zeros_like(START)
-
-    def one_round(x0, visits):
-        nonlocal s
-        ends = []
-        for i, n in visits:
-            x = x0
-            for k in range(n):
-                e = radius * _unit(grad(i, x, k) - mu[i] - s, 1e-7)
-                mu[i] = mu[i] + e - s
-                x = x - lr * (grad(i, x + e, k) + weight * (h[i] - x0 + x))
-            h[i] = h[i] + x - x0
-            ends.append(x)
-        s = radius * _unit(np.mean([mu[i] for i, _ in visits], axis=0), 1e-7)
-        return np.mean(ends, axis=0) + h.mean(axis=0)
 
     return _synchronous(rounds, one_round)

@@ -80,10 +80,6 @@ def grad(client: int, v: np.ndarray, step: int) -> np.ndarray:
     return _gradient(client, v, np.array([2 * step, 2 * step + 1]) % SIZES[client])
 
 
-def full_grad(client: int, v: np.ndarray) -> np.ndarray:
-    return _gradient(client, v, np.arange(SIZES[client]))
-
-
 def mean_loss(v: np.ndarray) -> float:
     """Over all examples; a scalar to differentiate."""
     x, y = data().examples["x"], data().examples["y"]
