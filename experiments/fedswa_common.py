@@ -29,7 +29,7 @@ from fedjax_sim.console import sweep_progress
 from fedjax_sim.data import augmentation, partition
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.gradients import clipped, weight_decayed, with_oracle
-from fedjax_sim.local import Rate
+from fedjax_sim.local import exponential
 from fedjax_sim.selection import best, scores
 from fedjax_sim.sweep_command import frame
 
@@ -144,18 +144,13 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
 }
 
 
-def decaying(lr: Any) -> Rate:
-    """The client rate of round t = 0, 1, ...: ``lr * 0.998^t``."""
-    return lambda round: lr * LR_DECAY**round
-
-
 class Algorithm(NamedTuple):
-    """A method with its rate decaying over the rounds; equal for equal methods."""
+    """A method whose rate is ``lr * 0.998^t`` in round t; equal for equal methods."""
 
     method: str
 
     def __call__(self, lr: Any, **hyper: Any) -> fs.FedAlgorithm:
-        return METHODS[self.method](decaying(lr), **hyper)
+        return METHODS[self.method](exponential(lr, LR_DECAY), **hyper)
 
 
 def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:

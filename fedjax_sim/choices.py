@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -23,7 +22,7 @@ from fedjax_sim.data.federated import FederatedData, from_assignment
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.engine import Weighting, by_examples, uniform_weights
 from fedjax_sim.gradients import clipped, weight_decayed, with_oracle
-from fedjax_sim.local import Rate
+from fedjax_sim.local import exponential
 from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution
 from fedjax_sim.typing import FedAlgorithm, Oracle, Task, Timeline
@@ -90,10 +89,10 @@ MODELS: dict[
         lambda shape, classes, _: models.softmax_regression(shape, classes),
     ),
     "vgg11": ((32, 32, 3), lambda _, classes, conv: models.vgg11(classes, conv=conv)),
-    "vit_tiny": ((32, 32, 3), lambda shape, classes, _: models.vit_tiny(shape, classes)),
+    "vit_tiny": ((32, 32, 3), lambda _, classes, __: models.vit_tiny((32, 32, 3), classes)),
     "vit_tiny_64": (
         (64, 64, 3),
-        lambda shape, classes, _: models.vit_tiny(shape, classes, patch_size=8),
+        lambda _, classes, __: models.vit_tiny((64, 64, 3), classes, patch_size=8),
     ),
 }
 _AUTO = {
@@ -210,7 +209,7 @@ def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:
     common = {key: hyper[key] for key in COMMON if key in hyper}
     factory = ALGORITHMS[name].factory
     if "lr_decay" in common:
-        own["lr"] = _decaying(own["lr"], common.pop("lr_decay"))
+        own["lr"] = exponential(own["lr"], common.pop("lr_decay"))
     if not common:
         return factory(**own)
     transform = functools.partial(_regular, **common)
@@ -218,10 +217,6 @@ def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:
     if "transform" in inspect.signature(factory).parameters:
         return factory(**own, transform=transform)
     return with_oracle(factory(**own), transform)
-
-
-def _decaying(lr: Any, decay: Any) -> Rate:
-    return lambda round: lr * jnp.asarray(decay) ** round.astype(jnp.result_type(float))
 
 
 def _regular(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:

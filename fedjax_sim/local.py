@@ -64,6 +64,16 @@ def rate(lr: Rate, work: Work) -> Scalar:
     return lr(work.round - work.staleness) if callable(lr) else lr
 
 
+def exponential(lr: Scalar, decay: Scalar) -> Rate:
+    """The schedule ``lr * decay**t`` over rounds t = 0, 1, ...
+
+    Example:
+        >>> round(float(exponential(0.5, 0.9)(jnp.array(2))), 4)
+        0.405
+    """
+    return lambda round: lr * jnp.asarray(decay) ** round.astype(jnp.result_type(decay, float))
+
+
 def per_step(total: PyTree, work: Work) -> PyTree:
     """``total / work.num_steps``; of a visit of no steps ``total`` itself, which has to be 0.
 
