@@ -1,14 +1,14 @@
 """Everything that docs/performance.md quotes, measured beside its peers in one run.
 
-    python -m benchmarks                                   # all parts, about ten minutes
+    python -m benchmarks                                   # all parts, about twenty minutes
     python -m benchmarks rounds --workloads W1 W4
     python -m benchmarks rounds --candidates ours ours=chunked:8@2 jax-vmap --out /tmp/try
     python -m benchmarks --peer fedjax=ENV/bin/python --peer pfl=ENV/bin/python
 
-Every measurement is a process of its own, one at a time; a part's list is gone through --repeats
-times and medians are reported.  Ratios within one run are what counts: machines differ, and shared
-ones are noisy.  The tables are printed, the numbers stored as OUT/PART.json and the bars drawn as
-IMAGES/benchmark_PART.png.
+Every measurement is a process of its own, one at a time (the methods of a workload take turns in
+one); a part's list is gone through --repeats times and medians are reported.  Ratios within one run
+are what counts: machines differ, and shared ones are noisy.  The tables are printed, the numbers
+stored as OUT/PART.json and the bars drawn as IMAGES/benchmark_PART.png.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-from benchmarks import cells, memory, report, rounds, startup, sweep
+from benchmarks import cells, memory, methods, report, rounds, startup, sweep
 from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.workloads import WORKLOADS
@@ -38,6 +38,7 @@ PARTS = {
     "rounds": Part(rounds, 9),
     "sweep": Part(sweep, 2),
     "cells": Part(cells, 2),
+    "methods": Part(methods, 1),
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
 }

@@ -8,11 +8,20 @@ stateful: SCAFFOLD on a model of 10,000 parameters with M control variates, 10 c
 The floor is the state, 4 GB for 100,000 clients; updated in place, a round touches 10 rows of
 it, copied it would take as long as writing all of it.  The compiled program's temporaries
 say which.
+
+controls: FedMoSWA on ResNet-18, M control variates of 11.2 million parameters, 4.5 GB for 100
+clients, 2 of them a round, who take one step on 2 images each.  The temporaries and the bytes that
+alias the donated state are XLA's analysis of a program compiled from shapes, before any state is
+made.  If the state would take more than half of the free memory, fewer clients are really run
+(``clients_run``).
 """
 
+import os
 import resource
 import statistics
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +34,32 @@ from benchmarks.report import Case
 from fedjax_sim import models, objectives
 
 
-def _task(model, objective, num_clients: int, examples: int, features: int, batches) -> fs.Task:
-    x = np.empty((num_clients * examples, features), np.float32)
+class Loop(NamedTuple):
+    """A run that goes on and on: ``state = begin(task)``, ``state = proceed(task, state, key)``."""
+
+    begin: jax.stages.Wrapped
+    proceed: jax.stages.Wrapped  # the state is donated
+
+
+def loop(algorithm: fs.FedAlgorithm, timeline: Callable[[jax.Array], fs.Timeline], params) -> Loop:
+    """Rounds from ``params``; a call of ``proceed`` does those that ``timeline(key)`` draws."""
+
+    def proceed(task, state, key):
+        schedule, visits = jax.random.split(key)
+        return fs.advance(algorithm, task, timeline(schedule), state, visits)[0]
+
+    def begin(task):
+        return fs.start(algorithm, task, timeline(jax.random.key(0)), params)
+
+    return Loop(jax.jit(begin), jax.jit(proceed, donate_argnums=1))
+
+
+def _task(
+    model, objective, num_clients: int, examples: int, shape: tuple[int, ...], batches
+) -> fs.Task:
+    x = np.empty((num_clients * examples, *shape), np.float32)
     np.random.default_rng(0).standard_normal(dtype=np.float32, out=x)
-    y = (x[:, 0] > 0).astype(np.int32)
+    y = (x.reshape(len(x), -1)[:, 0] > 0).astype(np.int32)
     offsets = np.arange(num_clients + 1, dtype=np.int32) * examples
     data = fs.FederatedData({"x": x, "y": y}, offsets)
     return fs.empirical_task(objective(model.apply), data, batches)
@@ -37,54 +68,86 @@ def _task(model, objective, num_clients: int, examples: int, features: int, batc
 def stateless(num_clients: int, rounds: int) -> dict[str, float]:
     model = models.logistic_regression(60)
     batches = fs.epochs(1, batch_size=5)
-    task = _task(model, objectives.binary_cross_entropy, num_clients, 10, 60, batches)
+    task = _task(model, objectives.binary_cross_entropy, num_clients, 10, (60,), batches)
     return _measure(fs.fedavg(0.1), model, task, min(1000, num_clients), rounds)
 
 
 def stateful(num_clients: int, rounds: int) -> dict[str, float]:
     model = models.softmax_regression(99, 100)  # 100 * 99 + 100 parameters
     batches = fs.epochs(2, batch_size=2)
-    task = _task(model, objectives.cross_entropy, num_clients, 4, 99, batches)
+    task = _task(model, objectives.cross_entropy, num_clients, 4, (99,), batches)
     return _measure(fs.scaffold(0.1), model, task, min(10, num_clients), rounds)
 
 
-def _measure(algorithm, model, task, cohort: int, rounds: int) -> dict[str, float]:
-    num_steps = task.num_steps
+def controls(num_clients: int, rounds: int, model: models.Model | None = None) -> dict[str, float]:
+    model = model or models.resnet18()
+    algorithm, cohort, image = fs.fedmoswa(0.01), min(2, num_clients), (32, 32, 3)
+
+    def task(clients: int) -> fs.Task:
+        batches = fs.epochs(1, batch_size=2)
+        return _task(model, objectives.cross_entropy, clients, 2, image, batches)
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    one = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    fitting = max(free_bytes() // 2 // one, cohort)
+    if fitting >= num_clients:
+        return _measure(algorithm, model, task(num_clients), cohort, rounds)
+    found = _measure(algorithm, model, task(fitting), cohort, rounds)
+    *_, whole = _compiled(algorithm, model, task(num_clients), cohort, rounds)
+    return found | whole | {"clients_run": fitting}
+
+
+def free_bytes() -> int:
+    """Memory of the machine that nothing uses."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _compiled(algorithm, model, task, cohort: int, rounds: int):
+    """``begin`` and the compiled ``proceed``, made from shapes alone; the program's sizes."""
 
     def timeline(key):
         return fs.participation.uniform(key, rounds, task.num_clients, cohort, num_steps)
 
-    def rounds_of(task, state, key):
-        schedule, visits = jax.random.split(key)
-        return fs.advance(algorithm, task, timeline(schedule), state, visits)[0]
-
-    params = model.init(jax.random.key(0))
-    begin = jax.jit(lambda task: fs.start(algorithm, task, timeline(jax.random.key(0)), params))
-    state = jax.block_until_ready(begin(task))
-    compiled = jax.jit(rounds_of, donate_argnums=1).lower(task, state, jax.random.key(1)).compile()
+    num_steps = task.num_steps
+    run = loop(algorithm, timeline, model.init(jax.random.key(0)))
+    state = jax.eval_shape(run.begin, task)
+    compiled = run.proceed.lower(task, state, jax.random.key(1)).compile()
     memory = compiled.memory_analysis()
     assert memory is not None, "this backend reports no memory analysis"
+    clients = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.clients))
+    sizes = {
+        "clients": task.num_clients,
+        "cohort": cohort,
+        "client_state_mb": round(clients / 1e6, 1),
+        "program_temporaries_mb": round(memory.temp_size_in_bytes / 1e6, 1),
+        "program_aliased_mb": round(memory.alias_size_in_bytes / 1e6, 1),
+    }
+    return run.begin, compiled, sizes
+
+
+def _measure(algorithm, model, task, cohort: int, rounds: int) -> dict[str, float]:
+    begin, proceed, sizes = _compiled(algorithm, model, task, cohort, rounds)
+    state = jax.block_until_ready(begin(task))
     times = []
     for i in range(5):
         began = time.perf_counter()
-        state = jax.block_until_ready(compiled(task, state, jax.random.key(i)))
+        state = jax.block_until_ready(proceed(task, state, jax.random.key(i)))
         times.append((time.perf_counter() - began) / rounds)
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.server)):
         raise FloatingPointError("the benchmark's model diverged")
     data = sum(leaf.nbytes for leaf in jax.tree.leaves(task.oracle))
-    clients = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients))
     return {
         "seconds": statistics.median(times),
-        "clients": task.num_clients,
-        "cohort": cohort,
         "data_mb": round(data / 1e6, 1),
-        "client_state_mb": round(clients / 1e6, 1),
-        "program_temporaries_mb": round(memory.temp_size_in_bytes / 1e6, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
-    }
+    } | sizes
 
 
-CASES = {"stateless": (stateless, 1_000_000), "stateful": (stateful, 100_000)}
+CASES = {  # name -> case, clients, rounds a call
+    "stateless": (stateless, 1_000_000, 20),
+    "stateful": (stateful, 100_000, 20),
+    "controls": (controls, 100, 1),
+}
 
 
 def knows(candidate: str) -> bool:
@@ -101,8 +164,8 @@ def jobs(options: Options) -> list[Job]:
 
 def measure(case: str, clients: int | None = None) -> dict[str, float]:
     """Runs in a process of its own."""
-    run, default = CASES[case]
-    return run(clients or default, 20)
+    run, default, rounds = CASES[case]
+    return run(clients or default, rounds)
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:

@@ -21,6 +21,8 @@ class Case(NamedTuple):
     floor: float | None = None  # least seconds by the machine's rates
     targets: Mapping[str, float] = {}  # peer -> how many times faster ours is meant to be
     local_steps: float | None = None  # that the seconds are of
+    baseline: str = ""  # whose seconds the rows' ``ratio`` is relative to
+    limits: Mapping[str, float] = {}  # candidate -> ratio that it is meant not to exceed
 
 
 class Ratio(NamedTuple):
@@ -61,6 +63,30 @@ def ratios(case: Case) -> list[Ratio]:
     return found
 
 
+class Limit(NamedTuple):
+    """``candidate`` takes ``ratio`` times the baseline's seconds, and should at most ``limit``."""
+
+    candidate: str
+    ratio: float
+    limit: float
+
+
+def limits(case: Case) -> list[Limit]:
+    """The candidates that have a limit, with the ratios measured.
+
+    Example:
+        >>> rows = {"fedsam": {"seconds": 4.1, "ratio": 2.1}}
+        >>> case = Case("W", "", "", rows, "", baseline="fedavg", limits={"fedsam": 2.2})
+        >>> [tuple(limit) for limit in limits(case)]
+        [('fedsam', 2.1, 2.2)]
+    """
+    return [
+        Limit(name, case.rows[name]["ratio"], limit)
+        for name, limit in case.limits.items()
+        if name in case.rows
+    ]
+
+
 def table(case: Case) -> str:
     """The case as text, the fastest candidate first."""
     lines = [f"{case.title}  (seconds {case.unit})"]
@@ -84,6 +110,9 @@ def table(case: Case) -> str:
             met = "reached" if ratio.ratio >= ratio.target else "not reached"
             line += f" (target {ratio.target:g} x: {met})"
         lines.append(line)
+    for name, ratio, limit in limits(case):
+        met = "kept" if ratio <= limit else "exceeded"
+        lines.append(f"  {name}: {ratio:.2f} x {case.baseline} (at most {limit:g} x: {met})")
     return "\n".join(lines)
 
 
@@ -95,6 +124,7 @@ def as_json(case: Case) -> dict[str, Any]:
         "floor_seconds": case.floor,
         "candidates": {name: dict(row) for name, row in case.rows.items()},
         "ratios": [ratio._asdict() for ratio in ratios(case)],
+        "limits": [limit._asdict() for limit in limits(case)],
     }
 
 

@@ -176,7 +176,9 @@ def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Cohort:
             sharing = list(workers() if devices is None else devices)[:num_slots]
             # What would be copied to every device: the data, and the state of all clients.
             data = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
-            stateful = sum(leaf.size for leaf in jax.tree.leaves(output)) >= size
+            # An upload may have several parts of a state's size (SCAFFOLD's has two).
+            own = sum(leaf.size // num_slots for leaf in jax.tree.leaves(slots))
+            stateful = 3 * own >= size
             if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
                 mesh = Mesh(np.array(sharing), ("clients",), axis_types=(AxisType.Auto,))
                 chosen = sharded(mesh, auto(replicas, devices=()))

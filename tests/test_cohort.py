@@ -187,29 +187,34 @@ def test_auto_chooses_a_chunk_by_backend_and_model(
 
 
 @pytest.mark.parametrize(
-    ("shape", "data", "stateful", "devices"),
+    ("shape", "data", "stateful", "parts", "devices"),
     [
-        ((100,), 10, False, 2),
-        ((100,), 10, True, 1),  # all clients' states would be copied
-        ((100,), 200_000_000, False, 1),  # so would the data
-        ((2, 2, 1, 1), 10, False, 1),  # its products use all cores
+        ((100,), 10, False, 1, 2),
+        ((100,), 10, False, 2, 2),
+        ((100,), 10, True, 1, 1),  # all clients' states would be copied
+        ((100,), 10, True, 2, 1),  # SCAFFOLD's upload has twice a state's size
+        ((100,), 200_000_000, False, 1, 1),  # so would the data
+        ((2, 2, 1, 1), 10, False, 1, 1),  # its products use all cores
     ],
 )
-def test_auto_divides_clients_among_host_devices(monkeypatch, shape, data, stateful, devices):
+def test_auto_divides_clients_among_host_devices(
+    monkeypatch, shape, data, stateful, parts, devices
+):
     meshes = []
 
     def spy(mesh, inner):
         meshes.append(mesh)
         return inner
 
-    def local(shared, x):
-        return jnp.full(shape, x), jnp.full(shape, x) if stateful else ()
+    def local(shared, slot):
+        number, state = slot
+        return [jnp.full(shape, number)] * parts, state
 
     monkeypatch.setattr(cohort, "sharded", spy)
     auto = cohort.auto(devices=jax.devices()[:2])
     shared = jax.ShapeDtypeStruct((data,), jnp.float32)
-    slots = jnp.ones(8)
-    jax.eval_shape(lambda shared: auto(local, shared, slots, slots), shared)
+    slots = jnp.ones(8), jnp.ones((8, *shape)) if stateful else ()
+    jax.eval_shape(lambda shared: auto(local, shared, slots, slots[0]), shared)
     assert [mesh.size for mesh in meshes] == ([devices] if devices > 1 else [])
 
 
