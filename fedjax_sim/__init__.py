@@ -2,6 +2,7 @@
 
 from fedjax_sim import algorithms, cohort, data, diagnostics, gradients, participation, theory
 from fedjax_sim.algorithms import (
+    fedac,
     fedacg,
     fedadagrad,
     fedadam,
@@ -20,6 +21,8 @@ from fedjax_sim.algorithms import (
     fedswa,
     fedyogi,
     gradient_controls,
+    mb_ac_sgd,
+    mb_sgd,
     mofedsam,
     scaffold,
 )
@@ -66,6 +69,7 @@ __all__ = [
     "diagnostics",
     "empirical_task",
     "epochs",
+    "fedac",
     "fedacg",
     "fedadagrad",
     "fedadam",
@@ -88,6 +92,8 @@ __all__ = [
     "full_batch",
     "gradient_controls",
     "gradients",
+    "mb_ac_sgd",
+    "mb_sgd",
     "mofedsam",
     "participation",
     "run",

@@ -22,7 +22,7 @@ from fedjax_sim.data.federated import FederatedData, from_assignment
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.engine import Weighting, by_examples, uniform_weights
 from fedjax_sim.gradients import clipped, weight_decayed, with_oracle
-from fedjax_sim.local import exponential
+from fedjax_sim.local import Rate, exponential
 from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution
 from fedjax_sim.typing import FedAlgorithm, Oracle, Task, Timeline
@@ -67,10 +67,15 @@ ALGORITHMS: dict[str, Choice] = {
     "fedswa": Choice(algorithms.fedswa, {"lr": 0.2}, "Liu et al., 2025"),
     "fedmo": Choice(algorithms.fedmo, {"lr": 0.2}, "Liu et al., 2025"),
     "fedmoswa": Choice(algorithms.fedmoswa, {"lr": 0.2}, "Liu et al., 2025"),
+    "fedac": Choice(
+        algorithms.fedac, {"lr": 0.05, "mu": 0.1, "num_steps": 20.0}, "Yuan and Ma, 2020"
+    ),
+    "mb_sgd": Choice(algorithms.mb_sgd, {"lr": 0.5}, "Woodworth et al., 2020"),
+    "mb_ac_sgd": Choice(algorithms.mb_ac_sgd, {"lr": 0.5, "mu": 0.1}, "Yuan and Ma, 2020"),
 }
 
-# Of every algorithm: round t has the client rate lr * lr_decay^t; gradients are clipped to the norm
-# clip, then weight_decay times the model is added, then the algorithm's own terms.
+# Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
+# clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
 COMMON = ("lr_decay", "clip", "weight_decay")
 
 # Name -> shape of the examples it takes (None: any) and its builder from (shape, classes, conv).
@@ -158,6 +163,8 @@ def hyper_parameters(config: CompareConfig) -> dict[str, dict[str, Any]]:
     for key in COMMON:
         if (value := getattr(config, key)) is not None:
             for name in resolved:
+                if key not in common_hyper(name):
+                    raise ValueError(f"{key} is {value}, but {name} does not have it")
                 resolved[name][key] = value
     for key in ("lr", "server_lr"):
         value = getattr(config, key)
@@ -171,8 +178,9 @@ def hyper_parameters(config: CompareConfig) -> dict[str, dict[str, Any]]:
         if name not in resolved:
             raise ValueError(f"hyper has {setting!r}; expected one of {', '.join(resolved)}")
         known = hyper_defaults(name)
-        if key not in (*known, *COMMON):
-            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join((*known, *COMMON))}")
+        every = (*known, *common_hyper(name))
+        if key not in every:
+            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(every)}")
         named = isinstance(known.get(key), str)
         resolved[name][key] = text if named else number(setting, key, text)
     for name, hyper in resolved.items():
@@ -195,6 +203,17 @@ def hyper_defaults(name: str) -> dict[str, Any]:
     parameters = inspect.signature(choice.factory).parameters
     defaults = {key: p.default for key, p in parameters.items() if key not in not_writable}
     return defaults | dict(choice.defaults)
+
+
+def common_hyper(name: str) -> tuple[str, ...]:
+    """Those of :data:`COMMON` that an algorithm has.
+
+    Example:
+        >>> common_hyper("fedavg"), common_hyper("fedac")
+        (('lr_decay', 'clip', 'weight_decay'), ('clip', 'weight_decay'))
+    """
+    lr = inspect.signature(ALGORITHMS[name].factory).parameters["lr"]
+    return tuple(key for key in COMMON if key != "lr_decay" or lr.annotation == Rate)
 
 
 def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:

@@ -111,7 +111,10 @@ def configurations(config: SweepConfig) -> list[Configuration]:
     resolved = choices.hyper_parameters(config)
     option = "points" if config.points else "grid"
     entries = _read_points(config.points) if config.points else [_parse_grid(config.grid)]
-    takers = {name: {*choices.hyper_defaults(name), *choices.COMMON} for name in config.algorithms}
+    takers = {
+        name: {*choices.hyper_defaults(name), *choices.common_hyper(name)}
+        for name in config.algorithms
+    }
     found: list[Configuration] = []
     for entry in entries:
         for name in entry:

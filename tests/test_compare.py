@@ -227,7 +227,7 @@ def test_models_match_the_names_and_shapes_of_the_options(name):
 
 @pytest.mark.parametrize("name", choices.ALGORITHMS)
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
-    defaults = choices.hyper_defaults(name) | dict.fromkeys(choices.COMMON)
+    defaults = choices.hyper_defaults(name) | dict.fromkeys(choices.common_hyper(name))
     values = {key: v if isinstance(v, str) else 0.25 for key, v in defaults.items()}
     settings = tuple(f"{name}.{key}={value}" for key, value in values.items())
     config = CompareConfig(algorithms=(name,), hyper=settings)
@@ -264,6 +264,7 @@ def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
         ({"clip": 0.0}, "clip is 0.0; expected a positive number"),
         ({"lr_decay": -1.0}, "lr_decay is -1.0; expected a positive number"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1; expected a number of at least 0"),
+        ({"lr_decay": 0.9, "algorithms": ("fedac",)}, "lr_decay is 0.9, but fedac does not have"),
     ],
 )
 def test_refuses_hyper_parameters_out_of_range(options, message):

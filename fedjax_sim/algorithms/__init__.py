@@ -1,5 +1,6 @@
 """Federated algorithms, one family a file."""
 
+from fedjax_sim.algorithms.fedac import fedac
 from fedjax_sim.algorithms.fedacg import fedacg
 from fedjax_sim.algorithms.fedavg import (
     fedadagrad,
@@ -13,10 +14,12 @@ from fedjax_sim.algorithms.fedavg import (
 from fedjax_sim.algorithms.feddyn import feddyn
 from fedjax_sim.algorithms.fedsmoo import fedsmoo
 from fedjax_sim.algorithms.fedswa import fedmo, fedmoswa, fedswa
+from fedjax_sim.algorithms.minibatch import mb_ac_sgd, mb_sgd
 from fedjax_sim.algorithms.sam import fedasam, fedgamma, fedlesam, fedsam, mofedsam
 from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
 
 __all__ = [
+    "fedac",
     "fedacg",
     "fedadagrad",
     "fedadam",
@@ -35,6 +38,8 @@ __all__ = [
     "fedswa",
     "fedyogi",
     "gradient_controls",
+    "mb_ac_sgd",
+    "mb_sgd",
     "mofedsam",
     "scaffold",
 ]

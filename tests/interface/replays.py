@@ -57,47 +57,6 @@ def dithered_fedavg(rounds, noise, lr, unit):
     return np.array(path)
 
 
-def fedac(rounds, eta, gamma, alpha, beta):
-    x = ag = START
-    path = []
-    for visits in rounds:
-        pairs = []
-        for i, _, n in visits:
-            y, y_ag = x, ag
-            for k in range(n):
-                middle = y / beta + (1 - 1 / beta) * y_ag
-                g = grad(i, middle, k)
-                y_ag = middle - eta * g
-                y = (1 - 1 / alpha) * y + middle / alpha - gamma * g
-            pairs.append((y, y_ag))
-        if pairs:
-            x, ag = np.mean(pairs, axis=0)
-        path.append(ag)
-    return np.array(path)
-
-
-def _mean_of_all_gradients(x, visits):
-    """Over all (client, step) pairs of the round."""
-    return np.mean([grad(i, x, k) for i, n in visits for k in range(n)], axis=0)
-
-
-def mb_sgd(rounds, lr):
-    return _synchronous(rounds, lambda x, visits: x - lr * _mean_of_all_gradients(x, visits))
-
-
-def mb_ac_sgd(rounds, eta, gamma, alpha, beta):
-    other = START
-
-    def one_round(ag, visits):
-        nonlocal other
-        middle = other / beta + (1 - 1 / beta) * ag
-        g = _mean_of_all_gradients(middle, visits)
-        other = (1 - 1 / alpha) * other + middle / alpha - gamma * g
-        return middle - eta * g
-
-    return _synchronous(rounds, one_round)
-
-
 def fedmid(rounds, lr, server_lr, lam):
     def one_round(x, visits):
         ends = []

@@ -36,7 +36,6 @@ class Family(NamedTuple):
     schedule: Callable[[], fs.Timeline] = schedules.synchronous
 
 
-ACCELERATED = {"eta": 0.05, "gamma": 0.15, "alpha": 4.0, "beta": 5.0}
 COMPOSITE = {"lr": 0.06, "server_lr": 0.8, "lam": 0.3}
 EXPECTED_STEPS = np.linspace(1.5, 4.0, M)
 P_ACTIVE = np.linspace(0.6, 1.0, M)
@@ -59,9 +58,6 @@ def replay_dithered_fedavg(rounds, lr, unit):
 
 
 FAMILIES = {
-    "fedac": Family(fam.fedac, ACCELERATED, replays.fedac),
-    "mb_sgd": Family(fam.mb_sgd, {"lr": 0.2}, replays.mb_sgd),
-    "mb_ac_sgd": Family(fam.mb_ac_sgd, ACCELERATED, replays.mb_ac_sgd),
     "fedmid": Family(fam.fedmid, COMPOSITE, replays.fedmid),
     "feddualavg": Family(fam.feddualavg, COMPOSITE, replays.feddualavg),
     "favano_deterministic": Family(
