@@ -157,7 +157,7 @@ def main(options: LossSurface) -> None:
         planes[method] = surface(
             losses["test"], params, found.d1, found.d2, found.window(0.3), options.points
         )
-        dots[method] = np.concatenate([np.zeros((1, 2)), np.asarray(found.coordinates)])
+        dots[method] = np.asarray(found.coordinates)
         print(markdown(pd.DataFrame(rows[-1:])), flush=True)
     folder = options.output / f"fedswa_loss_surface-{options.scale}"
     _write(folder, setting, pd.DataFrame(rows), surfaces, planes, dots, options)

@@ -132,7 +132,8 @@ def client_sharpness(
         num: eigenvalues of each objective.
         iterations: of Lanczos.
         weights: ``[M]``; by default every client counts the same.
-        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto`.
+        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto` on one device:
+            divided among several, every Lanczos step would wait for a reduction between them.
 
     Raises:
         ValueError: weights that are not one per client; as :func:`top_eigenvalues`.
@@ -152,7 +153,7 @@ def client_sharpness(
         raise ValueError(
             f"weights has shape {weights.shape}; expected ({task.num_clients},), one per client"
         )
-    execute = cohort or auto()
+    execute = cohort or auto(devices=())
     weights = jnp.asarray(weights, jnp.result_type(float))
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)
     lanczos_key, oracle_key = jax.random.split(key)

@@ -151,7 +151,7 @@ def principal_plane(center: Params, models: Params) -> Plane:
         models: k of them, leaves ``[k, ...]``.
 
     Returns:
-        ``coordinates`` are those of the models' projections.
+        ``coordinates`` are the server's, (0, 0), then those of the models' projections.
 
     Raises:
         ValueError: fewer than two models; (concrete) models on one line through the center, to
