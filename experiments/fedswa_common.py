@@ -52,12 +52,23 @@ class Scale(NamedTuple):
     narrow: bool  # the classical LeNet-5 (6-16-120-84) for the paper's 64-64-384-192
     eval_every: int
     train_examples: int | None  # of them the training loss is taken; None: all
+    max_steps: int = MAX_STEPS  # local steps of a visit
+    test_examples: int | None = None  # of them test loss and accuracy are taken; None: all
+
+    def described(self) -> dict[str, Any]:
+        """For the folder of finished runs; later fields at their defaults do not disown them."""
+        defaults = self._field_defaults
+        return {
+            name: value
+            for name, value in self._asdict().items()
+            if name not in defaults or value != defaults[name]
+        }
 
 
 SCALES = {
     "paper": Scale(1.0, 100, False, 1, None),
     "cpu": Scale(0.2, 100, True, 5, 5000),
-    "smoke": Scale(0.002, 10, True, 1, 500),
+    "smoke": Scale(0.002, 10, True, 1, 500, max_steps=3, test_examples=500),
 }
 
 
@@ -71,6 +82,7 @@ class Options:
     methods: tuple[str, ...] = ()  # default: all of the table
     lrs: tuple[float, ...] = (0.03, 0.1, 0.3)  # tried in the pilot
     pilot_rounds: int = 30  # 0: no pilot, every method has lr 0.1
+    pretrained: pathlib.Path | None = None  # of a vision transformer, see models.load_vit
     data_dir: pathlib.Path | None = None  # default: the environment variable FEDJAX_SIM_DATA
     work: pathlib.Path = pathlib.Path("results/fedswa")  # finished runs, to continue from
     output: pathlib.Path = pathlib.Path("experiments/results")
@@ -154,7 +166,7 @@ class Algorithm(NamedTuple):
 
 
 def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:
-    """The model of a column, on inputs normalised with CIFAR's constants."""
+    """The model of a column, on inputs normalised with CIFAR's constants, ViT-Base at 224 x 224."""
     plain = {
         "lenet5": lambda: (
             models.lenet5(num_classes)
@@ -166,8 +178,15 @@ def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Mode
         "vit_tiny": lambda: models.vit_tiny((64, 64, 3), num_classes, patch_size=8),
         "vit_base16": lambda: models.vit_base16(num_classes),
     }[setting.model]()
-    apply = augmentation.normalized(plain.apply, augmentation.CIFAR_MEAN, augmentation.CIFAR_STD)
+    apply = plain.apply
+    if setting.model == "vit_base16":
+        apply = functools.partial(_at_224, apply)
+    apply = augmentation.normalized(apply, augmentation.CIFAR_MEAN, augmentation.CIFAR_STD)
     return models.Model(plain.init, apply)
+
+
+def _at_224(apply: Callable, params: Any, x: jax.Array) -> jax.Array:
+    return apply(params, jax.image.resize(x, (x.shape[0], 224, 224, 3), "bilinear"))
 
 
 class Problem(NamedTuple):
@@ -190,16 +209,35 @@ def clients(setting: Setting, scale: Scale, dataset: datasets.Dataset) -> fs.Fed
     return fs.from_assignment(images, rows[:taking_part])
 
 
+def some(examples: Mapping[str, Any], count: int | None) -> dict[str, Any]:
+    """Images and labels of so many examples at random, always the same ones; None: of all."""
+    rows = np.arange(len(examples["y"]))
+    if count is not None and count < len(rows):
+        rows = np.sort(np.random.default_rng(0).choice(len(rows), count, replace=False))
+    return {key: examples[key][rows] for key in ("x", "y")}
+
+
 def problem(
-    setting: Setting, scale: Scale, rounds: int, num_seeds: int, dataset: datasets.Dataset
+    setting: Setting,
+    scale: Scale,
+    rounds: int,
+    num_seeds: int,
+    dataset: datasets.Dataset,
+    pretrained: pathlib.Path | None = None,
 ) -> Problem:
-    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition."""
+    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition.
+
+    Raises:
+        ValueError: published parameters for a model that is no vision transformer.
+    """
+    if pretrained is not None and not setting.model.startswith("vit"):
+        raise ValueError(f"pretrained is {pretrained}; expected none for {setting.model}")
     model = build_model(setting, scale, dataset.num_classes)
     data = clients(setting, scale, dataset)
     loss = augmentation.transformed(
         objectives.cross_entropy(model.apply), augmentation.crop_and_flip
     )
-    task = fs.empirical_task(loss, data, fs.epochs(NUM_EPOCHS, BATCH_SIZE, MAX_STEPS))
+    task = fs.empirical_task(loss, data, fs.epochs(NUM_EPOCHS, BATCH_SIZE, scale.max_steps))
     cohort = min(setting.cohort, task.num_clients)
     # More seeds leave the first ones as they were.
     keys = jnp.stack([jax.random.fold_in(jax.random.key(0), seed) for seed in range(num_seeds)])
@@ -214,16 +252,17 @@ def problem(
         num_steps=task.num_steps,
     )
     metrics = objectives.classification_metrics(model.apply)
-    test = {key: dataset.test[key] for key in ("x", "y")}
-    num_train = len(data.examples["y"])
-    chosen = np.arange(num_train)
-    if scale.train_examples is not None and scale.train_examples < num_train:
-        chosen = np.random.default_rng(0).choice(num_train, scale.train_examples, replace=False)
-    train = jax.tree.map(lambda x: x[np.sort(chosen)], data.examples)
+    train = some(data.examples, scale.train_examples)
+    test = some(dataset.test, scale.test_examples)
+    params = jax.jit(jax.vmap(model.init))(init_keys)
+    if pretrained is not None:  # heads differ between seeds, the rest does not
+        seeds = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(num_seeds)]
+        loaded = [models.load_vit(pretrained, seed).params for seed in seeds]
+        params = jax.tree.map(lambda *x: jnp.stack(x), *loaded)
     return Problem(
         task,
         jax.jit(jax.vmap(draw))(draw_keys),
-        jax.jit(jax.vmap(model.init))(init_keys),
+        params,
         run_keys,
         merge_evaluators(train=evaluator(metrics, train), test=evaluator(metrics, test)),
     )
@@ -245,7 +284,7 @@ def run(
     """
     scale = SCALES[options.scale]
     dataset = datasets.load(setting.dataset, options.data_dir)
-    shared = problem(setting, scale, rounds, seeds, dataset)
+    shared = problem(setting, scale, rounds, seeds, dataset, options.pretrained)
     every = min(eval_every or scale.eval_every, rounds)
 
     def setup(method: str) -> fs.Setup:
@@ -256,7 +295,7 @@ def run(
             shared.params,
             eval_fn=shared.eval_fn,
             eval_every=every,
-            config={"setting": setting._asdict(), "scale": scale._asdict()},
+            config={"setting": setting._asdict(), "scale": scale.described()},
         )
 
     with sweep_progress(Console(stderr=True)) as on_progress:
@@ -326,7 +365,8 @@ def describe(setting: Setting, options: Options) -> str:
         f"scale {options.scale}: {model} on {setting.dataset}, "
         f"Dirichlet {setting.concentration:g}, {rounds} of the paper's {setting.rounds} rounds, "
         f"{part} of {setting.num_clients} clients, "
-        f"{min(setting.cohort, part)} a round, up to {MAX_STEPS} local steps of {BATCH_SIZE}, "
+        f"{min(setting.cohort, part)} a round, up to {scale.max_steps} of {MAX_STEPS} local steps "
+        f"of {BATCH_SIZE}, "
         f"{options.seeds} seed{'s' if options.seeds > 1 else ''}"
     )
 

@@ -128,16 +128,13 @@ def main(options: LossSurface) -> None:
     # Flatness is that of the loss without augmentation.
     plain = fs.empirical_task(objectives.cross_entropy(model.apply), data, fs.full_batch(1))
     metrics = objectives.classification_metrics(model.apply)
-    rng = np.random.default_rng(0)
-
-    def part(examples: dict[str, Any]) -> dict[str, Any]:
-        count = len(examples["y"])
-        rows = np.sort(rng.choice(count, min(options.examples, count), replace=False))
-        return {key: examples[key][rows] for key in ("x", "y")}
-
     losses = {
-        "train": metric(evaluator(metrics, part(data.examples), 250), "loss"),
-        "test": metric(evaluator(metrics, part(dataset.test), 250), "loss"),
+        "train": metric(
+            evaluator(metrics, common.some(data.examples, options.examples), 250), "loss"
+        ),
+        "test": metric(
+            evaluator(metrics, common.some(dataset.test, options.examples), 250), "loss"
+        ),
     }
     test = {key: dataset.test[key] for key in ("x", "y")}
     gaps = jax.jit(generalization_gap(metrics, data.examples, test))
