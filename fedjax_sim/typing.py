@@ -71,6 +71,12 @@ def _send_params(state: ServerState, round: Round) -> Message:
     return state.params
 
 
+def send_state(state: ServerState, round: Round) -> Message:
+    """The broadcast of a server that sends all it has."""
+    del round
+    return state
+
+
 class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 

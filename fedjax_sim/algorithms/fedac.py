@@ -13,7 +13,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.gradients import proximal
 from fedjax_sim.local import local_steps
-from fedjax_sim.typing import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 
 class Coupling(NamedTuple):
@@ -120,10 +120,6 @@ def fedac(
     def init(params: Params) -> FedAcState:
         return FedAcState(params, params, () if augmentation is None else params)
 
-    def broadcast(state: FedAcState, round: Round) -> Message:
-        del round
-        return state
-
     def local(
         message: FedAcState, state: tuple, oracle: Oracle, work: Work
     ) -> tuple[tuple[Params, Params], tuple]:
@@ -144,7 +140,7 @@ def fedac(
             params=tree.sub(state.params, aggregate), main=tree.sub(state.main, main)
         )
 
-    return FedAlgorithm(init, local, update, broadcast)
+    return FedAlgorithm(init, local, update, send_state)
 
 
 def middle_of(aggregate: Params, main: Params, beta: Scalar) -> Params:

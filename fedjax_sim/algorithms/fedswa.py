@@ -20,7 +20,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms.scaffold import ScaffoldState
 from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
 
 Schedule = Literal["k_over_K", "k_over_Km1"]
 
@@ -166,10 +166,6 @@ def fedmoswa(
     def init(params: Params) -> ScaffoldState:
         return ScaffoldState(params, tree.zeros_like(params))
 
-    def broadcast(state: ScaffoldState, round: Round) -> ScaffoldState:
-        del round
-        return state
-
     def local(
         message: ScaffoldState, control: Params, oracle: Oracle, work: Work
     ) -> tuple[tuple[Params, Params], Params]:
@@ -217,7 +213,7 @@ def fedmoswa(
             tree.add_scale(state.control, weight, change),  # Eq. (7)
         )
 
-    return FedAlgorithm(init, local, update, broadcast, init_client=tree.zeros_like)
+    return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
 
 
 def fedmo(lr: Rate, gamma: Scalar = 0.2) -> FedAlgorithm:

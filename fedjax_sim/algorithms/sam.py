@@ -26,7 +26,7 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.algorithms.scaffold import scaffold
 from fedjax_sim.gradients import asam, perturbed, sam, unchanged, with_oracle
 from fedjax_sim.local import Rate, local_steps, per_step, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
 
 Transform = Callable[[Oracle], Oracle]
 
@@ -118,10 +118,6 @@ def mofedsam(
     def init(params: Params) -> MoFedSamState:
         return MoFedSamState(params, tree.zeros_like(params))
 
-    def broadcast(state: MoFedSamState, round: Round) -> MoFedSamState:
-        del round
-        return state
-
     def local(
         message: MoFedSamState, state: tuple, oracle: Oracle, work: Work
     ) -> tuple[tuple[Params, Params], tuple]:
@@ -140,7 +136,7 @@ def mofedsam(
         delta, direction = mean
         return MoFedSamState(tree.sub(state.params, delta), direction)
 
-    return FedAlgorithm(init, local, update, broadcast)
+    return FedAlgorithm(init, local, update, send_state)
 
 
 class Received(NamedTuple):
@@ -214,4 +210,4 @@ def fedlesam(
         return FedAlgorithm(
             init, from_client, update, init_client=lambda x: Received(x, jnp.array(False))
         )
-    return FedAlgorithm(init, from_server, update, broadcast=lambda state, round: state)
+    return FedAlgorithm(init, from_server, update, send_state)

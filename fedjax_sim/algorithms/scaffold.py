@@ -13,7 +13,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.gradients import corrected
 from fedjax_sim.local import Rate, local_steps, per_step, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
 
 
 class ScaffoldState(NamedTuple):
@@ -49,10 +49,6 @@ def scaffold(lr: Rate, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II
     def init(params: Params) -> ScaffoldState:
         return ScaffoldState(params, tree.zeros_like(params))
 
-    def broadcast(state: ScaffoldState, round: Round) -> ScaffoldState:
-        del round
-        return state
-
     def local(
         message: ScaffoldState, control: Params, oracle: Oracle, work: Work
     ) -> tuple[tuple[Params, Params], Params]:
@@ -76,7 +72,7 @@ def scaffold(lr: Rate, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II
             tree.add_scale(state.control, participation, dcontrol),
         )
 
-    return FedAlgorithm(init, local, update, broadcast, init_client=tree.zeros_like)
+    return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
 
 
 def gradient_controls(state: Any, task: Task, key: Array) -> Any:
