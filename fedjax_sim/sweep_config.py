@@ -160,7 +160,7 @@ def text_hyper() -> set[str]:
 
     Example:
         >>> sorted(text_hyper())
-        ['divisor', 'option', 'reference', 'schedule', 'units']
+        ['divisor', 'option', 'reference', 'schedule', 'units', 'variant']
     """
     defaults = (choices.hyper_defaults(name).items() for name in choices.ALGORITHMS)
     return {key for items in defaults for key, value in items if isinstance(value, str)}
