@@ -1,6 +1,15 @@
 """Federated learning as one compiled program: every client is a slice of a batched pytree."""
 
-from fedjax_sim import algorithms, cohort, data, diagnostics, gradients, participation, theory
+from fedjax_sim import (
+    algorithms,
+    cohort,
+    data,
+    diagnostics,
+    gradients,
+    instances,
+    participation,
+    theory,
+)
 from fedjax_sim.algorithms import (
     fedac,
     fedacg,
@@ -92,6 +101,7 @@ __all__ = [
     "full_batch",
     "gradient_controls",
     "gradients",
+    "instances",
     "mb_ac_sgd",
     "mb_sgd",
     "mofedsam",

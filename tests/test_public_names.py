@@ -10,8 +10,8 @@ FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task
 Visit Work advance algorithms by_examples cohort data diagnostics empirical_task epochs fedac
 fedacg fedadagrad fedadam fedasam fedavg fedavgm feddyn fedgamma fedlesam fedmo fedmoswa fedprox
 fedsam fedsgd fedsmoo fedswa fedyogi from_assignment from_clients full_batch gradient_controls
-gradients mb_ac_sgd mb_sgd mofedsam participation run scaffold shared_task simulate start sweep
-theory uniform_weights with_replacement
+gradients instances mb_ac_sgd mb_sgd mofedsam participation run scaffold shared_task simulate start
+sweep theory uniform_weights with_replacement
 """.split()
 
 

@@ -1,5 +1,25 @@
-"""Measurements of trained models: flatness, generalisation, stability."""
+"""Measurements of training and of trained models: flatness, generalisation, stability, bias."""
 
-from fedjax_sim.diagnostics import generalization, lanczos, sharpness, stability, surfaces
+from fedjax_sim.diagnostics import (
+    bias_laws,
+    diffusion,
+    generalization,
+    gradient_noise,
+    iterate_bias,
+    lanczos,
+    sharpness,
+    stability,
+    surfaces,
+)
 
-__all__ = ["generalization", "lanczos", "sharpness", "stability", "surfaces"]
+__all__ = [
+    "bias_laws",
+    "diffusion",
+    "generalization",
+    "gradient_noise",
+    "iterate_bias",
+    "lanczos",
+    "sharpness",
+    "stability",
+    "surfaces",
+]

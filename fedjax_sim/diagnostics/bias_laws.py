@@ -1,0 +1,130 @@
+r"""Closed forms of the iterate bias: for few steps, and for infinitely many.
+
+What they approximate is in :mod:`fedjax_sim.diagnostics.iterate_bias`.
+
+References:
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 2.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.diagnostics.iterate_bias import Gradient
+from fedjax_sim.typing import Scalar
+
+
+def third_order_bias(
+    gradient: Gradient,
+    x: Array | float,
+    covariance: Array | float,
+    lr: Scalar,
+    num_steps: Array | int,
+    form: Literal["recursion", "diffusion", "printed"] = "diffusion",
+) -> Array:
+    r"""Leading term of the bias for small ``lr * num_steps``, where F has a third derivative.
+
+    .. math:: \text{bias} \approx -\tfrac14 \eta^3 k^2\, \nabla\, \mathrm{tr}(\Sigma \nabla^2 F)(x)
+
+    in one dimension :math:`-\frac14 \eta^3 k^2 \sigma^2 F'''(x)`: it points to flatter regions.
+
+    =============  ==================================  ===========================================
+    form           factor                              what it is
+    =============  ==================================  ===========================================
+    recursion      :math:`-\frac14 \eta^3 k (k - 1)`   of SGD itself
+    diffusion      :math:`-\frac14 \eta^3 k^2`         of the stochastic differential equation
+    printed        :math:`-\frac12 \eta^3 k^2`         as in the thesis, whose backward equation
+                                                       lacks a factor 1/2; wrong
+    =============  ==================================  ===========================================
+
+    Args:
+        gradient: of F at ONE point, differentiable twice.
+        x: a number, or a vector ``[d]``.
+        covariance: of the noise: its variance, or Sigma ``[d, d]``.
+        lr: eta.
+        num_steps: k; a number.
+        form: see above.
+
+    Returns:
+        An array of x's shape.
+
+    Raises:
+        ValueError: another form, a covariance that does not fit x.
+
+    Source: thesis, section 2.4, in one dimension.
+
+    Example:
+        >>> bias = third_order_bias(lambda x: x**2 / 2, 1.0, 3.0, 0.1, 10)
+        >>> round(float(bias), 4)  # F''' = 1
+        -0.075
+    """
+    if form not in ("recursion", "diffusion", "printed"):
+        raise ValueError(f"form is {form!r}; expected 'recursion', 'diffusion' or 'printed'")
+    x = jnp.asarray(x, jnp.result_type(float))
+    sigma = jnp.asarray(covariance, x.dtype)
+    if sigma.shape != x.shape * 2:
+        raise ValueError(f"covariance has shape {sigma.shape}; expected {x.shape * 2}, as of x x^T")
+    k = jnp.asarray(num_steps).astype(x.dtype)
+    factor = {"recursion": k * (k - 1) / 4, "diffusion": k**2 / 4, "printed": k**2 / 2}[form]
+
+    def trace(x: Array) -> Array:
+        # In one dimension both are numbers, and so is their product.
+        return jnp.sum(sigma * jax.jacfwd(gradient)(x))
+
+    return -(jnp.asarray(lr, x.dtype) ** 3) * factor * jax.grad(trace)(x)
+
+
+def piecewise_quadratic_bias(
+    right: float, left: float, lr: float, std: float, num_steps: int, form: str = "sum"
+) -> float:
+    r"""Bias from the kink, for ``lr * num_steps * max(right, left)`` well below 1; Gaussian noise.
+
+    .. math::
+        -\frac{a - b}{\sqrt{2 \pi}}\, \eta^2 \sigma \sum_{j=0}^{k-1} \sqrt j
+        \;\to\; -\frac{2 (a - b)}{3 \sqrt{2 \pi}}\, \eta^2 \sigma k^{3/2}
+
+    Args:
+        right: a.
+        left: b.
+        lr: eta.
+        std: sigma.
+        num_steps: k.
+        form: ``"sum"``, or its limit ``"power"``.
+
+    Raises:
+        ValueError: another form.
+
+    Example:
+        >>> print(f"{piecewise_quadratic_bias(1.0, 0.5, 1e-3, 1.0, 2):.6g}")
+        -1.99471e-07
+    """
+    if form not in ("sum", "power"):
+        raise ValueError(f"form is {form!r}; expected 'sum' or 'power'")
+    total = np.sqrt(np.arange(num_steps)).sum() if form == "sum" else 2 / 3 * num_steps**1.5
+    return float(-(right - left) / np.sqrt(2 * np.pi) * lr**2 * std * total)
+
+
+def piecewise_quadratic_limit(right: float, left: float, lr: float, std: float) -> float:
+    r"""The mean of the stationary distribution of the diffusion: the bias for k to infinity.
+
+    The density is :math:`\propto e^{-2 F(x) / (\eta \sigma^2)}`, two half Gaussians, hence
+
+    .. math::
+        \sqrt{2 / \pi}\, (s_+ - s_-), \qquad
+        s_+^2 = \eta \sigma^2 / (2 a), \quad s_-^2 = \eta \sigma^2 / (2 b)
+
+    Args:
+        right: a.
+        left: b.
+        lr: eta.
+        std: sigma.
+
+    Example:
+        >>> print(f"{piecewise_quadratic_limit(2.0, 0.2, 1e-2, 0.1):.4g}")
+        -0.008626
+    """
+    spreads = [np.sqrt(lr * std**2 / (2 * curvature)) for curvature in (right, left)]
+    return float(np.sqrt(2 / np.pi) * (spreads[0] - spreads[1]))

@@ -1,0 +1,1 @@
+"""Problems built for a purpose: where a bound is attained, or a method fails."""

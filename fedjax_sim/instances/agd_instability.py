@@ -1,0 +1,200 @@
+r"""A smooth, strongly convex function on which Nesterov's method separates two close starts.
+
+In one dimension, curvature mu except L near points which the method hits at every third step:
+
+.. math:: F'(x) = \mu x - (L - \mu) \sum_k \mathrm{clip}(c_k + e - x,\ 0,\ 2 e)
+
+Everything is computed in double precision, whatever JAX's setting.
+
+References:
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 3.8.
+    The construction is simpler than the theorem's: the centres are found by running the method.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.algorithms.fedac import Coupling, accelerated, coupling, middle_of
+
+
+class Bumps(NamedTuple):
+    """The function: intervals of curvature L."""
+
+    centres: Array | np.ndarray  # [K] decreasing, float64
+    half_width: float  # e
+    mu: float
+    smoothness: float  # L
+
+
+def gradient(x: Array, bumps: Bumps) -> Array:
+    """F'(x), for a number x.
+
+    Example:
+        >>> bumps = Bumps(np.array([0.5]), 0.25, mu=1.0, smoothness=5.0)
+        >>> [float(gradient(jnp.array(x), bumps)) for x in (1.0, 0.5, 0.0)]
+        [1.0, -0.5, -2.0]
+    """
+    inside = jnp.clip(bumps.centres + bumps.half_width - x, 0, 2 * bumps.half_width)
+    return bumps.mu * x - (bumps.smoothness - bumps.mu) * inside.sum()
+
+
+def construct(condition: float, num_bumps: int, half_width: float) -> Bumps:
+    """The function of condition number kappa, with L = 1, for the start x = x_ag = 1.
+
+    The k-th centre is the point at which the method on the function with the centres before it
+    takes its gradient in step 3 k + 1.  These points decrease and a bump changes F' only to its
+    left, so that no earlier step is changed.
+
+    Args:
+        condition: kappa, at least 25.
+        num_bumps: K.
+        half_width: e, below the spacing of the points.
+
+    Raises:
+        ValueError: kappa below 25, no bumps, points that do not decrease or are closer than 2 e.
+
+    Example:
+        >>> bumps = construct(25.0, 3, 1e-8)
+        >>> bumps.centres.round(3).tolist()
+        [0.933, 0.683, 0.454]
+    """
+    if condition < 25:
+        raise ValueError(f"condition is {condition}; expected at least 25")
+    if num_bumps < 1 or not half_width > 0:
+        raise ValueError(
+            f"num_bumps is {num_bumps} and half_width {half_width}; expected positive numbers"
+        )
+    with jax.enable_x64(True):
+        pair = coupling(1.0, 1 / condition, 1, "vanilla")
+        empty = jnp.full(num_bumps, -jnp.inf)  # bumps that change nothing
+
+        def step(carry: tuple, t: Array) -> tuple[tuple, Array]:
+            (aggregate, main), centres = carry
+            middle = middle_of(aggregate, main, pair.beta)
+            centres = jnp.where(t % 3 == 1, centres.at[t // 3].set(middle), centres)
+            bumps = Bumps(centres, half_width, 1 / condition, 1.0)
+            after = accelerated((aggregate, main), lambda x: gradient(x, bumps), 1.0, pair)
+            return (after, centres), middle
+
+        one = jnp.array(1.0)
+        (_, centres), middles = jax.lax.scan(
+            step, ((one, one), empty), jnp.arange(3 * num_bumps, dtype=jnp.int32)
+        )
+    gap = float(-np.diff(middles).max())
+    if not gap > 2 * half_width:
+        raise ValueError(
+            f"half_width is {half_width}; expected below {gap / 2:.3g}, half the least spacing of "
+            f"the points at condition {condition} with {num_bumps} bumps"
+        )
+    return Bumps(np.asarray(centres), half_width, 1 / condition, 1.0)
+
+
+class Trajectory(NamedTuple):
+    """Iterates t = 0 .. T."""
+
+    aggregate: np.ndarray  # [T + 1]
+    main: np.ndarray  # [T + 1]
+
+
+def accelerated_descent(
+    bumps: Bumps, start: float, num_steps: int, local_steps: int | None = None
+) -> Trajectory:
+    r"""Nesterov's method without noise, with eta = 1 / L; or FedAc-I's steps of one client.
+
+    Args:
+        bumps: the function.
+        start: of both iterates.
+        num_steps: T.
+        local_steps: None: Nesterov's method, :math:`\gamma = \sqrt{\eta / \mu}`.  K: FedAc-I,
+            :math:`\gamma = \max(\sqrt{\eta / (\mu K)}, \eta)`.
+
+    Example:
+        >>> flat = Bumps(np.zeros(1), 0.0, mu=0.04, smoothness=1.0)
+        >>> print(f"{accelerated_descent(flat, 1.0, 30).aggregate[-1]:.2g}")
+        0.0087
+    """
+    eta = 1 / bumps.smoothness
+    with jax.enable_x64(True):
+        if local_steps is None:
+            pair = coupling(eta, bumps.mu, 1, "vanilla")
+        else:
+            pair = coupling(eta, bumps.mu, local_steps, "I")
+        return _run(bumps, eta, pair, start, num_steps)
+
+
+def gradient_descent(bumps: Bumps, start: float, num_steps: int) -> Trajectory:
+    """Gradient descent of rate 1 / L; both iterates are the same.
+
+    Example:
+        >>> flat = Bumps(np.zeros(1), 0.0, mu=0.5, smoothness=1.0)
+        >>> gradient_descent(flat, 1.0, 3).main.tolist()
+        [1.0, 0.5, 0.25, 0.125]
+    """
+    eta = 1 / bumps.smoothness
+    with jax.enable_x64(True):
+        # gamma = eta and equal iterates: every step is a gradient step, for any alpha and beta.
+        return _run(bumps, eta, Coupling(eta, 1.0, 1.0), start, num_steps)
+
+
+def separation(
+    method: Callable[[Bumps, float, int], Trajectory], bumps: Bumps, distance: float
+) -> Trajectory:
+    """``|difference| / distance`` of the iterates from the starts 1 and 1 - distance.
+
+    Args:
+        method: :func:`gradient_descent` for instance.
+        bumps: the function; 3 steps a bump are done.
+        distance: of the starts; so small that the differences stay below the half width, and far
+            above 1e-16.
+
+    Raises:
+        ValueError: a distance that is not below the half width.
+
+    Example:
+        >>> found = separation(gradient_descent, construct(25.0, 4, 1e-8), 1e-12)
+        >>> bool(found.main.max() < 1.001), found.main.shape
+        (True, (13,))
+    """
+    if not 0 < distance < bumps.half_width:
+        raise ValueError(f"distance is {distance}; expected in (0, {bumps.half_width})")
+    num_steps = 3 * len(bumps.centres)
+    runs = [method(bumps, x, num_steps) for x in (1.0, 1.0 - distance)]
+    # What 1 - distance is after rounding.
+    exact = 1.0 - (1.0 - distance)
+    return Trajectory(*(np.abs(a - b) / exact for a, b in zip(*runs, strict=True)))
+
+
+def predicted_separation(
+    condition: float, num_bumps: np.ndarray | float
+) -> tuple[np.ndarray | float, np.ndarray | float]:
+    r"""The theorem's ratios after 3 K steps of Nesterov's method, of aggregate and main iterates.
+
+    .. math::
+        \tfrac12 \big(2 (1 - \kappa^{-1/2})^3\big)^K (1 + \kappa^{-1/2}) \qquad\text{and}\qquad
+        \tfrac12 \big(2 (1 - \kappa^{-1/2})^3\big)^K (\sqrt\kappa + 1)
+
+    Example:
+        >>> aggregate, main = predicted_separation(25.0, 20)
+        >>> print(f"{aggregate:.4f} {main:.3f}")
+        0.9642 4.821
+    """
+    root = condition**0.5
+    growth = (2 * (1 - 1 / root) ** 3) ** num_bumps / 2
+    return growth * (1 + 1 / root), growth * (root + 1)
+
+
+def _run(bumps: Bumps, lr: float, pair: Coupling, start: float, num_steps: int) -> Trajectory:
+    bumps = bumps._replace(centres=jnp.asarray(bumps.centres))
+
+    def step(iterates: tuple, _: None) -> tuple[tuple, tuple]:
+        after = accelerated(iterates, lambda x: gradient(x, bumps), lr, pair)
+        return after, after
+
+    x = jnp.asarray(start, jnp.float64)
+    _, later = jax.lax.scan(step, (x, x), None, length=num_steps)
+    return Trajectory(*(np.concatenate([[start], np.asarray(part)]) for part in later))
