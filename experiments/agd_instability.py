@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.fedswa_common import write
+from experiments.output import write
 from fedjax_sim.instances.agd_instability import (
     accelerated_descent,
     construct,

@@ -11,9 +11,7 @@ round on.
 
 import dataclasses
 import functools
-import json
 import pathlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +22,7 @@ import pandas as pd
 from rich.console import Console
 
 import fedjax_sim as fs
-from fedjax_sim import datasets, models, objectives, report
+from fedjax_sim import datasets, models, objectives
 from fedjax_sim.console import sweep_progress
 from fedjax_sim.data import augmentation, partition
 from fedjax_sim.evaluation import evaluator, merge_evaluators
@@ -369,17 +367,3 @@ def describe(setting: Setting, options: Options) -> str:
         f"of {BATCH_SIZE}, "
         f"{options.seeds} seed{'s' if options.seeds > 1 else ''}"
     )
-
-
-def write(
-    directory: pathlib.Path, name: str, history: pd.DataFrame, text: str, **facts: Any
-) -> None:
-    """A tidy CSV, a Markdown text and the configuration with the command that made them."""
-    directory.mkdir(parents=True, exist_ok=True)
-    history.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n", float_format="%.5g")
-    command = " ".join(
-        ["python -m", f"experiments.{pathlib.Path(sys.argv[0]).stem}", *sys.argv[1:]]
-    )
-    (directory / f"{name}.md").write_text(f"{text}\n\n`{command}`\n")
-    header = {"command": command, **facts, "environment": report.environment()}
-    report.write_json(directory / f"{name}.json", json.loads(json.dumps(header, default=str)))

@@ -22,6 +22,7 @@ import tyro
 import fedjax_sim as fs
 from experiments import fedswa_common as common
 from experiments.fedswa_table2 import COLUMNS
+from experiments.output import write
 from fedjax_sim import datasets, objectives, surface_plots
 from fedjax_sim.diagnostics.generalization import generalization_gap, metric
 from fedjax_sim.diagnostics.sharpness import client_sharpness
@@ -180,7 +181,7 @@ def _write(
     ]
     values = pd.DataFrame(every, columns=columns)
     text = f"{title}\n\n{markdown(table)}"
-    common.write(folder, setting.name, table, text, options=options)
+    write(folder, setting.name, table, text, options=options)
     options.work.mkdir(parents=True, exist_ok=True)
     values.to_csv(options.work / f"{setting.name}-surfaces.csv", index=False, float_format="%.5g")
     for name, group in surfaces.items():

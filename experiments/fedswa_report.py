@@ -17,8 +17,8 @@ from experiments.fedswa_common import (
     Setting,
     compared,
     describe,
-    write,
 )
+from experiments.output import write
 from fedjax_sim import plotting
 from fedjax_sim.intervals import mean_interval
 from fedjax_sim.selection import rounds_to_target, scores

@@ -24,7 +24,8 @@ import tyro
 from jax.flatten_util import ravel_pytree
 
 import fedjax_sim as fs
-from experiments.fedswa_common import GAMMA, RHO, write
+from experiments.fedswa_common import GAMMA, RHO
+from experiments.output import write
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.data import partition
 from fedjax_sim.diagnostics.stability import Neighbours, neighbours, stability

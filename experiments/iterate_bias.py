@@ -21,7 +21,7 @@ import pandas as pd
 import tyro
 from scipy.stats import gaussian_kde
 
-from experiments.fedswa_common import write
+from experiments.output import write
 from fedjax_sim.diagnostics.bias_laws import (
     piecewise_quadratic_bias,
     piecewise_quadratic_limit,

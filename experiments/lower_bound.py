@@ -19,7 +19,7 @@ import pandas as pd
 import tyro
 
 import fedjax_sim as fs
-from experiments.fedswa_common import write
+from experiments.output import write
 from fedjax_sim.instances.lower_bound import (
     Constants,
     instance,

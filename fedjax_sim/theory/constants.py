@@ -1,12 +1,15 @@
 """What all bounds share: checked constants, and NaN where a bound's condition fails."""
 
 import warnings
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
+
+# Of a published formula: with its slips corrected, or as it stands in the paper.
+Form = Literal["corrected", "printed"]
 
 
 def positive(**constants: Any) -> tuple[Array, ...]:

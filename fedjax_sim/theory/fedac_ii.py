@@ -16,9 +16,15 @@ import math
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.constants import at_most, check_choice, non_negative, positive, where_valid
+from fedjax_sim.theory.constants import (
+    Form,
+    at_most,
+    check_choice,
+    non_negative,
+    positive,
+    where_valid,
+)
 from fedjax_sim.theory.fedac import RATE, RATES, log_growth, speed
-from fedjax_sim.theory.fedswa import Form
 from fedjax_sim.theory.step_sizes import log_monomial, log_plus, smallest, times_log
 from fedjax_sim.typing import Scalar
 

@@ -34,9 +34,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.constants import at_most, check_choice, non_negative, positive, where_valid
+from fedjax_sim.theory.constants import (
+    Form,
+    at_most,
+    check_choice,
+    non_negative,
+    positive,
+    where_valid,
+)
 
-Form = Literal["corrected", "printed"]
 Method = Literal["fedswa", "fedmoswa", "fedsam", "mofedsam"]
 Value = Array | float
 

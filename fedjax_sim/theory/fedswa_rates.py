@@ -29,8 +29,15 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.constants import at_most, check_choice, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa import Form, Value
+from fedjax_sim.theory.constants import (
+    Form,
+    at_most,
+    check_choice,
+    non_negative,
+    positive,
+    where_valid,
+)
+from fedjax_sim.theory.fedswa import Value
 
 Method = Literal["fedsam", "mofedsam", "fedswa", "fedmoswa", "scaffold"]
 

@@ -20,8 +20,14 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.constants import at_most, check_choice, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa import Form
+from fedjax_sim.theory.constants import (
+    Form,
+    at_most,
+    check_choice,
+    non_negative,
+    positive,
+    where_valid,
+)
 from fedjax_sim.typing import Scalar
 
 

@@ -16,8 +16,14 @@ allows k = 1.
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.constants import at_most, check_choice, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa import Form
+from fedjax_sim.theory.constants import (
+    Form,
+    at_most,
+    check_choice,
+    non_negative,
+    positive,
+    where_valid,
+)
 from fedjax_sim.theory.step_sizes import smallest
 from fedjax_sim.typing import Scalar
 
