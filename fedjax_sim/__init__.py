@@ -11,6 +11,8 @@ from fedjax_sim import (
     theory,
 )
 from fedjax_sim.algorithms import (
+    agd,
+    averaged_fedavg,
     fedac,
     fedacg,
     fedadagrad,
@@ -71,7 +73,9 @@ __all__ = [
     "Visit",
     "Work",
     "advance",
+    "agd",
     "algorithms",
+    "averaged_fedavg",
     "by_examples",
     "cohort",
     "data",

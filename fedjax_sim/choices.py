@@ -70,6 +70,7 @@ ALGORITHMS: dict[str, Choice] = {
     "fedac": Choice(
         algorithms.fedac, {"lr": 0.05, "mu": 0.1, "num_steps": 20.0}, "Yuan and Ma, 2020"
     ),
+    "averaged_fedavg": Choice(algorithms.averaged_fedavg, {"lr": 0.2}, "Yuan, 2023"),
     "mb_sgd": Choice(algorithms.mb_sgd, {"lr": 0.5}, "Woodworth et al., 2020"),
     "mb_ac_sgd": Choice(algorithms.mb_ac_sgd, {"lr": 0.5, "mu": 0.1}, "Yuan and Ma, 2020"),
 }

@@ -30,6 +30,26 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
 
+def single(
+    num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array, client: int = 0
+) -> Timeline:
+    """One client in every round, always the same: FedAvg is then SGD on its data.
+
+    Raises:
+        ValueError: a client that does not exist, or a count below 1.
+
+    Example:
+        >>> single(num_rounds=2, num_clients=3, num_steps=5, client=1).clients.tolist()
+        [[1], [1]]
+    """
+    _check("num_rounds", num_rounds, 1)
+    _check("num_clients", num_clients, 1)
+    if not 0 <= client < num_clients:
+        raise ValueError(f"client is {client}; expected 0..{num_clients - 1}")
+    clients = jnp.full((num_rounds, 1), client)
+    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+
+
 def uniform(
     key: Array,
     num_rounds: int,

@@ -7,11 +7,12 @@ import fedjax_sim as fs
 
 PUBLIC = """
 FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline Update
-Visit Work advance algorithms by_examples cohort data diagnostics empirical_task epochs fedac
-fedacg fedadagrad fedadam fedasam fedavg fedavgm feddyn fedgamma fedlesam fedmo fedmoswa fedprox
-fedsam fedsgd fedsmoo fedswa fedyogi from_assignment from_clients full_batch gradient_controls
-gradients instances mb_ac_sgd mb_sgd mofedsam participation run scaffold shared_task simulate start
-sweep theory uniform_weights with_replacement
+Visit Work advance agd algorithms averaged_fedavg by_examples cohort data diagnostics
+empirical_task epochs fedac fedacg fedadagrad fedadam fedasam fedavg fedavgm feddyn fedgamma
+fedlesam fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi from_assignment
+from_clients full_batch gradient_controls gradients instances mb_ac_sgd mb_sgd mofedsam
+participation run scaffold shared_task simulate start sweep theory uniform_weights
+with_replacement
 """.split()
 
 

@@ -13,6 +13,7 @@ from problems import compiled, logistic_params, logistic_task, partial_timeline
 import fedjax_sim as fs
 from fedjax_sim import cohort
 from fedjax_sim.algorithms import (
+    averaged_fedavg,
     fedac,
     fedacg,
     fedadagrad,
@@ -66,6 +67,7 @@ ALGORITHMS = {
     "mofedsam": (mofedsam, {"lr": 0.2, "radius": 0.3, "mix": 0.4}),
     "fedlesam": (fedlesam, {"lr": 0.2, "radius": 0.3}),
     "fedac": (functools.partial(fedac, num_steps=4), {"lr": 0.1, "mu": 0.3}),
+    "averaged_fedavg": (averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),
     "fedsmoo": (fedsmoo, {"lr": 0.2, "weight": 0.3, "radius": 0.2}),

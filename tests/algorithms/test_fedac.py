@@ -9,6 +9,8 @@ from network import final, flat, gradient, rounds, start
 from problems import (
     assert_close,
     compiled,
+    logistic_data,
+    logistic_losses,
     logistic_params,
     logistic_task,
     partial_timeline,
@@ -162,7 +164,11 @@ def quadratic_states(algorithm, num_rounds, num_steps=1, clients=(HESSIANS, CENT
     return solve(task).server
 
 
-@pytest.mark.parametrize("build", [lambda lr, mu: fs.fedac(lr, mu, 1), fs.mb_ac_sgd])
+@pytest.mark.parametrize(
+    "build",
+    [lambda lr, mu: fs.fedac(lr, mu, 1), fs.mb_ac_sgd, lambda lr, mu: fs.agd(1 / lr, mu)],
+    ids=["fedac", "mb_ac_sgd", "agd"],
+)
 def test_exact_gradients_make_it_nesterovs_method(build):
     """eta = 1 / L: the deterministic method of the thesis' Algorithm 3."""
     smooth, mu = 2.0, 0.25
@@ -241,6 +247,16 @@ def test_accelerates():
     slow = quadratic_states(fs.fedavg(1.0, optax.sgd(1.0)), 100, 1, clients).params
     # (1 - 1 / 20)^100 = 0.006 against (1 - 1 / 400)^100 = 0.78 of the last coordinate.
     assert np.abs(fast).max() < 0.05 * np.abs(slow).max()
+
+
+def test_agd_takes_full_gradients_of_the_pooled_objective():
+    """Ragged clients, one local step allowed; by examples weighted."""
+    task, timeline = logistic_task(), fs.participation.full(1, 8, 1)
+    start, key = logistic_params(), jax.random.key(0)
+    state, _ = fs.run(fs.agd(2.0, 0.5), task, timeline, start, key, weighting=fs.by_examples)
+    data = logistic_data()
+    pooled = jax.grad(lambda w: jnp.mean(logistic_losses(w, data.examples, None)))(start)
+    assert_close(state.server.params, tree.add_scale(start, -1 / 2.0, pooled), TOLERANCE)
 
 
 def test_refuses_other_variants():

@@ -1,0 +1,67 @@
+"""FedAvg and FedAc-I as one writes them in NumPy, to say what compiling them is worth."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+MEASURED_STEPS = 256  # a part of the run is timed, all steps being the same work
+
+
+def numpy_run(
+    data: dict[str, np.ndarray],
+    name: str,
+    l2: float,
+    lr: float,
+    start: np.ndarray,
+    local_steps: int,
+    rows: Callable[[int], np.ndarray],
+    num_steps: int,
+) -> np.ndarray:
+    """The model after ``num_steps``; ``rows(step)`` gives each client's row ``[M]``.
+
+    ``name`` is "fedavg" or "fedac_i".  Models and data have the data's precision.
+    """
+    x, y = data["x"], data["y"]
+    real = x.dtype.type
+    gamma = max((lr / (l2 * local_steps)) ** 0.5, lr)
+    alpha = 1 / (gamma * l2)
+    beta = alpha + 1
+    main = np.tile(start.astype(x.dtype), (len(rows(0)), 1))
+    aggregate = main.copy()
+
+    def gradient(w: np.ndarray, step: int) -> np.ndarray:
+        xb, yb = x[rows(step)], y[rows(step)]
+        residual = 1 / (1 + np.exp(-np.einsum("md,md->m", w, xb))) - yb
+        return residual[:, None] * xb + real(l2) * w
+
+    for step in range(num_steps):
+        if step % local_steps == 0:
+            main[:], aggregate[:] = main.mean(0), aggregate.mean(0)
+        if name == "fedavg":
+            main -= real(lr) * gradient(main, step)
+            continue
+        middle = real(1 / beta) * main + real(1 - 1 / beta) * aggregate
+        g = gradient(middle, step)
+        aggregate = middle - real(lr) * g
+        main = real(1 - 1 / alpha) * main + real(1 / alpha) * middle - real(gamma) * g
+    return (main if name == "fedavg" else aggregate).mean(0)
+
+
+def numpy_seconds(
+    data: dict[str, np.ndarray],
+    name: str,
+    l2: float,
+    clients: int,
+    local_steps: int,
+    num_steps: int,
+    lr: float = 0.1,
+) -> float:
+    """Seconds that ``num_steps`` take, from a part of them."""
+    measured = min(num_steps, max(MEASURED_STEPS, local_steps))
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(data["y"]), size=(measured, clients))
+    start = np.zeros(data["x"].shape[1])
+    began = time.perf_counter()
+    numpy_run(data, name, l2, lr, start, local_steps, lambda step: drawn[step], measured)
+    return (time.perf_counter() - began) * num_steps / measured

@@ -1,0 +1,109 @@
+r"""FedAvg whose output is a weighted average of its shadow iterates, as theorems state it.
+
+References:
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Proposition 2.1,
+        Theorems 2.19 and B.18.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.local import Rate, local_steps, rate, sgd
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+
+
+class Average(NamedTuple):
+    """A weighted sum of iterates and its weight."""
+
+    total: Params
+    weight: Array
+
+
+class AveragedState(NamedTuple):
+    params: Params  # the average so far, which is evaluated
+    current: Params  # x, the server's iterate
+    average: Average
+
+
+class _Visit(NamedTuple):
+    descent: Params  # x - y
+    average: Average
+    forgetting: Array  # factor^K
+
+
+def averaged_fedavg(
+    lr: Rate, factor: Scalar = 1.0, at: Literal["start", "end"] = "end"
+) -> FedAlgorithm:
+    r"""FedAvg whose model is a weighted average of all shadow iterates, accumulated on the way.
+
+    .. math::
+        S \leftarrow q S + \bar x^{(r,k)}, \qquad Z \leftarrow q Z + 1, \qquad \hat x = S / Z,
+        \qquad \bar x^{(r,k)} = \operatorname{mean}_i x_i^{(r,k)}
+
+    Clients sum their own iterates, the mean of which is the sum of shadow iterates: nothing is
+    stored, and a round's upload is two models.
+
+    ==========================  ============================  ==========
+    result                      factor q                      at
+    ==========================  ============================  ==========
+    Proposition 2.1             1                             "end"
+    Theorem 2.19, third order   :math:`1 + 1 / (K R)`         "start"
+    Theorem B.18                :math:`1 - \eta \mu / 2`      "start"
+    ==========================  ============================  ==========
+
+    The weights of Theorem 2.19, :math:`(1 + 1/(KR))^{-(t + 1)}`, are these up to a common factor.
+    Until somebody has reported the model is the initial one.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        factor: q, by which the weight of earlier iterates is multiplied at every step.
+        at: "end" averages the iterates after each step, "start" those before it.
+
+    Raises:
+        ValueError: another ``at``.
+
+    Example:
+        >>> strongly_convex = averaged_fedavg(lr=0.1, factor=1 - 0.1 * 1e-2 / 2, at="start")
+    """
+    if at not in ("start", "end"):
+        raise ValueError(f"at is {at!r}; expected 'start' or 'end'")
+
+    def init(params: Params) -> AveragedState:
+        return AveragedState(params, params, _nothing(params))
+
+    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
+        descend = sgd(rate(lr, work), oracle.grad)
+
+        def step(carry: tuple[Params, Average, Array], k: Array):
+            y, average, forgetting = carry
+            new = descend(y, k)
+            return new, _add(average, factor, new if at == "end" else y), factor * forgetting
+
+        one = jnp.ones((), jnp.result_type(float))
+        y, average, forgetting = local_steps(step, (x, _nothing(x), one), work)
+        return _Visit(tree.sub(x, y), average, forgetting), state
+
+    def update(state: AveragedState, mean: _Visit, round: Round) -> AveragedState:
+        del round
+        old, new = state.average, mean.average
+        average = Average(
+            tree.add_scale(new.total, mean.forgetting, old.total),
+            new.weight + mean.forgetting * old.weight,
+        )
+        # A round in which nobody reports is computed, then discarded: it must not divide by 0.
+        safe = jnp.where(average.weight > 0, average.weight, 1.0)
+        output = tree.divide(average.total, safe)
+        return AveragedState(output, tree.sub(state.current, mean.descent), average)
+
+    return FedAlgorithm(init, local, update, lambda state, round: state.current)
+
+
+def _nothing(params: Params) -> Average:
+    return Average(tree.zeros_like(params), jnp.zeros((), jnp.result_type(float)))
+
+
+def _add(average: Average, factor: Scalar, x: Params) -> Average:
+    return Average(tree.add_scale(x, factor, average.total), factor * average.weight + 1)

@@ -1,0 +1,105 @@
+"""FedAvg with averaged output against stored shadow iterates and the theorems' weights."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import (
+    assert_close,
+    compiled,
+    logistic_params,
+    logistic_task,
+    quadratic_task,
+    random_quadratics,
+)
+
+import fedjax_sim as fs
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+LR, MU, STEPS, ROUNDS, CLIENTS = 0.1, 0.3, 3, 4, 5
+START = np.array([1.0, -2.0])
+HESSIANS, CENTRES = random_quadratics(CLIENTS, 2)
+
+
+def shadow_iterates() -> np.ndarray:
+    """``[R, K + 1, d]`` of FedAvg with exact gradients."""
+    x, found = START, []
+    for _ in range(ROUNDS):
+        local = np.tile(x, (CLIENTS, 1))
+        means = [local.mean(0)]
+        for _ in range(STEPS):
+            local = local - LR * np.einsum("mij,mj->mi", HESSIANS, local - CENTRES)
+            means.append(local.mean(0))
+        found.append(means)
+        x = means[-1]
+    return np.array(found)
+
+
+def trained(algorithm):
+    task = quadratic_task(HESSIANS, CENTRES, STEPS)
+    timeline = fs.participation.full(ROUNDS, CLIENTS, STEPS)
+
+    @compiled
+    def go(task):
+        return fs.run(algorithm, task, timeline, jnp.asarray(START), jax.random.key(0))[0].server
+
+    return go(task)
+
+
+TIMES = np.arange(ROUNDS * STEPS)
+
+
+@pytest.mark.parametrize(
+    ("factor", "at", "weights"),
+    [
+        (1.0, "end", np.ones(ROUNDS * STEPS)),
+        (1 + 1 / (ROUNDS * STEPS), "start", (1 + 1 / (ROUNDS * STEPS)) ** -(TIMES + 1.0)),
+        (1 - LR * MU / 2, "start", (1 - LR * MU / 2) ** (ROUNDS * STEPS - TIMES - 1.0)),
+    ],
+    ids=["proposition 2.1", "theorem 2.19", "theorem B.18"],
+)
+def test_output_has_the_weights_of_the_theorem(factor, at, weights):
+    """Sums of 12 iterates in double precision."""
+    shadow = shadow_iterates()
+    chosen = (shadow[:, 1:] if at == "end" else shadow[:, :-1]).reshape(-1, 2)
+    expected = weights @ chosen / weights.sum()
+    state = trained(fs.averaged_fedavg(LR, factor, at))
+    assert_close(state.params, expected, 1e-13)
+    assert_close(state.current, shadow[-1, -1], 1e-13)
+
+
+def test_forgetting_everything_leaves_the_last_iterate():
+    assert_close(trained(fs.averaged_fedavg(LR, 0.0)).params, shadow_iterates()[-1, -1], 1e-13)
+
+
+def test_one_client_in_every_round_is_sgd():
+    """The same client's visits, K steps each, are one run of R K steps."""
+    task = quadratic_task(HESSIANS, CENTRES, STEPS)
+    timeline = fs.participation.single(ROUNDS, CLIENTS, STEPS, client=2)
+    start, key = jnp.asarray(START), jax.random.key(0)
+    found = fs.run(fs.fedavg(LR), task, timeline, start, key)[0].server.params
+    x = START
+    for _ in range(ROUNDS * STEPS):
+        x = x - LR * HESSIANS[2] @ (x - CENTRES[2])
+    assert_close(found, x, 1e-13)
+
+
+def test_an_empty_round_changes_nothing():
+    drawn = fs.participation.cyclic(2, 8, 4, 2)
+    timeline = dataclasses.replace(drawn, mask=np.zeros_like(drawn.mask))
+    task, start = logistic_task(), logistic_params()
+    state, _ = fs.run(fs.averaged_fedavg(LR), task, timeline, start, jax.random.key(0))
+    assert_close(state.server.params, start, 0.0)
+
+
+def test_refuses_other_places():
+    with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
+        fs.averaged_fedavg(0.1, at="middle")
+
+
+def test_refuses_a_client_that_does_not_exist():
+    with pytest.raises(ValueError, match=r"client is 3; expected 0\.\.2"):
+        fs.participation.single(1, 3, 1, client=3)
