@@ -84,18 +84,21 @@ how convolutions are computed. Keeps the fastest in {cache}, where fedjax-sim ru
 
 
 def _run(arguments: list[str]) -> int:
+    from fedjax_sim.config import CompareConfig, RunConfig
+
     chosen, rest = _chosen(arguments)
-    config = _comparison("run", chosen, RUN_DESCRIPTION, rest)
-    return _compare(config, ["fedjax-sim", "run", chosen, *rest])
+    defaults = RunConfig(**vars(_comparison(chosen)))
+    given = vars(_options(RunConfig, "run", chosen, RUN_DESCRIPTION, rest, defaults))
+    diagnose = given.pop("diagnose")
+    return _compare(CompareConfig(**given), ["fedjax-sim", "run", chosen, *rest], diagnose)
 
 
-def _comparison(command: str, chosen: str, description: str, arguments: list[str]):
-    """The configuration that a preset or file and the options describe."""
-    from fedjax_sim.config import CompareConfig, read
+def _comparison(chosen: str):
+    """The configuration of a preset or a file."""
+    from fedjax_sim.config import read
 
     known = presets()
-    defaults = known[chosen] if chosen in known else read(_config_file(chosen))
-    return _options(CompareConfig, command, chosen, description, arguments, defaults)
+    return known[chosen] if chosen in known else read(_config_file(chosen))
 
 
 def _sweep(arguments: list[str]) -> int:
@@ -112,8 +115,10 @@ def _sweep(arguments: list[str]) -> int:
 
 
 def _tune(arguments: list[str]) -> int:
+    from fedjax_sim.config import CompareConfig
+
     chosen, rest = _chosen(arguments)
-    config = _comparison("tune", chosen, TUNE_DESCRIPTION, rest)
+    config = _options(CompareConfig, "tune", chosen, TUNE_DESCRIPTION, rest, _comparison(chosen))
     from rich.console import Console
 
     from fedjax_sim.console import tuning_table
@@ -197,23 +202,27 @@ def _run_sweep(config, command: list[str]) -> int:
     return 0
 
 
-def _compare(config, command: list[str]) -> int:
+def _compare(config, command: list[str], diagnose: bool) -> int:
     # Imported here, so that --help does not wait for pandas and matplotlib.
     from rich.console import Console
 
     from fedjax_sim.compare import compare
     from fedjax_sim.console import progress_bars, summary_table
+    from fedjax_sim.diagnosis_report import tables
 
     _start_jax()
     console = Console()
     with progress_bars(config, console) as on_progress:
-        result = compare(config, on_progress, _tuning_file())
+        result = compare(config, on_progress, _tuning_file(), diagnose=diagnose)
     if len(result.summary):
         console.print(summary_table(result.summary, config.target_accuracy))
     if result.interrupted:
         print(f"interrupted; everything so far is in {config.output}")
         print(f"to resume: {shlex.join(command)}")
         return 130
+    if result.diagnosis is not None:
+        for table in tables(result.diagnosis):
+            console.print(table)
     print(f"results: {config.output} (history.csv, summary.json, config.json, *.png)")
     return 0
 

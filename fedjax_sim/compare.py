@@ -13,17 +13,18 @@ import pandas as pd
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import choices, datasets, plotting, report, tuning
+from fedjax_sim import choices, datasets, diagnosis, plotting, report, tuning
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.config import FREE_FIELDS, CompareConfig, check, to_json
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import label_counts, summarize
 from fedjax_sim.data.task import Objective, empirical_task
+from fedjax_sim.diagnosis_report import Diagnosis
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.objectives import Metrics, classification_metrics, cross_entropy
-from fedjax_sim.simulation import Progress, simulate
+from fedjax_sim.simulation import Progress, Simulation, simulate
 from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
 
 OnProgress = Callable[[str, Progress | None], None]  # (algorithm, None when it starts)
@@ -49,12 +50,15 @@ class ComparisonResult(NamedTuple):
     summary: pd.DataFrame  # a row per algorithm, see report.summarize
     config: CompareConfig
     interrupted: bool
+    diagnosis: Diagnosis | None = None
 
 
 def compare(
     config: CompareConfig,
     on_progress: OnProgress | None = None,
     tuning_file: pathlib.Path | None = None,
+    *,
+    diagnose: bool = False,
 ) -> ComparisonResult:
     """Runs every algorithm of the configuration and writes what it found to ``config.output``.
 
@@ -70,10 +74,11 @@ def compare(
             its :class:`~fedjax_sim.simulation.Progress` after every segment.
         tuning_file: choices that :func:`fedjax_sim.tuning.store` kept; with ``execution="auto"``
             they go before the rules of :func:`fedjax_sim.cohort.auto`.
+        diagnose: put the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.diagnosis`).
 
     Raises:
-        ValueError: a value out of range, or an output folder that holds another comparison; before
-            anything is compiled or written.
+        ValueError: a value out of range, an output folder that holds another comparison, or what
+            cannot be diagnosed; before anything is compiled or written.
         fedjax_sim.simulation.DivergenceError: with ``on_divergence="raise"``.
 
     Example:
@@ -92,26 +97,31 @@ def compare(
     header = _header(config, hyper)
     dataset = datasets.load(config.dataset, config.data_dir)
     problem = prepare(config, dataset)
+    made = diagnosis.plan(config, dataset, problem, hyper) if diagnose else None
     output.mkdir(parents=True, exist_ok=True)
     header |= problem.description | {"environment": report.environment()}
     report.write_json(output / "config.json", header)
     counts = label_counts(problem.data, problem.num_classes)
     plotting.client_label_map(counts).savefig(output / "clients.png", dpi=110)
 
-    interrupted = False
+    interrupted, final = False, {}
     try:
         for name in config.algorithms:
             if on_progress is not None:
                 on_progress(name, None)
             own, cohort = _executed(config, dataset, problem, name, hyper[name], tuning_file)
-            interrupted = _run(config, own, name, hyper[name], cohort, on_progress)
+            result = _run(config, own, name, hyper[name], cohort, on_progress)
+            interrupted, final[name] = result.interrupted, result.state.server.params
             if interrupted:
                 break
     except KeyboardInterrupt:  # between two algorithms, or a second Ctrl-C within one
         interrupted = True
     finally:
         history, summary = _write_results(config, header["algorithms"])
-    return ComparisonResult(history, summary, config, interrupted)
+    found = None
+    if made is not None and not interrupted:
+        found = diagnosis.diagnose(config, problem, hyper, made, final["fedavg"])
+    return ComparisonResult(history, summary, config, interrupted, found)
 
 
 def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution = auto) -> Problem:
@@ -206,8 +216,8 @@ def _run(
     hyper: choices.Hyper,
     cohort: Cohort,
     on_progress: OnProgress | None,
-) -> bool:
-    """One algorithm, or what is left of it; whether it was interrupted."""
+) -> Simulation:
+    """One algorithm, or what is left of it."""
     fixed = {k: v for k, v in to_json(config).items() if k not in FREE_FIELDS}
     result = simulate(
         choices.algorithm(name, hyper),
@@ -234,7 +244,7 @@ def _run(
         local_steps=result.local_steps,
         diverged=int(np.count_nonzero(result.state.diverged_at)),
     )
-    return result.interrupted
+    return result
 
 
 def _header(config: CompareConfig, hyper: dict[str, dict[str, Any]]) -> dict[str, Any]:

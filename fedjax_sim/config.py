@@ -1,4 +1,4 @@
-"""What a comparison of algorithms is made of: every option of ``fedjax-sim run``."""
+"""What a comparison of algorithms is made of."""
 
 import dataclasses
 import json
@@ -99,6 +99,15 @@ class CompareConfig:
     on_divergence: Literal["record", "stop", "raise"] = "record"
     """When a model is no longer finite: go on and record it, stop the algorithm once all seeds
     have diverged, or end with an error."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(CompareConfig):
+    """A comparison, and what is to be done with it besides; every option of ``fedjax-sim run``."""
+
+    diagnose: bool = False
+    """Convex problems (softmax_regression): measure the constants of FedAvg's theory, and draw its
+    bounds over the suboptimality."""
 
 
 # What may change between two calls on one output folder, because no result depends on it

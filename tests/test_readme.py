@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import tyro
 
 from fedjax_sim import algorithms, choices, datasets, models, objectives
-from fedjax_sim.config import CompareConfig, check
+from fedjax_sim.config import CompareConfig, RunConfig, check
 from fedjax_sim.evaluation import evaluator
 from fedjax_sim.sweep_config import SweepConfig, configurations
 
@@ -38,7 +38,7 @@ def test_commands_are_accepted():
     commands = re.findall(r"^fedjax-sim run quickstart (.*)$", README, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        config = tyro.cli(CompareConfig, args=shlex.split(command))
+        config = tyro.cli(RunConfig, args=shlex.split(command))
         check(config)
         choices.hyper_parameters(config)
 

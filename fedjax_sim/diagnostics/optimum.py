@@ -94,7 +94,7 @@ def optimum(
         x = np.asarray(flat)
 
         newton = _dense_step if x.size <= max_dense else _conjugate_step
-        done = 0
+        done, largest = 0, 0.0
         while True:
             at = unravel(jnp.asarray(x))
             value, gradient = map(np.asarray, _value_and_gradient(carried, at))
@@ -106,7 +106,7 @@ def optimum(
                     f"loss has a gradient of norm {norm:.3g} after {done} Newton steps; expected "
                     f"at most the tolerance {tolerance:.3g}"
                 )
-            step = newton(carried, at, gradient)
+            step, largest = newton(carried, at, gradient, largest)
             if norm <= tolerance:
                 _check_attained(step, x, done)
                 return Optimum(jax.tree.map(np.asarray, at), float(value), norm, done)
@@ -186,8 +186,13 @@ def _value_and_gradient(loss: Partial, params: Params) -> tuple[Array, Array]:
     return value, ravel_pytree(gradient)[0]
 
 
-def _dense_step(loss: Partial, params: Params, gradient: np.ndarray) -> np.ndarray:
-    return -_solve(np.asarray(_hessian(loss, params)), gradient)
+def _dense_step(
+    loss: Partial, params: Params, gradient: np.ndarray, largest: float
+) -> tuple[np.ndarray, float]:
+    """The Newton step, and the largest entry of all Hessians so far."""
+    hessian = np.asarray(_hessian(loss, params))
+    largest = max(largest, float(np.abs(hessian).max()))
+    return -_solve((hessian + hessian.T) / 2, gradient, largest), largest
 
 
 @jax.jit
@@ -198,8 +203,10 @@ def _hessian(loss: Partial, params: Params) -> Array:
     return jax.lax.map(lambda v: ravel_pytree(product(unravel(v)))[0], basis, batch_size=_COLUMNS)
 
 
-def _conjugate_step(loss: Partial, params: Params, gradient: np.ndarray) -> np.ndarray:
-    return np.asarray(_conjugate(loss, params, jnp.asarray(-gradient)))
+def _conjugate_step(
+    loss: Partial, params: Params, gradient: np.ndarray, largest: float
+) -> tuple[np.ndarray, float]:
+    return np.asarray(_conjugate(loss, params, jnp.asarray(-gradient))), largest
 
 
 @jax.jit
@@ -217,24 +224,22 @@ def _conjugate(loss: Partial, params: Params, target: Array) -> Array:
     return solved
 
 
-def _solve(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _solve(hessian: np.ndarray, gradient: np.ndarray, largest: float) -> np.ndarray:
     """The shortest solution of ``H s = g``."""
-    hessian = (hessian + hessian.T) / 2
-    rounding = 100 * len(gradient) * np.finfo(np.float64).eps
+    # Entries are differences of larger numbers: their errors do not fall with them.
+    rounding = 100 * len(gradient) * np.finfo(np.float64).eps * largest
     try:
         factor = np.linalg.cholesky(hessian)
-        pivots = np.diag(factor) ** 2
-        if pivots.min() > rounding * pivots.max():
+        if (np.diag(factor) ** 2).min() > rounding:
             return np.linalg.solve(factor.T, np.linalg.solve(factor, gradient))
     except np.linalg.LinAlgError:
         pass  # singular, or not convex
     values, vectors = np.linalg.eigh(hessian)
-    cutoff = rounding * np.abs(values).max()
-    if values[0] < -cutoff:
+    if values[0] < -rounding:
         raise FloatingPointError(
             f"loss has a Hessian with the eigenvalue {values[0]:.3g}; expected a convex loss"
         )
-    inverse = np.where(values > cutoff, 1 / np.where(values > cutoff, values, 1), 0)
+    inverse = np.where(values > rounding, 1 / np.where(values > rounding, values, 1), 0)
     return vectors @ (inverse * (vectors.T @ gradient))
 
 

@@ -13,9 +13,15 @@ from fedjax_sim.theory import (
     fedswa_rates,
     heterogeneity_report,
     iterate_bias,
+    lojasiewicz,
+    lojasiewicz_rounds,
     orders,
+    overlays,
+    prescribed,
     step_sizes,
 )
+from fedjax_sim.theory.overlays import overlay
+from fedjax_sim.theory.prescribed import optimal_lr
 
 __all__ = [
     "fedac",
@@ -30,6 +36,12 @@ __all__ = [
     "fedswa_rates",
     "heterogeneity_report",
     "iterate_bias",
+    "lojasiewicz",
+    "lojasiewicz_rounds",
+    "optimal_lr",
     "orders",
+    "overlay",
+    "overlays",
+    "prescribed",
     "step_sizes",
 ]

@@ -1,0 +1,206 @@
+r"""Client drift and the shadow sequence of FedAvg: what happens within a round.
+
+The shadow iterate ``xbar(r, k) = 1 / M sum_m x_m(r, k)`` is the mean of the clients' iterates after
+k local steps of round r; bounds on FedAvg are bounds on the mean of ``F(xbar(r, k))``.  For one
+round, :func:`local_trajectories` gives all iterates.  For whole runs, :func:`shadowed` is FedAvg
+whose clients upload their iterates beside the model's change, so that the engine's mean of the
+uploads is the shadow sequence, and :func:`shadow_probes` reduce it to numbers.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.cohort import Cohort, vmapped
+from fedjax_sim.engine import Probes, Update, Visit, advance, start
+from fedjax_sim.local import Rate, rate, sgd
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Task, Timeline, Upload, Work
+
+
+class Drift(NamedTuple):
+    """Mean squared distances of M clients' iterates, after k = 0 .. K steps."""
+
+    from_shadow: Array  # [K + 1] 1 / M sum_m ||x_m^k - xbar^k||^2
+    from_start: Array  # [K + 1] 1 / M sum_m ||x_m^k - x^0||^2
+
+
+class TracedUpload(NamedTuple):
+    """An upload and the iterates it came from; the mean of such uploads is the shadow sequence."""
+
+    upload: Upload
+    iterates: Params  # [K + 1, ...]
+    moved: Array  # [K + 1] ||x^k - x^0||^2
+
+
+def trajectory(lr: Rate, x: Params, oracle: Oracle, work: Work) -> Params:
+    """The iterates of one visit's local SGD, leaves ``[max_steps + 1, ...]``, the start first.
+
+    From ``work.num_steps`` on they stay where they are.
+
+    Example:
+        >>> oracle = Oracle(grad=lambda x, k: x, loss=None, full_grad=None)
+        >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=3)
+        >>> trajectory(0.5, jnp.array(8.0), oracle, work).tolist()
+        [8.0, 4.0, 2.0, 2.0]
+    """
+    step = sgd(rate(lr, work), oracle.grad)
+
+    def one(x: Params, k: Array) -> tuple[Params, Params]:
+        x = tree.where(k < work.num_steps, step(x, k), x)
+        return x, x
+
+    _, rest = jax.lax.scan(one, x, jnp.arange(work.max_steps, dtype=jnp.int32))
+    return jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), x, rest)
+
+
+def local_trajectories(
+    task: Task,
+    timeline: Timeline,
+    params: Params,
+    key: Array,
+    lr: Rate,
+    *,
+    round: int = 0,
+    cohort: Cohort | None = None,
+) -> Params:
+    """All clients' iterates in one round of FedAvg: leaves ``[S, K + 1, ...]``.
+
+    The minibatches are those of that round in :func:`fedjax_sim.run` with the same task, timeline
+    and key; so the model that a run had before any of its rounds gives that round again.
+
+    Args:
+        task: the clients' objectives; an argument of the function you jit.
+        timeline: of the run, synchronous.
+        params: the server's model before the round.
+        key: of the run.
+        lr: client rate.
+        round: which round, counted from 0.
+        cohort: how clients are executed; default all at once.
+
+    Raises:
+        ValueError: a round that the timeline does not have, an asynchronous timeline.
+
+    Example:
+        >>> import fedjax_sim as fs, numpy as np
+        >>> data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(2))
+        >>> timeline = fs.participation.full(1, 2, 2)
+        >>> local_trajectories(task, timeline, jnp.array(2.0), jax.random.key(0), 0.5).tolist()
+        [[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]
+    """
+    if timeline.max_staleness:
+        raise ValueError(f"timeline.max_staleness is {timeline.max_staleness}; expected 0")
+    if not 0 <= round < timeline.num_rounds:
+        raise ValueError(f"round is {round}; expected 0 .. {timeline.num_rounds - 1}")
+    algorithm, part = fedavg(lr), timeline[round : round + 1]
+
+    def path(visit: Visit) -> Params:
+        return trajectory(lr, visit.message, visit.oracle, visit.work)
+
+    state = start(algorithm, task, part, params)._replace(round=jnp.array(round, jnp.int32))
+    probes = Probes(client={"path": path})
+    _, history = advance(
+        algorithm, task, part, state, key, cohort=cohort or vmapped(), probes=probes
+    )
+    return jax.tree.map(lambda x: x[0], history.probes["path"])
+
+
+def drift(trajectories: Params) -> Drift:
+    """The drift of one round's iterates, ``[M, K + 1, ...]`` as of :func:`local_trajectories`.
+
+    Example:
+        >>> found = drift(jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]))
+        >>> found.from_shadow.tolist(), found.from_start.tolist()
+        ([0.0, 1.0, 2.25], [0.0, 1.0, 2.25])
+    """
+
+    def spread(centre: Callable[[Array], Array]) -> Array:
+        differences = jax.tree.map(lambda x: x - centre(x), trajectories)
+        return _squares(differences, 2).mean(axis=0)
+
+    return Drift(spread(lambda x: x.mean(axis=0)), spread(lambda x: x[:, :1]))
+
+
+def shadowed(lr: Rate, server: optax.GradientTransformation | None = None) -> FedAlgorithm:
+    """FedAvg, as :func:`fedjax_sim.fedavg`, whose uploads carry the iterates: for a run's probes.
+
+    The run is FedAvg's own, step for step.  A round's memory is that of K + 1 models a client.
+
+    Example:
+        >>> algorithm = shadowed(0.1)  # with probes=shadow_probes(loss)
+    """
+    plain = fedavg(lr, server)
+
+    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[TracedUpload, tuple]:
+        iterates = trajectory(lr, x, oracle, work)
+        moved = _squares(jax.tree.map(lambda path, x: path - x, iterates, x), 1)
+        upload = jax.tree.map(lambda path, x: x - path[-1], iterates, x)
+        return TracedUpload(upload, iterates, moved), state
+
+    return plain._replace(
+        local=local,
+        update=lambda state, mean, round: plain.update(state, mean.upload, round),
+    )
+
+
+def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
+    r"""Server probes of a :func:`shadowed` run, all means over the round's steps.
+
+    * ``shadow_loss``: of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
+    * ``drift``: of ``1 / M sum_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
+    * ``drift_from_start``: of ``1 / M sum_m ||x_m(r, k) - x(r, 0)||^2`` over the same.
+
+    The first two are those of :func:`fedjax_sim.theory.fedavg.shadow_bound`.  The first drift is
+    the difference of two means, so it loses digits where the shadow moves much farther than the
+    clients part.
+
+    Args:
+        loss: F; a ``jax.tree_util.Partial`` that carries data is an argument of the function you
+            jit, and this is called there.
+
+    Example:
+        >>> import fedjax_sim as fs, numpy as np
+        >>> data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(2))
+        >>> timeline = fs.participation.full(1, 2, 2)
+        >>> probes = shadow_probes(lambda w: (w - 2) ** 2 / 2 + 2)
+        >>> _, history = fs.run(
+        ...     shadowed(0.5), task, timeline, jnp.array(2.0), jax.random.key(0), probes=probes)
+        >>> {name: float(value[0]) for name, value in sorted(history.probes.items())}
+        {'drift': 0.5, 'drift_from_start': 0.5, 'shadow_loss': 2.0}
+    """
+
+    def from_start(update: Update) -> Array:
+        return update.mean.moved[:-1].mean()
+
+    def from_shadow(update: Update) -> Array:
+        shadow = update.mean.iterates
+        moved = _squares(jax.tree.map(lambda x: x - x[0], shadow), 1)
+        return jnp.maximum(update.mean.moved - moved, 0)[:-1].mean()
+
+    probes = {"drift": from_shadow, "drift_from_start": from_start}
+    if loss is not None:
+
+        def shadow_loss(update: Update) -> Array:
+            later = jax.tree.map(lambda x: x[1:], update.mean.iterates)
+            return jax.lax.map(loss, later).mean()
+
+        probes["shadow_loss"] = shadow_loss
+    return Probes(server=probes)
+
+
+def _squares(x: Params, leading: int) -> Array:
+    """Squared norms over all axes but the leading ones, summed over leaves."""
+    parts = [
+        jnp.sum(leaf.reshape(*leaf.shape[:leading], -1) ** 2, axis=-1)
+        for leaf in jax.tree.leaves(x)
+    ]
+    return sum(parts[1:], parts[0])

@@ -1,0 +1,198 @@
+"""Moments of stochastic gradients' noise: exact for finite data, sampled for other oracles."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.data.batches import full_batch
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.task import Objective, empirical_task
+from fedjax_sim.diagnostics.heterogeneity import checked_points
+from fedjax_sim.typing import Params, Task
+
+_TOGETHER = 8  # clients at once
+
+
+class Moments(NamedTuple):
+    """Of the noise ``g - grad F_m(x)`` of M clients' stochastic gradients at P points."""
+
+    variance: Array  # [P, M] E||g - grad F_m||^2
+    fourth: Array  # [P, M] E||g - grad F_m||^4
+    largest: Array  # [P, M] max ||g||
+
+    @property
+    def sigma(self) -> float:
+        """The root of the largest variance."""
+        return float(np.sqrt(np.max(self.variance)))
+
+    @property
+    def sigma4(self) -> float:
+        """The fourth root of the largest fourth moment; at least sigma at the same place."""
+        return float(np.max(self.fourth) ** 0.25)
+
+
+def batch_moments(
+    objective: Objective,
+    data: FederatedData,
+    points: Params,
+    batch_size: int,
+    *,
+    block: int = 64,
+) -> Moments:
+    r"""The exact moments of a minibatch of b examples drawn with replacement.
+
+    With ``z_j = grad l(x; xi_j) - grad F_m(x)``, ``m_2`` and ``m_4`` the means of ``||z_j||^2`` and
+    ``||z_j||^4`` over the client's n examples, and S the covariance of z:
+
+    .. math:: E\|g - \nabla F_m\|^2 = \frac{m_2}{b}, \qquad
+        E\|g - \nabla F_m\|^4 = \frac{m_4 + (b - 1) (m_2^2 + 2\, \mathrm{tr} S^2)}{b^3}, \qquad
+        \mathrm{tr} S^2 = \frac{1}{n^2} \sum_{j,k} \langle z_j, z_k \rangle^2
+
+    ``largest`` is that of one example's gradient.  Gradients exist for ``block`` examples of
+    ``8`` clients at once; those of a client with more are computed anew for every block.
+
+    Args:
+        objective: as in :func:`fedjax_sim.data.task.empirical_task`; without randomness.
+        data: the clients' examples.
+        points: models, leaves ``[P, ...]``.
+        batch_size: b.
+        block: examples whose gradients are held at once.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; batch_size or
+            block below 1.
+
+    Example:
+        >>> data = FederatedData({"x": np.array([1.0, -1.0], np.float32)}, np.array([0, 2]))
+        >>> loss = lambda w, batch, key: batch["x"] * w
+        >>> found = batch_moments(loss, data, jnp.zeros(1), batch_size=2)
+        >>> found.variance.tolist(), found.fourth.tolist()  # of two signs' mean: -1, 0, 0 or 1
+        ([[0.5]], [[0.5]])
+    """
+    for name, value in (("batch_size", batch_size), ("block", block)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
+    points = checked_points(empirical_task(objective, data, full_batch(1)), points)
+    max_size = int(np.asarray(data.sizes).max())
+    block = min(block, max_size)
+    firsts = jnp.arange(0, max_size, block, dtype=jnp.int32)
+
+    def one_client(data: FederatedData, x: Params, client: Array) -> Moments:
+        offsets = data.offsets.astype(jnp.int32)
+        start, size = offsets[client], offsets[client + 1] - offsets[client]
+
+        def gradients(first: Array) -> tuple[Array, Array]:
+            """Of a block's examples, flat, [block, d]; and which of its rows exist, [block, 1]."""
+            rows = first + jnp.arange(block, dtype=jnp.int32)
+            valid = rows < size
+
+            def one(row: Array) -> Array:
+                example = jax.tree.map(lambda leaf: leaf[row][None], data.examples)
+                own = jax.grad(lambda x: objective(x, example, jax.random.key(0))[0])(x)
+                return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(own)])
+
+            return jax.vmap(one)(start + jnp.where(valid, rows, 0)), valid[:, None]
+
+        def centred(first: Array, centre: Array) -> Array:
+            g, valid = gradients(first)
+            return jnp.where(valid, g - centre, 0)
+
+        def products(z: Array, centre: Array) -> Array:
+            """The sum over examples j of a block and k of the client of <z_j, z_k>^2."""
+
+            def with_block(first: Array) -> Array:
+                # A client of one block has its gradients already.
+                other = z if len(firsts) == 1 else centred(first, centre)
+                return jnp.sum(jnp.matmul(z, other.T, precision=jax.lax.Precision.HIGHEST) ** 2)
+
+            return jax.lax.map(with_block, firsts).sum()
+
+        def powers(first: Array, centre: Array) -> tuple[Array, ...]:
+            z = centred(first, centre)
+            squares = jnp.sum(z**2, axis=1)
+            return squares.sum(), jnp.sum(squares**2), products(z, centre)
+
+        def summed(first: Array) -> tuple[Array, Array]:
+            g, valid = gradients(first)
+            g = jnp.where(valid, g, 0)
+            return g.sum(axis=0), jnp.sum(g**2, axis=1).max()
+
+        sums, largest = jax.lax.map(summed, firsts)
+        count = size.astype(sums.dtype)
+        mean = sums.sum(axis=0) / count
+        second, fourth, pairs = jax.lax.map(lambda first: powers(first, mean), firsts)
+        m2, m4, traced = second.sum() / count, fourth.sum() / count, pairs.sum() / count**2
+        b = float(batch_size)
+        fourth = (m4 + (b - 1) * (m2**2 + 2 * traced)) / b**3
+        return Moments(m2 / b, fourth, jnp.sqrt(largest.max()))
+
+    @jax.jit
+    def everything(data: FederatedData, points: Params) -> Moments:
+        clients = jnp.arange(data.num_clients, dtype=jnp.int32)
+
+        def one_point(x: Params) -> Moments:
+            return jax.lax.map(
+                lambda client: one_client(data, x, client), clients, batch_size=_TOGETHER
+            )
+
+        return jax.lax.map(one_point, points)
+
+    return everything(jax.tree.map(jnp.asarray, data), points)
+
+
+def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int = 256) -> Moments:
+    """Means over gradients that the oracle draws, for tasks whose noise is not that of data.
+
+    ``||g - grad F_m||^2`` and its square are averaged over independent visits' first gradients, so
+    that both moments are unbiased if ``full_grad`` is the mean of ``grad``; maxima over clients and
+    points are biased upwards by chance.  ``largest`` is that of the gradients drawn.
+
+    Args:
+        task: the clients' objectives.
+        points: models, leaves ``[P, ...]``.
+        key: of the draws.
+        num_samples: gradients of each client at each point.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; num_samples below
+            1.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, -1.0], np.float32)}, np.array([0, 2]))
+        >>> loss = lambda w, batch, key: batch["x"] * w
+        >>> task = fs.empirical_task(loss, data, fs.with_replacement(1, 1))
+        >>> found = sampled_moments(task, jnp.zeros(1), jax.random.key(0))
+        >>> found.sigma, found.sigma4  # a sign has both
+        (1.0, 1.0)
+    """
+    points = checked_points(task, points)
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}; expected at least 1")
+
+    @jax.jit
+    def everything(task: Task, points: Params) -> Moments:
+        clients = jnp.arange(task.num_clients, dtype=jnp.int32)
+
+        def one_client(x: Params, client: Array) -> Moments:
+            own = jax.random.fold_in(key, client)
+            mean = task.oracle(client, own, 1).full_grad(x)
+
+            def draw(number: Array) -> tuple[Array, Array]:
+                g = task.oracle(client, jax.random.fold_in(own, number), 1).grad(x, 0)
+                return tree.norm(tree.sub(g, mean), squared=True), tree.norm(g)
+
+            numbers = jnp.arange(num_samples, dtype=jnp.int32)
+            squares, norms = jax.lax.map(draw, numbers, batch_size=32)
+            return Moments(squares.mean(), (squares**2).mean(), norms.max())
+
+        def one_point(x: Params) -> Moments:
+            return jax.lax.map(lambda client: one_client(x, client), clients, batch_size=_TOGETHER)
+
+        return jax.lax.map(one_point, points)
+
+    return everything(task, points)

@@ -1,0 +1,144 @@
+"""How far the clients' gradients are from their mean, at models that a run visited."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim import tree
+from fedjax_sim.cohort import Cohort, auto
+from fedjax_sim.diagnostics.sharpness import Gradient
+from fedjax_sim.typing import Params, Task
+
+
+class Heterogeneity(NamedTuple):
+    """Gradients of M clients at P points."""
+
+    deviations: Array  # [P, M] ||grad F_m(x) - grad F(x)||
+    client_norms: Array  # [P, M] ||grad F_m(x)||
+    norms: Array  # [P] ||grad F(x)||
+
+    @property
+    def zeta(self) -> float:
+        """The largest deviation, of all clients and points; 0 where it is a rounding error."""
+        return self._unless_rounding(np.max(self.deviations))
+
+    @property
+    def mean_zeta(self) -> float:
+        """The largest of all points' root mean square deviations over clients."""
+        return self._unless_rounding(_largest_mean(self.deviations))
+
+    @property
+    def mean_norm(self) -> float:
+        """The largest of all points' root mean square norms; at the optimum this is zeta_star."""
+        return _largest_mean(self.client_norms)
+
+    def _unless_rounding(self, value: float) -> float:
+        norms = np.asarray(self.client_norms)
+        return float(value) if value > 100 * np.finfo(norms.dtype).eps * norms.max() else 0.0
+
+
+def heterogeneity(
+    task: Task, points: Params, key: Array | None = None, *, cohort: Cohort | None = None
+) -> Heterogeneity:
+    r"""Every client's full gradient against ``F = 1 / M sum_m F_m``'s.
+
+    .. math:: \zeta = \max_{x, m} \|\nabla F_m(x) - \nabla F(x)\|, \qquad
+        \zeta_*^2 = \frac{1}{M} \sum_m \|\nabla F_m(x^*)\|^2
+
+    Maxima over visited points are lower estimates of the theory's suprema over all points.
+
+    Args:
+        task: the clients' objectives.
+        points: models, leaves ``[P, ...]``; for zeta_star the optimum alone, P = 1.
+        key: for objectives that are random.
+        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto` on one device.
+
+    Raises:
+        ValueError: a client without examples, leaves without a common leading axis.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> found = heterogeneity(task, jnp.array([0.0, 2.0]))
+        >>> found.zeta, found.client_norms.tolist()
+        (1.0, [[1.0, 3.0], [1.0, 1.0]])
+    """
+    points = checked_points(task, points)
+
+    def at(gradient: Gradient, x: Params, mean: Params) -> tuple[Array, Array]:
+        own = gradient(x)
+        return tree.norm(tree.sub(own, mean)), tree.norm(own)
+
+    @jax.jit
+    def everything(task: Task, points: Params) -> Heterogeneity:
+        over = ClientMap(task, jax.random.key(0) if key is None else key, cohort)
+
+        def one_point(x: Params) -> Heterogeneity:
+            mean = over.mean_gradient(x)
+            deviations, norms = over.each(lambda gradient, _: at(gradient, x, mean))
+            return Heterogeneity(deviations, norms, tree.norm(mean))
+
+        return jax.lax.map(one_point, points)
+
+    return everything(task, points)
+
+
+def _largest_mean(values: Array) -> float:
+    """Of all points the largest root mean square over clients."""
+    return float(np.sqrt((np.asarray(values) ** 2).mean(axis=1)).max())
+
+
+class ClientMap(NamedTuple):
+    """Functions of all clients' full gradients, clients executed as a cohort is."""
+
+    task: Task
+    key: Array
+    cohort: Cohort | None = None
+
+    def mean_gradient(self, x: Params) -> Params:
+        """``1 / M sum_m grad F_m(x)``."""
+        return self._execute(lambda gradient, _: (gradient(x), ()))[0]
+
+    def each(self, measure: Callable[[Gradient, Array], Params]) -> Params:
+        """``measure(grad F_m, a key of its own)`` for every client, leaves ``[M, ...]``."""
+        return self._execute(lambda gradient, key: ((), measure(gradient, key)))[1]
+
+    def _execute(self, one: Callable[[Gradient, Array], tuple[Params, Params]]):
+        count = self.task.num_clients
+        clients = jnp.arange(count, dtype=jnp.int32)
+
+        def local(task: Task, client: Array) -> tuple[Params, Params]:
+            oracle_key, own = jax.random.split(jax.random.fold_in(self.key, client))
+            return one(task.oracle(client, oracle_key, 1).full_grad, own)
+
+        execute = self.cohort or auto(devices=())
+        return execute(local, self.task, clients, jnp.ones(count))
+
+
+def checked_points(task: Task, points: Params) -> Params:
+    """The points, on the host: a run leaves its models on all its devices, and what is measured of
+    them there would be divided among these.
+
+    Raises:
+        ValueError: points that are not a batch of models, or clients that have no objective.
+    """
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
+    if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
+        raise ValueError(f"points has leaves of shapes {shapes[:3]}; expected [P, ...] with one P")
+    if not isinstance(task.num_examples, Tracer):
+        empty = np.flatnonzero(np.asarray(task.num_examples) < 1)
+        if len(empty):
+            raise ValueError(
+                f"task has {len(empty)} clients without examples, the first {empty[0]}; expected "
+                "examples at every client"
+            )
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(points)):
+        return points
+    return jax.tree.map(np.asarray, points)

@@ -1,0 +1,145 @@
+r"""Constants of linear models that hold everywhere, from their data.
+
+For a loss of the scores ``z = W x`` alone (x with a 1 for the intercept), derivatives with respect
+to W are those with respect to z times the features.  Bounds on the former (:class:`Link`) hence
+bound gradients, Hessians and third derivatives at every model, not only at visited ones.
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_sim.objectives import as_float
+
+
+class Link(NamedTuple):
+    """Suprema of the norms of a loss' derivatives with respect to the scores."""
+
+    gradient: float
+    hessian: float
+    third: float
+
+
+LOGISTIC = Link(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
+"""``log(1 + e^z) - y z``: derivatives s - y, s (1 - s), s (1 - s) (1 - 2 s) of the sigmoid s."""
+
+SOFTMAX = Link(math.sqrt(2), 1 / 2, math.sqrt(2) / (3 * math.sqrt(3)))
+r"""``log sum_c e^(z_c) - z_y``: the gradient ``p - e_y``; second and third derivatives along v are
+the variance and the third central moment of ``v_c`` under p, on a range of at most
+``sqrt(2) ||v||``, hence at most ``1 / 4`` of its square and ``1 / (6 sqrt(3))`` of its cube."""
+
+LEAST_SQUARES = Link(math.inf, 1.0, 0.0)
+"""``(z - y)^2 / 2``."""
+
+
+class LinearModelBounds(NamedTuple):
+    """Bounds that hold at every model.  A factor b of the noise: sigma is that of one example."""
+
+    L: float  # smoothness of every client's objective
+    client_L: np.ndarray  # [M]
+    total_L: float  # of the mean objective
+    mu: float  # strong convexity of every objective: l2
+    Q: float  # Lipschitz constant of every client's Hessian
+    G: float  # norm of one example's gradient; infinite with l2
+    sigma: float  # root of one example's gradient's second moment, l2 apart
+    zeta: float  # ||grad F_m - grad F||, in which l2 cancels
+
+
+def linear_model_bounds(
+    features: Any,
+    offsets: Any,
+    link: Link,
+    *,
+    l2: float = 0.0,
+    intercept: bool = True,
+) -> LinearModelBounds:
+    r"""Bounds on the derivatives of ``F_m(W) = mean_j loss(W x_mj; y_mj) + l2 / 2 ||W||^2``.
+
+    With c_1, c_2, c_3 of the link, and means over client m's examples:
+
+    .. math:: L_m = c_2 \lambda_{\max}\Bigl(\frac{X_m^\top X_m}{n_m}\Bigr) + l_2, \qquad
+        Q_m = c_3 \max_j \|x_{mj}\| \lambda_{\max}\Bigl(\frac{X_m^\top X_m}{n_m}\Bigr), \qquad
+        G = c_1 \max \|x\|
+
+    .. math:: \sigma^2 = c_1^2 \max_m \overline{\|x_m\|^2}, \qquad
+        \zeta = c_1 \Bigl(\max_m \overline{\|x_m\|}
+        + \frac{1}{M} \sum_m \overline{\|x_m\|}\Bigr)
+
+    A minibatch of b examples, drawn with replacement, has ``sigma / sqrt(b)``.  Eigenvalues in
+    double precision, from the smaller of the two Gram matrices.
+
+    Args:
+        features: ``[N, ...]``, flattened; uint8 as :func:`fedjax_sim.objectives.as_float` takes
+            them.
+        offsets: ``[M + 1]``, of the clients' rows (``FederatedData.offsets``).
+        link: :data:`LOGISTIC`, :data:`SOFTMAX` or :data:`LEAST_SQUARES`.
+        l2: weight of the regulariser, on the intercept, too.
+        intercept: whether the model has one.
+
+    Raises:
+        ValueError: a negative l2, a client without examples.
+
+    Source: Boehning (1992), "Multinomial logistic regression algorithm", for the 1 / 2.
+
+    Example:
+        >>> found = linear_model_bounds(np.array([[3.0], [1.0]]), [0, 1, 2], LOGISTIC,
+        ...     intercept=False)
+        >>> found.L, found.total_L, found.G
+        (2.25, 1.25, 3.0)
+    """
+    if not l2 >= 0:
+        raise ValueError(f"l2 is {l2}; expected a non-negative number")
+    offsets = np.asarray(offsets)
+    sizes = np.diff(offsets)
+    if len(sizes) < 1 or sizes.min() < 1:
+        raise ValueError(f"offsets has clients of sizes {sizes.tolist()}; expected at least 1 each")
+    x = np.asarray(as_float(jnp.asarray(features)), np.float64).reshape(offsets[-1], -1)
+    if intercept:
+        x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    norms = np.linalg.norm(x, axis=1)
+    parts = [slice(a, b) for a, b in itertools.pairwise(offsets)]
+    tops = np.array([_top(x[part]) / (part.stop - part.start) for part in parts])
+    # F weights every client alike, whatever its size.
+    total = _top(x / np.sqrt(np.repeat(sizes, sizes))[:, None]) / len(sizes)
+    means = np.array([norms[part].mean() for part in parts])
+    squares = np.array([(norms[part] ** 2).mean() for part in parts])
+    largest = np.array([norms[part].max() for part in parts])
+    return LinearModelBounds(
+        L=float(link.hessian * tops.max() + l2),
+        client_L=link.hessian * tops + l2,
+        total_L=float(link.hessian * total + l2),
+        mu=float(l2),
+        Q=float((link.third * largest * tops).max()),
+        G=float(link.gradient * norms.max()) if l2 == 0 else math.inf,
+        sigma=float(link.gradient * math.sqrt(squares.max())),
+        zeta=float(link.gradient * (means.max() + means.mean())),
+    )
+
+
+def _top(x: np.ndarray) -> float:
+    """The largest eigenvalue of ``x' x``."""
+    gram = x @ x.T if len(x) < x.shape[1] else x.T @ x
+    return float(np.linalg.eigvalsh(gram)[-1])
+
+
+def quadratic_bounds(hessians: Any) -> tuple[float, float]:
+    """L and mu of clients' quadratics, from their Hessians ``[M, d, d]``: the extreme eigenvalues.
+
+    Raises:
+        ValueError: not a stack of square matrices, or not symmetric.
+
+    Example:
+        >>> quadratic_bounds(np.array([np.diag([1.0, 2.0]), np.diag([0.5, 3.0])]))
+        (3.0, 0.5)
+    """
+    hessians = np.asarray(hessians, np.float64)
+    if hessians.ndim != 3 or hessians.shape[1] != hessians.shape[2]:
+        raise ValueError(f"hessians has shape {hessians.shape}; expected [M, d, d]")
+    asymmetry = np.abs(hessians - hessians.transpose(0, 2, 1)).max()
+    if asymmetry > 1e-6 * np.abs(hessians).max():
+        raise ValueError(f"hessians differ from their transposes by {asymmetry:.3g}; expected 0")
+    values = np.linalg.eigvalsh(hessians)
+    return float(values[:, -1].max()), float(values[:, 0].min())

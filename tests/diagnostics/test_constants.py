@@ -1,0 +1,272 @@
+"""Measured constants against NumPy: dense Hessians, gradients per example, closed forms."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.tree_util import Partial
+from problems import (
+    logistic_data,
+    logistic_losses,
+    logistic_task,
+    quadratic_task,
+    random_quadratics,
+)
+
+import fedjax_sim as fs
+from fedjax_sim.diagnostics.constants import Constants, measure, suboptimality
+from fedjax_sim.diagnostics.drift import local_trajectories
+from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
+from fedjax_sim.diagnostics.heterogeneity import heterogeneity
+from fedjax_sim.diagnostics.linear_models import (
+    LOGISTIC,
+    linear_model_bounds,
+    quadratic_bounds,
+)
+from fedjax_sim.diagnostics.optimum import optimum
+from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
+
+KEY = jax.random.key(0)
+
+
+def logistic_points():
+    """Three models, the first 0: leaves [3, ...]."""
+    draws = np.random.default_rng(0).normal(size=(3, 4)) * np.array([0, 1, 3])[:, None]
+    return {"w": jnp.asarray(draws[:, :3]), "b": jnp.asarray(draws[:, 3])}
+
+
+def with_ones(part):
+    return np.c_[part["x"], np.ones(len(part["x"]))]
+
+
+def example_gradients(part, w):
+    """[n, 4]: of the weights, then the intercept."""
+    x = with_ones(part)
+    return (1 / (1 + np.exp(-x @ w)) - part["y"])[:, None] * x
+
+
+def per_client(function):
+    """[P, M] of function(client's examples, model)."""
+    points = logistic_points()
+    models = np.c_[points["w"], points["b"]]
+    data = logistic_data()
+    return np.array(
+        [[function(data.client(m), w) for m in range(data.num_clients)] for w in models]
+    )
+
+
+def test_curvature_of_logistic_regression(x64):
+    found = curvature(logistic_task(), logistic_points(), KEY, iterations=4)
+
+    def hessian(part, w):
+        x = with_ones(part)
+        p = 1 / (1 + np.exp(-x @ w))
+        return (x * (p * (1 - p))[:, None]).T @ x / len(x)
+
+    hessians = per_client(hessian)
+    values = np.linalg.eigvalsh(hessians)
+    # As many iterations as parameters; Hessians of norm about 1.
+    np.testing.assert_allclose(found.clients.largest, values[..., -1], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found.clients.smallest, values[..., 0], rtol=0, atol=1e-13)
+    total = np.linalg.eigvalsh(hessians.mean(axis=1))
+    np.testing.assert_allclose(found.total.largest, total[:, -1], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found.total.smallest, total[:, 0], rtol=0, atol=1e-13)
+    # The bound that holds everywhere is met with equality at 0, where p = 1 / 2.
+    data = logistic_data()
+    bounds = linear_model_bounds(data.examples["x"], data.offsets, LOGISTIC)
+    np.testing.assert_allclose(bounds.client_L, values[0, :, -1], rtol=1e-6)  # float32 features
+    np.testing.assert_allclose(bounds.total_L, total[0, -1], rtol=1e-6)
+    assert (values[1:, :, -1] <= bounds.client_L).all()
+
+
+def test_hessian_lipschitz_constant(x64):
+    """Of w -> mean softplus(w x) the third derivative is s (1 - s) (1 - 2 s) x^3."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=12)
+    data = fs.FederatedData({"x": x}, np.array([0, 5, 12]))
+    task = fs.empirical_task(
+        lambda w, batch, key: jax.nn.softplus(batch["x"] * w[0]), data, fs.full_batch(1)
+    )
+    points = jnp.array([[-1.0], [0.0], [2.0]])
+    found = hessian_lipschitz(task, points, KEY, iterations=1)
+    s = 1 / (1 + np.exp(-np.asarray(points) * x))
+    third = s * (1 - s) * (1 - 2 * s) * x**3
+    expected = np.abs([[row[:5].mean(), row[5:].mean()] for row in third])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+    bounds = linear_model_bounds(x[:, None], data.offsets, LOGISTIC, intercept=False)
+    assert (expected <= bounds.Q * (1 + 1e-6)).all()
+
+
+def test_power_method_finds_the_largest_form(x64):
+    """Of an orthogonal cubic ``sum_i c_i x_i^3 / 6`` it is max c."""
+    weights = jnp.array([1.0, 3.0, 2.0])
+
+    def oracle(client, key, max_steps):
+        gradient = jax.grad(lambda x: jnp.sum(weights * x**3) / 6)
+        return fs.Oracle(lambda x, k: gradient(x), lambda x, k: 0.0, gradient)
+
+    task = fs.Task(Partial(oracle), np.ones(4, np.int32), np.ones(4, np.int32))
+    found = hessian_lipschitz(task, jnp.ones((1, 3)), KEY, iterations=30)
+    # Each client starts elsewhere; local maxima are 1, 2 and 3, none is exceeded.
+    assert (np.asarray(found) <= 3 + 1e-12).all()
+    np.testing.assert_allclose(np.max(found), 3, rtol=1e-12)
+
+
+@pytest.mark.parametrize("block", [64, 4, 1])
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_minibatch_moments_are_those_of_all_minibatches(x64, batch_size, block):
+    """Enumerated: n^b minibatches, equally likely; clients have 1 to 9 examples."""
+    found = batch_moments(
+        logistic_losses, logistic_data(), logistic_points(), batch_size, block=block
+    )
+
+    def moments(part, w):
+        gradients = example_gradients(part, w)
+        rows = list(itertools.product(range(len(gradients)), repeat=batch_size))
+        noise = gradients[np.array(rows)].mean(axis=1) - gradients.mean(axis=0)
+        squares = (noise**2).sum(axis=1)
+        return squares.mean(), (squares**2).mean(), np.linalg.norm(gradients, axis=1).max()
+
+    expected = per_client(moments)
+    for name, values in zip(found._fields, np.moveaxis(expected, 2, 0), strict=True):
+        # A few hundred operations; a client of one example has no noise.
+        np.testing.assert_allclose(getattr(found, name), values, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found.sigma, np.sqrt(expected[..., 0].max()), rtol=1e-12)
+    np.testing.assert_allclose(found.sigma4, expected[..., 1].max() ** 0.25, rtol=1e-12)
+
+
+def test_sampled_moments_tend_to_the_exact_ones():
+    data, points = logistic_data(), logistic_points()
+    points = jax.tree.map(lambda x: x.astype(jnp.float32), points)
+    task = fs.empirical_task(logistic_losses, data, fs.with_replacement(2, 1))
+    exact = batch_moments(logistic_losses, data, points, 2)
+    found = sampled_moments(task, points, KEY, num_samples=2000)
+    # Standard errors of about 1 / sqrt(2000) of variances within a factor of 3 of their means:
+    # 5 of them, for 24 values.
+    for name in ("variance", "fourth"):
+        a, b = (np.asarray(getattr(x, name)) for x in (found, exact))
+        np.testing.assert_allclose(a, b, rtol=0.4, atol=1e-4)
+    np.testing.assert_allclose(found.variance.mean(), exact.variance.mean(), rtol=0.05)
+
+
+def test_heterogeneity_of_logistic_regression(x64):
+    found = heterogeneity(logistic_task(), logistic_points())
+    gradients = per_client(lambda part, w: example_gradients(part, w).mean(axis=0))
+    mean = gradients.mean(axis=1, keepdims=True)
+    deviations = np.linalg.norm(gradients - mean, axis=2)
+    np.testing.assert_allclose(found.deviations, deviations, rtol=1e-12)
+    np.testing.assert_allclose(found.client_norms, np.linalg.norm(gradients, axis=2), rtol=1e-12)
+    np.testing.assert_allclose(found.norms, np.linalg.norm(mean[:, 0], axis=1), rtol=1e-12)
+    np.testing.assert_allclose(found.zeta, deviations.max(), rtol=1e-12)
+    mean_square = np.sqrt((deviations**2).mean(axis=1)).max()
+    np.testing.assert_allclose(found.mean_zeta, mean_square, rtol=1e-12)
+
+
+def test_equal_clients_have_no_heterogeneity():
+    """Exactly 0, which bounds for one objective ask for, though float32 means round."""
+    data = logistic_data()
+    examples = jax.tree.map(lambda x: np.asarray(x, np.float32), data.examples)
+    task = fs.shared_task(logistic_losses, examples, 7, fs.with_replacement(1, 2))
+    points = jax.tree.map(lambda x: x.astype(jnp.float32), logistic_points())
+    found = heterogeneity(task, points, cohort=fs.cohort.chunked(3))
+    assert found.zeta == found.mean_zeta == 0
+    assert found.mean_norm > 0.1
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 10**6))
+def test_quadratics_have_closed_forms(seed):
+    hessians, centres = random_quadratics(4, 3, seed)
+    mean = hessians.mean(axis=0)
+    best = np.linalg.solve(mean, np.einsum("mij,mj->i", hessians, centres) / 4)
+
+    def loss(a, b, x):
+        return jax.vmap(lambda a, b: 0.5 * (x - b) @ a @ (x - b))(a, b).mean()
+
+    carried = Partial(loss, jnp.asarray(hessians), jnp.asarray(centres))
+    found = optimum(carried, np.zeros(3))
+    task = quadratic_task(hessians, centres, 1)
+    points = jnp.asarray(np.stack([np.ones(3), best, -np.ones(3)]), jnp.float32)
+    constants = measure(task, points, KEY, found=found, loss=carried, iterations=3)
+    # All in float32: condition numbers below 3.
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    L, _ = quadratic_bounds(hessians)
+    np.testing.assert_allclose(constants.L, L, **close)
+    np.testing.assert_allclose(constants.mu, np.linalg.eigvalsh(mean)[0], **close)
+    np.testing.assert_allclose(constants.B, np.linalg.norm(1 - best), **close)
+    start = np.ones(3) - best
+    np.testing.assert_allclose(constants.Delta, 0.5 * start @ mean @ start, **close)
+    assert constants.Q < 1e-5
+    gradients = np.einsum("mij,pmj->pmi", hessians, np.asarray(points)[:, None] - centres)
+    deviations = np.linalg.norm(gradients - gradients.mean(axis=1, keepdims=True), axis=2)
+    np.testing.assert_allclose(constants.zeta, deviations.max(), **close)
+    np.testing.assert_allclose(
+        constants.zeta_star, np.sqrt((gradients[1] ** 2).sum(axis=1).mean()), **close
+    )
+    assert np.isnan(constants.sigma)
+    assert np.isnan(constants.G)
+
+
+def test_convexity_is_not_claimed_where_there_is_none():
+    def oracle(sign, client, key, max_steps):
+        gradient = jax.grad(lambda x: jnp.sum(jnp.array([1.0, 1.0]) * x**2) * sign + x[0] ** 2)
+        return fs.Oracle(lambda x, k: gradient(x), lambda x, k: 0.0, gradient)
+
+    one = np.ones(1, np.int32)
+    for sign, expected in ((0.0, 0.0), (-0.5, np.nan)):
+        task = fs.Task(Partial(oracle, jnp.array(sign)), one, one)
+        np.testing.assert_equal(measure(task, jnp.ones((1, 2)), KEY).mu, expected)
+
+
+def test_suboptimality_of_almost_optimal_models():
+    """In single precision F - F* would be its rounding error, 1e-8."""
+    x = np.random.default_rng(5).normal(size=20) + 10
+    loss = Partial(lambda x, w: jnp.mean((x - w) ** 2), x)
+    found = optimum(loss, np.float64(0))
+    # The variance of x is 1: its rounding error is that of doubles.
+    np.testing.assert_allclose(suboptimality(loss, x.mean() + 1e-6, found), 1e-12, rtol=1e-3)
+
+
+def test_errors():
+    task = quadratic_task(*random_quadratics(2, 3), 1)
+    for points in (jnp.ones(()), {"a": jnp.ones((2, 3)), "b": jnp.ones((1, 3))}):
+        with pytest.raises(ValueError, match=r"points has leaves of shapes .*expected \[P, ...\]"):
+            heterogeneity(task, points)
+    empty = task._replace(num_examples=np.array([1, 0]))
+    with pytest.raises(ValueError, match="task has 1 clients without examples, the first 1"):
+        curvature(empty, jnp.ones((1, 3)), KEY)
+    data, points = logistic_data(), logistic_points()
+    with pytest.raises(ValueError, match="batch_size is 0; expected at least 1"):
+        batch_moments(logistic_losses, data, points, 0)
+    with pytest.raises(ValueError, match="num_samples is 0"):
+        sampled_moments(task, jnp.ones((1, 3)), KEY, num_samples=0)
+    with pytest.raises(ValueError, match="iterations is 0"):
+        hessian_lipschitz(task, jnp.ones((1, 3)), KEY, iterations=0)
+    with pytest.raises(ValueError, match="l2 is -1"):
+        linear_model_bounds(np.ones((2, 1)), [0, 2], LOGISTIC, l2=-1)
+    with pytest.raises(ValueError, match=r"offsets has clients of sizes \[2, 0\]"):
+        linear_model_bounds(np.ones((2, 1)), [0, 2, 2], LOGISTIC)
+    with pytest.raises(ValueError, match=r"hessians has shape \(2, 2\)"):
+        quadratic_bounds(np.ones((2, 2)))
+    with pytest.raises(ValueError, match="differ from their transposes by 1"):
+        quadratic_bounds(np.array([[[1.0, 1.0], [0.0, 1.0]]]))
+    timeline = fs.participation.full(2, 2, 1)
+    with pytest.raises(ValueError, match=r"round is 2; expected 0 \.\. 1"):
+        local_trajectories(task, timeline, jnp.ones(3), KEY, 0.1, round=2)
+    assert Constants(L=1.0).known == {"L": 1.0}
+
+
+def test_points_that_lie_on_several_devices():
+    """A run leaves its models there; programs on all of them could wait for each other forever."""
+    mesh = jax.make_mesh((4,), ("clients",))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    points = jax.tree.map(lambda x: x.astype(jnp.float32), logistic_points())
+    found, expected = (
+        heterogeneity(logistic_task(), x) for x in (jax.device_put(points, everywhere), points)
+    )
+    np.testing.assert_array_equal(found.deviations, expected.deviations)
+    assert len(found.deviations.devices()) == 1

@@ -1,0 +1,135 @@
+"""Local trajectories and the shadow sequence against runs, and bounds with measured constants."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from problems import (
+    compiled,
+    logistic_data,
+    logistic_losses,
+    logistic_task,
+)
+
+import fedjax_sim as fs
+from fedjax_sim.diagnostics.constants import measure
+from fedjax_sim.diagnostics.drift import drift, local_trajectories, shadow_probes, shadowed
+from fedjax_sim.diagnostics.gradient_moments import batch_moments
+from fedjax_sim.diagnostics.linear_models import (
+    LOGISTIC,
+    linear_model_bounds,
+)
+from fedjax_sim.diagnostics.optimum import mean_loss, optimum
+from fedjax_sim.objectives import with_l2
+from fedjax_sim.theory import fedavg
+
+KEY = jax.random.key(0)
+
+
+def test_trajectories_are_those_of_the_run():
+    """The last of a round's iterates average to the run's next model, in a late round, too."""
+    task = logistic_task()
+    params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
+    timeline = fs.participation.full(3, task.num_clients, task.num_steps)
+    server = {"model": lambda update: update.new_state.params}
+
+    @compiled
+    def everything(task, timeline):
+        probes = fs.Probes(server=server)
+        _, history = fs.run(fs.fedavg(0.2), task, timeline, params, KEY, probes=probes)
+        before = jax.tree.map(lambda x: x[1], history.probes["model"])
+        return history.probes["model"], local_trajectories(
+            task, timeline, before, KEY, 0.2, round=2
+        )
+
+    models, paths = everything(task, timeline)
+    assert paths["w"].shape == (8, timeline.max_steps + 1, 3)
+    ends = jax.tree.map(lambda x: x[:, -1].mean(axis=0), paths)
+    for name in ends:
+        np.testing.assert_allclose(ends[name], models[name][2], rtol=0, atol=1e-6)  # float32
+        np.testing.assert_array_equal(paths[name][:, 0], np.stack([models[name][1]] * 8))
+    found = drift(paths)
+    flat = np.concatenate([paths["w"], paths["b"][..., None]], axis=2).astype(float)
+    away = ((flat - flat[:, :1]) ** 2).sum(axis=2).mean(axis=0)
+    apart = ((flat - flat.mean(axis=0)) ** 2).sum(axis=2).mean(axis=0)
+    np.testing.assert_allclose(found.from_start, away, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(found.from_shadow, apart, rtol=1e-5, atol=1e-9)
+
+
+def test_shadow_probes_against_the_trajectories(x64):
+    """The same numbers as from all clients' iterates of every round, and FedAvg's own run."""
+    data = logistic_data()
+    task = fs.empirical_task(logistic_losses, data, fs.with_replacement(2, 4))
+    params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
+    timeline = fs.participation.full(3, 8, 4)
+    loss = mean_loss(logistic_losses, data)
+
+    @jax.jit
+    def everything(task, loss, timeline):
+        probes = shadow_probes(loss)
+        states = fs.Probes(server={"model": lambda update: update.state.params, **probes.server})
+        state, history = fs.run(shadowed(0.3), task, timeline, params, KEY, probes=states)
+        plain, _ = fs.run(fs.fedavg(0.3), task, timeline, params, KEY)
+        models = history.probes["model"]
+        paths = [
+            local_trajectories(
+                task, timeline, jax.tree.map(lambda x, r=r: x[r], models), KEY, 0.3, round=r
+            )
+            for r in range(3)
+        ]
+        shadows = [jax.tree.map(lambda x: x.mean(axis=0), path) for path in paths]
+        losses = [jax.vmap(loss)(shadow) for shadow in shadows]
+        return state.server.params, plain.server.params, history.probes, paths, losses
+
+    found, plain, probed, paths, losses = everything(task, loss, timeline)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13)
+    drifts = [drift(path) for path in paths]
+    for name, expected in (
+        ("shadow_loss", [values[1:].mean() for values in losses]),
+        ("drift", [found.from_shadow[:-1].mean() for found in drifts]),
+        ("drift_from_start", [found.from_start[:-1].mean() for found in drifts]),
+    ):
+        np.testing.assert_allclose(probed[name], expected, rtol=1e-9)
+    assert probed["drift"].min() > 1e-3
+
+
+def test_bounds_with_measured_constants_hold_for_the_run():
+    """Equation 2.1 and Lemma 2.3, the mean over 20 runs; constants at the models that were met."""
+    data = logistic_data()
+    objective = with_l2(logistic_losses, 0.05)
+    K, R, lr = 4, 30, 0.1
+    task = fs.empirical_task(objective, data, fs.with_replacement(1, K))
+    loss = mean_loss(objective, data)
+    start = {"w": jnp.array([2.0, -2.0, 1.0]), "b": jnp.array(0.0)}
+    found = optimum(loss, start)
+    timeline = fs.participation.full(R, 8, K)
+
+    @jax.jit
+    def runs(task, loss, keys):
+        def one(key):
+            probes = shadow_probes(loss)
+            probes.server["model"] = lambda update: update.state.params
+            return fs.run(
+                shadowed(lr), task, timeline, start, key, cohort=fs.cohort.vmapped(), probes=probes
+            )[1].probes
+
+        return jax.vmap(one)(keys)
+
+    probed = runs(task, loss, jax.random.split(KEY, 20))
+    points = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:: R // 5], probed["model"])
+    moments = batch_moments(objective, data, points, 1)
+    constants = measure(task, points, KEY, moments=moments, found=found, loss=loss)
+    bounds = linear_model_bounds(data.examples["x"], data.offsets, LOGISTIC, l2=0.05)
+    assert constants.L <= bounds.L
+    assert constants.mu >= bounds.mu
+    gaps = np.asarray(probed["shadow_loss"], float).mean(axis=1) - found.value
+    slack = 4 * gaps.std() / np.sqrt(len(gaps))
+    sizes = {"lr": lr, "L": bounds.L, "sigma": constants.sigma, "M": 8, "K": K, "R": R}
+    bound = float(fedavg.convex_bound(**sizes, B=constants.B, zeta=constants.zeta))
+    measured = float(fedavg.shadow_bound(probed["drift"].mean(), **sizes, B=constants.B))
+    assert 0 < gaps.mean() <= measured + slack
+    assert measured < bound
+    assert gaps.mean() > 0.05 * measured  # the lemma is not vacuous here
+    assert probed["drift"].mean() <= float(
+        fedavg.drift_bound(lr=lr, L=bounds.L, sigma=constants.sigma, K=K, zeta=constants.zeta)
+    )
