@@ -13,7 +13,7 @@ import pandas as pd
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import choices, datasets, diagnosis, plotting, report, tuning
+from fedjax_sim import algorithm_choices, choices, datasets, diagnosis, plotting, report, tuning
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.config import FREE_FIELDS, CompareConfig, check, to_json
 from fedjax_sim.data.federated import FederatedData
@@ -90,7 +90,7 @@ def compare(
         np.int64(2)
     """
     check(config)
-    hyper = choices.hyper_parameters(config)
+    hyper = algorithm_choices.hyper_parameters(config)
     if config.dataset not in datasets.NAMES:
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
     output = config.output
@@ -195,12 +195,12 @@ def _executed(
     dataset: datasets.Dataset,
     problem: Problem,
     name: str,
-    hyper: choices.Hyper,
+    hyper: algorithm_choices.Hyper,
     tuning_file: pathlib.Path | None,
 ) -> tuple[Problem, Cohort]:
     """The strategy over clients, and the problem with the lowering that goes with it."""
     if config.execution == "auto" and tuning_file is not None:
-        seen = tunable(problem, choices.algorithm(name, hyper))
+        seen = tunable(problem, algorithm_choices.algorithm(name, hyper))
         choice = tuning.stored(tuning_file, tuning.describe(seen, config.batch_size))
         if choice is not None:
             if choice.lowering != "auto":
@@ -213,14 +213,14 @@ def _run(
     config: CompareConfig,
     problem: Problem,
     name: str,
-    hyper: choices.Hyper,
+    hyper: algorithm_choices.Hyper,
     cohort: Cohort,
     on_progress: OnProgress | None,
 ) -> Simulation:
     """One algorithm, or what is left of it."""
     fixed = {k: v for k, v in to_json(config).items() if k not in FREE_FIELDS}
     result = simulate(
-        choices.algorithm(name, hyper),
+        algorithm_choices.algorithm(name, hyper),
         problem.task,
         problem.timeline,
         problem.params,

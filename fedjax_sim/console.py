@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedjax_sim import choices, datasets
+from fedjax_sim import algorithm_choices, choices, datasets
 from fedjax_sim.compare import OnProgress
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.report import ACCURACY, LOSS
@@ -195,8 +195,9 @@ def tuning_table(algorithm: str, found: Sequence[Measured]) -> Table:
 def choice_tables() -> Iterator[Table]:
     """What the options of a comparison can name: algorithms, data sets, models, partitions."""
     table = Table("algorithm", "hyper-parameters and defaults", "paper")
-    for name, choice in choices.ALGORITHMS.items():
-        settings = [f"{key}={value}" for key, value in choices.hyper_defaults(name).items()]
+    for name, choice in algorithm_choices.ALGORITHMS.items():
+        defaults = algorithm_choices.hyper_defaults(name)
+        settings = [f"{key}={value}" for key, value in defaults.items()]
         table.add_row(name, " ".join(settings), choice.paper)
     yield table
     table = Table("data set", "where from")

@@ -16,7 +16,7 @@ import pandas as pd
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import choices, tree
+from fedjax_sim import algorithm_choices, choices, tree
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
@@ -101,7 +101,7 @@ def diagnose(
     lr, M, K = hyper["fedavg"]["lr"], problem.data.num_clients, config.local_steps
     bounds, prescribed = (*FEDAVG, SHADOW), math.nan
     if made.unmet or K is None:
-        plain = choices.algorithm("fedavg", hyper["fedavg"])
+        plain = algorithm_choices.algorithm("fedavg", hyper["fedavg"])
         history = _runs(config, problem, problem.task, made.loss, plain, lambda loss: NO_PROBES)
         names = ", ".join(bound.name for bound in bounds)
         lines = Overlay([], {names: "; ".join(made.unmet)})

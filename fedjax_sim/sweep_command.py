@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim import choices, datasets, heat_maps, report, sweep_plots
+from fedjax_sim import algorithm_choices, choices, datasets, heat_maps, report, sweep_plots
 from fedjax_sim.compare import Problem, prepare, seed_keys
 from fedjax_sim.comparisons import paired_differences, speed_up
 from fedjax_sim.config import to_json
@@ -111,7 +111,7 @@ class _Factory(NamedTuple):
     hyper: tuple[tuple[str, Any], ...]
 
     def __call__(self, **swept: Any) -> FedAlgorithm:
-        return choices.algorithm(self.algorithm, {**dict(self.hyper), **swept})
+        return algorithm_choices.algorithm(self.algorithm, {**dict(self.hyper), **swept})
 
 
 def _unswept(
@@ -126,7 +126,7 @@ def _setups(
     config: SweepConfig, dataset: datasets.Dataset, entries: Sequence[Configuration]
 ) -> Callable[..., Setup]:
     """What the runs of an algorithm under some settings share."""
-    resolved = choices.hyper_parameters(config)
+    resolved = algorithm_choices.hyper_parameters(config)
 
     @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
     def problem(own: SweepConfig) -> Problem:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_sim import choices
+from fedjax_sim import algorithm_choices
 from fedjax_sim.config import CompareConfig, check, read
 from fedjax_sim.grid import Configuration, expand
 
@@ -108,11 +108,11 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
     check(config)
-    resolved = choices.hyper_parameters(config)
+    resolved = algorithm_choices.hyper_parameters(config)
     option = "points" if config.points else "grid"
     entries = _read_points(config.points) if config.points else [_parse_grid(config.grid)]
     takers = {
-        name: {*choices.hyper_defaults(name), *choices.common_hyper(name)}
+        name: {*algorithm_choices.hyper_defaults(name), *algorithm_choices.common_hyper(name)}
         for name in config.algorithms
     }
     found: list[Configuration] = []
@@ -160,9 +160,11 @@ def text_hyper() -> set[str]:
 
     Example:
         >>> sorted(text_hyper())
-        ['divisor', 'option', 'reference', 'schedule', 'units', 'variant']
+        ['at', 'divisor', 'option', 'reference', 'schedule', 'units', 'variant']
     """
-    defaults = (choices.hyper_defaults(name).items() for name in choices.ALGORITHMS)
+    defaults = (
+        algorithm_choices.hyper_defaults(name).items() for name in algorithm_choices.ALGORITHMS
+    )
     return {key for items in defaults for key, value in items if isinstance(value, str)}
 
 
@@ -179,8 +181,8 @@ def _check_entry(
         swept = swept_hyper(entry)
         for name, value in swept.items():
             if not isinstance(value, str):
-                choices.number(f"{entry['algorithm']}.{name}={value}", name, str(value))
-        choices.algorithm(entry["algorithm"], {**hyper, **swept})
+                algorithm_choices.number(f"{entry['algorithm']}.{name}={value}", name, str(value))
+        algorithm_choices.algorithm(entry["algorithm"], {**hyper, **swept})
     except ValueError as error:
         raise ValueError(f"{option} has {entry}: {error}") from error
 

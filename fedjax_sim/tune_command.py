@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fedjax_sim import choices, datasets, tuning
+from fedjax_sim import algorithm_choices, datasets, tuning
 from fedjax_sim.compare import prepare, tunable
 from fedjax_sim.config import CompareConfig, check
 
@@ -42,14 +42,14 @@ def run_tune(
         (True, 'fedavg', True)
     """
     check(config)
-    hyper = choices.hyper_parameters(config)
+    hyper = algorithm_choices.hyper_parameters(config)
     if config.dataset not in datasets.NAMES:
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
     dataset = datasets.load(config.dataset, config.data_dir)
     problem = prepare(config, dataset)
     seen: set[bool] = set()
     for name in config.algorithms:
-        algorithm = choices.algorithm(name, hyper[name])
+        algorithm = algorithm_choices.algorithm(name, hyper[name])
         described = tuning.describe(tunable(problem, algorithm), config.batch_size)
         if described["client_state"] in seen:
             continue

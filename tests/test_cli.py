@@ -12,7 +12,7 @@ import sys
 import pandas as pd
 import pytest
 
-from fedjax_sim import choices, compare, datasets
+from fedjax_sim import algorithm_choices, choices, compare, datasets
 from fedjax_sim.cli import main, presets
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.simulation import simulate
@@ -52,8 +52,8 @@ def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
 
 def test_config_json_repeats_the_run_under_changed_defaults(tmp_path, finished, monkeypatch):
     # The file holds resolved hyper-parameters, so that later defaults do not matter.
-    changed = choices.ALGORITHMS["fedavg"]._replace(defaults={"lr": 9.0})
-    monkeypatch.setitem(choices.ALGORITHMS, "fedavg", changed)
+    changed = algorithm_choices.ALGORITHMS["fedavg"]._replace(defaults={"lr": 9.0})
+    monkeypatch.setitem(algorithm_choices.ALGORITHMS, "fedavg", changed)
     assert main(["run", str(finished / "config.json"), "--output", str(tmp_path)]) == 0
     assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
 
@@ -203,7 +203,7 @@ def test_list_names_every_choice(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    named = [*choices.ALGORITHMS, *choices.MODELS, *choices.PARTITIONS, *datasets.NAMES]
+    named = [*algorithm_choices.ALGORITHMS, *choices.MODELS, *choices.PARTITIONS, *datasets.NAMES]
     assert [name for name in named if name not in shown] == []
     assert "b1=0.9" in shown  # a default of the factory, not of the command line
 

@@ -13,7 +13,7 @@ import pytest
 from problems import quadratic_task
 
 import fedjax_sim as fs
-from fedjax_sim import choices, datasets, engine, models, report
+from fedjax_sim import algorithm_choices, choices, datasets, engine, models, report
 from fedjax_sim.compare import compare, prepare
 from fedjax_sim.config import CompareConfig, check, read, to_json
 from fedjax_sim.simulation import Progress
@@ -67,7 +67,7 @@ def test_each_seed_is_what_a_run_of_its_own_gives(result):
         params, timeline = jax.tree.map(lambda x, i=i: x[i], (problem.params, problem.timeline))
         state, _ = jax.jit(
             lambda task, params, timeline, key: engine.run(
-                choices.algorithm("fedavg", {"lr": 0.2}), task, timeline, params, key
+                algorithm_choices.algorithm("fedavg", {"lr": 0.2}), task, timeline, params, key
             )
         )(problem.task, params, timeline, problem.keys[i])
         for metric, value in problem.eval_fn(state.server.params).items():
@@ -225,13 +225,15 @@ def test_models_match_the_names_and_shapes_of_the_options(name):
     assert jax.eval_shape(model.apply, params, inputs).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", choices.ALGORITHMS)
+@pytest.mark.parametrize("name", algorithm_choices.ALGORITHMS)
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
-    defaults = choices.hyper_defaults(name) | dict.fromkeys(choices.common_hyper(name))
+    defaults = algorithm_choices.hyper_defaults(name) | dict.fromkeys(
+        algorithm_choices.common_hyper(name)
+    )
     values = {key: v if isinstance(v, str) else 0.25 for key, v in defaults.items()}
     settings = tuple(f"{name}.{key}={value}" for key, value in values.items())
     config = CompareConfig(algorithms=(name,), hyper=settings)
-    assert choices.hyper_parameters(config)[name] == values
+    assert algorithm_choices.hyper_parameters(config)[name] == values
 
 
 def test_hyper_parameters_that_all_algorithms_have():
@@ -239,7 +241,7 @@ def test_hyper_parameters_that_all_algorithms_have():
         algorithms=("fedavg", "fedsam"), lr=0.5, lr_decay=0.9, clip=3.0, weight_decay=0.01,
         hyper=("fedsam.clip=2", "fedsam.radius=0"),
     )  # fmt: skip
-    hyper = choices.hyper_parameters(config)
+    hyper = algorithm_choices.hyper_parameters(config)
     common = {"lr": 0.5, "lr_decay": 0.9, "weight_decay": 0.01}
     assert hyper == {"fedavg": common | {"clip": 3.0}, "fedsam": common | {"clip": 2, "radius": 0}}
 
@@ -250,7 +252,7 @@ def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
     hyper = {"lr": 0.1, "lr_decay": 0.5, "clip": 2.0, "weight_decay": 0.5}
     task = quadratic_task(np.ones((1, 1, 1)), np.full((1, 1), 10.0), 1)
     timeline = fs.participation.full(3, 1, task.num_steps)
-    algorithm = choices.algorithm(name, hyper)
+    algorithm = algorithm_choices.algorithm(name, hyper)
     state, _ = fs.run(algorithm, task, timeline, jnp.ones(1), jax.random.key(0))
     x = 1.0
     for t in range(3):
@@ -276,7 +278,7 @@ def test_hyper_parameters_override_each_other():
     config = CompareConfig(
         algorithms=("fedavg", "fedadam"), lr=0.5, server_lr=0.7, hyper=("fedadam.lr=0.9",)
     )
-    assert choices.hyper_parameters(config) == {
+    assert algorithm_choices.hyper_parameters(config) == {
         "fedavg": {"lr": 0.5},
         "fedadam": {"lr": 0.9, "server_lr": 0.7},
     }
@@ -284,11 +286,12 @@ def test_hyper_parameters_override_each_other():
 
 def test_config_survives_json(tmp_path):
     config = dataclasses.replace(TINY, output=tmp_path / "a", data_dir=tmp_path)
-    hyper = choices.hyper_parameters(config) | {"scaffold": {"lr": 1.0}}  # from an earlier call
+    # SCAFFOLD is from an earlier call.
+    hyper = algorithm_choices.hyper_parameters(config) | {"scaffold": {"lr": 1.0}}
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"config": to_json(config), "algorithms": hyper}))
     again = read(path)
-    assert choices.hyper_parameters(again) == choices.hyper_parameters(config)
+    assert algorithm_choices.hyper_parameters(again) == algorithm_choices.hyper_parameters(config)
     ignored = {"hyper": (), "lr": None}
     assert dataclasses.replace(again, **ignored) == dataclasses.replace(config, **ignored)
 

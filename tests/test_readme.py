@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from fedjax_sim import algorithms, choices, datasets, models, objectives
+from fedjax_sim import algorithm_choices, algorithms, datasets, models, objectives
 from fedjax_sim.config import CompareConfig, RunConfig, check
 from fedjax_sim.evaluation import evaluator
 from fedjax_sim.sweep_config import SweepConfig, configurations
@@ -40,7 +40,7 @@ def test_commands_are_accepted():
     for command in commands:
         config = tyro.cli(RunConfig, args=shlex.split(command))
         check(config)
-        choices.hyper_parameters(config)
+        algorithm_choices.hyper_parameters(config)
 
 
 def test_sweep_commands_are_accepted():
@@ -55,8 +55,8 @@ def test_sweep_commands_are_accepted():
 def test_algorithm_table_names_every_algorithm_and_its_paper():
     rows = re.findall(r"^\| \S+ \| (.*?) \| `(\w+)` \| `(.*?)` \|$", README, re.MULTILINE)
     papers = {function: paper for paper, function, _ in rows}
-    assert {name: papers.get(name) for name in choices.ALGORITHMS} == {
-        name: choice.paper for name, choice in choices.ALGORITHMS.items()
+    assert {name: papers.get(name) for name in algorithm_choices.ALGORITHMS} == {
+        name: choice.paper for name, choice in algorithm_choices.ALGORITHMS.items()
     }
     assert set(papers) == set(algorithms.__all__) - {"gradient_controls"}
     for _, function, command in rows:

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from fedjax_sim import choices, sweep_command, sweep_program
+from fedjax_sim import algorithm_choices, choices, sweep_command, sweep_program
 from fedjax_sim.cli import main, presets
 from fedjax_sim.config import CompareConfig, to_json
 from fedjax_sim.sweep_config import (
@@ -366,12 +366,12 @@ def test_a_comparison_gives_its_settings_algorithms_and_hyper_parameters(tmp_pat
     run = CompareConfig(
         rounds=7, seeds=9, algorithms=("fedavg", "fedprox"), lr=0.3, hyper=("fedprox.mu=0.5",)
     )
-    path = saved(tmp_path / "config.json", run, algorithms=choices.hyper_parameters(run))
+    path = saved(tmp_path / "config.json", run, algorithms=algorithm_choices.hyper_parameters(run))
     config = read_sweep(path)
     assert (config.rounds, config.algorithms) == (7, ("fedavg", "fedprox"))
     # Its folder is the run's, and as many seeds as for a curve are too many for a grid.
     assert (config.output, config.seeds) == (SweepConfig().output, SweepConfig().seeds)
-    assert choices.hyper_parameters(config) == choices.hyper_parameters(run)
+    assert algorithm_choices.hyper_parameters(config) == algorithm_choices.hyper_parameters(run)
     assert len(configurations(config)) == 2 * 4  # rates of the default grid
 
 
