@@ -16,6 +16,7 @@ saved as ``summary_<dataset>_<l2>.csv`` in the folder that FEDAC_PUBLISHED names
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -88,6 +89,7 @@ class Options:
     setting: str = "a9a-1e-3"
     clients: tuple[int, ...] = tuple(2**i for i in range(2, 14))  # M
     local_steps: tuple[int, ...] = tuple(2**i for i in range(9))  # K
+    few_rounds: tuple[int, ...] = ()  # further M, only for K of at least 32
     methods: tuple[str, ...] = ()  # default: the setting's
     data_dir: pathlib.Path | None = None  # default: FEDJAX_SIM_DATA
     runs: pathlib.Path = pathlib.Path("results/fedac")  # of finished cells
@@ -102,12 +104,22 @@ class Options:
                     f"local_steps has {steps}; expected divisors of {EVALUATED}, the steps between "
                     "evaluations"
                 )
-        if not self.clients or min(self.clients) < 1:
-            raise ValueError(f"clients is {self.clients}; expected numbers of at least 1")
+        for name in ("clients", "few_rounds"):
+            if min(getattr(self, name), default=1) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected numbers of at least 1")
+        if not self.clients:
+            raise ValueError("clients is (); expected some")
         for name in self.methods:
             if name not in LOCAL | MINIBATCH:
                 known = ", ".join(LOCAL | MINIBATCH)
                 raise ValueError(f"methods has {name!r}; expected some of {known}")
+
+    @property
+    def grids(self) -> list[dict[str, tuple]]:
+        """The cells, as grids of a sweep."""
+        lrs, few = SETTINGS[self.setting].lrs, tuple(k for k in self.local_steps if k >= 32)
+        parts = [(self.clients, self.local_steps), (self.few_rounds, few)]
+        return [{"lr": lrs, "clients": m, "local_steps": k} for m, k in parts if m and k]
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -181,9 +193,8 @@ def measure(options: Options, data: dict[str, np.ndarray], least: float) -> pd.D
     setting = SETTINGS[options.setting]
     value = objective(data, setting.l2)
     at_start = float(value(initial(data["x"].shape[1])))
-    grid = {"lr": setting.lrs, "clients": options.clients, "local_steps": options.local_steps}
     rows = []
-    for name in options.chosen:
+    for grid, name in itertools.product(options.grids, options.chosen):
         with sweep_progress(Console(stderr=True)) as on_progress:
             result = fs.sweep(
                 functools.partial(make_setup, data, name, setting.l2),

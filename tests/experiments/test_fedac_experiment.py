@@ -110,6 +110,13 @@ def test_minimum_is_below_nearby_values():
     np.testing.assert_allclose(value(w), least, rtol=0, atol=1e-14)
 
 
+def test_further_clients_run_with_few_rounds_only():
+    options = fedac_a9a.Options(clients=(4,), local_steps=(1, 32, 64), few_rounds=(8,))
+    cells = [(m, k) for grid in options.grids for m in grid["clients"] for k in grid["local_steps"]]
+    assert cells == [(4, 1), (4, 32), (4, 64), (8, 32), (8, 64)]
+    assert len(fedac_a9a.Options(few_rounds=()).grids) == 1
+
+
 def test_rates_are_the_papers():
     assert fedac_a9a.rates(1e-3, 13) == (
         0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
@@ -205,6 +212,7 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
         ({"setting": "mnist"}, "setting is 'mnist'; expected one of a9a-1e-2"),
         ({"local_steps": (1, 3)}, "local_steps has 3; expected divisors of 512"),
         ({"clients": (0,)}, r"clients is \(0,\); expected numbers of at least 1"),
+        ({"clients": ()}, r"clients is \(\); expected some"),
         ({"methods": ("sgd",)}, "methods has 'sgd'; expected some of fedavg"),
     ],
 )
