@@ -1,0 +1,125 @@
+"""FedDualAvg's bounds against NumPy, what the prescribed rates are proven to do, and one run."""
+
+import functools
+
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+
+from fedjax_sim.theory.feddualavg import (
+    bounded_gradient_bound,
+    bounded_gradient_discrepancy,
+    bounded_gradient_lr,
+    dual_shadow_bound,
+    tuned_bounded_gradient_bound,
+)
+from fedjax_sim.theory.feddualavg_regimes import (
+    quadratic_bound,
+    quadratic_discrepancy,
+    quadratic_lr,
+    small_client_rate_bound,
+    small_client_rate_lr,
+    tuned_quadratic_bound,
+    tuned_small_client_rate_bound,
+)
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-12)  # float64, some ten operations
+SIZES = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 40, "B": 3.0}
+FAMILIES = {
+    "small": (small_client_rate_bound, small_client_rate_lr, tuned_small_client_rate_bound, []),
+    "gradient": (
+        bounded_gradient_bound, bounded_gradient_lr, tuned_bounded_gradient_bound, ["G"]
+    ),
+    "quadratic": (quadratic_bound, quadratic_lr, tuned_quadratic_bound, ["zeta"]),
+}  # fmt: skip
+
+
+def test_formulas():
+    lr, L, s, M, K, R, B = 0.05, 2.0, 0.7, 6, 5, 40, 3.0
+    shared = B**2 / (lr * K * R) + lr * s**2 / M
+    CLOSE(dual_shadow_bound(0.3, lr=lr, **SIZES), shared + L * 0.3)
+    CLOSE(bounded_gradient_discrepancy(lr=lr, G=1.1, K=K), 4 * lr**2 * 16 * 1.21)
+    CLOSE(
+        bounded_gradient_bound(lr=lr, G=1.1, **SIZES), shared + 4 * lr**2 * L * (K - 1) ** 2 * 1.21
+    )
+    rest = 7 * lr**2 * K * s**2 + 14 * lr**2 * K**2 * 0.4**2
+    CLOSE(quadratic_discrepancy(lr=lr, L=L, sigma=s, zeta=0.4, K=K), rest)
+    CLOSE(quadratic_bound(lr=lr, zeta=0.4, **SIZES), shared + L * rest)
+    CLOSE(small_client_rate_bound(lr=0.02, **SIZES), 9 / (0.02 * 200) + 3 * 0.02 * s**2 / M)
+
+
+constants = st.floats(1e-2, 1e2)
+sizes = st.integers(1, 1000)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(
+    L=constants, sigma=st.just(0.0) | constants, other=st.just(0.0) | constants, B=constants,
+    M=sizes, K=sizes, R=sizes,
+)  # fmt: skip
+def test_tuned_bound_is_above_the_bound_at_the_prescribed_rate(family, L, sigma, other, B, M, K, R):
+    """And at most a small multiple of it: no term is missing.  3 + 1 terms become 4, 14 + 1, 15."""
+    bound, rate, tuned, names = FAMILIES[family]
+    given_ = {"L": L, "sigma": sigma, "M": M, "K": K, "R": R, "B": B} | dict.fromkeys(names, other)
+    value = float(bound(lr=rate(**given_), **given_))
+    assert np.isfinite(value)
+    assert value <= float(tuned(**given_)) * (1 + 1e-9)
+    assert float(tuned(**given_)) <= 40 * value
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nan_beyond_the_largest_rate(family):
+    bound, _, _, names = FAMILIES[family]
+    given_ = SIZES | dict.fromkeys(names, 0.4)
+    largest = 1 / (4 * 2.0) / (5 if family == "small" else 1)
+    assert np.isfinite(bound(lr=largest, **given_))
+    refused = pytest.warns(UserWarning, match=r"the condition lr <= 1 / \(4 (K )?L\) does not")
+    with refused, jax.debug_nans(False):
+        assert np.isnan(bound(lr=1.01 * largest, **given_))
+
+
+def test_refuses_negative_constants():
+    with pytest.raises(ValueError, match=r"zeta is -1\.0; expected a non-negative number"):
+        quadratic_bound(lr=0.1, zeta=-1.0, **SIZES)
+    with pytest.raises(ValueError, match="B is 0; expected a positive number"):
+        small_client_rate_bound(lr=0.01, **(SIZES | {"B": 0}))
+
+
+def test_dual_averaging_on_a_lasso_stays_below():
+    """M clients with linear terms that differ, Euclidean h: exact gradients, so no noise.
+
+    The clients' Hessians are equal, hence zeta is known; F is quadratic and L = ||A|| in its norm.
+    """
+    rng = np.random.default_rng(0)
+    M, K, R, lr, weight = 4, 8, 30, 0.05, 0.1
+    diagonal = np.array([1.0, 0.8, 0.5, 0.3, 0.2])
+    linear = rng.normal(size=(M, 5))
+    mean = linear.mean(0)
+
+    def prox(y, time):
+        return np.sign(y) * np.maximum(np.abs(y) - time * weight, 0)
+
+    def phi(x):
+        return x @ (diagonal * x) / 2 + mean @ x + weight * np.abs(x).sum()
+
+    best = prox(-mean, 1) / diagonal
+    dual, outputs, spread = np.zeros(5), [], []
+    for r in range(R):
+        y = np.tile(dual, (M, 1))
+        for k in range(K):
+            spread.append(((y - y.mean(0)) ** 2 / diagonal).sum(1).mean() * diagonal.max())
+            y = y - lr * (diagonal * prox(y, lr * (r * K + k)) + linear)
+            outputs.append(prox(y.mean(0), lr * (r * K + k + 1)))
+        dual = y.mean(0)
+    gap = phi(np.mean(outputs, axis=0)) - phi(best)
+    zeta = np.sqrt((((linear - mean) ** 2 / diagonal).sum(1) * diagonal.max()).max())
+    run = {"lr": lr, "L": diagonal.max(), "sigma": 0.0, "M": M, "K": K, "R": R}
+    B = np.sqrt(best @ best / 2)
+    measured = float(dual_shadow_bound(np.mean(spread), B=B, **run))
+    assert 0 < gap <= measured <= float(quadratic_bound(zeta=zeta, B=B, **run))
+    limit = quadratic_discrepancy(lr=lr, L=1.0, sigma=0.0, zeta=zeta, K=K)
+    assert max(spread) <= float(limit)
