@@ -110,7 +110,7 @@ def quadratic_discrepancy(
     """
     lr, L, K = positive(lr=lr, L=L, K=K)
     sigma, zeta = non_negative(sigma=sigma, zeta=zeta)
-    value = lr**2 * (7 * K * sigma**2 + 14 * (K * zeta) ** 2)
+    value = _discrepancy(lr, sigma, zeta, K)
     return where_valid(value, at_most(lr, 1 / (4 * L)), "lr <= 1 / (4 L)")
 
 
@@ -149,7 +149,7 @@ def quadratic_bound(
     """
     lr, L, M, K, R, B = positive(lr=lr, L=L, M=M, K=K, R=R, B=B)
     sigma, zeta = non_negative(sigma=sigma, zeta=zeta)
-    discrepancy = lr**2 * (7 * K * sigma**2 + 14 * (K * zeta) ** 2)
+    discrepancy = _discrepancy(lr, sigma, zeta, K)
     value = dual_shadow_terms(discrepancy, lr, L, sigma, M, K, R, B)  # Equation 4.13
     return where_valid(value, at_most(lr, 1 / (4 * L)), "lr <= 1 / (4 L)")
 
@@ -210,3 +210,7 @@ def tuned_quadratic_bound(
         + 8 * cube * (sigma**2 / K) ** (1 / 3)
         + 15 * cube * zeta ** (2 / 3)
     )
+
+
+def _discrepancy(lr: Array, sigma: Array, zeta: Array, K: Array) -> Array:
+    return lr**2 * (7 * K * sigma**2 + 14 * (K * zeta) ** 2)
