@@ -80,6 +80,7 @@ class Options:
     methods: tuple[str, ...] = ()  # default: all of the table
     lrs: tuple[float, ...] = (0.03, 0.1, 0.3)  # tried in the pilot
     pilot_rounds: int = 30  # 0: no pilot, every method has lr 0.1
+    compressed: bool = False  # the rate falls as much over the rounds run as over the paper's
     pretrained: pathlib.Path | None = None  # of a vision transformer, see models.load_vit
     data_dir: pathlib.Path | None = None  # default: the environment variable FEDJAX_SIM_DATA
     work: pathlib.Path = pathlib.Path("results/fedswa")  # finished runs, to continue from
@@ -155,12 +156,13 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
 
 
 class Algorithm(NamedTuple):
-    """A method whose rate is ``lr * 0.998^t`` in round t; equal for equal methods."""
+    """A method whose rate is ``lr * decay^t`` in round t; equal for equal methods."""
 
     method: str
+    decay: float = LR_DECAY
 
     def __call__(self, lr: Any, **hyper: Any) -> fs.FedAlgorithm:
-        return METHODS[self.method](exponential(lr, LR_DECAY), **hyper)
+        return METHODS[self.method](exponential(lr, self.decay), **hyper)
 
 
 def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:
@@ -275,10 +277,11 @@ def run(
     seeds: int,
     directory: pathlib.Path,
     eval_every: int | None = None,
+    decay: float = LR_DECAY,
 ) -> pd.DataFrame:
     """Runs ``{"method", "lr", further hyper-parameters}`` on a setting; the tidy history.
 
-    Finished runs are kept in the directory and not repeated.
+    Finished runs are kept in the directory, one for each decay of the rate, and not repeated.
     """
     scale = SCALES[options.scale]
     dataset = datasets.load(setting.dataset, options.data_dir)
@@ -287,7 +290,7 @@ def run(
 
     def setup(method: str) -> fs.Setup:
         return fs.Setup(
-            Algorithm(method),
+            Algorithm(method, decay),
             shared.task,
             shared.timeline,
             shared.params,
@@ -312,6 +315,18 @@ def run(
 def num_rounds(setting: Setting, options: Options) -> int:
     """The rounds to run of a setting."""
     return options.rounds or max(1, round(SCALES[options.scale].rounds * setting.rounds))
+
+
+def lr_decay(setting: Setting, options: Options) -> float:
+    """By which the rate is multiplied every round."""
+    if not options.compressed:
+        return LR_DECAY
+    return LR_DECAY ** (setting.rounds / num_rounds(setting, options))
+
+
+def run_label(options: Options) -> str:
+    """Of a folder of results: the scale, and whether the decay is compressed."""
+    return f"{options.scale}-compressed" if options.compressed else options.scale
 
 
 def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[str, float]:
@@ -346,7 +361,8 @@ def compared(
         options,
         rounds=rounds,
         seeds=options.seeds,
-        directory=options.work / options.scale / f"{setting.name}-{rounds}",
+        directory=options.work / run_label(options) / f"{setting.name}-{rounds}",
+        decay=lr_decay(setting, options),
     )
     return history, lrs
 
@@ -358,6 +374,8 @@ def describe(setting: Setting, options: Options) -> str:
     if model == "lenet5":
         model = "LeNet-5 6-16-120-84" if scale.narrow else "LeNet-5 64-64-384-192"
         model += " (paper: 64-64-384-192)" if scale.narrow else ""
+    decay = lr_decay(setting, options)
+    falling = f", rates times {decay:.4g} a round (paper: {LR_DECAY})" * options.compressed
     rounds, part = num_rounds(setting, options), min(scale.clients, setting.num_clients)
     return (
         f"scale {options.scale}: {model} on {setting.dataset}, "
@@ -365,5 +383,5 @@ def describe(setting: Setting, options: Options) -> str:
         f"{part} of {setting.num_clients} clients, "
         f"{min(setting.cohort, part)} a round, up to {scale.max_steps} of {MAX_STEPS} local steps "
         f"of {BATCH_SIZE}, "
-        f"{options.seeds} seed{'s' if options.seeds > 1 else ''}"
+        f"{options.seeds} seed{'s' if options.seeds > 1 else ''}{falling}"
     )

@@ -56,14 +56,17 @@ def trained(
     """The method's state after all rounds, from the folder's checkpoint if there is one."""
     rounds = common.num_rounds(setting, options)
     result = fs.simulate(
-        common.Algorithm(method)(lr),
+        common.Algorithm(method, common.lr_decay(setting, options))(lr),
         problem.task,
         problem.timeline,
         problem.params,
         problem.keys,
         eval_fn=problem.eval_fn,
         eval_every=max(1, rounds // 10),
-        directory=options.work / options.scale / f"{setting.name}-{rounds}-models" / method,
+        directory=options.work
+        / common.run_label(options)
+        / f"{setting.name}-{rounds}-models"
+        / method,
         config={"method": method, "lr": lr, "setting": setting._asdict()},
         on_divergence="record",
     )
@@ -149,7 +152,7 @@ def main(options: LossSurface) -> None:
         for name, loss in losses.items():
             surfaces[name][method] = surface(loss, params, d1, d2, options.extent, options.points)
         taking_part = np.asarray(problem.timeline.clients)[0, -1]
-        algorithm = common.Algorithm(method)(lrs[method])
+        algorithm = common.Algorithm(method, common.lr_decay(setting, options))(lrs[method])
         models = local_models(algorithm, state, problem.task, taking_part)
         found = principal_plane(params, models)
         planes[method] = surface(
@@ -157,7 +160,7 @@ def main(options: LossSurface) -> None:
         )
         dots[method] = np.asarray(found.coordinates)
         print(markdown(pd.DataFrame(rows[-1:])), flush=True)
-    folder = options.output / f"fedswa_loss_surface-{options.scale}"
+    folder = options.output / f"fedswa_loss_surface-{common.run_label(options)}"
     _write(folder, setting, pd.DataFrame(rows), surfaces, planes, dots, options)
 
 

@@ -17,6 +17,7 @@ from experiments.fedswa_common import (
     Setting,
     compared,
     describe,
+    run_label,
 )
 from experiments.output import write
 from fedjax_sim import plotting
@@ -112,7 +113,7 @@ def column(
     parts = [f"# {setting.name}", describe(setting, options), as_text(table), agreement(table)]
     text = "\n\n".join(part for part in parts if part)
     print(text, flush=True)
-    folder = options.output / f"{experiment}-{options.scale}"
+    folder = options.output / f"{experiment}-{run_label(options)}"
     write(folder, setting.name, history, text, options=options)
     by_method = history.rename(columns={"method": "algorithm"})
     figure = plotting.curves(by_method, [ACCURACY, TEST_LOSS, TRAIN_LOSS], band="minmax")
@@ -159,7 +160,7 @@ def grid_table(
         [f"# {experiment}: {setting.name}", describe(setting, options), markdown(shown)]
     )
     print(text, flush=True)
-    folder = options.output / f"{experiment}-{options.scale}"
+    folder = options.output / f"{experiment}-{run_label(options)}"
     write(folder, setting.name, history, text, options=options)
     figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     lines = ["method", *(name for name in names if name != over)]

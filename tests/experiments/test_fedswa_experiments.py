@@ -103,6 +103,17 @@ def test_every_output_says_the_scale():
     assert "(paper:" not in full
 
 
+def test_compressed_decay_ends_where_the_papers_does():
+    setting = fedswa_common.skewed(fedswa_table2.COLUMNS["cifar10-lenet5"])
+    plain, compressed = (fedswa_common.Options(compressed=flag) for flag in (False, True))
+    assert fedswa_common.lr_decay(setting, plain) == 0.998
+    np.testing.assert_allclose(
+        fedswa_common.lr_decay(setting, compressed) ** 200, 0.998**1000, rtol=1e-12
+    )
+    assert "rates times 0.99 a round (paper: 0.998)" in fedswa_common.describe(setting, compressed)
+    assert fedswa_common.run_label(compressed) == "cpu-compressed"
+
+
 @pytest.mark.slow
 def test_a_round_on_real_data(tmp_path):
     root = os.environ.get("FEDJAX_SIM_DATA")
