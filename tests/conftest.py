@@ -22,7 +22,7 @@ _CACHE = pathlib.Path(__file__).parent.parent / ".jax_cache"
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_debug_nans", True)
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Compilation makes the first example of a property slow; speed is not what is tested.
 hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=True)
