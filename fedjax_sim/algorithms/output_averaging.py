@@ -31,7 +31,7 @@ class AveragedState(NamedTuple):
 class _Visit(NamedTuple):
     descent: Params  # x - y
     average: Average
-    forgetting: Array  # factor^K
+    forgotten: Array  # 1 - factor^K; a visit of no steps uploads zeros
 
 
 def averaged_fedavg(
@@ -76,22 +76,22 @@ def averaged_fedavg(
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         descend = sgd(rate(lr, work), oracle.grad)
+        q = jnp.asarray(factor).astype(jnp.result_type(float))
 
         def step(carry: tuple[Params, Average, Array], k: Array):
-            y, average, forgetting = carry
+            y, average, kept = carry
             new = descend(y, k)
-            return new, _add(average, factor, new if at == "end" else y), factor * forgetting
+            return new, _add(average, q, new if at == "end" else y), q * kept
 
-        one = jnp.ones((), jnp.result_type(float))
-        y, average, forgetting = local_steps(step, (x, _nothing(x), one), work)
-        return _Visit(tree.sub(x, y), average, forgetting), state
+        one = jnp.ones_like(q)
+        y, average, kept = local_steps(step, (x, _nothing(x), one), work)
+        return _Visit(tree.sub(x, y), average, 1 - kept), state
 
     def update(state: AveragedState, mean: _Visit, round: Round) -> AveragedState:
         del round
-        old, new = state.average, mean.average
+        old, new, kept = state.average, mean.average, 1 - mean.forgotten
         average = Average(
-            tree.add_scale(new.total, mean.forgetting, old.total),
-            new.weight + mean.forgetting * old.weight,
+            tree.add_scale(new.total, kept, old.total), new.weight + kept * old.weight
         )
         # A round in which nobody reports is computed, then discarded: it must not divide by 0.
         safe = jnp.where(average.weight > 0, average.weight, 1.0)
