@@ -411,17 +411,17 @@ def test_uniform_weights_and_leafs_sizes_change_the_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "clients", "test"), [("femnist", 105, 1685), ("mnist", 539, 10000)]
-)
-def test_a_round_on_real_data(tmp_path, monkeypatch, name, clients, test):
+@pytest.mark.parametrize("name", ["femnist", "mnist"])
+def test_a_round_on_real_data(tmp_path, monkeypatch, name):
     root = os.environ.get("FEDJAX_SIM_DATA")
     if root is None or not (pathlib.Path(root) / name).is_dir():
         pytest.skip(f"FEDJAX_SIM_DATA names no folder with {name}")
     dataset = datasets.load(name)
-    if dataset.train_groups is None or len(set(dataset.train_groups)) != clients:
-        pytest.skip(f"{name} in FEDJAX_SIM_DATA has other writers than the {clients} expected")
-    assert len(femnist.pooled_test(dataset)["y"]) == test
+    assert dataset.train_groups is not None
+    clients, test = len(set(dataset.train_groups)), len(femnist.pooled_test(dataset)["y"])
+    assert clients > 1
+    if name == "mnist":  # a fixed data set; FEMNIST is as LEAF sampled it
+        assert (clients, test) == (539, 10_000)
     monkeypatch.setattr(femnist, "NUM_STEPS", 1)
     options = femnist.Options(dataset=name, rounds=1, work=tmp_path / "work", output=tmp_path)
     femnist.main(options)
