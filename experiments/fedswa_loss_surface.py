@@ -10,8 +10,9 @@ the largest Hessian eigenvalue, of the global and of every client's training los
 """  # noqa: E501
 
 import dataclasses
+import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +27,13 @@ from experiments.output import write
 from fedjax_sim import datasets, objectives, surface_plots
 from fedjax_sim.diagnostics.generalization import generalization_gap, metric
 from fedjax_sim.diagnostics.sharpness import client_sharpness
-from fedjax_sim.diagnostics.surfaces import filter_normalized, principal_plane, surface
+from fedjax_sim.diagnostics.surfaces import Surface, filter_normalized, principal_plane, surface
 from fedjax_sim.evaluation import evaluator
 from fedjax_sim.tables import markdown
 
 METHODS = ("FedAvg", "FedSAM", "FedSWA", "FedMoSWA")
 RADIUS = 0.05
+SURFACES = ("train", "test", "clients")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,15 @@ class LossSurface(common.Options):
         common.check_column(self.column, COLUMNS)
 
 
+def models_folder(
+    setting: common.Setting, method: str, lr: float, options: LossSurface
+) -> pathlib.Path:
+    """Where a method's run is kept."""
+    rounds = common.num_rounds(setting, options)
+    runs = options.work / common.run_label(options) / f"{setting.name}-{rounds}-models"
+    return runs / f"{method}-{lr:g}"
+
+
 def trained(
     setting: common.Setting, method: str, lr: float, options: LossSurface, problem: common.Problem
 ) -> fs.RunState:
@@ -63,10 +74,7 @@ def trained(
         problem.keys,
         eval_fn=problem.eval_fn,
         eval_every=max(1, rounds // 10),
-        directory=options.work
-        / common.run_label(options)
-        / f"{setting.name}-{rounds}-models"
-        / method,
+        directory=models_folder(setting, method, lr, options),
         config={"method": method, "lr": lr, "setting": setting._asdict()},
         on_divergence="record",
     )
@@ -101,7 +109,7 @@ def local_models(
     )(jnp.asarray(clients, jnp.int32), state, task)
 
 
-def measured(task: fs.Task, values: dict[str, Any], params: Any, iterations: int) -> dict:
+def flatness(task: fs.Task, values: dict[str, Any], params: Any, iterations: int) -> dict:
     """A row of the table of flatness."""
     found = client_sharpness(task, params, jax.random.key(2), radius=RADIUS, iterations=iterations)
     largest = np.asarray(found.clients.eigenvalues[:, 0])
@@ -118,8 +126,37 @@ def measured(task: fs.Task, values: dict[str, Any], params: Any, iterations: int
     }
 
 
+class Measured(NamedTuple):
+    """What is kept of a method."""
+
+    row: dict[str, Any]  # of the table
+    surfaces: dict[str, Surface]  # of the training and the test loss, and in the clients' plane
+    dots: np.ndarray  # where server and clients lie in their plane
+
+    def save(self, path: pathlib.Path) -> None:
+        """Writes all of it, or nothing."""
+        arrays: dict[str, Any] = {
+            f"{name}.{field}": np.asarray(value)
+            for name, found in self.surfaces.items()
+            for field, value in found._asdict().items()
+        }
+        part = path.with_suffix(".part.npz")
+        np.savez(part, row=json.dumps(self.row), dots=self.dots, **arrays)
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> "Measured":
+        """As it was saved."""
+        with np.load(path) as kept:
+            surfaces = {
+                name: Surface(*(kept[f"{name}.{field}"] for field in Surface._fields))
+                for name in SURFACES
+            }
+            return cls(json.loads(str(kept["row"])), surfaces, kept["dots"])
+
+
 def main(options: LossSurface) -> None:
-    """Trains the methods, then measures and draws."""
+    """Trains the methods, measures and draws; what is finished is kept and not repeated."""
     setting = common.skewed(COLUMNS[options.column], options.concentration)
     scale, methods = common.SCALES[options.scale], options.methods or METHODS
     print(common.describe(setting, options), flush=True)
@@ -133,66 +170,70 @@ def main(options: LossSurface) -> None:
     plain = fs.empirical_task(objectives.cross_entropy(model.apply), data, fs.full_batch(1))
     metrics = objectives.classification_metrics(model.apply)
     losses = {
-        "train": metric(
-            evaluator(metrics, common.some(data.examples, options.examples), 250), "loss"
-        ),
-        "test": metric(
-            evaluator(metrics, common.some(dataset.test, options.examples), 250), "loss"
-        ),
+        name: metric(evaluator(metrics, common.some(examples, options.examples), 250), "loss")
+        for name, examples in (("train", data.examples), ("test", dataset.test))
     }
     test = {key: dataset.test[key] for key in ("x", "y")}
     gaps = jax.jit(generalization_gap(metrics, data.examples, test))
-    rows, surfaces, planes, dots = [], {"train": {}, "test": {}}, {}, {}
-    for method in methods:
-        state = trained(setting, method, lrs[method], options, problem)
-        params = state.server.params
-        rows.append({"method": method, "lr": lrs[method]})
-        rows[-1] |= measured(plain, gaps(params), params, options.iterations)
+
+    def measure(method: str, state: fs.RunState) -> Measured:
+        params, extent, points = state.server.params, options.extent, options.points
+        row = {"method": method, "lr": lrs[method]}
+        row |= flatness(plain, gaps(params), params, options.iterations)
         d1, d2 = (filter_normalized(jax.random.key(seed), params) for seed in (3, 4))
-        for name, loss in losses.items():
-            surfaces[name][method] = surface(loss, params, d1, d2, options.extent, options.points)
+        surfaces = {
+            name: surface(loss, params, d1, d2, extent, points) for name, loss in losses.items()
+        }
         taking_part = np.asarray(problem.timeline.clients)[0, -1]
         algorithm = common.Algorithm(method, common.lr_decay(setting, options))(lrs[method])
-        models = local_models(algorithm, state, problem.task, taking_part)
-        found = principal_plane(params, models)
-        planes[method] = surface(
-            losses["test"], params, found.d1, found.d2, found.window(0.3), options.points
+        found = principal_plane(params, local_models(algorithm, state, problem.task, taking_part))
+        surfaces["clients"] = surface(
+            losses["test"], params, found.d1, found.d2, found.window(0.3), points
         )
-        dots[method] = np.asarray(found.coordinates)
-        print(markdown(pd.DataFrame(rows[-1:])), flush=True)
-    folder = options.output / f"fedswa_loss_surface-{common.run_label(options)}"
-    _write(folder, setting, pd.DataFrame(rows), surfaces, planes, dots, options)
+        return Measured(row, surfaces, np.asarray(found.coordinates))
+
+    every: dict[str, Measured] = {}
+    for method in methods:
+        folder = models_folder(setting, method, lrs[method], options)
+        path = folder / f"surfaces-{options.points}-{options.extent:g}-{options.examples}.npz"
+        if not path.exists():
+            state = trained(setting, method, lrs[method], options, problem)
+            measure(method, state).save(path)
+        every[method] = Measured.load(path)
+        print(markdown(pd.DataFrame([every[method].row])), flush=True)
+    _write(
+        options.output / f"fedswa_loss_surface-{common.run_label(options)}", setting, every, options
+    )
 
 
 def _write(
-    folder: pathlib.Path,
-    setting: common.Setting,
-    table: pd.DataFrame,
-    surfaces: dict[str, dict],
-    planes: dict,
-    dots: dict,
-    options: LossSurface,
+    folder: pathlib.Path, setting: common.Setting, every: dict[str, Measured], options: LossSurface
 ) -> None:
-    title = f"# Flatness: {setting.name}\n\n{common.describe(setting, options)}"
-    columns = ["surface", "method", "a", "b", "loss"]
-    every = [
-        (name, method, a, b, float(value))
-        for name, group in (*surfaces.items(), ("clients", planes))
-        for method, found in group.items()
-        for a, row in zip(np.asarray(found.a), np.asarray(found.values), strict=True)
-        for b, value in zip(np.asarray(found.b), row, strict=True)
-    ]
-    values = pd.DataFrame(every, columns=columns)
-    text = f"{title}\n\n{markdown(table)}"
+    table = pd.DataFrame([found.row for found in every.values()])
+    drawn = f"Surfaces: {options.points} x {options.points} points, {options.examples} examples."
+    parts = [f"# Flatness: {setting.name}", common.describe(setting, options), drawn]
+    text = "\n\n".join([*parts, markdown(table)])
     write(folder, setting.name, table, text, options=options)
-    options.work.mkdir(parents=True, exist_ok=True)
+    values = pd.DataFrame(
+        [
+            (name, method, a, b, float(value))
+            for method, found in every.items()
+            for name, grid in found.surfaces.items()
+            for a, row in zip(grid.a, grid.values, strict=True)
+            for b, value in zip(grid.b, row, strict=True)
+        ],
+        columns=["surface", "method", "a", "b", "loss"],
+    )
     values.to_csv(options.work / f"{setting.name}-surfaces.csv", index=False, float_format="%.5g")
-    for name, group in surfaces.items():
-        middle = [float(np.asarray(s.values)[s.values.shape[0] // 2].max()) for s in group.values()]
+    for name in ("train", "test"):
+        group = {method: found.surfaces[name] for method, found in every.items()}
+        middle = [float(s.values[s.values.shape[0] // 2].max()) for s in group.values()]
         high = 1.5 * max(middle)
         for kind, draw in (("contours", surface_plots.contours), ("relief", surface_plots.reliefs)):
             figure = draw(group, high=high, label=f"{name} loss")
             figure.savefig(folder / f"{setting.name}-{name}-{kind}.png", dpi=80)
+    planes = {method: found.surfaces["clients"] for method, found in every.items()}
+    dots = {method: found.dots for method, found in every.items()}
     figure = surface_plots.contours(planes, dots=dots, label="test loss")
     figure.savefig(folder / f"{setting.name}-clients.png", dpi=80)
 
