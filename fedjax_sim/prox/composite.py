@@ -1,0 +1,105 @@
+"""A regulariser and a mirror map on the leaves of a model."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.prox.base import Penalty, Regularizer
+from fedjax_sim.prox.mirror import Euclidean, Mirror
+from fedjax_sim.prox.penalties import Zero
+from fedjax_sim.typing import Params, Scalar
+
+Where = Callable[[str, Any], bool]  # (path of a leaf, the leaf) -> whether it is regularised
+
+
+def every_leaf(path: str, leaf: Any) -> bool:
+    """The whole model is regularised."""
+    del path, leaf
+    return True
+
+
+def kernels(path: str, leaf: Any) -> bool:
+    """Leaves of at least two axes are regularised; biases and scales are not.
+
+    Example:
+        >>> kernels("w", jnp.ones((2, 3))), kernels("b", jnp.ones(2))
+        (True, False)
+    """
+    del path
+    return jnp.ndim(leaf) >= 2
+
+
+class Composite(NamedTuple):
+    r"""What a composite method asks of :math:`F + \psi` besides gradients of F.
+
+    psi and h are sums over the leaves chosen by ``where``, each a separate array; on the others psi
+    is 0 and h Euclidean.
+    """
+
+    psi: Regularizer
+    mirror: Mirror
+    where: Where
+
+    def value(self, params: Params) -> Array:
+        """psi(x), a scalar."""
+        each = self._map(lambda psi, mirror, x: psi.value(x), params)
+        return jax.tree.reduce(jnp.add, each)
+
+    def to_dual(self, params: Params) -> Params:
+        """The gradient of h."""
+        return self._map(lambda psi, mirror, x: mirror.to_dual(x), params)
+
+    def to_primal(self, dual: Params) -> Params:
+        """The inverse of :meth:`to_dual`."""
+        return self._map(lambda psi, mirror, y: mirror.to_primal(y), dual)
+
+    def argmin(self, dual: Params, c: Scalar) -> Params:
+        """The minimiser of ``h + c psi - <dual, .>``: psi's prox if h is Euclidean."""
+        return self._map(lambda psi, mirror, y: mirror.argmin(psi, y, c), dual)
+
+    def subgradient(self, params: Params) -> Params:
+        """An element of psi's subdifferential.
+
+        Raises:
+            ValueError: a constraint, which has none outside, and no unique one inside.
+        """
+
+        def one(psi: Regularizer, mirror: Mirror, x: Array) -> Array:
+            del mirror
+            if not isinstance(psi, Penalty):
+                raise ValueError(f"psi is {psi}; expected a penalty, which is finite everywhere")
+            return psi.subgradient(x)
+
+        return self._map(one, params)
+
+    def _map(self, function: Callable[[Regularizer, Mirror, Array], Array], x: Params) -> Params:
+        def one(path: Any, leaf: Array) -> Array:
+            if self.where(jax.tree_util.keystr(path, simple=True, separator="/"), leaf):
+                return function(self.psi, self.mirror, leaf)
+            return function(Zero(), Euclidean(), leaf)
+
+        return jax.tree.map_with_path(one, x)
+
+
+def composite(
+    psi: Regularizer, mirror: Mirror | None = None, where: Where = every_leaf
+) -> Composite:
+    r"""The regulariser psi of a composite problem :math:`\min_x F(x) + \psi(x)`, in a geometry.
+
+    Args:
+        psi: a penalty or a constraint of :mod:`fedjax_sim.prox`, or your own.
+        mirror: the distance-generating function. Default: Euclidean.
+        where: which leaves of the model are regularised, given a leaf's path such as
+            ``"layer/kernel"`` and the leaf. Default: all; see :func:`kernels`.
+
+    Example:
+        >>> from fedjax_sim import prox
+        >>> lasso = composite(prox.L1(0.5), where=lambda path, leaf: path == "w")
+        >>> params = {"w": jnp.array([2.0, 0.25]), "b": jnp.array(0.25)}
+        >>> {name: leaf.tolist() for name, leaf in lasso.argmin(params, 1.0).items()}
+        {'b': 0.25, 'w': [1.5, 0.0]}
+    """
+    return Composite(psi, Euclidean() if mirror is None else mirror, where)

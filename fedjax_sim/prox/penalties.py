@@ -1,0 +1,248 @@
+r"""Regularisers that are finite everywhere.
+
+References:
+    Parikh and Boyd, "Proximal Algorithms", 2014, section 6.
+    Cai, Candes, Shen, "A Singular Value Thresholding Algorithm for Matrix Completion", 2010.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.prox.base import check_least, like, root, soft_threshold, times
+from fedjax_sim.prox.constraints import L1Ball
+from fedjax_sim.typing import Scalar
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Zero:
+    """No regulariser.
+
+    Example:
+        >>> Zero().prox(jnp.array([3.0]), 2.0).tolist()
+        [3.0]
+    """
+
+    def value(self, x: Array) -> Array:
+        return jnp.zeros((), x.dtype)
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        del c
+        return v
+
+    def subgradient(self, x: Array) -> Array:
+        return jnp.zeros_like(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class L1:
+    r""":math:`\lambda \|x\|_1`, ``weight`` being lambda.
+
+    Raises:
+        ValueError: a negative weight.
+
+    Example:
+        >>> L1(0.5).prox(jnp.array([3.0, -0.5]), 2.0).tolist()
+        [2.0, 0.0]
+    """
+
+    weight: Scalar
+
+    def __post_init__(self) -> None:
+        check_least(0.0, weight=self.weight)
+
+    def value(self, x: Array) -> Array:
+        return like(x, self.weight) * jnp.sum(jnp.abs(x))
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        return soft_threshold(v, times(v, c, self.weight))
+
+    def subgradient(self, x: Array) -> Array:
+        return like(x, self.weight) * jnp.sign(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SquaredL2:
+    r""":math:`\lambda \|x\|_2^2`, without the customary one half.
+
+    Raises:
+        ValueError: a negative weight.
+
+    Example:
+        >>> SquaredL2(0.5).prox(jnp.array([3.0]), 2.0).tolist()
+        [1.0]
+    """
+
+    weight: Scalar
+
+    def __post_init__(self) -> None:
+        check_least(0.0, weight=self.weight)
+
+    def value(self, x: Array) -> Array:
+        return like(x, self.weight) * jnp.sum(x**2)
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        return v / (1 + 2 * times(v, c, self.weight))
+
+    def subgradient(self, x: Array) -> Array:
+        return 2 * like(x, self.weight) * x
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ElasticNet:
+    r""":math:`\lambda_1 \|x\|_1 + \lambda_2 \|x\|_2^2`.
+
+    Raises:
+        ValueError: a negative weight.
+
+    Example:
+        >>> ElasticNet(l1=1.0, l2=0.5).prox(jnp.array([5.0, -0.5]), 1.0).tolist()
+        [2.0, 0.0]
+    """
+
+    l1: Scalar
+    l2: Scalar
+
+    def __post_init__(self) -> None:
+        check_least(0.0, l1=self.l1, l2=self.l2)
+
+    def value(self, x: Array) -> Array:
+        return L1(self.l1).value(x) + SquaredL2(self.l2).value(x)
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        return SquaredL2(self.l2).prox(L1(self.l1).prox(v, c), c)
+
+    def subgradient(self, x: Array) -> Array:
+        return L1(self.l1).subgradient(x) + SquaredL2(self.l2).subgradient(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GroupL1:
+    r""":math:`\lambda \sum_g \|x_g\|_2`: the group lasso, which drops whole groups.
+
+    Args:
+        weight: lambda.
+        axis: every slice along it is a group.
+        labels: in place of the axis a group number below ``labels.size`` for every entry.
+
+    Raises:
+        ValueError: a negative weight.
+
+    Example:
+        >>> rows = GroupL1(1.0)
+        >>> rows.prox(jnp.array([[6.0, 8.0], [0.3, 0.4]]), 5.0).tolist()
+        [[3.0, 4.0], [0.0, 0.0]]
+        >>> GroupL1(1.0, labels=jnp.array([0, 1, 0])).value(jnp.array([3.0, 1.0, 4.0])).item()
+        6.0
+    """
+
+    weight: Scalar
+    axis: int = dataclasses.field(default=0, metadata={"static": True})
+    labels: Array | None = None
+
+    def __post_init__(self) -> None:
+        check_least(0.0, weight=self.weight)
+
+    def value(self, x: Array) -> Array:
+        return like(x, self.weight) * jnp.sum(root(self._squares(x)))
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        squares = self._squares(v)
+        norms = jnp.where(squares > 0, root(squares), 1)
+        return self._spread(jnp.maximum(1 - times(v, c, self.weight) / norms, 0), v) * v
+
+    def subgradient(self, x: Array) -> Array:
+        squares = self._squares(x)
+        norms = jnp.where(squares > 0, root(squares), 1)
+        return self._spread(like(x, self.weight) / norms, x) * x
+
+    def _squares(self, x: Array) -> Array:
+        """The squared norm of every group."""
+        if self.labels is not None:
+            return jax.ops.segment_sum((x**2).ravel(), self.labels.ravel(), self.labels.size)
+        rest = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
+        return jnp.sum(x**2, axis=rest, keepdims=True)
+
+    def _spread(self, of_group: Array, x: Array) -> Array:
+        """A number of every group, at the group's entries."""
+        if self.labels is not None:
+            return of_group[self.labels.ravel()].reshape(x.shape)
+        return of_group
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LInf:
+    r""":math:`\lambda \|x\|_\infty`.
+
+    Raises:
+        ValueError: a negative weight.
+
+    Example:
+        >>> LInf(1.0).prox(jnp.array([3.0, -2.5, 1.0]), 1.0).tolist()
+        [2.25, -2.25, 1.0]
+    """
+
+    weight: Scalar
+
+    def __post_init__(self) -> None:
+        check_least(0.0, weight=self.weight)
+
+    def value(self, x: Array) -> Array:
+        return like(x, self.weight) * jnp.max(jnp.abs(x))
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        # Moreau: the conjugate of c psi is the indicator of the l1 ball.
+        return v - L1Ball(times(v, c, self.weight)).prox(v, 0.0)
+
+    def subgradient(self, x: Array) -> Array:
+        size = jnp.abs(x)
+        largest = (size == size.max()).astype(x.dtype)
+        return like(x, self.weight) * jnp.sign(x) * largest / jnp.sum(largest)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Nuclear:
+    r""":math:`\lambda \|X\|_*`: the singular values of every matrix in the last two axes.
+
+    Raises:
+        ValueError: a negative weight; an array of fewer than two axes.
+
+    Example:
+        >>> Nuclear(0.5).prox(jnp.diag(jnp.array([3.0, 0.5])), 2.0).round(4).tolist()
+        [[2.0, 0.0], [0.0, 0.0]]
+    """
+
+    weight: Scalar
+
+    def __post_init__(self) -> None:
+        check_least(0.0, weight=self.weight)
+
+    def value(self, x: Array) -> Array:
+        _check_matrix(x)
+        return like(x, self.weight) * jnp.sum(jnp.linalg.svd(x, compute_uv=False))
+
+    def prox(self, v: Array, c: Scalar) -> Array:
+        _check_matrix(v)
+        u, s, w = jnp.linalg.svd(v, full_matrices=False)
+        return (u * jnp.maximum(s - times(v, c, self.weight), 0)[..., None, :]) @ w
+
+    def subgradient(self, x: Array) -> Array:
+        _check_matrix(x)
+        u, s, w = jnp.linalg.svd(x, full_matrices=False)
+        # What rounding leaves of singular values that are 0.
+        cutoff = max(x.shape[-2:]) * jnp.finfo(x.dtype).eps * s[..., :1]
+        return like(x, self.weight) * (u * (s > cutoff).astype(x.dtype)[..., None, :]) @ w
+
+
+def _check_matrix(x: Array) -> None:
+    if x.ndim < 2:
+        raise ValueError(f"x has shape {x.shape}; expected a matrix for the nuclear norm")
