@@ -1,5 +1,12 @@
 """Federated algorithms, one family a file."""
 
+from fedjax_sim.algorithms.composite import (
+    fedavg_subgradient,
+    feddualavg,
+    feddualavg_osp,
+    fedmid,
+    fedmid_osp,
+)
 from fedjax_sim.algorithms.fedac import fedac
 from fedjax_sim.algorithms.fedacg import fedacg
 from fedjax_sim.algorithms.fedavg import (
@@ -28,10 +35,15 @@ __all__ = [
     "fedadam",
     "fedasam",
     "fedavg",
+    "fedavg_subgradient",
     "fedavgm",
+    "feddualavg",
+    "feddualavg_osp",
     "feddyn",
     "fedgamma",
     "fedlesam",
+    "fedmid",
+    "fedmid_osp",
     "fedmo",
     "fedmoswa",
     "fedprox",

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.prox.base import check_least, concrete, indicator, like, root, soft_threshold
+from fedjax_sim.prox.base import check_least, concrete, indicator, like, norm, pytree
 from fedjax_sim.typing import Scalar
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class L1Ball:
     r""":math:`\{\|x\|_1 \le \rho\}`, ``radius`` being rho.
@@ -42,10 +42,11 @@ class L1Ball:
         del c
         size, radius = jnp.abs(v), like(v, self.radius)
         inside = jnp.sum(size) <= radius
-        return jnp.where(inside, v, soft_threshold(v, _level(size, radius)))
+        # Inside the goal does not matter; from 0 the search ends at once.
+        return jnp.where(inside, v, jnp.sign(v) * _above_level(size, jnp.where(inside, 0, radius)))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class L2Ball:
     r""":math:`\{\|x\|_2 \le \rho\}`, of a matrix the Frobenius norm.
@@ -64,16 +65,16 @@ class L2Ball:
         check_least(0.0, radius=self.radius)
 
     def value(self, x: Array) -> Array:
-        return indicator(root(jnp.sum(x**2)) - like(x, self.radius), x, self.radius)
+        return indicator(norm(x) - like(x, self.radius), x, self.radius)
 
     def prox(self, v: Array, c: Scalar) -> Array:
         del c
-        norm, radius = root(jnp.sum(v**2)), like(v, self.radius)
-        outside = norm > radius
-        return jnp.where(outside, radius / jnp.where(outside, norm, 1), 1) * v
+        size, radius = norm(v), like(v, self.radius)
+        outside = size > radius
+        return jnp.where(outside, radius / jnp.where(outside, size, 1), 1) * v
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Box:
     r""":math:`\{l \le x \le u\}`, entry by entry; ``Box(0.0)`` is the non-negative orthant.
@@ -90,19 +91,22 @@ class Box:
     high: Scalar = np.inf
 
     def __post_init__(self) -> None:
-        if concrete(self.low) and concrete(self.high) and np.any(self.low > self.high):
+        if not (concrete(self.low) and concrete(self.high)):
+            return
+        if not np.all(np.asarray(self.low) <= np.asarray(self.high)):
             raise ValueError(f"low is {self.low}; expected at most high, {self.high}")
 
     def value(self, x: Array) -> Array:
         low, high = like(x, self.low), like(x, self.high)
-        return indicator(jnp.max(jnp.maximum(low - x, x - high)), x, jnp.max(jnp.abs(x)))
+        below, above = indicator(low - x, x, jnp.abs(low)), indicator(x - high, x, jnp.abs(high))
+        return jnp.max(jnp.maximum(below, above))
 
     def prox(self, v: Array, c: Scalar) -> Array:
         del c
         return jnp.clip(v, like(v, self.low), like(v, self.high))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Simplex:
     r""":math:`\{x \ge 0,\ \sum_i x_i = s\}`, ``total`` being s.
@@ -127,29 +131,36 @@ class Simplex:
 
     def prox(self, v: Array, c: Scalar) -> Array:
         del c
-        return jnp.maximum(v - _level(v, like(v, self.total)), 0)
+        return _above_level(v, like(v, self.total))
 
 
-def _level(v: Array, total: Array) -> Array:
-    r"""The theta at which :math:`\sum_i \max(v_i - \theta, 0)` is the total (Michelot, 1986).
+def _above_level(v: Array, total: Array) -> Array:
+    r""":math:`\max(v - \theta, 0)` with the theta at which it sums to the total (Michelot, 1986).
 
-    Newton's method on this convex, piecewise linear function comes from the left without
+    Newton's method on this convex, piecewise linear function of theta comes from the left without
     overshooting and ends exactly; a dozen passes over v, where sorting costs far more.
     """
 
-    def newton(v: Array, total: Array, theta: Array) -> Array:
-        above = v > theta
-        count = jnp.maximum(jnp.sum(above, dtype=v.dtype), 1)
-        return (jnp.sum(jnp.where(above, v, 0)) - total) / count
+    def excess(v: Array, total: Array, theta: Array) -> Array:
+        """What Newton's method adds to theta: small at the end, hence exact to rounding."""
+        above = v >= theta
+        count = jnp.sum(above, dtype=v.dtype)
+        return (jnp.sum(jnp.where(above, v - theta, 0)) - total) / count
 
     still, goal = jax.lax.stop_gradient((v, total))
-    start = jnp.maximum((jnp.sum(still) - goal) / v.size, jnp.max(still) - goal)
+    largest = jnp.max(still)  # theta is below; were it above by rounding, nothing would be left
+
+    def newton(theta: Array) -> Array:
+        return jnp.minimum(theta + excess(still, goal, theta), largest)
 
     def climb(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         theta, _ = carry
-        new = jnp.maximum(newton(still, goal, theta), theta)
+        new = jnp.maximum(newton(theta), theta)
         return new, new > theta
 
-    theta, _ = jax.lax.while_loop(lambda carry: carry[1], climb, (start, jnp.array(True)))
-    # Once more, differentiably: which entries lie above theta is known.
-    return newton(v, total, theta)
+    start = jnp.maximum((jnp.sum(still) - goal) / v.size, largest - goal)
+    climbing = (jnp.minimum(start, largest), jnp.array(True))
+    theta, _ = jax.lax.while_loop(lambda carry: carry[1], climb, climbing)
+    theta = newton(theta)  # back, where rounding made it overshoot
+    # Once more, differentiably, and not added to theta: the total may be less than its rounding.
+    return jnp.maximum((v - theta) - excess(v, total, theta), 0)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.prox.base import Regularizer, concrete, like, soft_threshold, times
+from fedjax_sim.prox.base import Regularizer, concrete, like, pytree, soft_threshold, times
 from fedjax_sim.prox.constraints import Box, L1Ball, Simplex
 from fedjax_sim.prox.penalties import L1, ElasticNet, SquaredL2, Zero
 from fedjax_sim.typing import Scalar
@@ -59,7 +59,7 @@ def divergence(mirror: Mirror, x: Array, z: Array) -> Array:
     return mirror.value(x) - mirror.value(z) - jnp.vdot(mirror.to_dual(z), x - z)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Euclidean:
     r""":math:`h(x) = \|x\|_2^2 / 2`: primal and dual are the same, argmin is psi's prox."""
@@ -77,7 +77,7 @@ class Euclidean:
         return psi.prox(y, c)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Weighted:
     r""":math:`h(x) = \tfrac12 \sum_i a_i x_i^2`, ``scales`` being a.
@@ -115,7 +115,7 @@ class Weighted:
                 return _separable(self, psi, y, c)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Entropy:
     r""":math:`h(x) = \sum_i x_i \log x_i - x_i` on positive x: multiplicative updates.
@@ -149,7 +149,7 @@ class Entropy:
                 return _separable(self, psi, y, c)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class PNorm:
     r""":math:`h(x) = \frac{1}{2 (p - 1)} \|x\|_p^2`, 1-strongly convex in the p-norm.
@@ -194,7 +194,7 @@ class PNorm:
                 raise _no_closed_form(self, psi)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Hypentropy:
     r""":math:`h(x) = \sum_i x_i \operatorname{arsinh}(x_i / b) - \sqrt{x_i^2 + b^2}`.

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.prox.base import check_least, like, root, soft_threshold, times
+from fedjax_sim.prox.base import check_least, like, pytree, root, soft_threshold, times
 from fedjax_sim.prox.constraints import L1Ball
 from fedjax_sim.typing import Scalar
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Zero:
     """No regulariser.
@@ -37,7 +37,7 @@ class Zero:
         return jnp.zeros_like(x)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class L1:
     r""":math:`\lambda \|x\|_1`, ``weight`` being lambda.
@@ -65,7 +65,7 @@ class L1:
         return like(x, self.weight) * jnp.sign(x)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class SquaredL2:
     r""":math:`\lambda \|x\|_2^2`, without the customary one half.
@@ -93,7 +93,7 @@ class SquaredL2:
         return 2 * like(x, self.weight) * x
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class ElasticNet:
     r""":math:`\lambda_1 \|x\|_1 + \lambda_2 \|x\|_2^2`.
@@ -122,7 +122,7 @@ class ElasticNet:
         return L1(self.l1).subgradient(x) + SquaredL2(self.l2).subgradient(x)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class GroupL1:
     r""":math:`\lambda \sum_g \|x_g\|_2`: the group lasso, which drops whole groups.
@@ -177,7 +177,7 @@ class GroupL1:
         return of_group
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class LInf:
     r""":math:`\lambda \|x\|_\infty`.
@@ -208,7 +208,7 @@ class LInf:
         return like(x, self.weight) * jnp.sign(x) * largest / jnp.sum(largest)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Nuclear:
     r""":math:`\lambda \|X\|_*`: the singular values of every matrix in the last two axes.

@@ -20,10 +20,15 @@ from fedjax_sim.algorithms import (
     fedadam,
     fedasam,
     fedavg,
+    fedavg_subgradient,
     fedavgm,
+    feddualavg,
+    feddualavg_osp,
     feddyn,
     fedgamma,
     fedlesam,
+    fedmid,
+    fedmid_osp,
     fedmoswa,
     fedprox,
     fedsam,
@@ -36,11 +41,21 @@ from fedjax_sim.algorithms import (
     mofedsam,
     scaffold,
 )
+from fedjax_sim.prox import ElasticNet, composite
 
 
 def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
     """FedAvg whose client rate decays hyperbolically over the rounds."""
     return fedavg(lambda round: lr / (1 + decay * round.astype(decay.dtype)))
+
+
+def elastic(factory):
+    """A composite method whose model is shrunk, all of it."""
+    return lambda lr, l1, l2, server_lr: factory(lr, composite(ElasticNet(l1, l2)), server_lr)
+
+
+def composite_entry(factory):
+    return elastic(factory), {"lr": 0.2, "l1": 0.05, "l2": 0.1, "server_lr": 0.8}
 
 
 ALGORITHMS = {
@@ -70,6 +85,11 @@ ALGORITHMS = {
     "averaged_fedavg": (averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),
+    "fedmid": composite_entry(fedmid),
+    "fedmid_osp": composite_entry(fedmid_osp),
+    "feddualavg": composite_entry(feddualavg),
+    "feddualavg_osp": composite_entry(feddualavg_osp),
+    "fedavg_subgradient": composite_entry(fedavg_subgradient),
     "fedsmoo": (fedsmoo, {"lr": 0.2, "weight": 0.3, "radius": 0.2}),
 }
 
