@@ -14,6 +14,7 @@ from fedjax_sim import (
 from fedjax_sim.algorithms import (
     agd,
     averaged_fedavg,
+    averaged_feddualavg,
     fedac,
     fedacg,
     fedadagrad,
@@ -82,6 +83,7 @@ __all__ = [
     "agd",
     "algorithms",
     "averaged_fedavg",
+    "averaged_feddualavg",
     "by_examples",
     "cohort",
     "data",

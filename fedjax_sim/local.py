@@ -40,6 +40,25 @@ def local_steps(
     return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
 
 
+def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Work) -> PyTree:
+    """What :func:`local_steps` goes through: leaves ``[max_steps + 1, ...]``, the start first.
+
+    From ``work.num_steps`` on it stays where it is.
+
+    Example:
+        >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=3)
+        >>> local_path(lambda carry, k: carry + 1 + k, jnp.array(0), work).tolist()
+        [0, 1, 3, 3]
+    """
+
+    def one(carry: PyTree, k: Array) -> tuple[PyTree, PyTree]:
+        carry = tree.where(k < work.num_steps, step(carry, k), carry)
+        return carry, carry
+
+    _, rest = jax.lax.scan(one, start, jnp.arange(work.max_steps, dtype=jnp.int32))
+    return jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, rest)
+
+
 def sgd(
     lr: Scalar | Callable[[Array], Scalar], grad: Callable[[Params, Array], Params]
 ) -> Callable[[Params, Array], Params]:

@@ -7,6 +7,7 @@ from fedjax_sim.algorithms.composite import (
     fedmid,
     fedmid_osp,
 )
+from fedjax_sim.algorithms.composite_averaging import averaged_feddualavg
 from fedjax_sim.algorithms.fedac import fedac
 from fedjax_sim.algorithms.fedacg import fedacg
 from fedjax_sim.algorithms.fedavg import (
@@ -29,6 +30,7 @@ from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
 __all__ = [
     "agd",
     "averaged_fedavg",
+    "averaged_feddualavg",
     "fedac",
     "fedacg",
     "fedadagrad",

@@ -6,6 +6,7 @@ References:
         and algorithms are cited.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -96,7 +97,7 @@ def fedmid(
 
         end = local_steps(step, x, work)
         of = composite.to_dual if delta_space == "dual" else lambda x: x
-        return _Visit(tree.sub(of(x), of(end)), _total(eta, work.num_steps)), state
+        return _Visit(tree.sub(of(x), of(end)), total_rate(eta, work.num_steps)), state
 
     def update(state: FedMiDState, mean: _Visit, round: Round) -> FedMiDState:
         del round
@@ -167,14 +168,9 @@ def feddualavg(
     ) -> tuple[_Visit, tuple]:
         dual, elapsed = message
         eta = rate(lr, work)
-
-        def step(y: Params, k: Array) -> Params:
-            weight = elapsed + _total(eta, k)
-            x = composite.argmin(y, weight) if local_prox else composite.to_primal(y)
-            return tree.add_scale(y, -eta, oracle.grad(x, k))
-
+        step = dual_step(eta, composite, elapsed, oracle, local_prox)
         end = local_steps(step, dual, work)
-        return _Visit(tree.sub(dual, end), _total(eta, work.num_steps)), state
+        return _Visit(tree.sub(dual, end), total_rate(eta, work.num_steps)), state
 
     def update(state: FedDualAvgState, mean: _Visit, round: Round) -> FedDualAvgState:
         del round
@@ -253,7 +249,20 @@ def fedavg_subgradient(
     return FedAlgorithm(FedMiDState, local, update)
 
 
-def _total(lr: Scalar, num_steps: Array) -> Array:
+def dual_step(
+    lr: Scalar, composite: Composite, elapsed: Array, oracle: Oracle, local_prox: bool = True
+) -> Callable[[Params, Array], Params]:
+    """A client's step of dual averaging; psi has the weight ``elapsed`` when the visit starts."""
+
+    def step(y: Params, k: Array) -> Params:
+        weight = elapsed + total_rate(lr, k)
+        x = composite.argmin(y, weight) if local_prox else composite.to_primal(y)
+        return tree.add_scale(y, -lr, oracle.grad(x, k))
+
+    return step
+
+
+def total_rate(lr: Scalar, num_steps: Array) -> Array:
     """The sum of the rates of so many steps, in full precision."""
     full = jnp.result_type(float)
     return jnp.asarray(lr).astype(full) * jnp.asarray(num_steps).astype(full)

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from fedjax_sim import tree
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.cohort import Cohort, vmapped
 from fedjax_sim.engine import Probes, Update, Visit, advance, start
-from fedjax_sim.local import Rate, rate, sgd
+from fedjax_sim.local import Rate, local_path, rate, sgd
 from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Task, Timeline, Upload, Work
 
 
@@ -49,14 +48,7 @@ def trajectory(lr: Rate, x: Params, oracle: Oracle, work: Work) -> Params:
         >>> trajectory(0.5, jnp.array(8.0), oracle, work).tolist()
         [8.0, 4.0, 2.0, 2.0]
     """
-    step = sgd(rate(lr, work), oracle.grad)
-
-    def one(x: Params, k: Array) -> tuple[Params, Params]:
-        x = tree.where(k < work.num_steps, step(x, k), x)
-        return x, x
-
-    _, rest = jax.lax.scan(one, x, jnp.arange(work.max_steps, dtype=jnp.int32))
-    return jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), x, rest)
+    return local_path(sgd(rate(lr, work), oracle.grad), x, work)
 
 
 def local_trajectories(

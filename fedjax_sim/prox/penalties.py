@@ -133,7 +133,7 @@ class GroupL1:
         labels: in place of the axis a group number below ``labels.size`` for every entry.
 
     Raises:
-        ValueError: a negative weight.
+        ValueError: a negative weight; an array without the axis.
 
     Example:
         >>> rows = GroupL1(1.0)
@@ -154,19 +154,23 @@ class GroupL1:
         return like(x, self.weight) * jnp.sum(root(self._squares(x)))
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        squares = self._squares(v)
-        norms = jnp.where(squares > 0, root(squares), 1)
-        return self._spread(jnp.maximum(1 - times(v, c, self.weight) / norms, 0), v) * v
+        shrink = jnp.maximum(1 - times(v, c, self.weight) / self._norms(v), 0)
+        return self._spread(shrink, v) * v
 
     def subgradient(self, x: Array) -> Array:
+        return self._spread(like(x, self.weight) / self._norms(x), x) * x
+
+    def _norms(self, x: Array) -> Array:
+        """Of every group, to divide by: if its square vanishes, the largest it can be."""
         squares = self._squares(x)
-        norms = jnp.where(squares > 0, root(squares), 1)
-        return self._spread(like(x, self.weight) / norms, x) * x
+        return jnp.where(squares > 0, root(squares), float(jnp.finfo(x.dtype).tiny) ** 0.5)
 
     def _squares(self, x: Array) -> Array:
         """The squared norm of every group."""
         if self.labels is not None:
             return jax.ops.segment_sum((x**2).ravel(), self.labels.ravel(), self.labels.size)
+        if x.ndim and not -x.ndim <= self.axis < x.ndim:
+            raise ValueError(f"axis is {self.axis}; expected one of an array of shape {x.shape}")
         rest = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
         return jnp.sum(x**2, axis=rest, keepdims=True)
 
@@ -227,22 +231,24 @@ class Nuclear:
         check_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
-        _check_matrix(x)
-        return like(x, self.weight) * jnp.sum(jnp.linalg.svd(x, compute_uv=False))
+        size = jnp.sum(jnp.linalg.svd(_matrix(x), compute_uv=False))
+        return like(x, self.weight) * size.astype(x.dtype)
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        _check_matrix(v)
-        u, s, w = jnp.linalg.svd(v, full_matrices=False)
-        return (u * jnp.maximum(s - times(v, c, self.weight), 0)[..., None, :]) @ w
+        u, s, w = jnp.linalg.svd(_matrix(v), full_matrices=False)
+        x = (u * jnp.maximum(s - times(s, c, self.weight), 0)[..., None, :]) @ w
+        return x.astype(v.dtype)
 
     def subgradient(self, x: Array) -> Array:
-        _check_matrix(x)
-        u, s, w = jnp.linalg.svd(x, full_matrices=False)
+        u, s, w = jnp.linalg.svd(_matrix(x), full_matrices=False)
         # What rounding leaves of singular values that are 0.
-        cutoff = max(x.shape[-2:]) * jnp.finfo(x.dtype).eps * s[..., :1]
-        return like(x, self.weight) * (u * (s > cutoff).astype(x.dtype)[..., None, :]) @ w
+        cutoff = max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps) * s[..., :1]
+        signs = (u * (s > cutoff).astype(s.dtype)[..., None, :]) @ w
+        return like(x, self.weight) * signs.astype(x.dtype)
 
 
-def _check_matrix(x: Array) -> None:
+def _matrix(x: Array) -> Array:
+    """Checked, and in the precision that a singular value decomposition needs."""
     if x.ndim < 2:
         raise ValueError(f"x has shape {x.shape}; expected a matrix for the nuclear norm")
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x

@@ -14,6 +14,7 @@ import fedjax_sim as fs
 from fedjax_sim import cohort
 from fedjax_sim.algorithms import (
     averaged_fedavg,
+    averaged_feddualavg,
     fedac,
     fedacg,
     fedadagrad,
@@ -89,6 +90,10 @@ ALGORITHMS = {
     "fedmid_osp": composite_entry(fedmid_osp),
     "feddualavg": composite_entry(feddualavg),
     "feddualavg_osp": composite_entry(feddualavg_osp),
+    "averaged_feddualavg": (
+        lambda lr, l1, l2: averaged_feddualavg(lr, composite(ElasticNet(l1, l2))),
+        {"lr": 0.2, "l1": 0.05, "l2": 0.1},
+    ),
     "fedavg_subgradient": composite_entry(fedavg_subgradient),
     "fedsmoo": (fedsmoo, {"lr": 0.2, "weight": 0.3, "radius": 0.2}),
 }

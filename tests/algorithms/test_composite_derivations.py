@@ -14,6 +14,7 @@ from network import (
     HIDDEN,
     final,
     flat,
+    full_gradient,
     gradient,
     network_data,
     network_losses,
@@ -203,3 +204,44 @@ def test_a_schedule_of_client_rates():
     composite = prox.composite(prox.L1(0.4), where=prox.kernels)
     state = final(fs.feddualavg(lambda round: LR / (1 + round.astype(float)), composite))
     assert_close(flat(state.server.params), x, TOLERANCE)
+
+
+def test_averages_over_rounds_and_over_steps():
+    """Full batches, so that all visits are equally long."""
+    composite = prox.composite(prox.L1(0.4), where=prox.kernels)
+    P = on_kernel(l1)
+    num_clients, num_steps = len(SIZES), 4
+    data = network_data()
+    task = fs.empirical_task(network_losses, data, fs.full_batch(num_steps))
+    timeline = fs.participation.full(3, num_clients, num_steps)
+
+    def run(algorithm):
+        def go(task, timeline):
+            return fs.run(algorithm, task, timeline, network_params(), jax.random.key(0))[0]
+
+        return flat(compiled(go)(task, timeline).server.params)
+
+    y, elapsed, steps, ends = start(), 0.0, [], []
+    for _ in range(3):
+        duals = np.tile(y, (num_clients, 1))
+        for _ in range(num_steps):
+            moves = [full_gradient(P(z, elapsed), i) for i, z in enumerate(duals)]
+            duals = duals - LR * np.array(moves)
+            elapsed += LR
+            steps.append(P(duals.mean(0), elapsed))
+        y = duals.mean(0)
+        ends.append(P(y, elapsed))
+    over_steps = run(fs.averaged_feddualavg(LR, composite))
+    assert_close(over_steps, np.mean(steps, axis=0), TOLERANCE)
+    over_rounds = run(fs.averaged_feddualavg(LR, composite, over="rounds"))
+    assert_close(over_rounds, np.mean(ends, axis=0), TOLERANCE)
+    assert np.abs(over_steps - over_rounds).max() > 1e-3
+
+
+def test_average_over_rounds_with_ragged_visits_and_a_server_rate():
+    composite = prox.composite(prox.L1(0.4), where=prox.kernels)
+    averaged = final(fs.averaged_feddualavg(LR, composite, SERVER_LR, over="rounds"))
+    plain = final(fs.feddualavg(LR, composite, SERVER_LR))
+    assert_close(flat(averaged.server.dual), flat(plain.server.dual), TOLERANCE)
+    assert_close(averaged.server.elapsed, plain.server.elapsed, TOLERANCE)
+    assert float(averaged.server.num_averaged) == len(rounds())
