@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim import algorithms
+from fedjax_sim import algorithms, prox
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.gradients import clipped, weight_decayed, with_oracle
 from fedjax_sim.local import Rate, exponential
-from fedjax_sim.typing import FedAlgorithm, Oracle
+from fedjax_sim.typing import FedAlgorithm, Oracle, Scalar
 
 Hyper = Mapping[str, Any]
 
@@ -25,6 +25,15 @@ class Choice(NamedTuple):
     factory: Callable[..., FedAlgorithm]
     defaults: Hyper  # of those hyper-parameters that have no default in the factory, or another
     paper: str
+
+
+def _sparse(factory: Callable[..., FedAlgorithm]) -> Callable[..., FedAlgorithm]:
+    """A composite method with an l1 penalty on the model's kernels."""
+
+    def build(lr: Rate, l1: Scalar = 1e-4, server_lr: Scalar = 1.0) -> FedAlgorithm:
+        return factory(lr, prox.composite(prox.L1(l1), where=prox.kernels), server_lr)
+
+    return build
 
 
 # One client rate for all, so that curves compare methods; it and the rest were chosen on the
@@ -58,6 +67,18 @@ ALGORITHMS: dict[str, Choice] = {
     "fedmoswa": Choice(algorithms.fedmoswa, {"lr": 0.2}, "Liu et al., 2025"),
     "fedac": Choice(
         algorithms.fedac, {"lr": 0.05, "mu": 0.1, "num_steps": 20.0}, "Yuan and Ma, 2020"
+    ),
+    "fedmid": Choice(_sparse(algorithms.fedmid), {"lr": 0.2}, "Yuan et al., 2021"),
+    "fedmid_osp": Choice(_sparse(algorithms.fedmid_osp), {"lr": 0.2}, "Yuan et al., 2021"),
+    "feddualavg": Choice(_sparse(algorithms.feddualavg), {"lr": 0.2}, "Yuan et al., 2021"),
+    "feddualavg_osp": Choice(_sparse(algorithms.feddualavg_osp), {"lr": 0.2}, "Yuan et al., 2021"),
+    "fedavg_subgradient": Choice(
+        _sparse(algorithms.fedavg_subgradient), {"lr": 0.2}, "Yuan et al., 2021"
+    ),
+    "averaged_feddualavg": Choice(
+        _sparse(functools.partial(algorithms.averaged_feddualavg, over="rounds")),
+        {"lr": 0.2},
+        "Yuan, 2023",
     ),
     "averaged_fedavg": Choice(algorithms.averaged_fedavg, {"lr": 0.2}, "Yuan, 2023"),
     "mb_sgd": Choice(algorithms.mb_sgd, {"lr": 0.5}, "Woodworth et al., 2020"),
