@@ -27,11 +27,15 @@ class Choice(NamedTuple):
     paper: str
 
 
+def _l1_on_kernels(weight: Scalar) -> prox.Composite:
+    return prox.composite(prox.L1(weight), where=prox.kernels)
+
+
 def _sparse(factory: Callable[..., FedAlgorithm]) -> Callable[..., FedAlgorithm]:
     """A composite method with an l1 penalty on the model's kernels."""
 
     def build(lr: Rate, l1: Scalar = 1e-4, server_lr: Scalar = 1.0) -> FedAlgorithm:
-        return factory(lr, prox.composite(prox.L1(l1), where=prox.kernels), server_lr)
+        return factory(lr, _l1_on_kernels(l1), server_lr)
 
     return build
 
@@ -76,7 +80,7 @@ ALGORITHMS: dict[str, Choice] = {
         _sparse(algorithms.fedavg_subgradient), {"lr": 0.2}, "Yuan et al., 2021"
     ),
     "averaged_feddualavg": Choice(
-        _sparse(functools.partial(algorithms.averaged_feddualavg, over="rounds")),
+        lambda lr, l1=1e-4: algorithms.averaged_feddualavg(lr, _l1_on_kernels(l1)),
         {"lr": 0.2},
         "Yuan, 2023",
     ),

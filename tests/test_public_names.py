@@ -7,12 +7,13 @@ import fedjax_sim as fs
 
 PUBLIC = """
 FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline Update
-Visit Work advance agd algorithms averaged_fedavg averaged_feddualavg by_examples cohort data
-diagnostics empirical_task epochs fedac fedacg fedadagrad fedadam fedasam fedavg
-fedavg_subgradient fedavgm feddualavg feddualavg_osp feddyn fedgamma fedlesam fedmid fedmid_osp
-fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi from_assignment from_clients
-full_batch gradient_controls gradients instances mb_ac_sgd mb_sgd mofedsam participation prox
-run scaffold shared_task simulate start sweep theory uniform_weights with_replacement
+Visit Work advance agd algorithms averaged_fedavg averaged_feddualavg averaged_rounds
+by_examples cohort data diagnostics empirical_task epochs fedac fedacg fedadagrad fedadam
+fedasam fedavg fedavg_subgradient fedavgm feddualavg feddualavg_osp feddyn fedgamma fedlesam
+fedmid fedmid_osp fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi from_assignment
+from_clients full_batch gradient_controls gradients instances mb_ac_sgd mb_sgd mofedsam
+participation prox run scaffold shared_task simulate start sweep theory uniform_weights
+with_replacement
 """.split()
 
 

@@ -23,7 +23,7 @@ from fedjax_sim.algorithms.feddyn import feddyn
 from fedjax_sim.algorithms.fedsmoo import fedsmoo
 from fedjax_sim.algorithms.fedswa import fedmo, fedmoswa, fedswa
 from fedjax_sim.algorithms.minibatch import agd, mb_ac_sgd, mb_sgd
-from fedjax_sim.algorithms.output_averaging import averaged_fedavg
+from fedjax_sim.algorithms.output_averaging import averaged_fedavg, averaged_rounds
 from fedjax_sim.algorithms.sam import fedasam, fedgamma, fedlesam, fedsam, mofedsam
 from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
 
@@ -31,6 +31,7 @@ __all__ = [
     "agd",
     "averaged_fedavg",
     "averaged_feddualavg",
+    "averaged_rounds",
     "fedac",
     "fedacg",
     "fedadagrad",

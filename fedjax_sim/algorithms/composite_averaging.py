@@ -5,7 +5,7 @@ References:
         whose equations and theorems are cited.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from fedjax_sim.algorithms.composite import dual_step, feddualavg, total_rate
 from fedjax_sim.local import Rate, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Work
 
 
 class AveragedDualState(NamedTuple):
@@ -31,47 +31,30 @@ class _Path(NamedTuple):
     elapsed: Array  # [K] the sum of rates till then
 
 
-def averaged_feddualavg(
-    lr: Rate,
-    composite: Composite,
-    server_lr: Scalar = 1.0,
-    over: Literal["steps", "rounds"] = "steps",
-) -> FedAlgorithm:
+def averaged_feddualavg(lr: Rate, composite: Composite) -> FedAlgorithm:
     r"""FedDualAvg whose model is the mean of all models so far that belong to mean dual states.
 
-    .. math:: \hat x^{(r,k)} = P_{H^{(r,k)}}\Bigl(\sum_i w_i\, y_i^{(r,k)}\Bigr)
+    .. math::
+        \hat x^{(r,k)} = P_{H^{(r,k)}}\Bigl(\sum_i w_i\, y_i^{(r,k)}\Bigr), \qquad
+        x = \frac{1}{K R} \sum_{r < R} \sum_{k=1}^K \hat x^{(r,k)}
 
-    P is not linear, so the clients' dual states are uploaded step by step: a round's upload is as
-    many models as a visit has steps.
-
-    ===================  =============================  =========
-    result               mean of                        over
-    ===================  =============================  =========
-    Theorems 4.4, 4.7    all :math:`\hat x^{(r,k)}`     "steps"
-    Theorem 4.3          the server's models            "rounds"
-    ===================  =============================  =========
-
-    Neither counts the initial model.  Clients' visits have to be equally long for "steps", since a
-    client that has finished waits where it is.
+    with unit server rate.  P is not linear, so the clients' dual states are uploaded step by step:
+    a round's upload is as many models as a visit has steps.  Visits have to be equally long, since
+    a client that has finished waits where it is.
 
     Args:
         lr: eta_c, or a schedule over rounds.
         composite: psi and h.
-        server_lr: eta_s, 1 for "steps".
-        over: which models are averaged.
 
-    Raises:
-        ValueError: another ``over``; a server rate other than 1 with "steps".
+    References:
+        Yuan, 2023, Theorems 4.4 and 4.7; for Theorem 4.3 see
+        :func:`fedjax_sim.algorithms.averaged_rounds`.
 
     Example:
         >>> from fedjax_sim import prox
         >>> algorithm = averaged_feddualavg(0.01, prox.composite(prox.L1(0.2)))
     """
-    if over not in ("steps", "rounds"):
-        raise ValueError(f"over is {over!r}; expected 'steps' or 'rounds'")
-    if over == "steps" and not (isinstance(server_lr, (int, float)) and server_lr == 1):
-        raise ValueError(f"server_lr is {server_lr}; expected 1.0 for a mean over steps")
-    plain = feddualavg(lr, composite, server_lr)
+    plain = feddualavg(lr, composite)
 
     def init(params: Params) -> AveragedDualState:
         state = plain.init(params)
@@ -89,14 +72,12 @@ def averaged_feddualavg(
 
     def update(state: AveragedDualState, mean: _Path, round: Round) -> AveragedDualState:
         del round
-        used = mean if over == "steps" else jax.tree.map(lambda x: x[-1:], mean)
 
         def shadow(at: _Path) -> tuple[Params, Params, Array]:
-            dual = tree.add_scale(state.dual, -server_lr, at.descent)
-            elapsed = state.elapsed + like(at.elapsed, server_lr) * at.elapsed
-            return composite.argmin(dual, elapsed), dual, elapsed
+            dual, elapsed = tree.sub(state.dual, at.descent), state.elapsed + at.elapsed
+            return composite.argmin(dual, elapsed), dual, elapsed  # Eq. (4.9)
 
-        models, duals, elapsed = jax.vmap(shadow)(used)
+        models, duals, elapsed = jax.vmap(shadow)(mean)
         count = state.num_averaged + elapsed.shape[0]
 
         def extended(old: Array, models: Array) -> Array:

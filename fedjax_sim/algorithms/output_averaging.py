@@ -1,8 +1,8 @@
-r"""FedAvg whose output is a weighted average of its shadow iterates, as theorems state it.
+r"""Outputs that are averages, as theorems state them: of shadow iterates, of the server's models.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Proposition 2.1,
-        Theorems 2.19 and B.18.
+        Theorems 2.19, B.18 and 4.3.
 """
 
 from typing import Literal, NamedTuple
@@ -12,7 +12,16 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.typing import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    ServerState,
+    Upload,
+    Work,
+)
 
 
 class Average(NamedTuple):
@@ -26,6 +35,12 @@ class AveragedState(NamedTuple):
     params: Params  # the average so far, which is evaluated
     current: Params  # x, the server's iterate
     average: Average
+
+
+class AveragedRoundsState(NamedTuple):
+    params: Params  # the average so far, which is evaluated
+    inner: ServerState
+    num_averaged: Array  # rounds
 
 
 class _Visit(NamedTuple):
@@ -99,6 +114,38 @@ def averaged_fedavg(
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(init, local, update, lambda state, round: state.current)
+
+
+def averaged_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
+    r"""The same algorithm, whose model is the mean of the models after all rounds so far.
+
+    .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
+
+    without the initial one.  What clients do and get does not change.
+
+    References:
+        Yuan, 2023, Theorem 4.3.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = averaged_rounds(fedavg(lr=0.1))
+    """
+
+    def init(params: Params) -> AveragedRoundsState:
+        inner = algorithm.init(params)
+        return AveragedRoundsState(inner.params, inner, jnp.zeros((), jnp.result_type(float)))
+
+    def update(state: AveragedRoundsState, mean: Upload, round: Round) -> AveragedRoundsState:
+        inner = algorithm.update(state.inner, mean, round)
+        count = state.num_averaged + 1
+        change = tree.divide(tree.sub(inner.params, state.params), count)
+        return AveragedRoundsState(tree.add(state.params, change), inner, count)
+
+    return algorithm._replace(
+        init=init,
+        update=update,
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+    )
 
 
 def _nothing(params: Params) -> Average:

@@ -15,6 +15,7 @@ from fedjax_sim import cohort
 from fedjax_sim.algorithms import (
     averaged_fedavg,
     averaged_feddualavg,
+    averaged_rounds,
     fedac,
     fedacg,
     fedadagrad,
@@ -83,6 +84,7 @@ ALGORITHMS = {
     "mofedsam": (mofedsam, {"lr": 0.2, "radius": 0.3, "mix": 0.4}),
     "fedlesam": (fedlesam, {"lr": 0.2, "radius": 0.3}),
     "fedac": (functools.partial(fedac, num_steps=4), {"lr": 0.1, "mu": 0.3}),
+    "averaged_rounds": (lambda lr: averaged_rounds(fedavg(lr)), {"lr": 0.2}),
     "averaged_fedavg": (averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),

@@ -260,8 +260,6 @@ def test_models_of_a_constraint_stay_inside(name):
     ("make", "message"),
     [
         (lambda: fs.fedmid(0.1, L1, delta_space="both"), "delta_space is 'both'"),
-        (lambda: fs.averaged_feddualavg(0.1, L1, over="time"), "over is 'time'"),
-        (lambda: fs.averaged_feddualavg(0.1, L1, 0.5), "server_lr is 0.5"),
         (lambda: fs.fedavg_subgradient(0.1, L1, order="before"), "order is 'before'"),
         (lambda: fs.fedavg_subgradient(0.1, BALL), "expected a penalty"),
         (
