@@ -13,8 +13,11 @@ models whose dual states are the clients' mean dual states (Equation 4.9).  Cons
 Slips of the thesis:
 
 * Assumption 4.2(a) has ``zeta^2`` on the right of a norm; it is ``zeta``, as its use shows.
-* Theorem 4.3 is stated for FedMiD, too: its proof there needs ``psi`` to be an indicator, since
-  FedMiD's server step applies the regulariser a second time.
+* Theorem 4.3 is stated for FedMiD, too, without a proof, and is false there.  A penalty is applied
+  twice (see :func:`fedjax_sim.fedmid`); of a constraint the clients project each its own gradient,
+  and what is cut off differs between clients whose gradients do.  On x >= 0 with the slopes 3 and
+  -1 FedMiD leaves the optimum 0 at any client rate.  It holds for FedDualAvg and for FedMiD-OSP,
+  whose clients do not project.
 """
 
 import jax.numpy as jnp

@@ -208,6 +208,23 @@ def test_feddualavg_is_exact_on_linear_losses():
     )
 
 
+def test_theorem_4_3_is_false_for_fedmid():
+    """Started at the optimum, without noise, it should stay: the bound is 0. OSP and duals do."""
+    task = linear_task(np.array([[3.0], [-1.0]]), 1)
+    positive = prox.composite(prox.Box(0.0))
+
+    def visited(algorithm):
+        found = [final(algorithm, 1, r, task=task, start=np.zeros(1)) for r in (1, 2, 3)]
+        return np.concatenate(found)
+
+    small, eta = 1e-6, 0.25
+    for factory in (fs.feddualavg, fs.fedmid_osp):
+        assert_close(visited(factory(small * eta, positive, 1 / small)), np.zeros(3), TOLERANCE)
+    # Only the second client moves, by eta / 2; then the mean slope 1 moves the model back by eta.
+    moves = visited(fs.fedmid(small * eta, positive, 1 / small))
+    assert_close(moves, [eta / 2, 0.0, eta / 2], 1e-9)  # rates a million apart lose digits
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_scaling_loss_and_regulariser_against_the_rate(name):
     factory = FAMILY[name]
