@@ -18,7 +18,7 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-from benchmarks import cells, memory, methods, report, rounds, startup, sweep
+from benchmarks import cells, composite, memory, methods, report, rounds, startup, sweep
 from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.workloads import WORKLOADS
@@ -39,6 +39,7 @@ PARTS = {
     "sweep": Part(sweep, 2),
     "cells": Part(cells, 2),
     "methods": Part(methods, 1),
+    "composite": Part(composite, 1),
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
 }

@@ -13,6 +13,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     candidates,
     cells,
+    composite,
     floors,
     jobs,
     memory,
@@ -158,6 +159,17 @@ def test_jobs_of_the_parts():
     only_numpy = DEFAULTS._replace(candidates=("numpy",))
     assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory, methods)] == [0, 0, 0, 0]
     assert {job.candidate for job in cells.jobs(only_numpy)} == {"numpy"}
+    assert len(composite.jobs(DEFAULTS)) == 2 * (len(composite.METHODS) + 1)
+
+
+def test_composite_sweep_and_loop_train_the_same_models():
+    grid = {"lr": [1e-4, 3e-4], "server_lr": [0.5]}
+    for case in composite.ROUNDS:
+        setup, keys = composite.training(case, composite.METHODS["feddualavg"], 2)
+        together = sweep.together(setup, grid, keys).norms
+        apart = sweep.one_by_one(setup, grid, keys).norms
+        assert together == pytest.approx(apart, rel=1e-5)  # summed in another order
+        assert 0 < together[0, 0] != together[1, 0] > 0
 
 
 def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
