@@ -137,30 +137,33 @@ class Simplex:
 def _above_level(v: Array, total: Array) -> Array:
     r""":math:`\max(v - \theta, 0)` with the theta at which it sums to the total (Michelot, 1986).
 
-    Newton's method on this convex, piecewise linear function of theta comes from the left without
+    Newton's method on the sum, convex and piecewise linear in theta, comes from the left without
     overshooting and ends exactly; a dozen passes over v, where sorting costs far more.
     """
 
-    def excess(v: Array, total: Array, theta: Array) -> Array:
-        """What Newton's method adds to theta: small at the end, hence exact to rounding."""
-        above = v >= theta
-        count = jnp.sum(above, dtype=v.dtype)
-        return (jnp.sum(jnp.where(above, v - theta, 0)) - total) / count
-
     still, goal = jax.lax.stop_gradient((v, total))
-    largest = jnp.max(still)  # theta is below; were it above by rounding, nothing would be left
-
-    def newton(theta: Array) -> Array:
-        return jnp.minimum(theta + excess(still, goal, theta), largest)
+    largest = jnp.max(still)
 
     def climb(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         theta, _ = carry
-        new = jnp.maximum(newton(theta), theta)
-        return new, new > theta
+        new = theta + _excess(still, goal, theta, still > theta)
+        return jnp.maximum(new, theta), new > theta
 
     start = jnp.maximum((jnp.sum(still) - goal) / v.size, largest - goal)
-    climbing = (jnp.minimum(start, largest), jnp.array(True))
-    theta, _ = jax.lax.while_loop(lambda carry: carry[1], climb, climbing)
-    theta = newton(theta)  # back, where rounding made it overshoot
+    start = jnp.minimum(start, largest)
+    start += _newton(still, goal, start)  # back, where rounding of the sum put it to the right
+    theta, _ = jax.lax.while_loop(lambda carry: carry[1], climb, (start, jnp.array(True)))
     # Once more, differentiably, and not added to theta: the total may be less than its rounding.
-    return jnp.maximum((v - theta) - excess(v, total, theta), 0)
+    return jnp.maximum((v - theta) - _newton(v, total, theta), 0)
+
+
+def _newton(v: Array, total: Array, theta: Array) -> Array:
+    """What Newton's method adds to theta; at a kink the slope is that of the side it goes to."""
+    right, left = _excess(v, total, theta, v > theta), _excess(v, total, theta, v >= theta)
+    return jnp.where(right > 0, right, left)
+
+
+def _excess(v: Array, total: Array, theta: Array, above: Array) -> Array:
+    """Over the total, for each of the entries above theta: exact to rounding when it is small."""
+    count = jnp.maximum(jnp.sum(above, dtype=v.dtype), 1)
+    return (jnp.sum(jnp.where(above, v - theta, 0)) - total) / count
