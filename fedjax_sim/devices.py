@@ -11,7 +11,7 @@ import jax
 from fedjax_sim.typing import Device
 
 
-def use_all_cores(num_devices: int | None = None) -> int:
+def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
     """Asks JAX for one host device a core; returns how many host devices there will be.
 
     Call it before anything else uses JAX (importing is no use).  A number that the user has chosen
@@ -20,6 +20,9 @@ def use_all_cores(num_devices: int | None = None) -> int:
 
     Args:
         num_devices: default: the cores this process may use.
+        threads: of XLA's pool, for every core.  Matrix decompositions (the nuclear norm) of several
+            devices wait in that pool for each other's parts, with one thread a core for ever: give
+            them 4.  The environment variable NPROC, the size of the pool, is kept if it is set.
 
     Raises:
         ValueError: a number below 1.
@@ -32,6 +35,10 @@ def use_all_cores(num_devices: int | None = None) -> int:
     """
     if num_devices is not None and num_devices < 1:
         raise ValueError(f"num_devices is {num_devices}; expected at least 1")
+    if threads < 1:
+        raise ValueError(f"threads is {threads}; expected at least 1")
+    if threads > 1:
+        os.environ.setdefault("NPROC", str(threads * num_cores()))
     chosen = jax.config.values["jax_num_cpu_devices"]
     if chosen < 0 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices or num_cores())

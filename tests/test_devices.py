@@ -43,6 +43,16 @@ def test_a_host_device_a_core(call, flags, expected):
     assert int(cores) == devices_of_this_process()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 4 * devices.num_cores()), ("5", 5)])
+def test_threads_of_the_pool_unless_the_user_has_chosen(monkeypatch, chosen, expected):
+    monkeypatch.delenv("NPROC")
+    if chosen:
+        monkeypatch.setenv("NPROC", chosen)
+    code = "import os\nuse_all_cores(threads=4)\nprint(os.environ['NPROC'])"
+    assert run(code) == str(expected)
+
+
 def devices_of_this_process() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -62,6 +72,8 @@ except RuntimeError:
 def test_a_number_below_one_is_refused():
     with pytest.raises(ValueError, match="num_devices is 0; expected at least 1"):
         devices.use_all_cores(0)
+    with pytest.raises(ValueError, match="threads is 0; expected at least 1"):
+        devices.use_all_cores(threads=0)
 
 
 def test_no_more_workers_than_cores(monkeypatch):

@@ -56,13 +56,13 @@ def gaussian_clusters(
             f"counts has shape {counts.shape}, minimum {counts.min()}; "
             f"expected non-negative integers [{num_clients}, {num_classes}], or one for all"
         )
-    _check_at_least(0.0, scale=scale)
+    check_at_least(0.0, scale=scale)
     counts = np.broadcast_to(counts, (num_clients, num_classes))
     cell = np.repeat(np.arange(counts.size), counts.ravel())  # client * C + class
     noise = np.random.default_rng(seed).standard_normal((cell.size, means.shape[2]))
     x = means.reshape(counts.size, -1)[cell] + scale * noise
     y = (cell % num_classes).astype(np.int32)
-    return FederatedData({"x": x.astype(dtype), "y": y}, _offsets(counts.sum(axis=1)))
+    return FederatedData({"x": x.astype(dtype), "y": y}, offsets_of(counts.sum(axis=1)))
 
 
 def gaussian_classes(
@@ -103,9 +103,9 @@ def gaussian_classes(
         >>> data.sizes.tolist(), data.examples["x"].dtype
         ([5, 1, 4], dtype('float32'))
     """
-    _check_at_least(1, num_clients=num_clients, num_features=num_features, num_classes=num_classes)
-    _check_at_least(0.0, heterogeneity=heterogeneity, separation=separation)
-    sizes = _sizes(num_clients, examples_per_client)
+    check_at_least(1, num_clients=num_clients, num_features=num_features, num_classes=num_classes)
+    check_at_least(0.0, heterogeneity=heterogeneity, separation=separation)
+    sizes = sizes_of(num_clients, examples_per_client)
     rng = np.random.default_rng(seed)
     means = separation * rng.standard_normal((num_classes, num_features))
     shifts = rng.standard_normal((num_clients, num_classes, num_features))
@@ -145,16 +145,16 @@ def linear_regression(
         >>> bool(np.allclose(data.examples["x"] @ weights[0], data.examples["y"], atol=1e-5))
         True
     """
-    _check_at_least(1, num_clients=num_clients, num_features=num_features)
-    _check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
-    sizes = _sizes(num_clients, examples_per_client)
+    check_at_least(1, num_clients=num_clients, num_features=num_features)
+    check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
+    sizes = sizes_of(num_clients, examples_per_client)
     rng = np.random.default_rng(seed)
     common = rng.standard_normal(num_features)
     weights = common + heterogeneity * rng.standard_normal((num_clients, num_features))
     x = rng.standard_normal((sizes.sum(), num_features))
     y = (x * np.repeat(weights, sizes, axis=0)).sum(axis=1) + noise * rng.standard_normal(len(x))
     examples = {"x": x.astype(dtype), "y": y.astype(dtype)}
-    return FederatedData(examples, _offsets(sizes)), weights.astype(dtype)
+    return FederatedData(examples, offsets_of(sizes)), weights.astype(dtype)
 
 
 class Quadratics(NamedTuple):
@@ -199,9 +199,9 @@ def quadratics(
         >>> problem.A.shape, problem.b.shape
         ((4, 3, 3), (4, 3))
     """
-    _check_at_least(1, num_clients=num_clients, dim=dim)
-    _check_at_least(0.0, heterogeneity=heterogeneity, mu=mu)
-    _check_at_least(mu, smoothness=smoothness)
+    check_at_least(1, num_clients=num_clients, dim=dim)
+    check_at_least(0.0, heterogeneity=heterogeneity, mu=mu)
+    check_at_least(mu, smoothness=smoothness)
     rng = np.random.default_rng(seed)
     b = rng.standard_normal(dim) + heterogeneity * rng.standard_normal((num_clients, dim))
     q, _ = np.linalg.qr(rng.standard_normal((num_clients, dim, dim)))  # Haar up to signs
@@ -302,7 +302,8 @@ def _weighted_mean(P: np.ndarray, b: np.ndarray, weights: np.ndarray | None) -> 
     return np.linalg.lstsq(total, np.einsum("m,mij,mj->i", w, P, b.astype(np.float64)))[0]
 
 
-def _sizes(num_clients: int, examples_per_client: int | Sequence[int]) -> np.ndarray:
+def sizes_of(num_clients: int, examples_per_client: int | Sequence[int]) -> np.ndarray:
+    """One size for every client."""
     sizes = np.asarray(examples_per_client)
     if sizes.shape not in ((), (num_clients,)) or sizes.min() < 1:
         raise ValueError(
@@ -312,11 +313,13 @@ def _sizes(num_clients: int, examples_per_client: int | Sequence[int]) -> np.nda
     return np.broadcast_to(sizes, num_clients)
 
 
-def _offsets(sizes: np.ndarray) -> np.ndarray:
+def offsets_of(sizes: np.ndarray) -> np.ndarray:
+    """Where the clients' rows begin, and the last ones end."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
 
 
-def _check_at_least(bound: float, **values: float) -> None:
+def check_at_least(bound: float, **values: float) -> None:
+    """Refuses arguments below a bound."""
     for name, value in values.items():
         if not value >= bound:
             raise ValueError(f"{name} is {value}; expected at least {bound}")

@@ -217,6 +217,8 @@ class LInf:
 class Nuclear:
     r""":math:`\lambda \|X\|_*`: the singular values of every matrix in the last two axes.
 
+    On several host devices of a CPU see ``threads`` of :func:`fedjax_sim.devices.use_all_cores`.
+
     Raises:
         ValueError: a negative weight; an array of fewer than two axes.
 
