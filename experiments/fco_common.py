@@ -14,7 +14,7 @@ lambda with their square, as the curvature.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -229,37 +229,46 @@ def problem(experiment: Experiment, name: str, options: Options) -> Problem:
     return Problem(data, composite, task, timeline, start, run_keys, eval_fn)
 
 
-def run(
-    experiment: Experiment, name: str, shared: Problem, method: str, options: Options
+def swept(
+    shared: Any,
+    method: str,
+    grid: Mapping[str, Sequence[float]],
+    directory: pathlib.Path,
+    *,
+    eval_every: int,
+    config: Mapping[str, Any],
 ) -> pd.DataFrame:
-    """The tidy history of a method over its grid, one sweep; finished runs are not repeated."""
-    weight = penalty_weight(experiment, options)
-    directory = options.work / experiment.name / f"{name}-{options.rounds}{variant(options)}"
+    """The tidy history of a method over a grid, one sweep; finished runs are not repeated."""
     setup = fs.Setup(
         functools.partial(METHODS[method], composite=shared.composite),
         shared.task,
         shared.timeline,
         shared.params,
         eval_fn=shared.eval_fn,
-        eval_every=min(EVALUATED, options.rounds),
+        eval_every=eval_every,
         weighting=fs.by_examples,
-        config={"method": method, "lambda": weight},
+        config={"method": method, **config},
     )
     with sweep_progress(Console(stderr=True)) as on_progress:
-        result = fs.sweep(
-            setup,
-            {"lr": options.lrs, "server_lr": options.server_lrs},
-            shared.keys,
-            directory=directory / method,
-            on_progress=on_progress,
-        )
+        result = fs.sweep(setup, grid, shared.keys, directory=directory, on_progress=on_progress)
     if result.interrupted:
         raise SystemExit(f"interrupted; the same command continues from {directory}")
     took = f"compiling {result.compile_seconds:.1f} s, running {result.run_seconds:.1f} s"
-    print(f"{name} {method}: {len(result.runs)} runs, {result.resumed} found; {took}", flush=True)
+    print(f"{directory}: {len(result.runs)} runs, {result.resumed} found; {took}", flush=True)
     found = frame(result)
     found.insert(0, "method", method)
     return found
+
+
+def run(
+    experiment: Experiment, name: str, shared: Problem, method: str, options: Options
+) -> pd.DataFrame:
+    """The tidy history of a method over its grid."""
+    grid = {"lr": options.lrs, "server_lr": options.server_lrs}
+    folder = options.work / experiment.name / f"{name}-{options.rounds}{variant(options)}"
+    every = min(EVALUATED, options.rounds)
+    config = {"lambda": penalty_weight(experiment, options)}
+    return swept(shared, method, grid, folder / method, eval_every=every, config=config)
 
 
 def variant(options: Options) -> str:

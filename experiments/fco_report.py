@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from experiments.fco_common import (
     EVALUATED,
     LAST_ROUNDS,
     LRS,
+    Claim,
     Curve,
     Curves,
     Experiment,
@@ -193,10 +194,10 @@ def reference_table(history: pd.DataFrame, name: str, experiment: Experiment) ->
     return pd.DataFrame(rows)
 
 
-def claims_table(name: str, curves: Curves, rates: Rates, experiment: Experiment) -> pd.DataFrame:
+def claims_table(name: str, claims: Sequence[Claim], curves: Curves, rates: Rates) -> pd.DataFrame:
     """A row per claim of the paper that the methods that were run can be held against."""
     rows = []
-    for claim in experiment.claims:
+    for claim in claims:
         if name in claim.sets and all(method in curves for method in claim.methods):
             found, holds = claim.check(curves, rates)
             rows.append({"claim": claim.text, "found": found, "holds": "yes" if holds else "no"})
@@ -246,7 +247,7 @@ def report(
         f"Best rates, by the mean {experiment.score} over the last {LAST_ROUNDS} rounds": (
             selected_table(chosen, curves, score, experiment)
         ),
-        "The paper's claims": claims_table(name, curves, rates, experiment),
+        "The paper's claims": claims_table(name, experiment.claims, curves, rates),
     }
     if options.feature_scale == 1 and penalty_weight(experiment, options) == experiment.weight:
         beside = "Beside an independent program with other draws"

@@ -106,7 +106,7 @@ RATES = dict.fromkeys(fco_common.METHODS, (0.001, 0.3)) | {"FedDualAvg": (0.01, 
 
 
 def holding(name, curves, rates=RATES):
-    found = fco_report.claims_table(name, curves, rates, LASSO)
+    found = fco_report.claims_table(name, LASSO.claims, curves, rates)
     return dict(zip(found["claim"], found["holds"] == "yes", strict=True))
 
 
@@ -133,10 +133,10 @@ def test_low_rank_claims():
             ("FedMiD", 18.0, 1.2, 4.0), ("FedMiD-OSP", 18.0, 1.2, 2.0),
         )
     }  # fmt: skip
-    found = fco_report.claims_table("I", curves, RATES, LOW_RANK)
+    found = fco_report.claims_table("I", LOW_RANK.claims, curves, RATES)
     assert (found["holds"] == "yes").tolist() == [False, False, True, True, False, True]
     curves["FedDualAvg"]["rank"] = np.array([16.0, 16.0])
-    found = fco_report.claims_table("I", curves, RATES, LOW_RANK)
+    found = fco_report.claims_table("I", LOW_RANK.claims, curves, RATES)
     assert (found["holds"] == "yes").tolist() == [True, True, True, True, False, True]
 
 
