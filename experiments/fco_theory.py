@@ -112,6 +112,14 @@ class Theorem(NamedTuple):
     algorithm: Callable[[Any], fs.FedAlgorithm]  # of the prescribed rate
 
 
+# Theorem 4.3: the rate, the bound at a rate, the bound at that rate.
+SMALL_RATE = (
+    feddualavg_regimes.small_client_rate_lr,
+    feddualavg_regimes.small_client_rate_bound,
+    feddualavg_regimes.tuned_small_client_rate_bound,
+)
+
+
 def theorems(problem: Problem) -> list[Theorem]:
     """The three theorems with the exact constants of the problem, but B."""
     penalty, ball = composite(L1(WEIGHT)), composite(L1Ball(RADIUS))
@@ -127,27 +135,21 @@ def theorems(problem: Problem) -> list[Theorem]:
         Theorem(
             "4.3",
             penalty,
-            feddualavg_regimes.small_client_rate_lr,
-            feddualavg_regimes.small_client_rate_bound,
-            feddualavg_regimes.tuned_small_client_rate_bound,
+            *SMALL_RATE,
             {"L": L, "sigma": NOISE},
             lambda lr: fs.averaged_rounds(fs.feddualavg(SMALL * lr, penalty, 1 / SMALL)),
         ),
         Theorem(
             "4.3 (OSP)",
             penalty,
-            feddualavg_regimes.small_client_rate_lr,
-            feddualavg_regimes.small_client_rate_bound,
-            feddualavg_regimes.tuned_small_client_rate_bound,
+            *SMALL_RATE,
             {"L": L, "sigma": NOISE},
             lambda lr: fs.averaged_rounds(fs.fedmid_osp(SMALL * lr, penalty, 1 / SMALL)),
         ),
         Theorem(
             NOT_A_THEOREM,
             ball,
-            feddualavg_regimes.small_client_rate_lr,
-            feddualavg_regimes.small_client_rate_bound,
-            feddualavg_regimes.tuned_small_client_rate_bound,
+            *SMALL_RATE,
             {"L": L, "sigma": NOISE},
             lambda lr: fs.averaged_rounds(fs.fedmid(SMALL * lr, ball, 1 / SMALL)),
         ),

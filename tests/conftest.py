@@ -3,6 +3,7 @@
 The environment must be set before jax initialises its backends, hence at import.
 """
 
+import itertools
 import os
 import pathlib
 
@@ -29,11 +30,25 @@ hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("fedjax_sim")
 
 
+_NUM_TESTS = itertools.count(1)
+_MAPS = pathlib.Path("/proc/self/maps")  # on Linux
+_MOST_MAPS = 30_000  # of the 65,530 that Linux allows a process by default
+
+
 @pytest.fixture(autouse=True, scope="module")
 def released_programs():
     """The programs of all modules together would run into the kernel's limit of memory maps."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def room_for_programs():
+    """Those of one large module may, too; beyond the limit XLA crashes."""
+    yield
+    looks = next(_NUM_TESTS) % 20 == 0 and _MAPS.exists()
+    if looks and len(_MAPS.read_bytes().splitlines()) > _MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture

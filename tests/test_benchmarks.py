@@ -382,7 +382,7 @@ def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "part is speed; expected rounds, sweep, cells, methods, memory"),
+        (["speed"], "part is speed; expected rounds, sweep, cells, methods, composite, memory"),
         (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
         (["cells", "--repeats", "0"], "repeats is 0"),
         (["--peer", "fedjax=/nowhere"], "expected NAME=PATH of a Python interpreter"),

@@ -58,7 +58,8 @@ def fedmid(
     The mean change already holds the clients' shrinkage by a finite psi, and the server shrinks
     once more: for small rates FedMiD as printed solves :math:`F + 2 \psi`.  ``server_prox=False``
     or ``local_prox=False`` (:func:`fedmid_osp`) solve :math:`F + \psi`.  A constraint is no
-    stronger for being applied twice.
+    stronger for being applied twice.  Of a single client, ``server_prox=False`` is the proximal
+    gradient method (composite mirror descent), the reference that local steps are compared with.
 
     Args:
         lr: eta_c, or a schedule over rounds.
@@ -138,8 +139,9 @@ def feddualavg(
         y &\leftarrow y + \eta_s \textstyle\sum_i w_i (y_i^{K_i} - y), \qquad
         H \leftarrow H + \eta_s \textstyle\sum_i w_i \eta_c K_i
 
-    from :math:`y = \nabla h(x)` and H = 0; the model is :math:`P_H(y)`.  The dual state grows with
-    H: after millions of local steps single precision loses digits of the model.
+    from :math:`y = \nabla h(x)` and H = 0; the model is :math:`P_H(y)`.  Of a single client it is
+    dual averaging.  The dual state grows with H: after millions of local steps single precision
+    loses digits of the model.
 
     Args:
         lr: eta_c, or a schedule over rounds.
