@@ -74,8 +74,7 @@ def training(
         problem = low_rank_regression(CLIENTS, EXAMPLES, SIZE // 2, SIZE, seed=0)
 
     def predict(params, x):
-        axes = tuple(range(1, x.ndim))
-        return jnp.sum(x * params["weight"], axis=axes) + params["bias"]
+        return x.reshape(x.shape[0], -1) @ params["weight"].ravel() + params["bias"]
 
     task = fs.empirical_task(objectives.squared_error(predict), problem.train, fs.epochs(1, BATCH))
     composite = prox.composite(PSI[case], where=lambda path, leaf: path == "weight")
