@@ -93,6 +93,7 @@ def fedmid(
         eta = rate(lr, work)
 
         def step(y: Params, k: Array) -> Params:
+            # Eq. (4.5), which omits the rate before the gradient.
             dual = tree.add_scale(composite.to_dual(y), -eta, oracle.grad(y, k))
             return composite.argmin(dual, eta) if local_prox else composite.to_primal(dual)
 
@@ -258,8 +259,8 @@ def dual_step(
 
     def step(y: Params, k: Array) -> Params:
         weight = elapsed + total_rate(lr, k)
-        x = composite.argmin(y, weight) if local_prox else composite.to_primal(y)
-        return tree.add_scale(y, -lr, oracle.grad(x, k))
+        x = composite.argmin(y, weight) if local_prox else composite.to_primal(y)  # Eq. (4.7)
+        return tree.add_scale(y, -lr, oracle.grad(x, k))  # Eq. (4.6)
 
     return step
 
