@@ -75,9 +75,42 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
             f"timeline.num_steps has {steps.min()}..{steps.max()} steps; "
             f"expected 0..{timeline.max_steps}, timeline.max_steps"
         )
+    for name in ("first_step", "fetch"):
+        value = getattr(timeline, name)
+        if value is not None and np.shape(value) != clients.shape:
+            raise ValueError(
+                f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, as clients"
+            )
+    if timeline.num_slots:
+        _check_places(timeline, mask, version)
     # Empty slots count as so many different absentees.
     present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
     if (present[..., 1:] == present[..., :-1]).any():
         raise ValueError(
             "timeline.clients names a client twice in one round; expected distinct clients"
         )
+
+
+def _check_places(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> None:
+    """Of a whole timeline: what a slot fetches must be the broadcast that it names."""
+    if timeline.store is None or timeline.fetch is None:
+        raise ValueError(
+            f"timeline.num_slots is {timeline.num_slots} without store and fetch; expected both"
+        )
+    rounds = timeline.num_rounds
+    replicas = zip(
+        np.reshape(timeline.store, (-1, rounds)),
+        np.reshape(timeline.fetch, (-1, *mask.shape[-2:])),
+        np.reshape(version, (-1, *mask.shape[-2:])),
+        np.reshape(mask, (-1, *mask.shape[-2:])),
+        strict=True,
+    )
+    for store, fetch, started, present in replicas:
+        held = np.full(timeline.num_slots + 1, -1)
+        for t in range(rounds):
+            held[store[t]] = t
+            if (held[fetch[t]] != started[t])[present[t]].any():
+                raise ValueError(
+                    f"timeline.fetch in round {t} names places that hold the broadcasts "
+                    f"{held[fetch[t]].tolist()}; expected timeline.version, {started[t].tolist()}"
+                )

@@ -2,7 +2,8 @@
 
 :func:`run` is ``start`` followed by a scan of :func:`advance`, which is a scan of rounds.
 Randomness: round t uses ``fold_in(key, t)``, client i's visit in it ``fold_in(., i)``, the
-oracle and the algorithm separate branches of that.  A client's draws hence depend neither on the
+oracle and the algorithm separate branches of that; minibatch streams that continue over visits
+have a branch of their own, a key a client.  A client's draws hence depend neither on the
 rest of the cohort nor on how it is executed, and two algorithms run with one key see the same
 minibatches.
 """
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
@@ -32,6 +34,9 @@ from fedjax_sim.typing import (
     Work,
 )
 
+# A round that no run reaches: its branch of the key is the clients' own.
+_NO_ROUND = np.uint32(2**32 - 1)
+
 EvalFn = Callable[[Params], Mapping[str, Array]]
 Weighting = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
 
@@ -42,7 +47,7 @@ class RunState(NamedTuple):
     round: Array  # int    server updates done
     server: ServerState
     clients: ClientState  # [M, ...]
-    ring: Message  # [max_staleness + 1, ...] past broadcasts; () when synchronous
+    past: Message  # [places, ...] past broadcasts; () when synchronous
     diverged_at: Array  # int    first server update that was not finite, counted from 1; 0: none
 
 
@@ -104,22 +109,26 @@ def by_examples(work: Work) -> Array:
 
 
 def start(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params) -> RunState:
-    """The state before the first round."""
+    """The state before the first round.
+
+    Raises:
+        ValueError: the timeline has staleness, and the algorithm cannot have it.
+    """
+    _check_staleness(algorithm, timeline)
     params = _strong(params)
     server = _strong(algorithm.init(params))
     clients = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (task.num_clients, *x.shape)),
         _strong(algorithm.init_client(params)),
     )
-    ring = ()
-    if timeline.max_staleness:
+    past = ()
+    if places := _places(timeline):
         # Only shapes matter: a version is written before it is read.
         round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
         shapes = jax.eval_shape(algorithm.broadcast, server, round)
-        depth = timeline.max_staleness + 1
-        ring = jax.tree.map(lambda x: jnp.zeros((depth, *x.shape), x.dtype), shapes)
+        past = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
     zero = jnp.array(0, jnp.int32)
-    return RunState(zero, server, clients, ring, zero)
+    return RunState(zero, server, clients, past, zero)
 
 
 def advance(
@@ -140,16 +149,16 @@ def advance(
     ``timeline`` holds the rounds from ``state.round`` on, and no others.  Without ``eval_every``
     there is one evaluation, after the last of them.
     """
+    _check_staleness(algorithm, timeline)
     cohort = cohort or auto()
     num_rounds = timeline.num_rounds
     eval_every = min(eval_every or num_rounds, num_rounds)
 
-    def one_round(state: RunState, slots: tuple[Array, ...]) -> tuple[RunState, dict[str, Array]]:
-        return _round(algorithm, task, timeline, state, slots, key, cohort, weighting, probes)
+    def one_round(state: RunState, now: Timeline) -> tuple[RunState, dict[str, Array]]:
+        return _round(algorithm, task, now, state, key, cohort, weighting, probes)
 
     def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
-        slots = tuple(map(jnp.asarray, (part.clients, part.version, part.num_steps, part.mask)))
-        state, probed = jax.lax.scan(one_round, state, slots)
+        state, probed = jax.lax.scan(one_round, state, part)
         metrics = {} if eval_fn is None else eval_fn(state.server.params)
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
         return state, History(state.round[None], metrics, probed)
@@ -241,50 +250,54 @@ def run(
 def _round(
     algorithm: FedAlgorithm,
     task: Task,
-    timeline: Timeline,
+    now: Timeline,
     state: RunState,
-    slots: tuple[Array, ...],
     key: Array,
     cohort: Cohort,
     weighting: Weighting,
     probes: Probes,
 ) -> tuple[RunState, dict[str, Array]]:
-    clients, version, num_steps, mask = slots  # [S] each
+    """One round; ``now`` is the timeline's, with leaves ``[S]``."""
+    clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
+    stream_keys = _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
     key = jax.random.fold_in(key, state.round)
     visit_keys = _visit_keys(key, clients)
     server_key = jax.random.fold_in(key, task.num_clients)  # the first number no client has
     round = Round(state.round, mask.sum(), task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
-    depth = timeline.max_staleness + 1
-    ring = state.ring
-    if timeline.max_staleness:
-        ring = jax.tree.map(lambda r, m: r.at[state.round % depth].set(m), ring, message)
+    past, place = _remember(now, state, message)
 
     works = Work(
         round=jnp.broadcast_to(state.round, clients.shape),
         client=clients,
         # A client that will not report does no work either.
-        num_steps=jnp.where(mask, num_steps, 0),
+        num_steps=jnp.where(mask, now.num_steps, 0),
         num_examples=jnp.asarray(task.num_examples)[clients],
-        staleness=state.round - version,
+        staleness=state.round - now.version,
         key=_branch(visit_keys, 1),
-        max_steps=timeline.max_steps,
+        max_steps=now.max_steps,
     )
+    continues = task.continues is not None and now.first_step is not None
+    draws = (stream_keys, now.first_step) if continues else _branch(visit_keys, 0)
 
-    def local(shared: tuple[Task, Message], slot: tuple[tuple, Array, ClientState]):
-        (task, received), (fields, oracle_key, old) = shared, slot
-        work = Work(*fields, max_steps=timeline.max_steps)
-        if timeline.max_staleness:
-            received = tree.take(received, (work.round - work.staleness) % depth)
-        oracle = task.oracle(work.client, oracle_key, work.max_steps)
+    def local(shared: tuple[Task, Message], slot: tuple):
+        (task, received), (fields, draw, place, old) = shared, slot
+        work = Work(*fields, max_steps=now.max_steps)
+        if place is not None:
+            received = tree.take(received, place)
+        if continues:
+            stream_key, first_step = draw
+            oracle = task.oracle(work.client, stream_key, work.max_steps, first_step)
+        else:
+            oracle = task.oracle(work.client, draw, work.max_steps)
         upload, new = algorithm.local(received, old, oracle, work)
         visit = Visit(received, upload, old, new, oracle, work)
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
     weights = jnp.where(mask, weighting(works).astype(jnp.result_type(float)), 0)
     old = tree.take(state.clients, clients)
-    shared = (task, ring if timeline.max_staleness else message)
-    visits = (works[:-1], _branch(visit_keys, 0), old)
+    shared = (task, message if place is None else past)
+    visits = (works[:-1], draws, place, old)
     mean, (new, probed) = cohort(local, shared, visits, weights)
 
     # Rows of masked slots go out of bounds, each to its own, and are dropped there.
@@ -303,9 +316,35 @@ def _round(
     diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
     update = Update(state.server, server, mean, round)
     probed |= {name: probe(update) for name, probe in probes.server.items()}
-    new_state = RunState(done, server, new_clients, ring, diverged_at)
+    new_state = RunState(done, server, new_clients, past, diverged_at)
     probed |= {name: probe(new_state) for name, probe in probes.run.items()}
     return new_state, probed
+
+
+def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
+    if algorithm.needs_current and _places(timeline):
+        raise ValueError(
+            f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
+            f"{algorithm.needs_current}"
+        )
+
+
+def _places(timeline: Timeline) -> int:
+    """Past broadcasts to keep room for."""
+    return timeline.num_slots or (timeline.max_staleness and timeline.max_staleness + 1)
+
+
+def _remember(now: Timeline, state: RunState, message: Message) -> tuple[Message, Array | None]:
+    """The past broadcasts with this round's among them, and where each slot's is, ``[S]``."""
+    if not _places(now):
+        return state.past, None
+    if now.num_slots:
+        store, fetch = jnp.asarray(now.store), jnp.asarray(now.fetch)
+    else:
+        depth = _places(now)
+        store, fetch = state.round % depth, now.version % depth
+    past = jax.tree.map(lambda p, m: p.at[store].set(m, mode="drop"), state.past, message)
+    return past, jnp.asarray(fetch)
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:

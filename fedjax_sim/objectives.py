@@ -3,7 +3,8 @@
 An objective is ``(params, examples, key) -> losses [B]``, a metric function is
 ``(params, examples) -> {name: values [B]}``, where ``examples = {"x": [B, ...], "y": [B, ...]}``.
 Values per example, not means, so that short last batches and clients of different sizes are
-weighted exactly.  ``key`` is for random objectives (dropout, augmentation) and unused here.
+weighted exactly.  ``key`` is for random objectives (dropout, augmentation); here only :func:`keyed`
+uses it.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from jax.typing import DTypeLike
 from fedjax_sim.typing import Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]
+KeyedApply: TypeAlias = Callable[[Params, Any, Any], Any]  # (params, x, key) -> outputs
 Objective: TypeAlias = Callable[[Params, PyTree, Any], Array]
 Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
 
@@ -147,6 +149,28 @@ def with_l2(objective: Objective, weight: Scalar) -> Objective:
         return losses + jnp.asarray(weight, losses.dtype) * penalty
 
     return regularised
+
+
+def keyed(make: Callable[[Apply], Objective], apply: KeyedApply) -> Objective:
+    """The objective of a random model: ``make(apply(., ., key))`` with the objective's own key.
+
+    Args:
+        make: :func:`cross_entropy` or its like.
+        apply: ``(params, x, key) -> outputs``, e.g. of :func:`~fedjax_sim.models.quantized`.
+
+    Example:
+        >>> noisy = lambda params, x, key: x @ params + jax.random.normal(key, x.shape[:1])
+        >>> objective = keyed(squared_error, noisy)
+        >>> examples = {"x": jnp.ones((1, 2)), "y": jnp.array([2.0])}
+        >>> noise = jax.random.normal(jax.random.key(0), (1,))
+        >>> bool(objective(jnp.ones(2), examples, jax.random.key(0)) == (2 + noise - 2) ** 2)
+        True
+    """
+
+    def objective(params, examples, key):
+        return make(lambda params, x: apply(params, x, key))(params, examples, key)
+
+    return objective
 
 
 def classification_metrics(apply: Apply) -> Metrics:

@@ -32,7 +32,7 @@ _MOST_SEGMENTS = 50
 
 # All runs of a block are in the same round. As one number it keeps the draws that derive from
 # it, and with them the minibatches, common to all configurations.
-_STATE = RunState(round=None, server=0, clients=0, ring=0, diverged_at=0)  # pyright: ignore
+_STATE = RunState(round=None, server=0, clients=0, past=0, diverged_at=0)  # pyright: ignore
 
 
 class Setup(NamedTuple):

@@ -104,6 +104,9 @@ class FedAlgorithm(NamedTuple):
     update: Callable[[ServerState, Upload, Round], ServerState]
     broadcast: Callable[[ServerState, Round], Message] = _send_params
     init_client: Callable[[Params], ClientState] = _no_state
+    # Why clients must start from the current broadcast; None: they need not. A timeline with
+    # staleness is refused with this reason.
+    needs_current: str | None = None
 
 
 class Task(NamedTuple):
@@ -114,9 +117,12 @@ class Task(NamedTuple):
     it, or XLA embeds the data set in the program as a constant.
     """
 
-    oracle: Callable[[Array, Array, int], Oracle]  # (client, key, max_steps) -> Oracle
+    oracle: Callable[..., Oracle]  # (client, key, max_steps) -> Oracle
     num_examples: Array | np.ndarray  # [M] int
     num_steps: Array | np.ndarray  # [M] int    local steps of one visit; concrete
+    # (): visits can continue each other; `oracle` takes the visit's first step as a fourth argument
+    # and then the client's key, the same in all its visits. Empty, since a flag would be traced.
+    continues: tuple[()] | None = None
 
     @property
     def num_clients(self) -> int:
@@ -130,6 +136,9 @@ class Timeline:
     A synchronous schedule has ``version[t] == t``.  A slot with ``mask == False`` is
     empty: nobody was there, or the client dropped out; it changes neither the server
     nor the client's state.  Within a round the clients of unmasked slots are distinct.
+
+    Past broadcasts are kept in a ring of the last ``max_staleness + 1``, or, where the timeline
+    says so (:func:`~fedjax_sim.asynchrony.planned`), in ``num_slots`` places, as few as possible.
     """
 
     clients: Array | np.ndarray  # [T, S] int
@@ -141,6 +150,11 @@ class Timeline:
     time: Array | np.ndarray  # [T] float    simulated time of each server update
     max_steps: int  # static: bounds num_steps
     max_staleness: int = 0  # static: bounds t - version[t]
+    first_step: Array | np.ndarray | None = None  # [T, S] int    steps the client did before
+    idle: Array | np.ndarray | None = None  # [T, S] float    time the client waited with its report
+    store: Array | np.ndarray | None = None  # [T] int    place of broadcast t; num_slots: not kept
+    fetch: Array | np.ndarray | None = None  # [T, S] int    place of the broadcast started from
+    num_slots: int = 0  # static: places for broadcasts; 0: a ring
 
     @property
     def num_rounds(self) -> int:
@@ -152,15 +166,21 @@ class Timeline:
 
     def __getitem__(self, rounds: slice) -> "Timeline":
         """The given rounds, of one timeline ``[T, S]`` or of a batch ``[n, T, S]``."""
-        rest = {
-            name: getattr(self, name)[..., rounds, :]
-            for name in ("clients", "version", "num_steps", "mask")
-        }
-        return dataclasses.replace(self, **rest, time=self.time[..., rounds])
+
+        def cut(name: str) -> Array | np.ndarray | None:
+            value = getattr(self, name)
+            if value is None:
+                return None
+            return value[..., rounds] if name in ("time", "store") else value[..., rounds, :]
+
+        return dataclasses.replace(self, **{name: cut(name) for name in _TIMELINE_DATA})
 
 
+_TIMELINE_DATA = [
+    "clients", "version", "num_steps", "mask", "time", "first_step", "idle", "store", "fetch"
+]  # fmt: skip
 jax.tree_util.register_dataclass(
     Timeline,
-    data_fields=["clients", "version", "num_steps", "mask", "time"],
-    meta_fields=["max_steps", "max_staleness"],
+    data_fields=_TIMELINE_DATA,
+    meta_fields=["max_steps", "max_staleness", "num_slots"],
 )

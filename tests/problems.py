@@ -1,5 +1,6 @@
 """Small problems, algorithms and comparisons that several test modules share."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -66,6 +67,16 @@ def partial_timeline() -> fs.Timeline:
     assert reports.min() >= 1
     assert reports.sum() < timeline.mask.size
     return timeline
+
+
+@functools.cache
+def stale_timeline() -> fs.Timeline:
+    """The same visits, up to 3 rounds late, the old broadcasts kept in planned places."""
+    timeline = partial_timeline()
+    rounds = np.arange(timeline.num_rounds)[:, None]
+    version = np.maximum(rounds - np.array([0, 1, 2, 3]), 0)
+    late = dataclasses.replace(timeline, version=jnp.asarray(version, jnp.int32), max_staleness=3)
+    return fs.asynchrony.planned(late)
 
 
 def quadratic_task(hessians, centres, num_steps: int) -> fs.Task:

@@ -6,14 +6,15 @@ import sys
 import fedjax_sim as fs
 
 PUBLIC = """
-FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline Update
-Visit Work advance agd algorithms averaged_fedavg averaged_feddualavg averaged_rounds
-by_examples cohort data diagnostics empirical_task epochs fedac fedacg fedadagrad fedadam
-fedasam fedavg fedavg_subgradient fedavgm feddualavg feddualavg_osp feddyn fedgamma fedlesam
-fedmid fedmid_osp fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi from_assignment
-from_clients full_batch gradient_controls gradients instances mb_ac_sgd mb_sgd mofedsam
-participation prox run scaffold shared_task simulate start sweep theory uniform_weights
-with_replacement
+FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline
+Update Visit Work advance agd algorithms async_sgd asynchrony averaged_fedavg
+averaged_feddualavg averaged_rounds by_examples cohort compressed compression data
+diagnostics empirical_task epochs favano fedac fedacg fedadagrad fedadam fedasam fedasync
+fedavg fedavg_subgradient fedavgm fedbuff feddualavg feddualavg_osp feddyn fedgamma fedlesam
+fedmid fedmid_osp fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi
+from_assignment from_clients full_batch gradient_controls gradients instances mb_ac_sgd
+mb_sgd mofedsam participation prox quafl quantization reweighting run scaffold shared_task
+simulate start stream sweep theory uniform_weights with_replacement
 """.split()
 
 

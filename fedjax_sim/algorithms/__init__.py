@@ -1,5 +1,12 @@
 """Federated algorithms, one family a file."""
 
+from fedjax_sim.algorithms.asynchronous import (
+    async_sgd,
+    favano,
+    fedasync,
+    fedbuff,
+    quafl,
+)
 from fedjax_sim.algorithms.composite import (
     fedavg_subgradient,
     feddualavg,
@@ -29,17 +36,21 @@ from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
 
 __all__ = [
     "agd",
+    "async_sgd",
     "averaged_fedavg",
     "averaged_feddualavg",
     "averaged_rounds",
+    "favano",
     "fedac",
     "fedacg",
     "fedadagrad",
     "fedadam",
     "fedasam",
+    "fedasync",
     "fedavg",
     "fedavg_subgradient",
     "fedavgm",
+    "fedbuff",
     "feddualavg",
     "feddualavg_osp",
     "feddyn",
@@ -59,5 +70,6 @@ __all__ = [
     "mb_ac_sgd",
     "mb_sgd",
     "mofedsam",
+    "quafl",
     "scaffold",
 ]

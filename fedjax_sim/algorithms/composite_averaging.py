@@ -88,4 +88,10 @@ def averaged_feddualavg(lr: Rate, composite: Composite) -> FedAlgorithm:
         dual, elapsed = jax.tree.map(lambda x: x[-1], (duals, elapsed))
         return AveragedDualState(params, dual, elapsed, count)
 
-    return FedAlgorithm(init, local, update, plain.broadcast)
+    return FedAlgorithm(
+        init,
+        local,
+        update,
+        plain.broadcast,
+        needs_current="the average is over the means of clients that started from one dual state",
+    )

@@ -140,7 +140,13 @@ def fedac(
             params=tree.sub(state.params, aggregate), main=tree.sub(state.main, main)
         )
 
-    return FedAlgorithm(init, local, update, send_state)
+    return FedAlgorithm(
+        init,
+        local,
+        update,
+        send_state,
+        needs_current="FedAc couples two sequences, which must be at the same time everywhere",
+    )
 
 
 def middle_of(aggregate: Params, main: Params, beta: Scalar) -> Params:

@@ -77,7 +77,13 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
             *accelerated((state.params, state.main), lambda middle: gradient, lr, pair)
         )
 
-    return FedAlgorithm(lambda x: AcceleratedState(x, x), _gradient_sum, update, broadcast)
+    return FedAlgorithm(
+        lambda x: AcceleratedState(x, x),
+        _gradient_sum,
+        update,
+        broadcast,
+        needs_current="an accelerated step takes its gradient at its own point, not an older one",
+    )
 
 
 def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:

@@ -113,7 +113,13 @@ def averaged_fedavg(
         output = tree.divide(average.total, safe)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
-    return FedAlgorithm(init, local, update, lambda state, round: state.current)
+    return FedAlgorithm(
+        init,
+        local,
+        update,
+        lambda state, round: state.current,
+        needs_current="the average is over the means of clients that started from one model",
+    )
 
 
 def averaged_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:

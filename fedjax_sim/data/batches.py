@@ -27,10 +27,14 @@ class Batches(NamedTuple):
     ``num_steps(sizes)`` gives the local steps of a visit, ``[M]``, from the clients' sizes;
     ``draw(key, size, max_size, max_steps)`` fixes the draws of one visit: ``size`` may be traced,
     ``max_size`` is the size of the largest client, and steps from ``max_steps`` on are not picked.
+    A rule whose visits can continue each other has ``resume(key, size, sizes, first_step,
+    max_steps)``: the key is the client's in all its visits, ``sizes`` are those of the smallest and
+    the largest client, step 0 is the client's step ``first_step``.
     """
 
     num_steps: Callable[[np.ndarray], np.ndarray]
     draw: Callable[[Array, Array, int, int], Pick]
+    resume: Callable[[Array, Array, tuple[int, int], Array, int], Pick] | None = None
 
 
 @functools.cache
@@ -106,15 +110,64 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         def pick(step: Step) -> tuple[Array, Array]:
             step = jnp.asarray(step, jnp.int32)
             epoch, batch = step // steps_per_epoch, step % steps_per_epoch
-            start = batch * batch_size
             epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
-            rows = jax.lax.dynamic_slice(order, (epoch, start), (1, batch_size))[0]
-            weights = start + jnp.arange(batch_size, dtype=jnp.int32) < size
-            return jnp.where(weights, rows, 0), weights
+            return _batch_of(order, epoch, batch * batch_size, batch_size, size)
 
         return _tabulated(pick, max_steps)
 
     return Batches(num_steps, draw)
+
+
+@functools.cache
+def stream(batch_size: int, num_steps: int) -> Batches:
+    """``num_steps`` steps a visit through an endless reshuffled stream of the client's data.
+
+    Epochs without replacement as in :func:`epochs`, each in an order of its own, but a visit goes
+    on where the one before it stopped, if the timeline tells its first step (asynchronous ones do).
+    Otherwise every visit begins a new epoch.
+
+    Raises:
+        ValueError: an argument below 1.
+
+    Example:
+        >>> rule = stream(batch_size=2, num_steps=2)
+        >>> size, key = jnp.array(6), jax.random.key(0)
+        >>> first = rule.resume(key, size, (6, 6), jnp.array(0), 2)
+        >>> second = rule.resume(key, size, (6, 6), jnp.array(2), 2)
+        >>> sorted(x for rows, _ in (first(0), first(1), second(0)) for x in rows.tolist())
+        [0, 1, 2, 3, 4, 5]
+    """
+    _check_positive("batch_size", batch_size)
+    _check_positive("num_steps", num_steps)
+
+    def resume(
+        key: Array, size: Array, sizes: tuple[int, int], first_step: Array, max_steps: int
+    ) -> Pick:
+        smallest, largest = sizes
+        size = jnp.asarray(size, jnp.int32)
+        first_step = jnp.asarray(first_step, jnp.int32)
+        steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
+        first_epoch = first_step // steps_per_epoch
+        # A visit that begins with the last batch of an epoch touches most epochs.
+        most = -(-max(max_steps - 1, 0) // -(-smallest // batch_size)) + 1
+
+        def order(epoch: Array) -> Array:
+            return permutations(jax.random.fold_in(key, epoch), 1, size, largest)[0]
+
+        orders = jax.vmap(order)(first_epoch + jnp.arange(most, dtype=jnp.int32))
+        orders = jnp.pad(orders, ((0, 0), (0, -largest % batch_size)))
+
+        def pick(step: Step) -> tuple[Array, Array]:
+            step = first_step + jnp.asarray(step, jnp.int32)
+            epoch, batch = step // steps_per_epoch - first_epoch, step % steps_per_epoch
+            return _batch_of(orders, epoch, batch * batch_size, batch_size, size)
+
+        return _tabulated(pick, max_steps)
+
+    def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
+        return resume(key, size, (1, max_size), jnp.array(0, jnp.int32), max_steps)
+
+    return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw, resume)
 
 
 @functools.cache
@@ -165,6 +218,15 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
         return jnp.sum(words[:, None, :] < words[:, :, None], axis=-1, dtype=jnp.int32)
     _, ordered = jax.lax.sort((jnp.where(valid, bits, padding), rows), num_keys=1)
     return ordered.astype(jnp.int32)
+
+
+def _batch_of(
+    orders: Array, epoch: Array, start: Array, batch_size: int, size: Array
+) -> tuple[Array, Array]:
+    """Rows ``start .. start + batch_size - 1`` of an epoch's order ``[E, max_size + padding]``."""
+    rows = jax.lax.dynamic_slice(orders, (epoch, start), (1, batch_size))[0]
+    weights = start + jnp.arange(batch_size, dtype=jnp.int32) < size
+    return jnp.where(weights, rows, 0), weights
 
 
 def _tabulated(pick: Pick, max_steps: int) -> Pick:

@@ -46,9 +46,9 @@ def empirical_task(
         1.0
     """
     sizes = _checked_sizes(data)
-    oracle = _EmpiricalOracle(
-        _own_rows, objective, batches, max(int(sizes.max()), 1), full_grad_batch
-    )
+    # Of clients that have examples; the others draw nothing.
+    extremes = int(sizes[sizes > 0].min(initial=max(sizes.max(), 1))), max(int(sizes.max()), 1)
+    oracle = _EmpiricalOracle(_own_rows, objective, batches, extremes, full_grad_batch)
     return _task(oracle, data, sizes)
 
 
@@ -96,16 +96,19 @@ def shared_task(
             f"examples has leaves of lengths {lengths}; expected one common length of at least 1"
         )
     data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, lengths[0]]))
-    oracle = _EmpiricalOracle(_all_rows, objective, batches, lengths[0], full_grad_batch)
+    extremes = (lengths[0], lengths[0])
+    oracle = _EmpiricalOracle(_all_rows, objective, batches, extremes, full_grad_batch)
     return _task(oracle, data, np.full(num_clients, lengths[0]))
 
 
 def _task(oracle: "_EmpiricalOracle", data: FederatedData, sizes: np.ndarray) -> Task:
     data = jax.tree.map(jnp.asarray, data)
+    data = dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
     return Task(
-        oracle=Partial(oracle, dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))),
+        oracle=Partial(oracle, data),
         num_examples=sizes.astype(np.int32),
         num_steps=np.asarray(oracle.batches.num_steps(sizes), np.int32),
+        continues=None if oracle.batches.resume is None else (),
     )
 
 
@@ -131,13 +134,25 @@ class _EmpiricalOracle(NamedTuple):
     place: Place
     objective: Objective
     batches: Batches
-    max_size: int
+    sizes: tuple[int, int]  # of the smallest and the largest client
     full_grad_batch: int
 
-    def __call__(self, data: FederatedData, client: Array, key: Array, max_steps: int) -> Oracle:
+    def __call__(
+        self,
+        data: FederatedData,
+        client: Array,
+        key: Array,
+        max_steps: int,
+        first_step: Array | None = None,
+    ) -> Oracle:
         start, size = self.place(data, client)
         rows_key, loss_key, full_key = jax.random.split(key, 3)
-        pick = self.batches.draw(rows_key, size, self.max_size, max_steps)
+        max_size = self.sizes[1]
+        if first_step is None:
+            pick = self.batches.draw(rows_key, size, max_size, max_steps)
+        else:
+            assert self.batches.resume is not None
+            pick = self.batches.resume(rows_key, size, self.sizes, first_step, max_steps)
 
         def gather(rows: Array) -> PyTree:
             return jax.tree.map(
@@ -146,11 +161,11 @@ class _EmpiricalOracle(NamedTuple):
 
         def loss(params: Params, step: Step) -> Array:
             rows, weights = pick(step)
-            key = jax.random.fold_in(loss_key, step)
+            key = jax.random.fold_in(loss_key, step if first_step is None else first_step + step)
             return weighted_mean(self.objective(params, gather(rows), key), weights)
 
         def full_grad(params: Params) -> Params:
-            block = min(self.full_grad_batch, self.max_size)
+            block = min(self.full_grad_batch, max_size)
 
             def add_block(total: Params, first: Array) -> tuple[Params, None]:
                 rows = first + jnp.arange(block, dtype=jnp.int32)
@@ -165,7 +180,7 @@ class _EmpiricalOracle(NamedTuple):
 
             zeros = jax.tree.map(jnp.zeros_like, params)
             total, _ = jax.lax.scan(
-                add_block, zeros, jnp.arange(0, self.max_size, block, dtype=jnp.int32)
+                add_block, zeros, jnp.arange(0, max_size, block, dtype=jnp.int32)
             )
             return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
 

@@ -6,6 +6,7 @@ from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
 from fedjax_sim.models.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.pooling import max_pool
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
+from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
 from fedjax_sim.models.vgg import vgg11
 from fedjax_sim.models.vit import vit, vit_base16, vit_tiny
@@ -13,6 +14,7 @@ from fedjax_sim.models.vit import vit, vit_base16, vit_tiny
 __all__ = [
     "LoadedViT",
     "Model",
+    "Quantizers",
     "auto",
     "blocked",
     "canonical",
@@ -26,9 +28,11 @@ __all__ = [
     "lenet5",
     "load_vit",
     "logistic_regression",
+    "low_bit",
     "lowered",
     "max_pool",
     "mlp",
+    "quantized",
     "resnet",
     "resnet18",
     "resnet20",

@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.dense import LECUN_NORMAL, Dense
+from fedjax_sim.models.dense import LECUN_NORMAL, Dense, Product, dense_product
 from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.models.pooling import max_pool
 
@@ -29,6 +29,7 @@ def cnn(
     conv_activation: Callable[[Array], Array] | None = None,
     kernel_init: nnx.Initializer = LECUN_NORMAL,
     conv: Convolution = auto,
+    dot: Product = dense_product,
 ) -> Model:
     """Convolutions without padding, 2x2 max-pooling, dense layers.
 
@@ -44,6 +45,7 @@ def cnn(
         conv_activation: after the convolutions; None means ``activation``.
         kernel_init: of every layer.
         conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+        dot: how the dense layers' products are computed, ``(x, kernel) -> x kernel^T``.
 
     Raises:
         ValueError: as many entries of ``pool_after`` as of ``channels`` expected; an image too
@@ -82,6 +84,7 @@ def cnn(
         conv_activation=activation if conv_activation is None else conv_activation,
         kernel_init=kernel_init,
         conv=conv,
+        dot=dot,
     )
     return from_nnx(lambda rngs: build(rngs=rngs))
 
@@ -91,6 +94,7 @@ def lenet5(
     channels: tuple[int, int] = (6, 16),
     widths: tuple[int, int] = (120, 84),
     conv: Convolution = auto,
+    dot: Product = dense_product,
 ) -> Model:
     """LeNet-5 with ReLU and max-pooling for 32 x 32 x 3 images (CIFAR).
 
@@ -103,10 +107,20 @@ def lenet5(
         >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
         62006
     """
-    return cnn((32, 32, 3), num_classes, channels=channels, kernel_size=5, hidden=widths, conv=conv)
+    return cnn(
+        (32, 32, 3),
+        num_classes,
+        channels=channels,
+        kernel_size=5,
+        hidden=widths,
+        conv=conv,
+        dot=dot,
+    )
 
 
-def femnist_cnn(num_classes: int = 62, conv: Convolution = auto) -> Model:
+def femnist_cnn(
+    num_classes: int = 62, conv: Convolution = auto, dot: Product = dense_product
+) -> Model:
     """The two-layer network of federated EMNIST benchmarks, for 28 x 28 x 1 images, no dropout.
 
     Conv 3x3, 32 - ReLU - conv 3x3, 64 - ReLU - pool - dense 128 - ReLU - dense.  The network
@@ -125,10 +139,13 @@ def femnist_cnn(num_classes: int = 62, conv: Convolution = auto) -> Model:
         pool_after=(False, True),
         hidden=(128,),
         conv=conv,
+        dot=dot,
     )
 
 
-def femnist_cnn_report(num_classes: int = 62, conv: Convolution = auto) -> Model:
+def femnist_cnn_report(
+    num_classes: int = 62, conv: Convolution = auto, dot: Product = dense_product
+) -> Model:
     """A LEAF-like network for 28 x 28 x 1 images whose convolutions have no activation.
 
     Conv 5x5, 32 - pool - conv 5x5, 64 - pool - dense 512 - ReLU - dense; Glorot-uniform kernels.
@@ -148,10 +165,13 @@ def femnist_cnn_report(num_classes: int = 62, conv: Convolution = auto) -> Model
         conv_activation=lambda x: x,
         kernel_init=jax.nn.initializers.glorot_uniform(),
         conv=conv,
+        dot=dot,
     )
 
 
-def digits_cnn(num_classes: int = 10, conv: Convolution = auto) -> Model:
+def digits_cnn(
+    num_classes: int = 10, conv: Convolution = auto, dot: Product = dense_product
+) -> Model:
     """A small network for the 8 x 8 x 1 images of scikit-learn's digits.
 
     Conv 3x3, 16 - ReLU - conv 3x3, 32 - ReLU - pool - dense 64 - ReLU - dense.
@@ -169,6 +189,7 @@ def digits_cnn(num_classes: int = 10, conv: Convolution = auto) -> Model:
         pool_after=(False, True),
         hidden=(64,),
         conv=conv,
+        dot=dot,
     )
 
 
@@ -187,6 +208,7 @@ class _Cnn(nnx.Module):
         conv_activation,
         kernel_init,
         conv,
+        dot,
         rngs,
     ):
         self.pool_after = pool_after
@@ -203,7 +225,7 @@ class _Cnn(nnx.Module):
                 rngs=rngs,
             )
             setattr(self, f"conv{i}", layer)
-        self.head = Dense(flat_size, hidden, num_classes, activation, kernel_init, rngs)
+        self.head = Dense(flat_size, hidden, num_classes, activation, kernel_init, rngs, dot)
 
     def __call__(self, x: Array) -> Array:
         for i, pool in enumerate(self.pool_after, 1):

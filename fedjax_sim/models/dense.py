@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,23 @@ from jax import Array
 from fedjax_sim.models.base import Model, from_nnx
 
 LECUN_NORMAL = jax.nn.initializers.lecun_normal()
+
+# (x [B, inputs], kernel [outputs, inputs]) -> x kernel^T [B, outputs]
+Product: TypeAlias = Callable[[Array, Array], Array]
+
+
+def dense_product(x: Array, kernel: Array) -> Array:
+    """``x kernel^T``, the default of every dense layer: ``[B, i], [o, i] -> [B, o]``.
+
+    Written ``kernel x^T``: XLA:CPU transposes the second factor, and when many models
+    (hyper-parameters of a sweep) see the same x, that is the small one.
+
+    Example:
+        >>> dense_product(jnp.ones((5, 3)), jnp.ones((2, 3))).shape
+        (5, 2)
+    """
+    contract_inputs = (((1,), (1,)), ((), ()))
+    return jax.lax.dot_general(kernel, x, contract_inputs).T
 
 
 def softmax_regression(features: int | Sequence[int], num_classes: int) -> Model:
@@ -55,6 +73,7 @@ def mlp(
     num_classes: int,
     activation: Callable[[Array], Array] = jax.nn.relu,
     kernel_init: nnx.Initializer = LECUN_NORMAL,
+    dot: Product = dense_product,
 ) -> Model:
     """A multilayer perceptron: ``[B, *features] -> logits [B, num_classes]``.
 
@@ -64,6 +83,7 @@ def mlp(
         num_classes: number of outputs.
         activation: after every hidden layer.
         kernel_init: of every layer; biases start at zero.
+        dot: how the layers' products are computed, ``(x, kernel) -> x kernel^T``.
 
     Example:
         >>> model = mlp(64, hidden=(32, 16), num_classes=10)
@@ -71,7 +91,7 @@ def mlp(
         ['dense1', 'dense2', 'dense3']
     """
     return from_nnx(
-        lambda rngs: Dense(_size(features), hidden, num_classes, activation, kernel_init, rngs)
+        lambda rngs: Dense(_size(features), hidden, num_classes, activation, kernel_init, rngs, dot)
     )
 
 
@@ -80,29 +100,39 @@ class Linear(nnx.Module):
 
     With ``nnx.Linear``'s ``[inputs, outputs]`` XLA:CPU computes the kernel gradient of a layer with
     few outputs (a classifier's last one) as a product with a long thin result, twice as slow.
-    The product is written ``W x^T``: XLA:CPU transposes the second factor, and when many models
-    (hyper-parameters of a sweep) see the same x, that is the small one.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, kernel_init: nnx.Initializer, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        kernel_init: nnx.Initializer,
+        rngs: nnx.Rngs,
+        dot: Product = dense_product,
+    ):
+        self.dot = dot
         # Initialisers take fan-in and fan-out from [inputs, outputs].
         self.kernel = nnx.Param(kernel_init(rngs.params(), (inputs, outputs), jnp.float32).T)
         self.bias = nnx.Param(jnp.zeros(outputs))
 
     def __call__(self, x: Array) -> Array:
-        contract_inputs = (((1,), (1,)), ((), ()))
-        return jax.lax.dot_general(self.kernel[...], x, contract_inputs).T + self.bias[...]
+        return self.dot(x, self.kernel[...]) + self.bias[...]
 
 
 class Dense(nnx.Module):
     """Layers ``dense1``, ``dense2``, ... on flattened inputs, ``activation`` between them."""
 
-    def __init__(self, features, hidden, num_outputs, activation, kernel_init, rngs):
+    def __init__(
+        self, features, hidden, num_outputs, activation, kernel_init, rngs, dot=dense_product
+    ):
         widths = [features, *hidden, num_outputs]
         self.activation = activation
         self.names = tuple(f"dense{i}" for i in range(1, len(widths)))
         for name, fan_in, fan_out in zip(self.names, widths[:-1], widths[1:], strict=True):
-            setattr(self, name, Linear(fan_in, fan_out, kernel_init=kernel_init, rngs=rngs))
+            setattr(
+                self, name, Linear(fan_in, fan_out, kernel_init=kernel_init, rngs=rngs, dot=dot)
+            )
 
     def __call__(self, x: Array) -> Array:
         x = x.reshape(x.shape[0], -1)

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.dense import Dense
+from fedjax_sim.models.dense import Dense, Product, dense_product
 from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.models.norms import standardise
 
@@ -24,6 +24,7 @@ def resnet(
     groups: int = 2,
     image_channels: int = 3,
     conv: Convolution = auto,
+    dot: Product = dense_product,
 ) -> Model:
     """A residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
 
@@ -49,6 +50,7 @@ def resnet(
         groups: groups of channels that are normalised together with all their pixels.
         image_channels: channels of the images.
         conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+        dot: how the dense layer's product is computed, ``(x, kernel) -> x kernel^T``.
 
     Raises:
         ValueError: no stage, or not as many ``blocks`` as ``channels``; a number below 1;
@@ -73,12 +75,17 @@ def resnet(
     if any(width % groups for width in channels):
         raise ValueError(f"groups is {groups}; expected a divisor of each of {tuple(channels)}")
     build = functools.partial(
-        _ResNet, num_classes, tuple(channels), tuple(blocks), groups, image_channels, conv
+        _ResNet, num_classes, tuple(channels), tuple(blocks), groups, image_channels, conv, dot
     )
     return from_nnx(lambda rngs: build(rngs=rngs))
 
 
-def resnet18(num_classes: int = 10, groups: int = 2, conv: Convolution = auto) -> Model:
+def resnet18(
+    num_classes: int = 10,
+    groups: int = 2,
+    conv: Convolution = auto,
+    dot: Product = dense_product,
+) -> Model:
     """ResNet-18 with the stem for small images, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
     Four stages of two blocks with 64, 128, 256 and 512 channels; see :func:`resnet`.
@@ -90,10 +97,15 @@ def resnet18(num_classes: int = 10, groups: int = 2, conv: Convolution = auto) -
         11173962
     """
     channels, blocks = (64, 128, 256, 512), (2, 2, 2, 2)
-    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv)
+    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv, dot=dot)
 
 
-def resnet20(num_classes: int = 10, groups: int = 2, conv: Convolution = auto) -> Model:
+def resnet20(
+    num_classes: int = 10,
+    groups: int = 2,
+    conv: Convolution = auto,
+    dot: Product = dense_product,
+) -> Model:
     """ResNet-20 of the CIFAR family, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
     Three stages of three blocks with 16, 32 and 64 channels; see :func:`resnet`.  He et al. (2016)
@@ -107,11 +119,11 @@ def resnet20(num_classes: int = 10, groups: int = 2, conv: Convolution = auto) -
         272474
     """
     channels, blocks = (16, 32, 64), (3, 3, 3)
-    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv)
+    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv, dot=dot)
 
 
 class _ResNet(nnx.Module):
-    def __init__(self, num_classes, channels, blocks, groups, image_channels, conv, *, rngs):
+    def __init__(self, num_classes, channels, blocks, groups, image_channels, conv, dot, *, rngs):
         self.conv = _conv(image_channels, channels[0], 3, 1, conv, rngs)
         self.norm = _GroupNorm(channels[0], groups)
         self.blocks = nnx.List()
@@ -121,7 +133,7 @@ class _ResNet(nnx.Module):
                 stride = 2 if stage > 0 and number == 0 else 1
                 self.blocks.append(_BasicBlock(fan_in, width, stride, groups, conv, rngs))
                 fan_in = width
-        self.head = Dense(fan_in, (), num_classes, jax.nn.relu, _HE_NORMAL, rngs)
+        self.head = Dense(fan_in, (), num_classes, jax.nn.relu, _HE_NORMAL, rngs, dot)
 
     def __call__(self, x: Array) -> Array:
         x = x.astype(self.conv.kernel.dtype)

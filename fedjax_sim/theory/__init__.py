@@ -1,6 +1,12 @@
 """Published bounds as functions of their constants, to put beside measurements."""
 
 from fedjax_sim.theory import (
+    favano,
+    favano_potential,
+    favano_progress,
+    favano_step_times,
+    favano_steps,
+    favano_units,
     fedac,
     fedac_convex,
     fedac_ii,
@@ -26,6 +32,12 @@ from fedjax_sim.theory.overlays import overlay
 from fedjax_sim.theory.prescribed import optimal_lr
 
 __all__ = [
+    "favano",
+    "favano_potential",
+    "favano_progress",
+    "favano_step_times",
+    "favano_steps",
+    "favano_units",
     "fedac",
     "fedac_convex",
     "fedac_ii",

@@ -8,22 +8,32 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from problems import compiled, logistic_params, logistic_task, partial_timeline
+from problems import (
+    compiled,
+    logistic_params,
+    logistic_task,
+    partial_timeline,
+    stale_timeline,
+)
 
 import fedjax_sim as fs
 from fedjax_sim import cohort
 from fedjax_sim.algorithms import (
+    async_sgd,
     averaged_fedavg,
     averaged_feddualavg,
     averaged_rounds,
+    favano,
     fedac,
     fedacg,
     fedadagrad,
     fedadam,
     fedasam,
+    fedasync,
     fedavg,
     fedavg_subgradient,
     fedavgm,
+    fedbuff,
     feddualavg,
     feddualavg_osp,
     feddyn,
@@ -41,9 +51,11 @@ from fedjax_sim.algorithms import (
     mb_ac_sgd,
     mb_sgd,
     mofedsam,
+    quafl,
     scaffold,
 )
 from fedjax_sim.prox import ElasticNet, composite
+from fedjax_sim.reweighting import expected_steps, hinge, polynomial, realised_steps
 
 
 def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
@@ -97,8 +109,44 @@ ALGORITHMS = {
         {"lr": 0.2, "l1": 0.05, "l2": 0.1},
     ),
     "fedavg_subgradient": composite_entry(fedavg_subgradient),
+    "favano_expected": (
+        lambda lr, mean: favano(lr, expected_steps(jnp.full(8, mean))),
+        {"lr": 0.2, "mean": 0.7},
+    ),
+    "favano_realised": (
+        lambda lr, p: favano(lr, realised_steps(jnp.full(8, p))),
+        {"lr": 0.2, "p": 0.9},
+    ),
+    "quafl": (quafl, {"lr": 0.2}),
+    "quafl_as_coded": (functools.partial(quafl, rate_factor=True), {"lr": 0.2}),
+    "fedbuff": (
+        lambda lr, server_lr, power: fedbuff(lr, server_lr, polynomial(power)),
+        {"lr": 0.2, "server_lr": 0.7, "power": 0.6},
+    ),
+    "fedbuff_normalised": (
+        lambda lr, server_lr, slope: fedbuff(lr, server_lr, hinge(0, slope), normalised=True),
+        {"lr": 0.2, "server_lr": 0.7, "slope": 0.4},
+    ),
+    "fedasync": (
+        lambda lr, mix, power, mu: fedasync(lr, mix, polynomial(power), mu),
+        {"lr": 0.2, "mix": 0.6, "power": 0.6, "mu": 0.3},
+    ),
+    "async_sgd": (
+        lambda lr, bound: async_sgd(lr, patience=1, bound=bound),
+        {"lr": 0.2, "bound": 0.15},
+    ),
     "fedsmoo": (fedsmoo, {"lr": 0.2, "weight": 0.3, "radius": 0.2}),
 }
+
+# Those whose rules see the staleness: the battery gives them a timeline that has some.
+STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
+# A contact changes them even if no step was done: the model that the client holds is averaged.
+CONTACTS = {"favano_expected", "favano_realised", "quafl", "quafl_as_coded"}
+
+
+def timeline_of(name) -> fs.Timeline:
+    return stale_timeline() if name in STALE else partial_timeline()
+
 
 STRATEGIES = {
     "vmapped": cohort.vmapped,
@@ -138,6 +186,6 @@ def exact_task():
 
 
 def trained(name, timeline=None, task=None, strategy="vmapped"):
-    timeline = partial_timeline() if timeline is None else timeline
+    timeline = timeline_of(name) if timeline is None else timeline
     task = logistic_task() if task is None else task
     return program(name, strategy)(hyper(name), task, timeline, jax.random.key(2))

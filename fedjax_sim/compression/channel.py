@@ -1,0 +1,92 @@
+"""Algorithms whose uploads, and messages, pass through a codec."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_sim import tree
+from fedjax_sim.compression.codec import Codec
+from fedjax_sim.typing import ClientState, FedAlgorithm, Message, Oracle, PyTree, Upload, Work
+
+Near = Callable[[Message, Upload], Upload]  # the server's vector: (message it sent, upload) -> near
+
+# Branches of the visit's key; the algorithm's own draws use the key itself or small numbers.
+_UPLOAD, _MESSAGE = 2**31, 2**31 + 1
+
+
+def zeros(message: Message, upload: Upload) -> Upload:
+    """The receiver holds nothing: ``near`` is 0.
+
+    Example:
+        >>> zeros({"w": jnp.ones(2)}, jnp.ones(1)).tolist()
+        [0.0]
+    """
+    del message
+    return tree.zeros_like(upload)
+
+
+def own_message(message: Message, upload: Upload) -> Upload:
+    """The server decodes near what it sent to this client, if an upload has the form of that
+    (structure, shapes, dtypes), else near 0.
+
+    Example:
+        >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(2)})["w"].tolist()
+        [1.0, 1.0]
+        >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(3)})["w"].tolist()
+        [0.0, 0.0, 0.0]
+    """
+    return message if _same_form(message, upload) else zeros(message, upload)
+
+
+def compressed(
+    algorithm: FedAlgorithm, codec: Codec, down: Codec | None = None, near: Near = own_message
+) -> FedAlgorithm:
+    """The same algorithm, what it sends passed through codecs.
+
+    Every client's upload is decoded, then averaged; the draws belong to the visit's key, so that
+    they depend neither on the rest of the cohort nor on how it is executed.  The algorithm's server
+    and its clients' states are as they were.  An upload of zeros decoded near zeros stays zero.
+
+    Args:
+        algorithm: any.
+        codec: of the uploads.
+        down: of the messages, decoded near the client's state where that has the form of a message
+            (QuAFL's is the client's model), else near 0.  Every client draws for itself, as if the
+            message were encoded for each of them.
+        near: ``(message, upload) -> near``, what the server decodes an upload with; it matters to
+            :func:`~fedjax_sim.compression.lattice` only.  The default is right for uploads that are
+            models (FAVANO, QuAFL).  Where they are differences of models (FedAvg, FedBuff) pass
+            :func:`zeros`: near the message, differences would wrap as soon as the model's entries
+            exceed the lattice's radius.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> from fedjax_sim.compression import lattice, qsgd
+        >>> noisy = compressed(fedavg(lr=0.1), qsgd(levels=7))
+        >>> rounded = compressed(fedavg(lr=0.1), lattice(8, 1e-3), near=zeros)
+        >>> params = {"w": jnp.zeros(1000)}
+        >>> 32 * 1000 / qsgd(levels=7).bits(params)  # compression
+        7.936507936507937
+    """
+
+    def local(
+        message: Message, state: ClientState, oracle: Oracle, work: Work
+    ) -> tuple[Upload, ClientState]:
+        received = message
+        if down is not None:
+            held = state if _same_form(state, message) else tree.zeros_like(message)
+            received = down.through(jax.random.fold_in(work.key, _MESSAGE), message, held)
+        upload, new = algorithm.local(received, state, oracle, work)
+        key = jax.random.fold_in(work.key, _UPLOAD)
+        return codec.through(key, upload, near(message, upload)), new
+
+    return algorithm._replace(local=local)
+
+
+def _same_form(a: PyTree, b: PyTree) -> bool:
+    def form(x: PyTree) -> tuple:
+        leaves, structure = jax.tree.flatten(x)
+        return structure, [(jnp.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
+
+    return form(a) == form(b)

@@ -1,0 +1,113 @@
+"""Codecs whose grid is set by the tensor itself, which is sent along; unbiased, without ``near``.
+
+References:
+    Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+        2017, https://arxiv.org/abs/1610.02132.
+    Chmiel et al., "Logarithmic Unbiased Quantization: Simple 4-bit Training in Deep Learning",
+        2021, https://arxiv.org/abs/2112.10769.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.compression.codec import Codec, code_bits, per_tensor, scalar_bits
+from fedjax_sim.quantization.logarithmic import luq
+from fedjax_sim.quantization.rounding import max_magnitude, stochastic_round
+
+
+def uniform(levels: int) -> Codec:
+    r"""Stochastic rounding to k equidistant values from the tensor's smallest entry to its largest.
+
+    .. math::
+        \hat x = \min x + u \lfloor (x - \min x) / u + U[0, 1) \rfloor, \qquad
+        u = \frac{\max x - \min x}{k - 1}
+
+    Unbiased, with errors below u.  ``ceil(log2 k)`` bits an entry, and two numbers a tensor; with b
+    bits an entry, ``uniform(2**b)``.  The "QSGD" of QuAFL's program; for that of the paper see
+    :func:`qsgd`.
+
+    Raises:
+        ValueError: fewer than two ``levels``.
+
+    Example:
+        >>> import jax
+        >>> x = jnp.array([-1.0, 0.0, 1.0, 0.25])
+        >>> y = uniform(levels=3).through(jax.random.key(0), x, x)
+        >>> y[:3].tolist(), float(y[3]) in (0.0, 1.0), uniform(levels=3).bits(x)
+        ([-1.0, 0.0, 1.0], True, 72)
+    """
+    if levels < 2:
+        raise ValueError(f"levels is {levels}; expected at least 2")
+
+    def through(key: Array, x: Array, near: Array) -> Array:
+        del near
+        lowest = x.min()
+        unit = (x.max() - lowest) / (levels - 1)
+        # Of equal entries the unit is 0.
+        steps = stochastic_round(key, (x - lowest) / jnp.where(unit == 0, 1, unit))
+        return lowest + unit * jnp.minimum(steps, levels - 1)
+
+    return per_tensor(through, lambda leaf: code_bits(levels) * leaf.size + 2 * scalar_bits(leaf))
+
+
+def qsgd(levels: int) -> Codec:
+    r"""QSGD: signs, and magnitudes rounded stochastically to multiples of :math:`\|x\|_2 / s`.
+
+    .. math::
+        \hat x = \frac{\|x\|_2}{s} \operatorname{sign}(x)
+            \lfloor s |x| / \|x\|_2 + U[0, 1) \rfloor
+
+    Unbiased, with :math:`\mathbb{E} \|\hat x - x\|^2 \le \min(n / s^2, \sqrt n / s) \|x\|^2` for n
+    entries.  Bits are those of a code of fixed length for 2 s + 1 values, and of the norm: Elias
+    codes, as in the paper, are shorter where most entries become zero, but their length depends on
+    the values.
+
+    Args:
+        levels: s.
+
+    Raises:
+        ValueError: fewer than one level.
+
+    Source: Alistarh et al., 2017, section 3.1, Lemma 3.1.
+
+    Example:
+        >>> import jax
+        >>> x = jnp.array([3.0, -4.0])
+        >>> qsgd(levels=5).through(jax.random.key(0), x, x).tolist(), qsgd(levels=5).bits(x)
+        ([3.0, -4.0], 40)
+    """
+    if levels < 1:
+        raise ValueError(f"levels is {levels}; expected at least 1")
+
+    def through(key: Array, x: Array, near: Array) -> Array:
+        del near
+        # Scaled by the largest entry, or the squares of tiny ones would vanish.
+        largest = max_magnitude(x)
+        scaled = x / jnp.where(largest == 0, 1, largest)
+        unit = jnp.sqrt(jnp.square(scaled).sum()) / levels
+        steps = stochastic_round(key, jnp.abs(scaled) / jnp.where(unit == 0, 1, unit))
+        return largest * unit * jnp.sign(x) * jnp.minimum(steps, levels)
+
+    values = 2 * levels + 1
+    return per_tensor(through, lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf))
+
+
+def luq_codec(exponent_levels: int = 6) -> Codec:
+    """:func:`~fedjax_sim.quantization.luq` as a codec: 2 J + 3 values, and the largest magnitude.
+
+    Raises:
+        ValueError: a negative ``exponent_levels``.
+
+    Example:
+        >>> luq_codec().bits(jnp.ones(10)), luq_codec(exponent_levels=7).bits(jnp.ones(10))
+        (72, 82)
+    """
+    if exponent_levels < 0:
+        raise ValueError(f"exponent_levels is {exponent_levels}; expected 0 or more")
+
+    def through(key: Array, x: Array, near: Array) -> Array:
+        del near
+        return luq(key, x, exponent_levels)
+
+    values = 2 * exponent_levels + 3
+    return per_tensor(through, lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf))

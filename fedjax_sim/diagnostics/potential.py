@@ -1,0 +1,108 @@
+r"""How far the models of an asynchronous run are apart: its mean model and its potential.
+
+The analysis of QuAFL and FAVANO follows the mean of the server's model and the n clients',
+``mu = (w + sum_i w_i) / (n + 1)``, with w_i what client i received at its last contact; an
+experiment that stores the clients' current models may pass those.  Clients are pytrees whose leaves
+have a leading axis of n.
+
+References:
+    "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv:2305.16099, Equations 5 and 49 and
+    Section 5.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.typing import Params
+
+
+def mean_model(server: Params, clients: Params) -> Params:
+    """``mu = (w + sum_i w_i) / (n + 1)``.
+
+    A server step of FAVANO, and of QuAFL, moves it by ``-lr / (n + 1)`` times the sum of the
+    contacted clients' progress, whoever they are (Equation 53).
+
+    Args:
+        server: w.
+        clients: w_i, leaves ``[n, ...]``.
+
+    Returns:
+        A model like ``server``.
+
+    Raises:
+        ValueError: no clients, another structure, shape or number of clients.
+
+    Example:
+        >>> float(mean_model(jnp.array(4.0), jnp.array([1.0, 1.0])))
+        2.0
+    """
+    n = _num_clients(server, clients)
+    total = jax.tree.map(lambda w, each: w + each.sum(0), server, clients)
+    return tree.divide(total, n + 1)
+
+
+def potential(server: Params, clients: Params) -> Array:
+    r"""``Phi = ||w - mu||^2 + sum_i ||w_i - mu||^2``.
+
+    Args:
+        server: w.
+        clients: w_i, leaves ``[n, ...]``.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: no clients, another structure, shape or number of clients.
+
+    Example:
+        >>> float(potential(jnp.array(4.0), jnp.array([1.0, 1.0])))
+        6.0
+    """
+    mu = mean_model(server, clients)
+    return tree.norm(tree.sub(server, mu), squared=True) + _from(mu, clients)
+
+
+def client_variance(server: Params, clients: Params) -> Array:
+    r"""``sum_i ||w_i - w||^2 = Phi + (n + 1) ||w - mu||^2`` (Equation 77).
+
+    Args:
+        server: w.
+        clients: w_i, leaves ``[n, ...]``.
+
+    Returns:
+        A scalar; a sum over the clients, not a mean, as in the paper's figures.
+
+    Raises:
+        ValueError: no clients, another structure, shape or number of clients.
+
+    Example:
+        >>> float(client_variance(jnp.array(4.0), jnp.array([1.0, 1.0])))
+        18.0
+    """
+    _num_clients(server, clients)
+    return _from(server, clients)
+
+
+def _from(center: Params, clients: Params) -> Array:
+    differences = jax.tree.map(lambda each, w: each - w, clients, center)
+    return jnp.asarray(tree.norm(differences, squared=True))
+
+
+def _num_clients(server: Params, clients: Params) -> int:
+    structures = jax.tree.structure(server), jax.tree.structure(clients)
+    if structures[0] != structures[1] or not jax.tree.leaves(server):
+        raise ValueError(
+            f"clients has the structure {structures[1]}; expected the server's, {structures[0]}, "
+            "with at least one leaf"
+        )
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(clients)]
+    n = shapes[0][0] if shapes[0] else 0
+    expected = [(n, *jnp.shape(leaf)) for leaf in jax.tree.leaves(server)]
+    if n < 1 or shapes != expected:
+        raise ValueError(
+            f"clients has leaves of shapes {shapes[:3]}; expected those of the server behind one "
+            "axis of at least 1 client"
+        )
+    return n

@@ -1,0 +1,172 @@
+"""Models trained in low precision: a layer's product between quantised weights and activations.
+
+Parameters stay in full precision; forward and backward pass see their quantised values.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import jax
+from jax import Array
+
+from fedjax_sim.models.base import Model
+from fedjax_sim.models.dense import Product, dense_product
+from fedjax_sim.models.lowering import Convolution, auto
+from fedjax_sim.objectives import KeyedApply
+from fedjax_sim.quantization import Clip, by_sign, luq_gradient, mse_clip, signed, symmetric
+from fedjax_sim.typing import Params
+
+Build: TypeAlias = Callable[[Convolution, Product], Model]
+
+
+def _unchanged(x: Array) -> Array:
+    return x
+
+
+def _unchanged_gradient(key: Array, x: Array) -> Array:
+    del key
+    return x
+
+
+class Quantizers(NamedTuple):
+    """What happens to one layer; by default nothing.
+
+    ``weight`` and ``activation`` map a kernel and a layer's input to what the product sees, with a
+    gradient of their own; ``gradient(key, output)`` returns the product's output as it is and acts
+    on its cotangent.
+
+    Example:
+        >>> from fedjax_sim.quantization import luq_gradient
+        >>> only_gradients = Quantizers(gradient=luq_gradient)
+    """
+
+    weight: Callable[[Array], Array] = _unchanged
+    activation: Callable[[Array], Array] = _unchanged
+    gradient: Callable[[Array, Array], Array] = _unchanged_gradient
+
+
+def low_bit(
+    weight_bits: int = 3,
+    activation_bits: int = 3,
+    gradient_levels: int = 6,
+    clip: Clip | None = None,
+) -> Quantizers:
+    """Weights and activations of few bits by round to nearest, neural gradients by LUQ.
+
+    The defaults are those of FAVANO's quantised networks: 3 bits, and 15 values, which are 4 bits.
+    Weights have a signed range, activations a non-negative one where no entry is negative.
+
+    Args:
+        weight_bits, activation_bits: b of :func:`~fedjax_sim.quantization.symmetric`, at least 2.
+        gradient_levels: J of :func:`~fedjax_sim.quantization.luq`.
+        clip: of weights and activations, default :func:`~fedjax_sim.quantization.mse_clip`.
+
+    Raises:
+        ValueError: fewer than two bits; negative ``gradient_levels``.
+
+    Sources: "FAVANO: Federated AVeraging with Asynchronous Nodes", 2023, Appendix C.3
+    (https://arxiv.org/abs/2305.16099); Chmiel et al., 2021 (https://arxiv.org/abs/2112.10769).
+
+    Example:
+        >>> kernel = low_bit().weight(jax.random.normal(jax.random.key(0), (30, 40)))
+        >>> len(jax.numpy.unique(kernel))
+        7
+    """
+    for name, bits in (("weight_bits", weight_bits), ("activation_bits", activation_bits)):
+        if bits < 2:
+            raise ValueError(f"{name} is {bits}; expected at least 2")
+    if gradient_levels < 0:
+        raise ValueError(f"gradient_levels is {gradient_levels}; expected 0 or more")
+    clip = clip or mse_clip()
+    return Quantizers(
+        weight=lambda w: symmetric(w, signed(weight_bits), clip),
+        activation=lambda x: symmetric(x, by_sign(x, activation_bits), clip),
+        gradient=lambda key, x: luq_gradient(key, x, gradient_levels),
+    )
+
+
+def quantized(
+    build: Build,
+    quantizers: Quantizers | None = None,
+    exempt: Sequence[int] = (-1,),
+    conv: Convolution = auto,
+) -> KeyedApply:
+    r"""A model whose layers' products are quantised: ``apply(params, x, key) -> outputs``.
+
+    For a layer :math:`z = W * a` (dense or convolution; its bias is added in full precision), with
+    the cotangent :math:`\delta = \partial \ell / \partial z`,
+
+    .. math::
+        z = Q_w(W) * Q_a(a), \qquad
+        \frac{\partial \ell}{\partial W} = Q_g(\delta) * Q_a(a), \qquad
+        \frac{\partial \ell}{\partial a} = Q_g(\delta) * Q_w(W)
+
+    where the gradients of :math:`Q_w` and :math:`Q_a` are straight-through.  A tensor has one
+    scale, so an example's outputs depend on its batch.  The key matters backwards only; any will do
+    for evaluation.  Reverse mode only.
+
+    Args:
+        build: ``(conv, dot) -> Model``, a model with these products, each layer computing one.
+        quantizers: default :func:`low_bit`.
+        exempt: layers in full precision, in the order in which the model computes them; negative
+            numbers count from the last.
+        conv: how convolutions are computed.
+
+    Returns:
+        ``apply``; parameters are those of the plain model, ``build(conv, dense_product)``.  Give
+        it to :func:`~fedjax_sim.objectives.keyed`.  It raises ValueError for an exempt layer that
+        the model lacks.
+
+    Example:
+        >>> from fedjax_sim import objectives
+        >>> from fedjax_sim.models import mlp
+        >>> def build(conv, dot):
+        ...     return mlp(4, hidden=(8,), num_classes=3, dot=dot)
+        >>> params = build(auto, dense_product).init(jax.random.key(0))
+        >>> objective = objectives.keyed(objectives.cross_entropy, quantized(build))
+        >>> examples = {"x": jax.numpy.ones((2, 4)), "y": jax.numpy.array([0, 2])}
+        >>> objective(params, examples, jax.random.key(1)).shape
+        (2,)
+    """
+    chosen = low_bit() if quantizers is None else quantizers
+
+    def apply(params: Params, x: Any, key: Array) -> Any:
+        count = _count(build, conv, params, x)
+        if any(not -count <= number < count for number in exempt):
+            raise ValueError(
+                f"exempt is {tuple(exempt)}; expected numbers of the model's {count} layers"
+            )
+        plain = {number % count for number in exempt}
+
+        def layer(number: int, product: Callable[..., Array], x, kernel, *rest, **options) -> Array:
+            if number in plain:
+                return product(x, kernel, *rest, **options)
+            z = product(chosen.activation(x), chosen.weight(kernel), *rest, **options)
+            return chosen.gradient(jax.random.fold_in(key, number), z)
+
+        return _intercepted(build, conv, layer).apply(params, x)
+
+    return apply
+
+
+def _intercepted(build: Build, conv: Convolution, layer: Callable[..., Array]) -> Model:
+    """The model with every product replaced by ``layer(number, product, *arguments)``."""
+    numbers = itertools.count()
+
+    def through(product: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda *args, **options: layer(next(numbers), product, *args, **options)
+
+    return build(cast(Convolution, through(conv)), through(dense_product))
+
+
+def _count(build: Build, conv: Convolution, params: Params, x: Any) -> int:
+    """How many products the model computes, found by tracing it."""
+    seen = []
+
+    def layer(number: int, product: Callable[..., Array], *args, **options) -> Array:
+        seen.append(number)
+        return product(*args, **options)
+
+    jax.eval_shape(_intercepted(build, conv, layer).apply, params, x)
+    return len(seen)

@@ -1,0 +1,48 @@
+"""What quantisers share: the precision they compute in, and random rounding."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def wide(x: Array) -> Array:
+    """``x`` in the precision that quantisers compute in: float32, or its own if that is higher.
+
+    Example:
+        >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
+def bernoulli(key: Array, p: Array) -> Array:
+    """1 with probability p, else 0, in the dtype of p; the probabilities are exact to 2^-23.
+
+    Drawn in single precision, so that a float64 run sees the float32 run's draws.
+
+    Example:
+        >>> bernoulli(jax.random.key(0), jnp.array([0.0, 1.0])).tolist()
+        [0.0, 1.0]
+    """
+    return (jax.random.uniform(key, p.shape, jnp.float32).astype(p.dtype) < p).astype(p.dtype)
+
+
+def stochastic_round(key: Array, x: Array) -> Array:
+    """One of the two integers next to x, with expectation x; integers stay.
+
+    Example:
+        >>> stochastic_round(jax.random.key(0), jnp.array([2.0, -3.0])).tolist()
+        [2.0, -3.0]
+    """
+    below = jnp.floor(x)
+    return below + bernoulli(key, x - below)
+
+
+def max_magnitude(x: Array) -> Array:
+    """``max |x|``; 0 of no entries.
+
+    Example:
+        >>> float(max_magnitude(jnp.array([-2.0, 1.0])))
+        2.0
+    """
+    return jnp.abs(x).max(initial=0)

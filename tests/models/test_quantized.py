@@ -1,0 +1,316 @@
+"""Quantised models: exactly the plain model where nothing is quantised, gradients by hand."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import assert_close, assert_identical, compiled
+
+import fedjax_sim as fs
+from fedjax_sim import models, objectives
+from fedjax_sim.models import Quantizers, auto, low_bit, quantized
+from fedjax_sim.models.dense import dense_product
+from fedjax_sim.quantization import luq, luq_gradient
+
+EPS = np.finfo(np.float32).eps
+KEY = jax.random.key(3)
+
+
+def small_mlp(conv, dot):
+    del conv
+    return models.mlp(6, (5,), 3, dot=dot)
+
+
+def small_cnn(conv, dot):
+    return models.cnn(
+        (8, 8, 2), 3, channels=(4, 6), kernel_size=3, hidden=(8,), pool_after=(False, True),
+        conv=conv, dot=dot,
+    )  # fmt: skip
+
+
+def small_resnet(conv, dot):
+    return models.resnet(3, channels=(4, 8), blocks=(1, 1), conv=conv, dot=dot)
+
+
+def resnet20(conv, dot):
+    return models.resnet20(conv=conv, dot=dot)
+
+
+SHAPES = {
+    small_mlp: (4, 6),
+    small_cnn: (4, 8, 8, 2),
+    small_resnet: (4, 8, 8, 3),
+    resnet20: (1, 8, 8, 3),
+}
+
+
+def problem(build):
+    params = build(auto, dense_product).init(jax.random.key(0))
+    # Biases that start at zero would hide what is done with them.
+    params = jax.tree.map(lambda leaf: leaf + 0.1, params)
+    shape = SHAPES[build]
+    x = jax.random.normal(jax.random.key(1), shape)
+    return params, {"x": x, "y": jnp.arange(shape[0], dtype=jnp.int32) % 3}
+
+
+@pytest.mark.parametrize("build", [small_mlp, small_cnn, small_resnet])
+@pytest.mark.parametrize("exempt", [(), (-1,)])
+def test_identity_quantisers_give_the_plain_model(build, exempt):
+    params, examples = problem(build)
+    apply = quantized(build, Quantizers(), exempt)
+    plain = objectives.cross_entropy(build(auto, dense_product).apply)
+    keyed = objectives.keyed(objectives.cross_entropy, apply)
+
+    def step(objective):
+        return compiled(jax.value_and_grad(lambda params: objective(params, examples, KEY).mean()))
+
+    assert_identical(step(keyed)(params), step(plain)(params))
+
+
+def recorder():
+    """Quantisers that note the kernels they see, in order."""
+    seen = []
+
+    def weight(kernel):
+        seen.append(kernel.shape)
+        return kernel
+
+    return seen, Quantizers(weight=weight)
+
+
+def test_all_layers_of_resnet20_but_the_last():
+    """A stem, nine blocks of two convolutions, two shortcuts: 21, and the head."""
+    params = jax.eval_shape(resnet20(auto, dense_product).init, KEY)
+    x = jax.ShapeDtypeStruct(SHAPES[resnet20], jnp.float32)
+    seen, quantizers = recorder()
+    out = jax.eval_shape(quantized(resnet20, quantizers), params, x, KEY)
+    assert out.shape == (1, 10)
+    kernels = [leaf.shape for leaf in jax.tree.leaves(params) if len(leaf.shape) == 4]
+    assert sorted(seen) == sorted(kernels)
+    assert len(seen) == 21
+    seen, quantizers = recorder()
+    jax.eval_shape(quantized(resnet20, quantizers, exempt=(0, -1)), params, x, KEY)
+    assert (3, 3, 3, 16) not in seen
+    assert len(seen) == 20
+    seen, quantizers = recorder()
+    jax.eval_shape(quantized(resnet20, quantizers, exempt=()), params, x, KEY)
+    assert seen[-1] == (10, 64)
+
+
+def test_resnet20_forward_is_the_plain_model_s():
+    params, examples = problem(resnet20)
+    plain = compiled(resnet20(auto, dense_product).apply)(params, examples["x"])
+    out = compiled(quantized(resnet20, Quantizers()))(params, examples["x"], KEY)
+    np.testing.assert_array_equal(out, plain)
+
+
+def grid(x, unit, package):
+    return unit * package.round(x / unit)
+
+
+@jax.custom_jvp
+def halves(w):
+    return grid(w, 0.5, jnp)
+
+
+@jax.custom_jvp
+def quarters(x):
+    return grid(x, 0.25, jnp)
+
+
+halves.defjvp(lambda primals, tangents: (halves(*primals), tangents[0]))
+quarters.defjvp(lambda primals, tangents: (quarters(*primals), 2 * tangents[0]))
+
+
+@jax.custom_vjp
+def eighths_backwards(key, z):
+    del key
+    return z
+
+
+eighths_backwards.defvjp(lambda key, z: (z, None), lambda _, ct: (None, grid(ct, 0.125, jnp)))
+
+FIXED = Quantizers(halves, quarters, eighths_backwards)
+
+
+@pytest.mark.parametrize("exempt", [(), (-1,), (0,)])
+def test_gradients_of_two_layers_by_hand(exempt, x64):
+    """z1 = Qw(W1) Qa(x) + b1, h = relu(z1), z2 = Qw(W2) Qa(h) + b2, squared error.
+
+    The activations' quantiser has slope 2, so that a straight-through factor left out is seen.
+    """
+    rng = np.random.default_rng(0)
+    w1, b1 = 2 * rng.normal(size=(5, 6)), rng.normal(size=5)
+    w2, b2 = 2 * rng.normal(size=(3, 5)), rng.normal(size=3)
+    x, y = rng.normal(size=(4, 6)), rng.normal(size=(4, 3))
+    params = {
+        "dense1": {"kernel": jnp.asarray(w1), "bias": jnp.asarray(b1)},
+        "dense2": {"kernel": jnp.asarray(w2), "bias": jnp.asarray(b2)},
+    }
+    objective = objectives.keyed(objectives.squared_error, quantized(small_mlp, FIXED, exempt))
+    examples = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
+    loss, gradient = jax.value_and_grad(lambda p: objective(p, examples, KEY).sum())(params)
+
+    first, second = 0 not in exempt, -1 not in exempt
+
+    def to(values, unit, quantises):
+        return grid(values, unit, np) if quantises else values
+
+    qw1, qx = to(w1, 0.5, first), to(x, 0.25, first)
+    z1 = qx @ qw1.T + b1
+    h = np.maximum(z1, 0)
+    qw2, qh = to(w2, 0.5, second), to(h, 0.25, second)
+    z2 = qh @ qw2.T + b2
+    assert loss == pytest.approx(((z2 - y) ** 2).sum(), rel=1e-12)
+    d2 = 2 * (z2 - y)
+    q2 = to(d2, 0.125, second)
+    d1 = (q2 @ qw2) * (2 if second else 1) * (z1 > 0)
+    q1 = to(d1, 0.125, first)
+    expected = {
+        "dense1": {"kernel": q1.T @ qx, "bias": d1.sum(axis=0)},
+        "dense2": {"kernel": q2.T @ qh, "bias": d2.sum(axis=0)},
+    }
+    assert_close(gradient, expected, rtol=1e-12)  # double precision
+
+
+def test_gradients_through_luq_by_hand():
+    """Each layer draws from its own branch of the key; the last is exempt."""
+    params, examples = problem(small_mlp)
+    apply = quantized(small_mlp, Quantizers(gradient=luq_gradient))
+    gradient = jax.grad(lambda p: (apply(p, examples["x"], KEY) ** 2).sum())(params)
+    w1, b1 = (np.asarray(params["dense1"][name], float) for name in ("kernel", "bias"))
+    w2, b2 = (np.asarray(params["dense2"][name], float) for name in ("kernel", "bias"))
+    x = np.asarray(examples["x"], float)
+    z1 = x @ w1.T + b1
+    d2 = 2 * (np.maximum(z1, 0) @ w2.T + b2)
+    d1 = (d2 @ w2) * (z1 > 0)
+    q1 = np.asarray(luq(jax.random.fold_in(KEY, 0), jnp.asarray(d1, jnp.float32)))
+    # Single precision; the cotangents that the model rounds differ from d1 by round-off only.
+    np.testing.assert_allclose(gradient["dense1"]["kernel"], q1.T @ x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradient["dense2"]["kernel"], d2.T @ np.maximum(z1, 0), rtol=1e-4)
+    assert np.abs(q1 - d1).max() > 0.01
+
+
+def test_quantised_gradients_are_unbiased():
+    """Every layer's product is linear in the cotangent, and layers draw independently."""
+    draws = 3000
+    params, examples = problem(small_mlp)
+    apply = quantized(small_mlp, Quantizers(gradient=luq_gradient), exempt=())
+    plain = quantized(small_mlp, Quantizers())
+
+    def gradient(apply, key):
+        return jax.grad(lambda p: (apply(p, examples["x"], key) ** 2).sum())(params)
+
+    keys = jax.random.split(KEY, draws)
+    sampled = jax.jit(jax.vmap(lambda key: gradient(apply, key)))(keys)
+    exact = gradient(plain, KEY)
+
+    def compare(sample, expected):
+        sample = np.asarray(sample, float)
+        error = np.abs(sample.mean(axis=0) - np.asarray(expected))
+        # Five standard errors of a mean, and round-off where nothing varies.
+        slack = 1e-5 * np.abs(expected).max()
+        assert (error <= 5 * sample.std(axis=0) / np.sqrt(draws) + slack).all()
+
+    jax.tree.map(compare, sampled, exact)
+    assert np.asarray(sampled["dense1"]["kernel"]).std(axis=0).max() > 0.01
+
+
+def test_low_bits():
+    """A hidden layer sees 7 values of weights and 8 of activations that are not negative."""
+    quantizers, x = low_bit(), jax.random.normal(KEY, (40, 30))
+    assert len(np.unique(quantizers.weight(x))) == 7
+    assert len(np.unique(quantizers.activation(x))) == 7
+    assert len(np.unique(quantizers.activation(jax.nn.relu(x)))) == 8
+    cotangents = jax.grad(lambda z: (quantizers.gradient(KEY, z) ** 3).sum())(x)
+    assert len(np.unique(cotangents)) <= 15
+    five = low_bit(weight_bits=2, activation_bits=5, gradient_levels=1)
+    assert len(np.unique(five.weight(x))) == 3
+    assert 7 < len(np.unique(five.activation(x))) <= 31
+    assert len(np.unique(jax.grad(lambda z: (five.gradient(KEY, z) ** 3).sum())(x))) <= 5
+
+
+@pytest.mark.parametrize("build", [small_mlp, small_cnn])
+def test_clients_and_keys_batch(build):
+    """Vmapped over clients' parameters and keys as over one after the other."""
+    params, examples = problem(build)
+    clients = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+    keys = jax.random.split(KEY, 2)
+    apply = quantized(build, low_bit(clip=lambda x, levels: jnp.abs(x).max()))
+    objective = objectives.keyed(objectives.cross_entropy, apply)
+
+    def gradient(params, key):
+        return jax.grad(lambda p: objective(p, examples, key).mean())(params)
+
+    batched = compiled(jax.vmap(gradient))(clients, keys)
+    for i, key in enumerate(keys):
+        one = jax.tree.map(lambda leaf: leaf[i], clients)  # noqa: B023
+        actual = jax.tree.map(lambda leaf: leaf[i], batched)  # noqa: B023
+        # Products in another order, in single precision.
+        assert_close(actual, compiled(gradient)(one, key), rtol=1e-4)
+
+
+def test_training_with_quantised_clients():
+    """The stored parameters stay off the grid; steps and cohorts as of any objective."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 6)).astype(np.float32)
+    y = (x[:, :3] + 0.3 * rng.normal(size=(48, 3))).argmax(axis=1).astype(np.int32)
+    data = fs.FederatedData({"x": x, "y": y}, np.arange(0, 49, 8))
+    model = small_mlp(auto, dense_product)
+    params = model.init(jax.random.key(0))
+    objective = objectives.keyed(objectives.cross_entropy, quantized(small_mlp))
+    task = fs.empirical_task(objective, data, fs.epochs(2, batch_size=4))
+    timeline = fs.participation.full(15, 6, task.num_steps)
+
+    def final(cohort):
+        run = compiled(
+            lambda task: fs.run(fs.fedavg(0.2), task, timeline, params, KEY, cohort=cohort)
+        )
+        return run(task)[0].server.params
+
+    trained = final(fs.cohort.sequential())
+    assert jax.tree.structure(trained) == jax.tree.structure(params)
+    assert len(np.unique(trained["dense1"]["kernel"])) == 30
+    plain = objectives.cross_entropy(model.apply)
+    losses = [float(plain(p, {"x": x, "y": y}, None).mean()) for p in (params, trained)]
+    assert losses[1] < 0.7 * losses[0]
+    # Rounding amplifies round-off where it tips an entry over; here it does not.
+    assert_close(final(fs.cohort.vmapped()), trained, rtol=1e-3)
+
+
+def test_bad_arguments():
+    params, examples = problem(small_mlp)
+    for exempt in ((2,), (-3,)):
+        with pytest.raises(ValueError, match=r"exempt is .*; expected numbers of the model's 2"):
+            quantized(small_mlp, exempt=exempt)(params, examples["x"], KEY)
+    for name, value in itertools.product(("weight_bits", "activation_bits"), (1, 0)):
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            low_bit(**{name: value})
+    with pytest.raises(ValueError, match="gradient_levels is -1"):
+        low_bit(gradient_levels=-1)
+
+
+def test_products_of_all_builders():
+    """The argument reaches every dense layer."""
+    builders = {
+        models.mlp: (((4,), (5,), 2), 2, (1, 4)),
+        models.lenet5: ((), 3, (1, 32, 32, 3)),
+        models.femnist_cnn: ((), 2, (1, 28, 28, 1)),
+        models.femnist_cnn_report: ((), 2, (1, 28, 28, 1)),
+        models.digits_cnn: ((), 2, (1, 8, 8, 1)),
+        models.resnet18: ((), 1, (1, 8, 8, 3)),
+        models.resnet20: ((), 1, (1, 8, 8, 3)),
+    }
+    for build, (args, count, shape) in builders.items():
+        kernels = []
+
+        def dot(x, kernel, kernels=kernels):
+            kernels.append(kernel.shape)
+            return dense_product(x, kernel)
+
+        model = build(*args, dot=dot)
+        params = jax.eval_shape(model.init, KEY)
+        jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct(shape, jnp.float32))
+        assert len(kernels) == count
