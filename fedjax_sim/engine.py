@@ -259,7 +259,7 @@ def _round(
 ) -> tuple[RunState, dict[str, Array]]:
     """One round; ``now`` is the timeline's, with leaves ``[S]``."""
     clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
-    stream_keys = _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
+    stream_keys = client_stream(key, clients)
     key = jax.random.fold_in(key, state.round)
     visit_keys = _visit_keys(key, clients)
     server_key = jax.random.fold_in(key, task.num_clients)  # the first number no client has
@@ -319,6 +319,11 @@ def _round(
     new_state = RunState(done, server, new_clients, past, diverged_at)
     probed |= {name: probe(new_state) for name, probe in probes.run.items()}
     return new_state, probed
+
+
+def client_stream(key: Array, clients: Array) -> Array:
+    """The keys of the clients' own minibatch streams, from the run's key."""
+    return _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
 
 
 def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:

@@ -1,0 +1,141 @@
+"""The clients' own models in the middle of an asynchronous run.
+
+Between two contacts a client's model depends on nothing but itself, so a run computes it only when
+the client reports.  Here it is computed for all clients, at the moments that an
+:class:`~fedjax_sim.asynchrony.InFlight` describes, from the broadcasts that a run keeps.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.asynchrony import InFlight
+from fedjax_sim.diagnostics.potential import client_variance
+from fedjax_sim.engine import RunState, client_stream
+from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.typing import Params, Scalar, Task, Timeline, Work
+
+
+def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
+    """What each client received last, leaves ``[M, ...]``.
+
+    Args:
+        state: of a run whose message is the model, after some round.
+        timeline: the whole one, planned with what is held
+            (``planned(timeline, holdings(timeline, M))``).
+        version: ``[M]`` of the models that the clients hold.
+
+    Raises:
+        ValueError: a timeline without planned places.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> from fedjax_sim.asynchrony import holdings, planned
+        >>> timeline = fs.participation.cyclic(2, 2, 1, num_steps=1)
+        >>> timeline = planned(timeline, holdings(timeline, num_clients=2))
+        >>> past = jnp.zeros(timeline.num_slots).at[timeline.store[1]].set(3.0)  # of broadcast 1
+        >>> from fedjax_sim.algorithms.asynchronous import AsyncState
+        >>> state = RunState(jnp.array(2), AsyncState(jnp.array(5.0)), (), past, jnp.array(0))
+        >>> held_models(state, timeline, jnp.array([1, 2])).tolist()
+        [3.0, 5.0]
+    """
+    if timeline.store is None:
+        raise ValueError(
+            "timeline has no planned places; expected planned(timeline, holdings(timeline, M))"
+        )
+    places = jnp.asarray(timeline.store)[jnp.minimum(version, state.round - 1)]
+    is_new = version == state.round
+
+    def pick(past: Array, new: Array) -> Array:
+        fresh = jnp.expand_dims(is_new, tuple(range(1, past.ndim)))
+        return jnp.where(fresh, new, past.at[places].get(mode="clip"))
+
+    return jax.tree.map(pick, state.past, state.server.params)
+
+
+def advanced(
+    models: Params,
+    task: Task,
+    key: Array,
+    *,
+    lr: Scalar,
+    num_steps: Array,
+    first_step: Array,
+    max_steps: int,
+) -> Params:
+    """The clients' models after the local SGD steps they have done so far, leaves ``[M, ...]``.
+
+    One client after the other, each as many steps as it has done.
+
+    Args:
+        models: what the clients started from, ``[M, ...]``.
+        task: with minibatches that continue over visits (``stream``).
+        key: the run's.
+        lr: client learning rate.
+        num_steps, first_step: ``[M]`` steps since the start, and before it.
+        max_steps: bound of ``num_steps``.
+
+    Raises:
+        ValueError: a task whose visits do not continue each other.
+
+    Example:
+        >>> import numpy as np
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.zeros((4, 1), np.float32)}, np.array([0, 2, 4]))
+        >>> objective = lambda w, batch, key: (w - batch["x"][:, 0]) ** 2 / 2
+        >>> task = fs.empirical_task(objective, data, fs.stream(2, num_steps=3))
+        >>> counts = dict(num_steps=jnp.array([0, 2]), first_step=jnp.array([0, 5]), max_steps=3)
+        >>> advanced(jnp.ones(2), task, jax.random.key(0), lr=0.5, **counts).tolist()
+        [1.0, 0.25]
+    """
+    if task.continues is None:
+        raise ValueError("task draws minibatches anew in every visit; expected a stream of them")
+    clients = jnp.arange(task.num_clients, dtype=jnp.int32)
+    keys = client_stream(key, clients)
+
+    def one(slot: tuple) -> Params:
+        model, client, key, steps, first = slot
+        oracle = task.oracle(client, key, max_steps, first)
+        work = Work(client, client, steps, client, client, key, max_steps)
+        return local_steps(sgd(lr, oracle.grad), model, work)
+
+    return jax.lax.map(one, (models, clients, keys, num_steps, first_step))
+
+
+def variance_probe(
+    models: Callable[[RunState, Array], Params], flight: InFlight
+) -> Callable[[RunState], Array]:
+    r"""A run probe: ``sum_i ||w_i - w||^2`` at the flight's moments, NaN between them.
+
+    Args:
+        models: ``(state, moment) -> [M, ...]``, moment counting the flight's; for instance
+            ``lambda state, l: held_models(state, timeline, flight.version[l])``, or those
+            :func:`advanced` by ``flight.num_steps[l]``.
+        flight: the moments.
+
+    Example:
+        >>> import numpy as np
+        >>> flight = InFlight(np.array([2]), *(np.zeros((1, 3), int) for _ in range(3)))
+        >>> probe = variance_probe(lambda state, moment: jnp.array([1.0, 2.0, 4.0]), flight)
+        >>> from fedjax_sim.algorithms.asynchronous import AsyncState
+        >>> state = RunState(jnp.array(2), AsyncState(jnp.array(2.0)), (), (), jnp.array(0))
+        >>> float(probe(state)), float(probe(state._replace(round=jnp.array(1))))
+        (5.0, nan)
+    """
+    moments = jnp.asarray(flight.round)
+
+    def probe(state: RunState) -> Array:
+        due = moments == state.round
+        unknown = jnp.full((), jnp.nan, jnp.result_type(float))
+        return jax.lax.cond(
+            due.any(),
+            lambda state: client_variance(
+                state.server.params, models(state, jnp.argmax(due))
+            ).astype(unknown.dtype),
+            lambda state: unknown,
+            state,
+        )
+
+    return probe
