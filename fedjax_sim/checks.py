@@ -97,7 +97,19 @@ def _check_places(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> 
         raise ValueError(
             f"timeline.num_slots is {timeline.num_slots} without store and fetch; expected both"
         )
-    rounds = timeline.num_rounds
+    shapes = np.shape(timeline.store), np.shape(timeline.fetch)
+    if shapes != (mask.shape[:-1], mask.shape):
+        raise ValueError(
+            f"timeline.store and fetch have shapes {shapes}; expected {mask.shape[:-1]} and "
+            f"{mask.shape}"
+        )
+    rounds, last = timeline.num_rounds, timeline.num_slots
+    store, fetch = np.asarray(timeline.store), np.asarray(timeline.fetch)
+    if store.min() < 0 or store.max() > last or fetch.min() < 0 or fetch.max() >= last:
+        raise ValueError(
+            f"timeline.store is in {store.min()}..{store.max()} and fetch in {fetch.min()}.."
+            f"{fetch.max()}; expected 0..{last}, timeline.num_slots, and 0..{last - 1}"
+        )
     replicas = zip(
         np.reshape(timeline.store, (-1, rounds)),
         np.reshape(timeline.fetch, (-1, *mask.shape[-2:])),

@@ -67,7 +67,7 @@ def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
     r"""The weight 1 up to a staleness of b, then :math:`1 / (c (\tau - b) + 1)`.
 
     Example:
-        >>> hinge(4, 10)(jnp.array([4, 5])).round(3).tolist()
+        >>> [round(float(w), 3) for w in hinge(4, 10)(jnp.array([4, 5]))]
         [1.0, 0.091]
     """
 

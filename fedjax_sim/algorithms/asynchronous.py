@@ -90,7 +90,8 @@ def quafl(
         lr: client learning rate.
         up, down: ``(key, sent, receiver's own model) -> received``, e.g. ``Codec.through``;
             default the identity.
-        rate_factor: the client rate times ``(s + 1) / s``, as the authors' program has it.
+        rate_factor: the client rate times ``(s + 1) / s`` where the server averages, as the
+            authors' program has it.
         client_averaging: False: the client takes the server's model instead.
         server_averaging: False: the server takes the clients' mean instead.
 
@@ -110,7 +111,7 @@ def quafl(
     ) -> tuple[Upload, Params]:
         w, s = message
         eta = rate(lr, work)
-        if rate_factor:
+        if rate_factor and server_averaging:
             # Of an empty round, whose results are dropped, any finite number.
             eta = real(eta) * (s + 1) / jnp.maximum(s, 1)
         y = local_steps(sgd(eta, oracle.grad), own, work)

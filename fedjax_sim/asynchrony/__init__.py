@@ -1,5 +1,6 @@
 """Asynchrony as data: clocks, contacts and arrivals, simulated before a run, make its timeline."""
 
+from fedjax_sim.asynchrony.accounting import Spans, bits_moved, spans
 from fedjax_sim.asynchrony.arrivals import arrivals, arrivals_in_flight
 from fedjax_sim.asynchrony.availability import Availability, alternating, always
 from fedjax_sim.asynchrony.contacts import InFlight, contacts, contacts_in_flight
@@ -19,10 +20,12 @@ from fedjax_sim.asynchrony.timelines import holdings, planned, stacked
 __all__ = [
     "Availability",
     "InFlight",
+    "Spans",
     "alternating",
     "always",
     "arrivals",
     "arrivals_in_flight",
+    "bits_moved",
     "contacts",
     "contacts_in_flight",
     "deterministic",
@@ -34,6 +37,7 @@ __all__ = [
     "planned",
     "read_trace",
     "renewal",
+    "spans",
     "stacked",
     "synchronous",
     "traced",

@@ -53,7 +53,8 @@ def arrivals(
         availability: when clients are present; default always. Who leaves goes on at its return.
 
     Raises:
-        ValueError: a count outside its range, a horizon before the first update.
+        ValueError: a count outside its range, a horizon before the first update or infinite, a
+            negative interaction time.
 
     Example:
         >>> import jax
@@ -162,6 +163,10 @@ class _Replay:
 
     def updates(self, horizon: float, interaction: float):
         """The updates up to the horizon, one after the other."""
+        if horizon == np.inf:
+            raise ValueError(f"horizon is {horizon}; expected a finite time")
+        if not interaction >= 0:
+            raise ValueError(f"interaction is {interaction}; expected a time >= 0")
         t = 0
         while len(self.jobs) >= self.buffer:
             arrived = [heapq.heappop(self.jobs) for _ in range(self.buffer)]

@@ -68,7 +68,7 @@ def alternating(
     Each begins present with the long-run probability.  Beyond the horizon a client stays as it is.
 
     Raises:
-        ValueError: a mean or a horizon that is not positive.
+        ValueError: a mean or a horizon that is not positive and finite.
 
     Example:
         >>> import jax
@@ -81,8 +81,8 @@ def alternating(
         ("mean_present", mean_present),
         ("mean_absent", mean_absent),
     ]:
-        if not value > 0:
-            raise ValueError(f"{name} is {value}; expected a positive number")
+        if not 0 < value < np.inf:
+            raise ValueError(f"{name} is {value}; expected a positive finite number")
     rng = host_generator(key)
     periods: list[list[tuple[float, float]]] = []
     for _ in range(num_clients):

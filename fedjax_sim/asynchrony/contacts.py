@@ -57,7 +57,7 @@ def contacts(
         availability: when clients are present; default always.
 
     Raises:
-        ValueError: a horizon before the first contact, or a count that is not positive.
+        ValueError: a horizon before the first contact or infinite, a count that is not positive.
 
     Example:
         >>> import jax
@@ -153,7 +153,9 @@ class _Replay:
         now = self.available.active(self.time)
         elapsed = (now - self.begun)[chosen]
         num_steps = self.stepper.done(chosen, elapsed)
-        idle = self.stepper.idle(chosen, elapsed)
+        idle = self.stepper.idle(chosen, elapsed)  # in time of presence
+        finished = self.available.when(chosen, now[chosen] - idle)
+        idle = np.where(idle > 0, self.time - finished, 0.0)
         visits = Visits(self.time, chosen, self.version[chosen], num_steps, idle)
         self.stepper.restart(chosen, elapsed)
         self.begun[chosen] = now[chosen]
@@ -173,8 +175,10 @@ def _num_contacts(horizon: float, interval: float) -> int:
 def _check(horizon, num_clients, cohort_size, max_steps, interval) -> None:
     if not interval > 0:
         raise ValueError(f"interval is {interval}; expected a positive time")
-    if not horizon >= interval:
-        raise ValueError(f"horizon is {horizon}; expected at least the interval, {interval}")
+    if not interval <= horizon < np.inf:
+        raise ValueError(
+            f"horizon is {horizon}; expected a finite time, at least the interval, {interval}"
+        )
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
     if max_steps < 1:

@@ -160,7 +160,8 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
     for number, line in enumerate(lines[1:], start=2):
         try:
             client, duration = line.split(",")
-            known = 0 <= int(client) < num_clients
+            # NaN stands for no record.
+            known = 0 <= int(client) < num_clients and not np.isnan(float(duration))
             if known:
                 rows[int(client)].append(float(duration))
         except ValueError:

@@ -38,7 +38,8 @@ def synchronous(
         availability: when clients are present; cohorts are drawn from those. Default always.
 
     Raises:
-        ValueError: a count outside its range, a horizon before the first update.
+        ValueError: a count outside its range, a horizon before the first update or infinite, a
+            negative interaction time.
 
     Example:
         >>> import jax
@@ -53,7 +54,9 @@ def synchronous(
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps}; expected at least 1")
-    if interaction < 0:
+    if horizon == np.inf:
+        raise ValueError(f"horizon is {horizon}; expected a finite time")
+    if not interaction >= 0:
         raise ValueError(f"interaction is {interaction}; expected a time >= 0")
     choosing, drawing = host_generator(key).spawn(2)
     available = availability or always(num_clients)
@@ -67,7 +70,7 @@ def synchronous(
         total = num_steps * drawn[:, 0] if one_draw else drawn.sum(axis=1)
         ends = available.when(chosen, available.active(time)[chosen] + total)
         back = np.isfinite(ends)
-        # With nobody to wait for, time passes until someone may be present.
+        # With nobody to wait for, time passes until someone comes or goes.
         last = ends[back].max() if back.any() else _next_change(available, time)
         time = float(last) + interaction
         if not time <= horizon:
@@ -81,5 +84,5 @@ def synchronous(
 
 
 def _next_change(available: Availability, time: float) -> float:
-    starts = available.start[available.start > time]
-    return float(starts.min()) if starts.size else np.inf
+    changes = np.concatenate([available.start, available.end], axis=None)
+    return float(changes[changes > time].min(initial=np.inf))

@@ -67,11 +67,11 @@ def planned(timeline: Timeline, held: np.ndarray | None = None) -> Timeline:
 
     Args:
         timeline: concrete; one, ``[T, S]``, or a batch ``[n, T, S]``.
-        held: ``[T, M]`` versions that clients hold after each update, to be kept as well, as
-            :func:`holdings` gives them.
+        held: ``[T, M]``, or ``[n, T, M]``, versions that clients hold after each update, to be
+            kept as well, as :func:`holdings` gives them.
 
     Raises:
-        ValueError: a batch together with ``held``.
+        ValueError: ``held`` of another number of updates or timelines.
 
     Example:
         >>> import jax
@@ -82,15 +82,14 @@ def planned(timeline: Timeline, held: np.ndarray | None = None) -> Timeline:
         >>> slow.max_staleness, slow.num_slots
         (40, 3)
     """
-    all_versions, masks = np.asarray(timeline.version), np.asarray(timeline.mask)
+    versions, masks = np.asarray(timeline.version), np.asarray(timeline.mask)
+    if held is not None and held.shape[:-1] != masks.shape[:-1]:
+        raise ValueError(f"held has shape {held.shape}; expected {masks.shape[:-1]}, then M")
     if masks.ndim == 2:
-        store, fetch, num_slots = _places(all_versions, masks, held)
+        store, fetch, num_slots = _places(versions, masks, held)
         return dataclasses.replace(timeline, store=store, fetch=fetch, num_slots=num_slots)
-    if held is not None:
-        raise ValueError(f"held has shape {held.shape} for a batch of timelines; expected one")
-    plans = [
-        _places(version, mask, None) for version, mask in zip(all_versions, masks, strict=True)
-    ]
+    helds = [None] * len(masks) if held is None else held
+    plans = [_places(v, m, h) for v, m, h in zip(versions, masks, helds, strict=True)]
     num_slots = max(count for _, _, count in plans)
     # "Kept nowhere" is the number of places, which is the batch's.
     store = np.stack([np.where(s == count, num_slots, s) for s, _, count in plans])

@@ -1,8 +1,6 @@
 """Compact programs of the synchronous families to come: each fits the five functions.
 
-Exact to the papers' update rules; every hyper-parameter that is a float may be traced.  Where a
-visit may have zero steps (an empty slot is computed, then discarded) divisions are guarded, or
-0 * NaN would reach the mean.
+Exact to the papers' update rules; every hyper-parameter that is a float may be traced.
 """
 
 from typing import Any, NamedTuple
@@ -29,19 +27,9 @@ def real(x) -> Array:
     return jnp.asarray(x).astype(float)
 
 
-def per_step(work: Work) -> Array:
-    """1 / num_steps, and 1 for a visit without steps."""
-    return 1 / real(jnp.maximum(work.num_steps, 1))
-
-
 def move(x: Tree, grad, lr, work: Work) -> Tree:
     """The displacement of a visit of local SGD."""
     return tree.sub(local_steps(sgd(lr, grad), x, work), x)
-
-
-def add_mean(state: Model, mean: Tree, round) -> Model:
-    del round
-    return Model(tree.add(state.params, mean))
 
 
 # ---- composite methods, for lam * |x|_1

@@ -6,25 +6,11 @@ shared with the library or with ``families.py``.
 """
 
 import numpy as np
-from schedules import START, M, grad
-
-
-def _zeros():
-    return np.zeros((M, START.size))
+from regression import START, grad
 
 
 def _soft(v, threshold):
     return np.sign(v) * np.maximum(np.abs(v) - threshold, 0)
-
-
-def _unit(v, eps):
-    return v / (np.linalg.norm(v) + eps)
-
-
-def descend(x, steps, lr, g):
-    for k in range(steps):
-        x = x - lr * g(x, k)
-    return x
 
 
 def _synchronous(rounds, one_round):
@@ -32,27 +18,6 @@ def _synchronous(rounds, one_round):
     x, path = START, []
     for visits in rounds:
         x = one_round(x, [(i, steps) for i, _, steps in visits]) if visits else x
-        path.append(x)
-    return np.array(path)
-
-
-def fedavg(rounds, lr, gradient=grad):
-    def one_round(x, visits):
-        ends = [descend(x, n, lr, lambda y, k, i=i: gradient(i, y, k)) for i, n in visits]
-        return np.mean(ends, axis=0)
-
-    return _synchronous(rounds, one_round)
-
-
-def dithered_fedavg(rounds, noise, lr, unit):
-    """``noise[t][client]`` in [0, 1)^d: the dither of that visit."""
-    x, path = START, []
-    for t, visits in enumerate(rounds):
-        sent = []
-        for i, _, n in visits:
-            delta = x - descend(x, n, lr, lambda y, k, i=i: grad(i, y, k))
-            sent.append(unit * np.floor(delta / unit + noise[t][i]))
-        x = x - np.mean(sent, axis=0) if sent else x
         path.append(x)
     return np.array(path)
 

@@ -1,0 +1,367 @@
+"""Where asynchronous methods coincide with others, and identities of FAVANO's analysis."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import assert_close, assert_identical, compiled, quadratic_task, random_quadratics
+
+import fedjax_sim as fs
+from fedjax_sim import asynchrony, models, objectives
+from fedjax_sim.algorithms import async_sgd, favano, fedasync, fedbuff, quafl
+from fedjax_sim.asynchrony import counts
+from fedjax_sim.compression import lattice
+from fedjax_sim.diagnostics.potential import client_variance, mean_model, potential
+from fedjax_sim.models import Quantizers, quantized
+from fedjax_sim.models.dense import dense_product
+from fedjax_sim.reweighting import expected_steps, realised_steps
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# Double precision, contractive maps: round-off does not accumulate.
+TOLERANCE = 1e-12
+
+N, DIM, S, K = 6, 3, 2, 4
+HESSIANS, CENTRES = random_quadratics(N, DIM)
+START = np.array([1.0, -2.0, 0.5])
+KEY = jax.random.key(0)
+SUCCESS = np.where(np.arange(N) < 2, 1 / 16, 1 / 2)
+ALPHA = np.linspace(0.8, 3.0, N)
+NO_ROUND = fs.Round(jnp.array(0), jnp.array(1), N, KEY)
+
+
+def task():
+    return quadratic_task(HESSIANS, CENTRES, K)
+
+
+def contacts(receives="new", cohort=S, rounds=12, steps=None) -> fs.Timeline:
+    steps = asynchrony.renewal(asynchrony.geometric(SUCCESS)) if steps is None else steps
+    return asynchrony.contacts(
+        jax.random.key(1), steps, horizon=7.0 * rounds, num_clients=N, cohort_size=cohort,
+        max_steps=K, receives=receives,
+    )  # fmt: skip
+
+
+def everyone_done(cohort=N):
+    """Everybody has done K steps at every contact."""
+    return contacts(
+        cohort=cohort, rounds=4, steps=asynchrony.renewal(asynchrony.deterministic(1.0))
+    )
+
+
+def history(algorithm, timeline, problem=None, **probes):
+    """The final state, the models after each round, and what probes found."""
+
+    @compiled
+    def solve(task, timeline):
+        return fs.run(
+            algorithm, task, timeline, jnp.asarray(START), KEY,
+            eval_fn=lambda params: {"model": params}, probes=fs.Probes(**probes),
+        )  # fmt: skip
+
+    state, found = solve(task() if problem is None else problem, timeline)
+    return state, np.asarray(found.metrics["model"]), found.probes
+
+
+def path(algorithm, timeline, problem=None):
+    return history(algorithm, timeline, problem)[1]
+
+
+def visit(algorithm, model, state, steps, client=1, oracle=None, max_steps=K):
+    """One visit of a client, alone."""
+
+    @compiled
+    def go(model, state, steps, task):
+        work = fs.Work(
+            jnp.array(0), jnp.array(client), steps, jnp.array(1), jnp.array(0), KEY, max_steps
+        )
+        return algorithm.local(model, state, oracle or task.oracle(client, KEY, max_steps), work)
+
+    return go(model, state, jnp.array(steps), task())
+
+
+# ---- coincidences
+
+
+@pytest.mark.parametrize(
+    "alpha",
+    [lambda k: expected_steps(jnp.full(N, float(k))), lambda k: realised_steps(jnp.ones(N))],
+    ids=["expected", "realised"],
+)
+@pytest.mark.parametrize("num_steps", [K, 1])
+def test_favano_of_a_full_cohort_is_fedavg_with_a_server_rate(alpha, num_steps):
+    """Everyone is contacted and has done K steps: rate n / ((n + 1) K)."""
+    timeline = everyone_done()
+    assert timeline.max_staleness == 0
+    timeline = dataclasses.replace(timeline, num_steps=jnp.full_like(timeline.clients, num_steps))
+    full = fs.participation.full(4, N, num_steps=num_steps)
+    algorithm = favano(0.2, alpha(num_steps))
+    averaged = fs.fedavg(0.2, optax.sgd(N / ((N + 1) * num_steps)))
+    expected = path(averaged, full)
+    assert_close(path(algorithm, timeline), expected, TOLERANCE)
+    assert np.abs(expected[-1] - START).max() > 0.1
+
+
+def test_favano_without_weights_from_old_models_is_quafl_without_client_averaging():
+    """Its clients go on from the model before the contact, one version earlier than FAVANO's."""
+    new, current = contacts(), contacts("current")
+    version = np.maximum(np.asarray(new.version) - 1, 0)
+    old = dataclasses.replace(
+        new, version=version, max_staleness=int((np.arange(12)[:, None] - version).max())
+    )
+    one = favano(0.2, expected_steps(jnp.ones(N)))
+    expected = path(quafl(0.2, client_averaging=False), current)
+    assert_close(path(one, asynchrony.planned(old)), expected, TOLERANCE)
+    assert np.abs(path(one, new) - expected).max() > 1e-3
+
+
+def test_quafl_of_a_fine_lattice_is_quafl():
+    """Twelve contacts of errors up to half a cell each way, in models of size 1 to 3."""
+    cell = 1e-6
+    through = lattice(24, cell).through  # radius 8
+    quantised = path(quafl(0.2, through, through), contacts("current"))
+    exact = path(quafl(0.2), contacts("current"))
+    assert 0 < np.abs(quantised - exact).max() < 12 * cell
+
+
+def test_fedbuff_of_equal_clients_is_fedavg():
+    """A buffer of all, who are equally fast and restart from the new model."""
+    timeline = asynchrony.arrivals(
+        KEY, asynchrony.deterministic(1.0), horizon=5.0 * K, num_clients=N, num_steps=K, buffer=N
+    )
+    assert (timeline.num_rounds, timeline.max_staleness) == (5, 0)
+    expected = path(fs.fedavg(0.2), fs.participation.full(5, N, num_steps=K))
+    assert_close(path(fedbuff(0.2, 1.0), timeline), expected, TOLERANCE)
+
+
+def test_fedasync_of_one_client_is_sgd():
+    """With a = 1: T reports of K steps are T K steps."""
+    timeline = asynchrony.arrivals(
+        KEY, asynchrony.deterministic(1.0), horizon=5.0 * K, num_clients=1, num_steps=K
+    )
+    alone = quadratic_task(HESSIANS[:1], CENTRES[:1], K)
+    x, expected = START, []
+    for _ in range(5):
+        for _ in range(K):
+            x = x - 0.2 * HESSIANS[0] @ (x - CENTRES[0])
+        expected.append(x)
+    assert_close(path(fedasync(0.2, 1.0), timeline, alone), np.array(expected), TOLERANCE)
+
+
+def test_favano_of_a_network_with_identity_quantizers():
+    def build(conv, dot):
+        del conv
+        return models.mlp(DIM, hidden=(4,), num_classes=2, dot=dot)
+
+    model = build(models.auto, dense_product)
+    rng = np.random.default_rng(0)
+    examples = {"x": rng.normal(size=(4 * N, DIM)), "y": rng.integers(0, 2, 4 * N)}
+    data = fs.FederatedData(examples, 4 * np.arange(N + 1))
+    plain = objectives.cross_entropy(model.apply)
+    low = objectives.keyed(objectives.cross_entropy, quantized(build, Quantizers()))
+    ends = []
+    for objective in (plain, low):
+
+        @compiled
+        def final(task, timeline, params):
+            algorithm = favano(0.5, expected_steps(jnp.asarray(ALPHA)))
+            return fs.run(algorithm, task, timeline, params, KEY)[0].server.params
+
+        problem = fs.empirical_task(objective, data, fs.stream(2, K))
+        ends.append(final(problem, contacts(), model.init(jax.random.key(2))))
+    assert_close(ends[1], ends[0], TOLERANCE)
+    assert np.asarray(contacts().time).tolist() == [7.0 * r for r in range(1, 13)]
+
+
+# ---- mean model and potential
+
+
+def test_mean_model_moves_by_the_progress_of_the_contacted():
+    """FAVANO and QuAFL, whoever is contacted and however many steps each has done (Eq. 53)."""
+    for receives, algorithm in (
+        ("new", favano(0.2, expected_steps(jnp.asarray(ALPHA)))),
+        ("new", favano(0.2, realised_steps(jnp.linspace(0.6, 1.0, N)))),
+        ("current", quafl(0.2)),
+    ):
+        timeline = contacts(receives)
+        assert {0, K} < set(np.ravel(timeline.num_steps).tolist())
+
+        def progress(visit, receives=receives):
+            return visit.upload - (visit.message if receives == "new" else visit.state)
+
+        state, after, probes = history(
+            algorithm, timeline, client={"progress": progress},
+            run={"clients": lambda state: state.clients},
+        )  # fmt: skip
+        servers = np.concatenate([START[None], after])
+        if receives == "new":  # clients hold what they received last
+            held = np.concatenate([np.zeros((1, N), int), asynchrony.holdings(timeline, N)])
+            clients = servers[held]
+        else:
+            own = np.asarray(probes["clients"])
+            clients = np.concatenate([np.broadcast_to(START, (1, N, DIM)), own])
+            assert_identical(state.clients, own[-1])
+        mu = np.array([mean_model(w, each) for w, each in zip(servers, clients, strict=True)])
+        moved = np.asarray(probes["progress"]).sum(axis=1) / (N + 1)
+        assert_close(np.diff(mu, axis=0), moved, TOLERANCE)
+        assert np.abs(moved).max() > 1e-3
+        for w, each in zip(servers, clients, strict=True):  # Equation 77
+            phi, own = potential(w, each), np.sum((w - mean_model(w, each)) ** 2)
+            np.testing.assert_allclose(client_variance(w, each), phi + (N + 1) * own, rtol=1e-12)
+
+
+@pytest.mark.parametrize("receives", ["new", "current"])
+def test_without_steps_nothing_moves(receives):
+    """A rate of 0 and one model: an average of equal numbers is off by rounding only."""
+    algorithm = quafl(0.0) if receives == "current" else favano(0.0, expected_steps(jnp.ones(N)))
+    state, after, _ = history(algorithm, contacts(receives))
+    np.testing.assert_allclose(after, np.broadcast_to(START, after.shape), rtol=1e-15)
+    if receives == "current":
+        assert float(potential(state.server.params, state.clients)) < 1e-28
+
+
+@pytest.mark.parametrize(("s", "worst"), [(1, 0.93), (2, 0.79), (3, 0.64), (5, 0.32), (7, 0.0)])
+def test_potential_contracts_without_steps(s, worst):
+    """Seven clients with models of their own, the server at their mean: E over all cohorts of one
+    contact of FAVANO, to the two digits of the table."""
+    n, algorithm = 7, favano(0.0, realised_steps(jnp.ones(7)))
+    own = np.random.default_rng(0).normal(size=(n, DIM))
+    server = own.mean(axis=0)
+    cohorts = np.array(list(itertools.combinations(range(n), s)))
+
+    @compiled
+    def contact(cohort, own, server, task):
+        def one(client, model):
+            count = jnp.array(2)
+            work = fs.Work(count, client, count, count, count, KEY, 2)
+            return algorithm.local(model, (), task.oracle(0, KEY, 2), work)[0]
+
+        mean = jax.vmap(one)(cohort, own[cohort]).mean(axis=0)
+        round = NO_ROUND._replace(num_uploads=jnp.array(s))
+        new = algorithm.update(algorithm.init(server), mean, round).params
+        return potential(new, own.at[cohort].set(new))
+
+    after = jax.vmap(contact, (0, None, None, None))(
+        jnp.asarray(cohorts), jnp.asarray(own), jnp.asarray(server), task()
+    )
+    ratio = float(after.mean() / potential(jnp.asarray(server), jnp.asarray(own)))
+    assert abs(ratio - worst) < 0.006  # the second digit cut or rounded
+    if s == n:
+        assert ratio < 1e-28
+
+
+def test_quafl_without_steps_keeps_the_mean_model():
+    """From models of their own, and comes together: the potential falls on the average."""
+    timeline = contacts("current", rounds=40)
+    own = np.random.default_rng(0).normal(size=(N, DIM))
+
+    @compiled
+    def advance(task, timeline):
+        state = fs.start(quafl(0.0), task, timeline, jnp.asarray(START))
+        state = state._replace(clients=jnp.asarray(own))
+        return fs.advance(quafl(0.0), task, timeline, state, KEY)[0]
+
+    state = advance(task(), timeline)
+    before = mean_model(jnp.asarray(START), jnp.asarray(own))
+    assert_close(mean_model(state.server.params, state.clients), before, TOLERANCE)
+    phi = potential(state.server.params, state.clients)
+    assert phi < 0.05 * potential(jnp.asarray(START), jnp.asarray(own))
+
+
+# ---- reweighting
+
+
+def constant_oracle(gradient):
+    return fs.Oracle(
+        grad=lambda x, step: gradient,
+        loss=lambda x, step: x @ gradient,
+        full_grad=lambda x: gradient,
+    )
+
+
+def test_progress_does_not_count_steps():
+    """Of a constant gradient, with alpha = P E: the same after 1, 2 or K steps."""
+    gradient, p = jnp.array([1.0, -2.0, 0.5]), 0.7
+    algorithm = favano(0.2, realised_steps(jnp.full(N, p)))
+    sent = [
+        visit(algorithm, jnp.asarray(START), (), steps, oracle=constant_oracle(gradient))[0]
+        for steps in (1, 2, K)
+    ]
+    for model in sent:
+        assert_close(model, START - 0.2 / p * np.asarray(gradient), TOLERANCE)
+
+
+@functools.cache
+def frozen_run():
+    """100 clients of whom 34 are slow, gradients that do not depend on the model: 0.6 or 2."""
+    success = asynchrony.two_speeds(KEY, 100, 1 / 3, fast=1 / 2, slow=1 / 16)
+    timeline = asynchrony.contacts(
+        KEY, asynchrony.renewal(asynchrony.geometric(success)), horizon=7.0 * 600, num_clients=100,
+        cohort_size=20, max_steps=20,
+    )  # fmt: skip
+    return success, timeline
+
+
+@pytest.mark.parametrize("alpha", ["expected", "realised"])
+def test_frozen_gradients_are_unbiased(alpha):
+    """The mean progress of a visit is one mean gradient, for fast and slow clients alike: five
+    standard errors of some 3,500 and 6,900 independent visits (from contact 80 on, when the last
+    contact's distance has its law)."""
+    success, timeline = frozen_run()
+    law = counts.renewal(success, 20, 7, 0.2)
+    weights = expected_steps(jnp.asarray(law.mean))
+    if alpha == "realised":
+        weights = realised_steps(jnp.asarray(law.p_active))
+    examples = {"y": np.array([0.6, 2.0])}
+    problem = fs.data.task.shared_task(
+        lambda w, batch, key: w * batch["y"], examples, 100, fs.with_replacement(1, 20)
+    )
+
+    @compiled
+    def run(problem, timeline):
+        probes = fs.Probes(client={"progress": lambda v: v.message - v.upload})
+        return fs.run(
+            favano(1.0, weights), problem, timeline, jnp.array(0.0), KEY, probes=probes
+        )[1].probes["progress"]  # fmt: skip
+
+    progress = np.asarray(run(problem, timeline))[80:]
+    slow = (success == 1 / 16)[np.asarray(timeline.clients)[80:]]
+    for samples in (progress[slow], progress[~slow]):
+        error = samples.std() / np.sqrt(samples.size)
+        assert error < 0.03
+        assert abs(samples.mean() - 1.3) < 5 * error
+
+
+# ---- one visit
+
+
+@pytest.mark.parametrize("steps", range(K + 1))
+def test_masked_steps_are_an_early_stop(steps):
+    x = START
+    for _ in range(steps):
+        x = x - 0.2 * HESSIANS[1] @ (x - CENTRES[1])
+    for alpha, factor in (
+        (expected_steps(jnp.asarray(ALPHA)), ALPHA[1]),
+        (realised_steps(jnp.full(N, 0.9)), 0.9 * max(steps, 1)),
+    ):
+        sent, _ = visit(favano(0.2, alpha), jnp.asarray(START), (), steps)
+        assert_close(sent, START + (x - START) / factor, TOLERANCE)
+        if steps == 0:
+            assert_identical(sent, START)  # to the bit
+    message = (jnp.asarray(START), jnp.array(2.0))
+    sent, mixed = visit(quafl(0.2), message, jnp.asarray(START), steps)
+    assert_close(sent, x, TOLERANCE)
+    assert_close(mixed, (START + 2 * x) / 3, TOLERANCE)
+    if steps == 0:
+        assert_identical(sent, START)
+
+
+def test_async_sgd_refuses_half_a_delay_rule():
+    for options in ({"patience": 3}, {"bound": 1.0}):
+        with pytest.raises(ValueError, match=r"patience is .* and bound .*; expected both or none"):
+            async_sgd(0.1, **options)
