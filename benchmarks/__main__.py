@@ -18,7 +18,17 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-from benchmarks import cells, composite, memory, methods, report, rounds, startup, sweep
+from benchmarks import (
+    asynchrony,
+    cells,
+    composite,
+    memory,
+    methods,
+    report,
+    rounds,
+    startup,
+    sweep,
+)
 from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.workloads import WORKLOADS
@@ -40,6 +50,7 @@ PARTS = {
     "cells": Part(cells, 2),
     "methods": Part(methods, 1),
     "composite": Part(composite, 1),
+    "asynchrony": Part(asynchrony, 1),
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
 }

@@ -11,6 +11,7 @@ import pytest
 import fedjax_sim as fs
 from benchmarks import __main__ as command
 from benchmarks import (
+    asynchrony,
     candidates,
     cells,
     composite,
@@ -159,6 +160,8 @@ def test_jobs_of_the_parts():
     only_numpy = DEFAULTS._replace(candidates=("numpy",))
     assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory, methods)] == [0, 0, 0, 0]
     assert {job.candidate for job in cells.jobs(only_numpy)} == {"numpy"}
+    engines, populations = len(asynchrony.ENGINE), len(asynchrony.NUM_CLIENTS)
+    assert len(asynchrony.jobs(DEFAULTS)) == engines + populations
     assert len(composite.jobs(DEFAULTS)) == 2 * (len(composite.METHODS) + 1)
 
 
@@ -170,6 +173,17 @@ def test_composite_sweep_and_loop_train_the_same_models():
         apart = sweep.one_by_one(setup, grid, keys).norms
         assert together == pytest.approx(apart, rel=1e-5)  # summed in another order
         assert 0 < together[0, 0] != together[1, 0] > 0
+
+
+def test_lazy_and_eager_asynchronous_engines_train_the_same_model(monkeypatch):
+    """A client's model can wait until someone asks for it."""
+    for name, value in {"CLIENTS": 9, "COHORT": 3, "EXAMPLES": 8, "BATCH": 3, "PIXELS": 5}.items():
+        monkeypatch.setattr(asynchrony, name, value)
+    found = {name: asynchrony.engine(name, 6) for name in asynchrony.COHORTS}
+    # Summed in another order: a few units of single precision in a norm.
+    assert found["eager"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
+    assert found["ours=chunked:4"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
+    assert found["eager"]["local_steps"] > found["ours"]["local_steps"] > 0
 
 
 def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
@@ -382,7 +396,7 @@ def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "part is speed; expected rounds, sweep, cells, methods, composite, memory"),
+        (["speed"], "part is speed; expected rounds, sweep, cells, methods, composite, asynchrony"),
         (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
         (["cells", "--repeats", "0"], "repeats is 0"),
         (["--peer", "fedjax=/nowhere"], "expected NAME=PATH of a Python interpreter"),

@@ -1,0 +1,311 @@
+"""Part ``asynchrony``: asynchronous rounds beside engines that do the same in other ways.
+
+engine: FAVANO on the setting of its Table 2 (100 clients of 600 images, 784-32-10 perceptron, 20
+clients a contact, at most 20 steps of 128 images, a third slow), random images, 100 contacts.
+``ours`` runs the clients that report, one after the other, each as many steps as it has done;
+``ours=chunked:4`` four at a time, who wait for the longest; ``eager`` keeps every client's model
+and advances all of them between contacts; ``torch`` is a PyTorch loop over clients and steps.
+
+clients: FAVANO with logistic regression on n clients of 10 examples, 20 a contact: seconds a server
+step, of its schedule, memory, and how many old models are kept.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import fedjax_sim as fs
+from benchmarks.floors import Machine, floor
+from benchmarks.jobs import Job, Options, Results
+from benchmarks.report import Case
+from fedjax_sim import cohort, models, objectives, tree
+from fedjax_sim.algorithms.asynchronous import AsyncState
+from fedjax_sim.asynchrony import (
+    InFlight,
+    contacts,
+    contacts_in_flight,
+    geometric,
+    renewal,
+    two_speeds,
+)
+from fedjax_sim.cohort import Cohort
+from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.reweighting import realised_steps
+from fedjax_sim.typing import Params
+
+CONTACTS, CLIENTS, COHORT, MAX_STEPS, BATCH, EXAMPLES = 100, 100, 20, 20, 128, 600
+PIXELS, HIDDEN, CLASSES, LR, P_ACTIVE = 784, 32, 10, 0.05, 0.9
+NUM_CLIENTS = (100, 1_000, 10_000, 100_000)
+COHORTS: dict[str, Callable[[], Cohort]] = {
+    "ours": cohort.sequential,
+    "ours=chunked:4": lambda: cohort.chunked(4),
+    "eager": cohort.sequential,
+}
+ENGINE = (*COHORTS, "torch")
+
+
+class Schedule(NamedTuple):
+    """A timeline of contacts, and what the clients have done after each."""
+
+    timeline: fs.Timeline
+    flight: InFlight
+
+
+def schedule(num_clients: int, cohort_size: int, num_contacts: int, max_steps: int) -> Schedule:
+    """A third of the clients slow, steps of 2 and 16 time units, a contact every 7."""
+    key = jax.random.key(0)
+    success = two_speeds(key, num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
+    shared = {
+        "horizon": 7.0 * num_contacts, "num_clients": num_clients, "cohort_size": cohort_size,
+        "max_steps": max_steps,
+    }  # fmt: skip
+    steps = renewal(geometric(success))
+    return Schedule(
+        contacts(key, steps, **shared), contacts_in_flight(key, steps, every=1, **shared)
+    )
+
+
+def eager_timeline(made: Schedule) -> fs.Timeline:
+    """Every client between any two contacts: ``num_steps`` are those done since the last one."""
+    timeline, flight = made
+    rounds, num_clients = flight.num_steps.shape
+    steps = np.array(flight.num_steps)
+    for t in range(rounds):  # of who is contacted, before it starts anew
+        steps[t, np.asarray(timeline.clients)[t]] = np.asarray(timeline.num_steps)[t]
+    since = np.concatenate([np.zeros((1, num_clients), int), flight.num_steps[:-1]])
+    first = np.concatenate([np.zeros((1, num_clients), int), flight.first_step[:-1]]) + since
+    every = jnp.broadcast_to(jnp.arange(num_clients, dtype=jnp.int32), steps.shape)
+    now = jnp.broadcast_to(jnp.arange(rounds, dtype=jnp.int32)[:, None], steps.shape)
+    return fs.Timeline(
+        clients=every,
+        version=now,
+        num_steps=jnp.asarray(steps - since, jnp.int32),
+        mask=jnp.ones(steps.shape, bool),
+        time=timeline.time,
+        max_steps=timeline.max_steps,
+        first_step=jnp.asarray(first, jnp.int32),
+    )
+
+
+class Own(NamedTuple):
+    """What a client of the eager engine keeps."""
+
+    start: Params
+    model: Params
+    steps: Array
+
+
+def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgorithm, Callable]:
+    """FAVANO whose clients' models move on, asked for or not, and the weights of uploads."""
+    rounds, num_clients = made.flight.version.shape
+    size = made.timeline.cohort_size
+    reports = np.zeros((rounds, num_clients), bool)
+    np.put_along_axis(reports, np.asarray(made.timeline.clients), True, axis=1)
+    table = jnp.asarray(reports)
+
+    def local(w, own: Own, oracle, work):
+        anew = (work.round > 0) & table[work.round - 1, work.client]
+        start = tree.where(anew, w, own.start)
+        model = local_steps(sgd(lr, oracle.grad), tree.where(anew, w, own.model), work)
+        steps = work.num_steps + jnp.where(anew, 0, own.steps)
+        alpha = p_active * jnp.maximum(steps, 1).astype(jnp.result_type(float))
+        upload = tree.add_scale(start, 1 / alpha, tree.sub(model, start))
+        return upload, Own(start, model, steps)
+
+    def update(state, mean, round):
+        del round
+        return AsyncState(tree.divide(tree.add_scale(state.params, size, mean), size + 1))
+
+    def weights(work: fs.Work) -> Array:
+        return table[work.round, work.client].astype(jnp.result_type(float))
+
+    zero = jnp.array(0, jnp.int32)
+    return fs.FedAlgorithm(
+        AsyncState, local, update, init_client=lambda x: Own(x, x, zero)
+    ), weights
+
+
+def images() -> tuple[np.ndarray, np.ndarray]:
+    """Random ones, uint8 as MNIST's."""
+    rng = np.random.default_rng(0)
+    shape = (CLIENTS * EXAMPLES, PIXELS)
+    return rng.integers(0, 256, shape, np.uint8), rng.integers(0, CLASSES, shape[0], np.int32)
+
+
+def engine(candidate: str, num_contacts: int = CONTACTS) -> dict[str, float]:
+    """100 contacts, once compiled."""
+    made = schedule(CLIENTS, COHORT, num_contacts, MAX_STEPS)
+    if candidate == "torch":
+        return torch_loop(made)
+    x, y = images()
+    model = models.mlp(PIXELS, (HIDDEN,), CLASSES)
+    data = fs.FederatedData({"x": x, "y": y}, np.arange(CLIENTS + 1, dtype=np.int32) * EXAMPLES)
+    task = fs.empirical_task(
+        objectives.cross_entropy(model.apply), data, fs.stream(BATCH, MAX_STEPS)
+    )
+    if candidate == "eager":
+        algorithm, weighting = eager_favano(LR, P_ACTIVE, made)
+        timeline = eager_timeline(made)
+    else:
+        algorithm = fs.favano(LR, realised_steps(jnp.full(CLIENTS, P_ACTIVE)))
+        weighting, timeline = fs.uniform_weights, made.timeline
+
+    def train(task, timeline, params):
+        return fs.run(
+            algorithm, task, timeline, params, jax.random.key(1), cohort=COHORTS[candidate](),
+            weighting=weighting,
+        )[0].server.params  # fmt: skip
+
+    arguments = task, timeline, model.init(jax.random.key(2))
+    began = time.perf_counter()
+    compiled = jax.jit(train).lower(*arguments).compile()
+    compiling = time.perf_counter() - began
+    seconds, params = timed(lambda: jax.block_until_ready(compiled(*arguments)))
+    return {
+        "seconds": seconds,
+        "compile_seconds": compiling,
+        "local_steps": float(timeline.num_steps.sum()),
+        "norm": float(tree.norm(params)),
+    }
+
+
+def timed(run: Callable) -> tuple[float, Params]:
+    """The faster of two runs, the first of which warms up."""
+    seconds, result = [], None
+    for _ in range(2):
+        began = time.perf_counter()
+        result = run()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds), result
+
+
+def torch_loop(made: Schedule) -> dict[str, float]:
+    """Clients one by one, a step at a time, models copied in and out."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    from benchmarks.torch_loop import use_threads
+
+    use_threads(None)
+    pixels, labels = images()
+    x = torch.from_numpy(pixels).view(CLIENTS, EXAMPLES, PIXELS)
+    y = torch.from_numpy(labels).long().view(CLIENTS, EXAMPLES)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(PIXELS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
+    )
+    params = list(net.parameters())
+    optimizer = torch.optim.SGD(params, lr=LR, foreach=True)
+    start = [p.detach().clone() for p in params]
+    clients, steps = np.asarray(made.timeline.clients), np.asarray(made.timeline.num_steps)
+
+    def run() -> list:
+        server = [p.clone() for p in start]
+        held = [server] * CLIENTS
+        for chosen, counts in zip(clients, steps, strict=True):
+            total = [p.clone() for p in server]
+            for c, count in zip(chosen, counts, strict=True):
+                with torch.no_grad():
+                    for p, q in zip(params, held[c], strict=True):
+                        p.copy_(q)
+                order = torch.randperm(EXAMPLES)
+                for k in range(count):
+                    rows = order[k * BATCH % EXAMPLES :][:BATCH]
+                    optimizer.zero_grad(set_to_none=True)
+                    logits = net(x[c, rows].float() / 255)
+                    torch.nn.functional.cross_entropy(logits, y[c, rows]).backward()
+                    optimizer.step()
+                with torch.no_grad():
+                    alpha = P_ACTIVE * max(int(count), 1)
+                    for t, p, q in zip(total, params, held[c], strict=True):
+                        t += q + (p - q) / alpha
+            server = [t / (len(chosen) + 1) for t in total]
+            for c in chosen:
+                held[c] = server
+        return server
+
+    seconds, _ = timed(run)
+    return {"seconds": seconds, "local_steps": float(steps.sum())}
+
+
+def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
+    """A whole run of 5,000 time units."""
+    began = time.perf_counter()
+    success = two_speeds(jax.random.key(0), num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
+    timeline = contacts(
+        jax.random.key(0), renewal(geometric(success)), horizon=7.0 * num_contacts,
+        num_clients=num_clients, cohort_size=COHORT, max_steps=MAX_STEPS,
+    )  # fmt: skip
+    scheduling = time.perf_counter() - began
+    x = np.random.default_rng(0).standard_normal((num_clients * 10, 60), np.float32)
+    data = fs.FederatedData(
+        {"x": x, "y": (x[:, 0] > 0).astype(np.int32)},
+        np.arange(num_clients + 1, dtype=np.int32) * 10,
+    )
+    model = models.logistic_regression(60)
+    task = fs.empirical_task(
+        objectives.binary_cross_entropy(model.apply), data, fs.stream(5, MAX_STEPS)
+    )
+    algorithm = fs.favano(LR, realised_steps(jnp.full(num_clients, P_ACTIVE)))
+
+    def train(task, timeline, params):
+        return fs.run(
+            algorithm, task, timeline, params, jax.random.key(1), cohort=cohort.sequential()
+        )[0].server.params
+
+    arguments = task, timeline, model.init(jax.random.key(2))
+    compiled = jax.jit(train).lower(*arguments).compile()
+    seconds, _ = timed(lambda: jax.block_until_ready(compiled(*arguments)))
+    return {
+        "seconds": seconds / num_contacts,
+        "schedule_seconds": scheduling / num_contacts,
+        "places": timeline.num_slots,
+        "max_staleness": timeline.max_staleness,
+        "data_mb": round(x.nbytes / 1e6, 1),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+    }
+
+
+def knows(candidate: str) -> bool:
+    """Whether the name is a candidate of this part."""
+    return candidate in ENGINE
+
+
+def jobs(options: Options) -> list[Job]:
+    """A job per engine, and per number of clients; the other parts' workloads do not matter."""
+    names = [n for n in options.candidates or ENGINE if knows(n)]
+    engines = [Job("engine", n, "benchmarks.asynchrony", {"candidate": n}) for n in names]
+    if options.candidates:
+        return engines
+    return engines + [
+        Job("clients", f"{n:,}", "benchmarks.asynchrony", {"num_clients": n}) for n in NUM_CLIENTS
+    ]
+
+
+def measure(candidate: str | None = None, num_clients: int | None = None) -> dict[str, float]:
+    """Runs in a process of its own."""
+    if num_clients is not None:
+        return clients(num_clients)
+    assert candidate is not None
+    return engine(candidate)
+
+
+def cases(results: Results, machine: Machine) -> list[Case]:
+    """The engines with the floor of the reported steps' products; the numbers of clients."""
+    found = []
+    for name, rows in results.items():
+        if name == "clients":
+            title = "FAVANO on logistic regression, 20 clients a contact, 714 contacts"
+            found.append(Case(name, title, "a server step", rows, ours=next(iter(rows))))
+            continue
+        steps = next(iter(rows.values()))["local_steps"]
+        # Forward and the kernel's gradient, then the small layer's two and its input's.
+        flops = steps * BATCH * (4.0 * PIXELS * HIDDEN + 6.0 * HIDDEN * CLASSES)
+        title = "FAVANO on the setting of its Table 2: 100 contacts"
+        least = floor(machine, flops, 0)
+        found.append(Case(name, title, "100 contacts", rows, "ours", least, local_steps=steps))
+    return found
