@@ -45,6 +45,7 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
         raise ValueError(
             "timeline has no planned places; expected planned(timeline, holdings(timeline, M))"
         )
+    version = jnp.asarray(version, jnp.int32)
     places = jnp.asarray(timeline.store)[jnp.minimum(version, state.round - 1)]
     is_new = version == state.round
 
@@ -101,7 +102,8 @@ def advanced(
         work = Work(client, client, steps, client, client, key, max_steps)
         return local_steps(sgd(lr, oracle.grad), model, work)
 
-    return jax.lax.map(one, (models, clients, keys, num_steps, first_step))
+    counts = (jnp.asarray(x, jnp.int32) for x in (num_steps, first_step))
+    return jax.lax.map(one, (models, clients, keys, *counts))
 
 
 def variance_probe(
@@ -124,7 +126,7 @@ def variance_probe(
         >>> float(probe(state)), float(probe(state._replace(round=jnp.array(1))))
         (5.0, nan)
     """
-    moments = jnp.asarray(flight.round)
+    moments = jnp.asarray(flight.round, jnp.int32)
 
     def probe(state: RunState) -> Array:
         due = moments == state.round
