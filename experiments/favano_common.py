@@ -27,6 +27,7 @@ from fedjax_sim.asynchrony import (
     InFlight,
     arrivals,
     arrivals_in_flight,
+    bits_moved,
     contacts,
     contacts_in_flight,
     counts,
@@ -40,15 +41,18 @@ from fedjax_sim.asynchrony import (
     synchronous,
     two_speeds,
 )
+from fedjax_sim.compression import Codec, compressed, identity, lattice
+from fedjax_sim.data import partition
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.diagnostics.in_flight import advanced, held_models, variance_probe
 from fedjax_sim.engine import EvalFn, RunState
 from fedjax_sim.objectives import Objective
-from fedjax_sim.reweighting import expected_steps, realised_steps
+from fedjax_sim.reweighting import StalenessWeight, expected_steps, realised_steps
 from fedjax_sim.typing import Params, PyTree
 
 Law = Literal["renewal", "strict", "pending", "literal"]
 Variance = Literal["none", "lazy", "exact"]
+Split = Literal["iid", "shards", "pairs"]
 LAWS: tuple[Law, ...] = ("renewal", "strict", "pending", "literal")
 
 
@@ -85,16 +89,37 @@ class Problem(NamedTuple):
     lr: float
 
 
+def assignment(
+    labels: np.ndarray, split: Split, num_clients: int
+) -> Callable[[int], list[np.ndarray]]:
+    """Dealt at random, or two classes to every client; all clients equally many examples."""
+
+    def of_seed(seed: int) -> list[np.ndarray]:
+        if split == "iid":
+            parts = partition.iid(len(labels), num_clients, seed)
+            return [rows[: len(labels) // num_clients] for rows in parts]
+        parts = partition.classes_per_client(labels, num_clients, 2, seed, method=split)
+        if split == "pairs":
+            return parts
+        smallest = min(map(len, parts))  # shards of different classes differ a little
+        rng = np.random.default_rng(seed)
+        return [rng.permutation(rows)[:smallest] for rows in parts]
+
+    return of_seed
+
+
 class Method(NamedTuple):
     """An algorithm and the schedule it runs on."""
 
     label: str
-    schedule: Literal["rounds", "contacts", "mixing contacts", "buffer"]
+    schedule: Literal["rounds", "contacts", "mixing contacts", "buffer", "every report"]
     algorithm: Callable[[float, Array], fs.FedAlgorithm]  # (lr, constants of the clients)
     constants: Callable[[Clock, np.ndarray], np.ndarray] = lambda clock, success: np.zeros(
         len(success)
     )
     lr_factor: float = 1.0  # of the local rate
+    num_steps: int | None = None  # of a report; None: the clock's cap
+    codecs: tuple[Codec, Codec] = (identity(), identity())  # of messages up and down
 
 
 def fedavg() -> Method:
@@ -124,6 +149,41 @@ def favano(version: Literal["stochastic", "deterministic"] = "stochastic") -> Me
         lambda lr, mean: fs.favano(lr, expected_steps(mean)),
         lambda clock, success: capped(clock, success).mean,
     )  # fmt: skip
+
+
+def quafl_coded(bits: int, cell: float) -> Method:
+    """QuAFL on its program's lattice in both directions."""
+    codec = lattice(bits, cell)
+    return quafl()._replace(
+        label=f"QuAFL, lattice of {bits} bits, cell {cell:g}",
+        algorithm=lambda lr, _: fs.quafl(lr, codec.through, codec.through),
+        codecs=(codec, codec),
+    )
+
+
+def coded(method: Method, name: str, up: Codec, down: Codec) -> Method:
+    """A method whose uploads are models, with its messages through codecs."""
+    return method._replace(
+        label=f"{method.label}, {name}",
+        algorithm=lambda lr, constants: compressed(method.algorithm(lr, constants), up, down),
+        codecs=(up, down),
+    )
+
+
+def fedasync(name: str, weight: StalenessWeight) -> Method:
+    """Every report is mixed in with 0.6 times a weight by its staleness."""
+    return Method(f"FedAsync, {name}", "every report", lambda lr, _: fs.fedasync(lr, 0.6, weight))
+
+
+def async_sgd(lr_factor: float, *, adaptive: bool) -> Method:
+    """One step a report; adaptive: the rate over the staleness, beyond the number of clients."""
+    label = f"AsyncSGD, lr x {lr_factor:g}" + (", delay-adaptive" if adaptive else "")
+
+    def algorithm(lr: float, constants: Array) -> fs.FedAlgorithm:
+        n = constants.shape[0]
+        return fs.async_sgd(lr, patience=n, bound=lr * n) if adaptive else fs.async_sgd(lr)
+
+    return Method(label, "every report", algorithm, lr_factor=lr_factor, num_steps=1)
 
 
 def capped(clock: Clock, success: np.ndarray) -> counts.CappedSteps:
@@ -182,6 +242,9 @@ def timeline(method: Method, clock: Clock, key: Array, success: np.ndarray) -> f
             key, geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
             interaction=clock.interaction, **shared,
         )  # fmt: skip
+    if method.schedule == "every report":
+        num_steps = method.num_steps or clock.max_steps
+        return arrivals(key, geometric(success), num_steps=num_steps, **shared)
     receives = "current" if method.schedule == "mixing contacts" else "new"
     return _contacts(clock, key, success, receives=receives)
 
@@ -234,17 +297,25 @@ def run(
     folder = work / hashlib.sha256(text.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(text + "\n")
-    missing = [seed for seed in seeds if not (folder / f"{seed}.csv").exists()]
+    missing = [seed for seed in seeds if not _finished(folder / f"{seed}.csv")]
     if missing:
         _train(problem, clock, method, missing, eval_time, variance, folder)
     parts = [pd.read_csv(folder / f"{seed}.csv").assign(seed=seed) for seed in seeds]
     return pd.concat(parts, ignore_index=True).assign(algorithm=method.label)
 
 
+def _finished(path: pathlib.Path) -> bool:
+    """A file that was damaged, or copied in part, does not count."""
+    text = path.read_bytes() if path.exists() else b""
+    return text.startswith(b"round,") and text.endswith(b"\n") and text.count(b"\n") > 1
+
+
 def _train(problem, clock, method, seeds, eval_time, variance, folder) -> None:
     every, batch, offsets = _prepared(problem, clock, method, seeds, eval_time, variance)
     own = method.schedule == "mixing contacts"
     lr = problem.lr * method.lr_factor
+    shapes = jax.eval_shape(problem.init, jax.random.key(0))
+    up, down = (codec.bits(shapes) for codec in method.codecs)
     workers = devices.workers()[: len(seeds)]
     mesh = Mesh(np.array(workers), ("runs",), axis_types=(AxisType.Auto,))
     runs, common = PartitionSpec("runs"), PartitionSpec()
@@ -288,10 +359,12 @@ def _train(problem, clock, method, seeds, eval_time, variance, folder) -> None:
         rounds, metrics, diverged_at = jax.tree.map(np.asarray, done)
         seconds = time.perf_counter() - began
         for i, row in enumerate(rows[: len(seeds) - first]):
-            frame = _frame(jax.tree.map(lambda x, row=row: x[row], batch.timeline), rounds[i])
+            frame = _frame(batch_of(batch.timeline, int(row)), rounds[i], up, down)
             for name, values in metrics.items():
                 frame[name] = values[i]
             frame["diverged_at"], frame["seconds"] = int(diverged_at[i]), seconds
+            # Behind its own end a shorter schedule has empty updates.
+            frame = frame.drop_duplicates("round", keep="first")
             partial = folder / f"{seeds[row]}.tmp"
             frame.to_csv(partial, index=False)
             partial.replace(folder / f"{seeds[row]}.csv")  # a kill leaves none or a whole one
@@ -363,7 +436,7 @@ def _padded(parts: Sequence[np.ndarray]) -> np.ndarray:
     )
 
 
-def _frame(timeline: fs.Timeline, rounds: np.ndarray) -> pd.DataFrame:
+def _frame(timeline: fs.Timeline, rounds: np.ndarray, up: int, down: int) -> pd.DataFrame:
     mask = np.asarray(timeline.mask)
     steps = np.where(mask, np.asarray(timeline.num_steps), 0).sum(axis=1).cumsum()
     updates = mask.any(axis=1).cumsum()
@@ -374,5 +447,6 @@ def _frame(timeline: fs.Timeline, rounds: np.ndarray) -> pd.DataFrame:
             "time": np.asarray(timeline.time)[at],
             "local_steps": steps[at],
             "reports": mask.sum(axis=1).cumsum()[at],
+            "bits": bits_moved(timeline, up, down)[at],
         }
-    ).drop_duplicates("round", keep="first")
+    )
