@@ -4,7 +4,8 @@ engine: FAVANO on the setting of its Table 2 (100 clients of 600 images, 784-32-
 clients a contact, at most 20 steps of 128 images, a third slow), random images, 100 contacts.
 ``ours`` runs the clients that report, one after the other, each as many steps as it has done;
 ``ours=chunked:4`` four at a time, who wait for the longest; ``eager`` keeps every client's model
-and advances all of them between contacts; ``torch`` is a PyTorch loop over clients and steps.
+and advances all of them between contacts; ``torch`` is a PyTorch loop over clients and steps in one
+thread, ``torch=cores`` in one a core.
 
 clients: FAVANO with logistic regression on n clients of 10 examples, 20 a contact: seconds a server
 step, of its schedule, memory, and how many old models are kept.
@@ -47,7 +48,8 @@ COHORTS: dict[str, Callable[[], Cohort]] = {
     "ours=chunked:4": lambda: cohort.chunked(4),
     "eager": cohort.sequential,
 }
-ENGINE = (*COHORTS, "torch")
+TORCH: dict[str, int | None] = {"torch": 1, "torch=cores": None}  # threads
+ENGINE = (*COHORTS, *TORCH)
 
 
 class Schedule(NamedTuple):
@@ -141,8 +143,8 @@ def images() -> tuple[np.ndarray, np.ndarray]:
 def engine(candidate: str, num_contacts: int = CONTACTS) -> dict[str, float]:
     """100 contacts, once compiled."""
     made = schedule(CLIENTS, COHORT, num_contacts, MAX_STEPS)
-    if candidate == "torch":
-        return torch_loop(made)
+    if candidate in TORCH:
+        return torch_loop(made, TORCH[candidate])
     x, y = images()
     model = models.mlp(PIXELS, (HIDDEN,), CLASSES)
     data = fs.FederatedData({"x": x, "y": y}, np.arange(CLIENTS + 1, dtype=np.int32) * EXAMPLES)
@@ -185,13 +187,13 @@ def timed(run: Callable) -> tuple[float, Params]:
     return min(seconds), result
 
 
-def torch_loop(made: Schedule) -> dict[str, float]:
-    """Clients one by one, a step at a time, models copied in and out."""
+def torch_loop(made: Schedule, threads: int | None) -> dict[str, float]:
+    """Clients one by one, a step at a time, models copied in and out; threads None: one a core."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from benchmarks.torch_loop import use_threads
 
-    use_threads(None)
+    use_threads(threads)
     pixels, labels = images()
     x = torch.from_numpy(pixels).view(CLIENTS, EXAMPLES, PIXELS)
     y = torch.from_numpy(labels).long().view(CLIENTS, EXAMPLES)

@@ -25,7 +25,9 @@ import tyro
 
 import fedjax_sim as fs
 from experiments import favano_common as common
-from experiments.favano_common import Clock, Method, Problem, Split
+from experiments import favano_methods as methods
+from experiments.favano_common import Problem, Split
+from experiments.favano_methods import Clock, Method
 from experiments.favano_mnist import accuracy, draw, final, tuned
 from experiments.fedswa_common import some
 from experiments.output import write
@@ -254,8 +256,8 @@ def compared(runs: Runs, settings: list[str]) -> tuple[pd.DataFrame, pd.DataFram
         buffered, tuning = tuned(runs, setting, runs.options.server_lrs)
         tunings.append(tuning)
         for name, method in [
-            ("FedAvg", common.fedavg()), ("QuAFL", common.quafl()),
-            ("FedBuff", buffered), ("FAVANO", common.favano()),
+            ("FedAvg", methods.fedavg()), ("QuAFL", methods.quafl()),
+            ("FedBuff", buffered), ("FAVANO", methods.favano()),
         ]:  # fmt: skip
             frame = runs(method, setting, variance="exact").assign(algorithm=name)
             histories.append(frame)
@@ -275,7 +277,7 @@ def claim(setting: str, text: str, values: Mapping[str, float], holds: bool) -> 
     return {"setting": setting, "claim": text, "found": found, "holds": "yes" if holds else "no"}
 
 
-def methods(runs: Runs, folder: pathlib.Path) -> None:
+def four_methods(runs: Runs, folder: pathlib.Path) -> None:
     """Figures 3a and 6: the four methods, and how far their clients' models are apart."""
     table, history, tuning = compared(runs, list(SPLITS))
     rows = []
@@ -305,7 +307,7 @@ def selected(runs: Runs, folder: pathlib.Path) -> None:
     """Figure 7: FAVANO with more and fewer clients per contact."""
     rows, histories = [], []
     for s in dict.fromkeys(shrunk(count, runs.scale) for count in SELECTED):
-        frame = runs(common.favano(), "non-IID", cohort=s).assign(algorithm=f"s = {s}")
+        frame = runs(methods.favano(), "non-IID", cohort=s).assign(algorithm=f"s = {s}")
         histories.append(frame)
         rows.append(row(frame, s=s))
         print(rows[-1], flush=True)
@@ -322,13 +324,13 @@ def selected(runs: Runs, folder: pathlib.Path) -> None:
 def quantised(runs: Runs, folder: pathlib.Path) -> None:
     """FAVANO[QNN], and messages of few bits."""
     up, down = lattice(BITS, CELL), uniform(2**BITS)
-    in_bits = common.coded(common.favano(), f"messages of {BITS} bits", up, down)
+    in_bits = methods.coded(methods.favano(), f"messages of {BITS} bits", up, down)
     cases = {
-        "FAVANO": (common.favano(), False),
-        "FAVANO[QNN]": (common.favano(), True),
+        "FAVANO": (methods.favano(), False),
+        "FAVANO[QNN]": (methods.favano(), True),
         f"FAVANO, {BITS}-bit messages": (in_bits, False),
         f"FAVANO[QNN], {BITS}-bit messages": (in_bits, True),
-        f"QuAFL, {BITS}-bit lattice": (common.quafl_coded(BITS, CELL), False),
+        f"QuAFL, {BITS}-bit lattice": (methods.quafl_coded(BITS, CELL), False),
     }
     rows, histories = [], []
     for name, (method, low_bit) in cases.items():
@@ -376,7 +378,7 @@ def save(
 def main(options: Options) -> None:
     """Runs one part."""
     devices.use_all_cores()
-    part = {"methods": methods, "selected": selected, "quantized": quantised}[options.part]
+    part = {"methods": four_methods, "selected": selected, "quantized": quantised}[options.part]
     part(Runs(options), options.folder("favano_cifar"))
 
 

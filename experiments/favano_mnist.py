@@ -26,7 +26,9 @@ from jax import Array
 
 import fedjax_sim as fs
 from experiments import favano_common as common
-from experiments.favano_common import Clock, Method, Problem, Split
+from experiments import favano_methods as methods
+from experiments.favano_common import Problem, Split
+from experiments.favano_methods import Clock, Method
 from experiments.output import write
 from fedjax_sim import datasets, devices, models, objectives, plotting
 from fedjax_sim.evaluation import evaluator
@@ -71,7 +73,9 @@ class Options:
 
     @property
     def num_seeds(self) -> int:
-        return self.seeds or (10 if self.part == "table" else 3)
+        if self.seeds is None:
+            return 10 if self.part == "table" else 3
+        return self.seeds
 
     @property
     def scale(self) -> str:
@@ -153,11 +157,11 @@ def tuned(
     """FedBuff with the server rate that is best on one seed that the table does not use."""
     rows = []
     for server_lr in server_lrs:
-        frame = runs(common.fedbuff(server_lr), setting, range(100, 101))
+        frame = runs(methods.fedbuff(server_lr), setting, range(100, 101))
         rows.append({"setting": setting, "server rate": server_lr, "accuracy": accuracy(frame)[0]})
     found = pd.DataFrame(rows)
     best = found.loc[found["accuracy"].idxmax(), "server rate"]
-    return common.fedbuff(float(best)), found  # pyright: ignore[reportArgumentType]
+    return methods.fedbuff(float(best)), found  # pyright: ignore[reportArgumentType]
 
 
 def table(options: Options) -> None:
@@ -168,13 +172,13 @@ def table(options: Options) -> None:
         column = list(SETTINGS).index(setting)
         buffered, tuning = tuned(runs, setting)
         tunings.append(tuning)
-        collapse = common.fedbuff(1.0, scaled=False)
+        collapse = methods.fedbuff(1.0, scaled=False)
         for name, method in [
-            ("FedAvg", common.fedavg()),
-            ("QuAFL", common.quafl()),
+            ("FedAvg", methods.fedavg()),
+            ("QuAFL", methods.quafl()),
             ("FedBuff", buffered),
-            ("FAVANO", common.favano()),
-            ("FAVANO, deterministic alpha", common.favano("deterministic")),
+            ("FAVANO", methods.favano()),
+            ("FAVANO, deterministic alpha", methods.favano("deterministic")),
             ("FedBuff as printed: rates 0.5 and 1", collapse),
         ]:
             count = seeds if name in PAPER else range(min(3, len(seeds)))
@@ -253,16 +257,16 @@ def sensitivity(options: Options) -> None:
     for setting in options.settings:
         if SETTINGS[setting][0] == "iid":
             continue
-        cases: list[tuple[str, Method, dict]] = [("default", common.favano(), {})]
-        cases += [(f"law of E: {law}", common.favano(), {"law": law}) for law in common.LAWS[1:]]
-        cases += [("alpha: deterministic", common.favano("deterministic"), {})]
-        cases += [("split: pairs", common.favano(), {"split": "pairs"})]
-        cases += [("QuAFL: rate (s + 1) / s", common.quafl(rate_factor=True), {})]
-        cases += [("QuAFL: default", common.quafl(), {})]
+        cases: list[tuple[str, Method, dict]] = [("default", methods.favano(), {})]
+        cases += [(f"law of E: {law}", methods.favano(), {"law": law}) for law in methods.LAWS[1:]]
+        cases += [("alpha: deterministic", methods.favano("deterministic"), {})]
+        cases += [("split: pairs", methods.favano(), {"split": "pairs"})]
+        cases += [("QuAFL: rate (s + 1) / s", methods.quafl(rate_factor=True), {})]
+        cases += [("QuAFL: default", methods.quafl(), {})]
         for server_lr in SERVER_LRS:
-            cases.append((f"FedBuff: server rate {server_lr:g}", common.fedbuff(server_lr), {}))
+            cases.append((f"FedBuff: server rate {server_lr:g}", methods.fedbuff(server_lr), {}))
         cases += [
-            (f"FedBuff: server rate {rate:g}, lr unscaled", common.fedbuff(rate, scaled=False), {})
+            (f"FedBuff: server rate {rate:g}, lr unscaled", methods.fedbuff(rate, scaled=False), {})
             for rate in (0.02, 0.1, 1.0)
         ]
         for name, method, changes in cases:
@@ -283,15 +287,15 @@ def sensitivity(options: Options) -> None:
 def others(options: Options) -> None:
     """Methods that the paper discusses and does not run, on the same clock."""
     runs, seeds = Runs(options), range(options.num_seeds)
-    methods = [
-        common.fedasync("constant", constant),
-        common.fedasync("polynomial 1/2", polynomial(0.5)),
-        common.fedasync("hinge 4, 10", hinge(4, 10)),
-        *(common.async_sgd(f, adaptive=a) for f in (0.01, 0.1, 1.0) for a in (False, True)),
+    compared = [
+        methods.fedasync("constant", constant),
+        methods.fedasync("polynomial 1/2", polynomial(0.5)),
+        methods.fedasync("hinge 4, 10", hinge(4, 10)),
+        *(methods.async_sgd(f, adaptive=a) for f in (0.01, 0.1, 1.0) for a in (False, True)),
     ]
     rows = []
     for setting in options.settings:
-        for method in methods:
+        for method in compared:
             frame = runs(method, setting, seeds)
             mean, deviation = accuracy(frame)
             updates = final(frame)["round"].mean()
@@ -321,7 +325,7 @@ def variance(options: Options) -> None:
             continue
         buffered, _ = tuned(runs, setting)
         for name, method in [
-            ("QuAFL", common.quafl()), ("FedBuff", buffered), ("FAVANO", common.favano()),
+            ("QuAFL", methods.quafl()), ("FedBuff", buffered), ("FAVANO", methods.favano()),
         ]:  # fmt: skip
             exact = runs(method, setting, seeds, variance="exact")
             lazy = runs(method, setting, seeds, variance="lazy")

@@ -51,14 +51,15 @@ def compressed(
     Args:
         algorithm: any.
         codec: of the uploads.
-        down: of the messages, decoded near the client's state where that has the form of a message
-            (QuAFL's is the client's model), else near 0.  Every client draws for itself, as if the
-            message were encoded for each of them.
+        down: of the messages, decoded near the client's state where that has the form of a
+            message, else near 0.  Every client draws for itself, as if the message were encoded for
+            each of them.
         near: ``(message, upload) -> near``, what the server decodes an upload with; it matters to
-            :func:`~fedjax_sim.compression.lattice` only.  The default is right for uploads that are
-            models (FAVANO, QuAFL).  Where they are differences of models (FedAvg, FedBuff) pass
-            :func:`zeros`: near the message, differences would wrap as soon as the model's entries
-            exceed the lattice's radius.
+            :func:`~fedjax_sim.compression.lattice` only.  The default is right where messages and
+            uploads are models (FAVANO).  Where uploads are differences of models (FedAvg, FedBuff)
+            pass :func:`zeros`: near the message, differences would wrap as soon as the model's
+            entries exceed the lattice's radius.  QuAFL, whose message holds more than the model,
+            takes its codecs itself: ``quafl(lr, up=codec.through, down=codec.through)``.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg

@@ -13,11 +13,12 @@ from PIL import Image
 from experiments import (
     favano_cifar,
     favano_common,
+    favano_methods,
     favano_mnist,
     favano_theory,
     favano_tinyimagenet,
 )
-from experiments.favano_common import Clock
+from experiments.favano_methods import Clock
 from fedjax_sim import datasets, models
 from fedjax_sim.asynchrony import counts
 
@@ -124,7 +125,7 @@ class TestMnist:
         found = pd.read_csv(tmp_path / "out" / "sensitivity.csv")
         assert found["choice"].is_unique
         assert found["accuracy"].between(0, 100).all()
-        laws = {f"law of E: {law}" for law in favano_common.LAWS[1:]}
+        laws = {f"law of E: {law}" for law in favano_methods.LAWS[1:]}
         assert laws | {"split: pairs", "alpha: deterministic"} <= set(found["choice"])
 
         favano_mnist.main(mnist("variance"))

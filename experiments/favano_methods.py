@@ -1,0 +1,210 @@
+"""The methods of the FAVANO experiments, each an algorithm and the schedule it runs on.
+
+From "FAVANO: Federated AVeraging with Asynchronous Nodes" (arXiv 2305.16099), Section 5 and App. C.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+import fedjax_sim as fs
+from fedjax_sim.asynchrony import (
+    InFlight,
+    arrivals,
+    arrivals_in_flight,
+    contacts,
+    contacts_in_flight,
+    counts,
+    exponential,
+    geometric,
+    literal,
+    renewal,
+    synchronous,
+)
+from fedjax_sim.compression import Codec, compressed, identity, lattice
+from fedjax_sim.reweighting import StalenessWeight, expected_steps, realised_steps
+
+Law = Literal["renewal", "strict", "pending", "literal"]
+LAWS: tuple[Law, ...] = ("renewal", "strict", "pending", "literal")
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """Appendix C.2: who is slow, how long a step takes, and when the server acts."""
+
+    slow_fraction: float = 1 / 3
+    horizon: float = 5000.0  # time units
+    num_clients: int = 100  # n
+    cohort_size: int = 20  # s
+    max_steps: int = 20  # K
+    buffer: int = 10  # Z
+    fast: float = 1 / 2  # chance that a step ends within a time unit
+    slow: float = 1 / 16
+    waiting: float = 4.0
+    interaction: float = 3.0
+    law: Law = "renewal"  # of the steps between two contacts
+
+    @property
+    def interval(self) -> float:
+        return self.waiting + self.interaction
+
+
+class Method(NamedTuple):
+    """An algorithm and the schedule it runs on."""
+
+    label: str
+    schedule: Literal["rounds", "contacts", "mixing contacts", "buffer", "every report"]
+    algorithm: Callable[[float, Array], fs.FedAlgorithm]  # (lr, constants of the clients)
+    constants: Callable[[Clock, np.ndarray], np.ndarray] = lambda clock, success: np.zeros(
+        len(success)
+    )
+    lr_factor: float = 1.0  # of the local rate
+    num_steps: int | None = None  # of a report; None: the clock's cap
+    codecs: tuple[Codec, Codec] = (identity(), identity())  # of messages up and down
+
+
+def fedavg() -> Method:
+    return Method("FedAvg", "rounds", lambda lr, _: fs.fedavg(lr))
+
+
+def quafl(*, rate_factor: bool = False) -> Method:
+    label = "QuAFL" + (", rate (s + 1) / s" if rate_factor else "")
+    return Method(label, "mixing contacts", lambda lr, _: fs.quafl(lr, rate_factor=rate_factor))
+
+
+def fedbuff(server_lr: float, *, scaled: bool = True, buffer: int = 10, n: int = 100) -> Method:
+    """``scaled``: the local rate times Z / n, as QuAFL's program has it."""
+    label = f"FedBuff, server rate {server_lr:g}" + ("" if scaled else ", lr unscaled")
+    factor = buffer / n if scaled else 1.0
+    return Method(label, "buffer", lambda lr, _: fs.fedbuff(lr, server_lr), lr_factor=factor)
+
+
+def favano(version: Literal["stochastic", "deterministic"] = "stochastic") -> Method:
+    if version == "stochastic":
+        return Method(
+            "FAVANO", "contacts", lambda lr, p: fs.favano(lr, realised_steps(p)),
+            lambda clock, success: capped(clock, success).p_active,
+        )  # fmt: skip
+    return Method(
+        "FAVANO, deterministic alpha", "contacts",
+        lambda lr, mean: fs.favano(lr, expected_steps(mean)),
+        lambda clock, success: capped(clock, success).mean,
+    )  # fmt: skip
+
+
+def quafl_coded(bits: int, cell: float) -> Method:
+    """QuAFL on its program's lattice in both directions."""
+    codec = lattice(bits, cell)
+    return quafl()._replace(
+        label=f"QuAFL, lattice of {bits} bits, cell {cell:g}",
+        algorithm=lambda lr, _: fs.quafl(lr, codec.through, codec.through),
+        codecs=(codec, codec),
+    )
+
+
+def coded(method: Method, name: str, up: Codec, down: Codec) -> Method:
+    """A method whose uploads are models, with its messages through codecs."""
+    return method._replace(
+        label=f"{method.label}, {name}",
+        algorithm=lambda lr, constants: compressed(method.algorithm(lr, constants), up, down),
+        codecs=(up, down),
+    )
+
+
+def fedasync(name: str, weight: StalenessWeight) -> Method:
+    """Every report is mixed in with 0.6 times a weight by its staleness."""
+    return Method(f"FedAsync, {name}", "every report", lambda lr, _: fs.fedasync(lr, 0.6, weight))
+
+
+def async_sgd(lr_factor: float, *, adaptive: bool) -> Method:
+    """One step a report; adaptive: the rate over the staleness, beyond the number of clients."""
+    label = f"AsyncSGD, lr x {lr_factor:g}" + (", delay-adaptive" if adaptive else "")
+
+    def algorithm(lr: float, constants: Array) -> fs.FedAlgorithm:
+        n = constants.shape[0]
+        return fs.async_sgd(lr, patience=n, bound=lr * n) if adaptive else fs.async_sgd(lr)
+
+    return Method(label, "every report", algorithm, lr_factor=lr_factor, num_steps=1)
+
+
+def capped(clock: Clock, success: np.ndarray) -> counts.CappedSteps:
+    """The law of the steps between two contacts, one a client."""
+    contact = clock.cohort_size / clock.num_clients
+    if clock.law == "literal":
+        return counts.geometric(success, clock.max_steps)
+    if clock.law == "pending":  # no closed form: a long schedule, by speed
+        return _simulated(clock, success)
+    strict = clock.law == "strict"
+    return counts.renewal(success, clock.max_steps, int(clock.interval), contact, strict=strict)
+
+
+def _simulated(clock: Clock, success: np.ndarray) -> counts.CappedSteps:
+    long = dataclasses.replace(clock, horizon=20_000 * clock.interval)
+    timeline = _contacts(long, jax.random.key(17), success)
+    first = np.asarray(timeline.version) == 0  # since the start, not since a contact
+    clients, steps = np.asarray(timeline.clients)[~first], np.asarray(timeline.num_steps)[~first]
+    laws = {
+        p: counts.empirical(steps[success[clients] == p], clock.max_steps) for p in set(success)
+    }
+    return counts.CappedSteps(*(np.array(x) for x in zip(*(laws[p] for p in success), strict=True)))
+
+
+def _steps(clock: Clock, success: np.ndarray):
+    if clock.law == "literal":
+        return literal(geometric(success))
+    if clock.law == "pending":
+        return renewal(exponential(1 / success), strict=True, pending=True)
+    return renewal(geometric(success), strict=clock.law == "strict")
+
+
+def _contacts(clock: Clock, key: Array, success: np.ndarray, **options: Any) -> fs.Timeline:
+    return contacts(
+        key,
+        _steps(clock, success),
+        horizon=clock.horizon,
+        num_clients=clock.num_clients,
+        cohort_size=clock.cohort_size,
+        max_steps=clock.max_steps,
+        interval=clock.interval,
+        **options,
+    )
+
+
+def timeline(method: Method, clock: Clock, key: Array, success: np.ndarray) -> fs.Timeline:
+    """The method's schedule."""
+    shared = {"horizon": clock.horizon, "num_clients": clock.num_clients}
+    if method.schedule == "rounds":
+        return synchronous(
+            key, geometric(success), cohort_size=clock.cohort_size, num_steps=clock.max_steps,
+            interaction=clock.interaction, **shared,
+        )  # fmt: skip
+    if method.schedule == "buffer":
+        return arrivals(
+            key, geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
+            interaction=clock.interaction, **shared,
+        )  # fmt: skip
+    if method.schedule == "every report":
+        num_steps = method.num_steps or clock.max_steps
+        return arrivals(key, geometric(success), num_steps=num_steps, **shared)
+    receives = "current" if method.schedule == "mixing contacts" else "new"
+    return _contacts(clock, key, success, receives=receives)
+
+
+def in_flight(
+    method: Method, clock: Clock, key: Array, success: np.ndarray, every: int
+) -> InFlight:
+    """What the clients are at, after every ``every``-th update of the same schedule."""
+    shared = {"every": every, "horizon": clock.horizon, "num_clients": clock.num_clients}
+    if method.schedule == "buffer":
+        return arrivals_in_flight(
+            key, geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
+            interaction=clock.interaction, **shared,
+        )  # fmt: skip
+    return contacts_in_flight(
+        key, _steps(clock, success), cohort_size=clock.cohort_size, max_steps=clock.max_steps,
+        interval=clock.interval, **shared,
+    )  # fmt: skip
