@@ -24,7 +24,7 @@ def expected_steps(mean: Array) -> Reweighting:
         >>> float(expected_steps(jnp.array([12.5, 2.2]))(work)) > 2
         True
     """
-    return lambda work: real(mean)[work.client]
+    return lambda work: real(mean)[work.client]  # Eq. (3)
 
 
 def realised_steps(p_active: Array) -> Reweighting:
@@ -38,7 +38,7 @@ def realised_steps(p_active: Array) -> Reweighting:
 
     def alpha(work: Work) -> Array:
         # A visit of no steps has no progress to divide: 0 / 0 := 0.
-        return real(p_active)[work.client] * real(jnp.maximum(work.num_steps, 1))
+        return real(p_active)[work.client] * real(jnp.maximum(work.num_steps, 1))  # Eq. (3)
 
     return alpha
 

@@ -62,7 +62,7 @@ def favano(lr: Rate, alpha: Reweighting) -> FedAlgorithm:
     def local(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         w = local_steps(sgd(rate(lr, work), oracle.grad), w_init, work)
         progress = tree.sub(w, w_init)
-        return tree.add_scale(w_init, 1 / alpha(work), progress), state  # w_unb
+        return tree.add_scale(w_init, 1 / alpha(work), progress), state  # w_unb, Algorithm 1
 
     return FedAlgorithm(AsyncState, local, _join)
 
@@ -267,7 +267,7 @@ def async_sgd(
 def _join(state: AsyncState, mean: Upload, round: Round) -> AsyncState:
     """The server's model is one of those averaged."""
     s = real(round.num_uploads)
-    return AsyncState(tree.divide(tree.add_scale(state.params, s, mean), s + 1))
+    return AsyncState(tree.divide(tree.add_scale(state.params, s, mean), s + 1))  # Eq. (4)
 
 
 def _identity(key: Array, sent: PyTree, own: PyTree) -> PyTree:
