@@ -3,9 +3,13 @@
 engine: FAVANO on the setting of its Table 2 (100 clients of 600 images, 784-32-10 perceptron, 20
 clients a contact, at most 20 steps of 128 images, a third slow), random images, 100 contacts.
 ``ours`` runs the clients that report, one after the other, each as many steps as it has done;
+``ours=devices`` half of them on each of two host devices, or as many as there are cores;
 ``ours=chunked:4`` four at a time, who wait for the longest; ``eager`` keeps every client's model
-and advances all of them between contacts; ``torch`` is a PyTorch loop over clients and steps in one
-thread, ``torch=cores`` in one a core.
+and advances all of them between contacts, one after the other; ``eager=vmapped`` does it with all
+at once, for as many steps as the busiest does between any two contacts; ``torch`` is a PyTorch loop
+over clients and steps in one thread, ``torch=cores`` in one a core.
+
+tick: the engines of JAX with softmax regression on batches of 20, 60 images a client.
 
 clients: FAVANO with logistic regression on n clients of 10 examples, 20 a contact: seconds a server
 step, of its schedule, memory, and how many old models are kept.
@@ -25,7 +29,7 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
-from fedjax_sim import cohort, models, objectives, tree
+from fedjax_sim import cohort, devices, models, objectives, tree
 from fedjax_sim.algorithms.asynchronous import AsyncState
 from fedjax_sim.asynchrony import (
     InFlight,
@@ -37,19 +41,43 @@ from fedjax_sim.asynchrony import (
 )
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.placement import make_mesh
 from fedjax_sim.reweighting import realised_steps
 from fedjax_sim.typing import Params
 
-CONTACTS, CLIENTS, COHORT, MAX_STEPS, BATCH, EXAMPLES = 100, 100, 20, 20, 128, 600
+CONTACTS, CLIENTS, COHORT, MAX_STEPS = 100, 100, 20, 20
 PIXELS, HIDDEN, CLASSES, LR, P_ACTIVE = 784, 32, 10, 0.05, 0.9
 NUM_CLIENTS = (100, 1_000, 10_000, 100_000)
 COHORTS: dict[str, Callable[[], Cohort]] = {
     "ours": cohort.sequential,
+    "ours=devices": lambda: cohort.sharded(make_mesh(devices.workers()), cohort.sequential()),
     "ours=chunked:4": lambda: cohort.chunked(4),
     "eager": cohort.sequential,
+    "eager=vmapped": cohort.vmapped,
 }
 TORCH: dict[str, int | None] = {"torch": 1, "torch=cores": None}  # threads
 ENGINE = (*COHORTS, *TORCH)
+
+
+class Learned(NamedTuple):
+    """A model, and the clients' data."""
+
+    model: models.Model
+    batch: int
+    examples: int  # of a client
+    flops: float  # of one example's forward and backward products, without its own gradient
+
+
+CASES = {
+    "engine": Learned(
+        models.mlp(PIXELS, (HIDDEN,), CLASSES),
+        128,
+        600,
+        # Forward and the kernel's gradient, then the small layer's two and its input's.
+        4.0 * PIXELS * HIDDEN + 6.0 * HIDDEN * CLASSES,
+    ),
+    "tick": Learned(models.softmax_regression(PIXELS, CLASSES), 20, 60, 4.0 * PIXELS * CLASSES),
+}
 
 
 class Schedule(NamedTuple):
@@ -90,7 +118,7 @@ def eager_timeline(made: Schedule) -> fs.Timeline:
         num_steps=jnp.asarray(steps - since, jnp.int32),
         mask=jnp.ones(steps.shape, bool),
         time=timeline.time,
-        max_steps=timeline.max_steps,
+        max_steps=int((steps - since).max()),
         first_step=jnp.asarray(first, jnp.int32),
     )
 
@@ -133,25 +161,25 @@ def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgo
     ), weights
 
 
-def images() -> tuple[np.ndarray, np.ndarray]:
+def images(examples: int) -> tuple[np.ndarray, np.ndarray]:
     """Random ones, uint8 as MNIST's."""
     rng = np.random.default_rng(0)
-    shape = (CLIENTS * EXAMPLES, PIXELS)
+    shape = (CLIENTS * examples, PIXELS)
     return rng.integers(0, 256, shape, np.uint8), rng.integers(0, CLASSES, shape[0], np.int32)
 
 
-def engine(candidate: str, num_contacts: int = CONTACTS) -> dict[str, float]:
+def engine(candidate: str, num_contacts: int = CONTACTS, case: str = "engine") -> dict[str, float]:
     """100 contacts, once compiled."""
     made = schedule(CLIENTS, COHORT, num_contacts, MAX_STEPS)
     if candidate in TORCH:
         return torch_loop(made, TORCH[candidate])
-    x, y = images()
-    model = models.mlp(PIXELS, (HIDDEN,), CLASSES)
-    data = fs.FederatedData({"x": x, "y": y}, np.arange(CLIENTS + 1, dtype=np.int32) * EXAMPLES)
+    model, batch, examples, _ = CASES[case]
+    x, y = images(examples)
+    data = fs.FederatedData({"x": x, "y": y}, np.arange(CLIENTS + 1, dtype=np.int32) * examples)
     task = fs.empirical_task(
-        objectives.cross_entropy(model.apply), data, fs.stream(BATCH, MAX_STEPS)
+        objectives.cross_entropy(model.apply), data, fs.stream(batch, MAX_STEPS)
     )
-    if candidate == "eager":
+    if candidate.startswith("eager"):
         algorithm, weighting = eager_favano(LR, P_ACTIVE, made)
         timeline = eager_timeline(made)
     else:
@@ -194,9 +222,10 @@ def torch_loop(made: Schedule, threads: int | None) -> dict[str, float]:
     from benchmarks.torch_loop import use_threads
 
     use_threads(threads)
-    pixels, labels = images()
-    x = torch.from_numpy(pixels).view(CLIENTS, EXAMPLES, PIXELS)
-    y = torch.from_numpy(labels).long().view(CLIENTS, EXAMPLES)
+    _, batch, examples, _ = CASES["engine"]
+    pixels, labels = images(examples)
+    x = torch.from_numpy(pixels).view(CLIENTS, examples, PIXELS)
+    y = torch.from_numpy(labels).long().view(CLIENTS, examples)
     net = torch.nn.Sequential(
         torch.nn.Linear(PIXELS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
     )
@@ -214,9 +243,9 @@ def torch_loop(made: Schedule, threads: int | None) -> dict[str, float]:
                 with torch.no_grad():
                     for p, q in zip(params, held[c], strict=True):
                         p.copy_(q)
-                order = torch.randperm(EXAMPLES)
+                order = torch.randperm(examples)
                 for k in range(count):
-                    rows = order[k * BATCH % EXAMPLES :][:BATCH]
+                    rows = order[k * batch % examples :][:batch]
                     optimizer.zero_grad(set_to_none=True)
                     logits = net(x[c, rows].float() / 255)
                     torch.nn.functional.cross_entropy(logits, y[c, rows]).backward()
@@ -280,7 +309,12 @@ def knows(candidate: str) -> bool:
 def jobs(options: Options) -> list[Job]:
     """A job per engine, and per number of clients; the other parts' workloads do not matter."""
     names = [n for n in options.candidates or ENGINE if knows(n)]
-    engines = [Job("engine", n, "benchmarks.asynchrony", {"candidate": n}) for n in names]
+    engines = [
+        Job(case, name, "benchmarks.asynchrony", {"candidate": name, "case": case})
+        for case in CASES
+        for name in names
+        if case == "engine" or name in COHORTS
+    ]
     if options.candidates:
         return engines
     return engines + [
@@ -288,12 +322,16 @@ def jobs(options: Options) -> list[Job]:
     ]
 
 
-def measure(candidate: str | None = None, num_clients: int | None = None) -> dict[str, float]:
+def measure(
+    candidate: str | None = None, num_clients: int | None = None, case: str = "engine"
+) -> dict[str, float]:
     """Runs in a process of its own."""
     if num_clients is not None:
         return clients(num_clients)
     assert candidate is not None
-    return engine(candidate)
+    if candidate == "ours=devices":
+        devices.use_all_cores()
+    return engine(candidate, case=case)
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
@@ -305,9 +343,8 @@ def cases(results: Results, machine: Machine) -> list[Case]:
             found.append(Case(name, title, "a server step", rows, ours=next(iter(rows))))
             continue
         steps = next(iter(rows.values()))["local_steps"]
-        # Forward and the kernel's gradient, then the small layer's two and its input's.
-        flops = steps * BATCH * (4.0 * PIXELS * HIDDEN + 6.0 * HIDDEN * CLASSES)
-        title = "FAVANO on the setting of its Table 2: 100 contacts"
-        least = floor(machine, flops, 0)
+        least = floor(machine, steps * CASES[name].batch * CASES[name].flops, 0)
+        what = "the setting of its Table 2" if name == "engine" else "softmax regression"
+        title = f"FAVANO on {what}: 100 contacts"
         found.append(Case(name, title, "100 contacts", rows, "ours", least, local_steps=steps))
     return found

@@ -20,6 +20,8 @@ def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: 
         raise ValueError("params has no leaves; expected a pytree of arrays")
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
         _check_timeline(timeline, task.num_clients)
+        if task.placement is not None:
+            task.placement.check(timeline)
 
 
 def check_batch(batched: bool, count: int, params: Params, timeline: Timeline) -> None:

@@ -9,6 +9,7 @@ tell which one runs it.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -138,10 +139,7 @@ def sharded(mesh: Mesh, inner: Cohort | None = None, axis: str = "clients") -> C
         )
         def block(shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
             mean, outputs = inner(local, shared, slots, weights)
-            share = weights.sum()
-            scaled = jax.tree.map(lambda m: m * share.astype(m.dtype), mean)
-            total, weight = jax.lax.psum((scaled, share), axis)
-            return _divide(total, weight), outputs
+            return all_reduced(mean, weights.sum(), axis), outputs
 
         num_slots = weights.shape[0]
         mean, outputs = block(shared, *_pad(slots, weights, num_devices))
@@ -173,7 +171,7 @@ def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Cohort:
         elif any(leaf.ndim >= 4 for leaf in leaves):  # convolution kernels
             chosen = sequential()
         else:
-            sharing = list(workers() if devices is None else devices)[:num_slots]
+            sharing = list(_sharing() if devices is None else devices)[:num_slots]
             # What would be copied to every device: the data, and the state of all clients.
             data = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
             # An upload may have several parts of a state's size (SCAFFOLD's has two).
@@ -189,6 +187,11 @@ def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Cohort:
     return run
 
 
+def _sharing() -> list[Device]:
+    """The devices that may divide a round's clients: none where they do so already."""
+    return [] if jax.sharding.get_abstract_mesh().manual_axes else workers()
+
+
 def _cpu_chunk(num_slots: int, parameters: int) -> int:
     """Clients a chunk on a core: what divides the cohort with little filling.
 
@@ -202,6 +205,29 @@ def _cpu_chunk(num_slots: int, parameters: int) -> int:
     return min(powers, key=lambda c: -(-num_slots // c) * (c + 1))
 
 
+class Gathered(NamedTuple):
+    """A strategy whose aggregator sees all uploads; made by :func:`gathered`."""
+
+    aggregate: Callable[[Upload, Array], Upload]
+    inner: Cohort
+    axis: str | None = None  # of a mesh, over which the uploads are spread
+
+    def across(self, axis: str) -> "Gathered":
+        """The same on every device of a mesh axis, for its part of the slots."""
+        return self._replace(axis=axis)
+
+    def __call__(
+        self, local: Local, shared: PyTree, slots: PyTree, weights: Array
+    ) -> tuple[Upload, PyTree]:
+        def keep(shared: PyTree, slot: PyTree) -> tuple[Upload, PyTree]:
+            return (), local(shared, slot)
+
+        _, (uploads, outputs) = self.inner(keep, shared, slots, weights)
+        if self.axis is not None:
+            uploads, weights = jax.lax.all_gather((uploads, weights), self.axis, tiled=True)
+        return self.aggregate(uploads, weights), outputs
+
+
 def gathered(aggregate: Callable[[Upload, Array], Upload], inner: Cohort | None = None) -> Cohort:
     """An aggregator other than the weighted mean: ``aggregate(uploads [S, ...], weights [S])``.
 
@@ -213,16 +239,20 @@ def gathered(aggregate: Callable[[Upload, Array], Upload], inner: Cohort | None 
         >>> float(median(lambda shared, x: (x, ()), (), jnp.array([1.0, 2.0, 9.0]), jnp.ones(3))[0])
         2.0
     """
-    inner = inner or auto()
+    return Gathered(aggregate, inner or auto())
 
-    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
-        def keep(shared: PyTree, slot: PyTree) -> tuple[Upload, PyTree]:
-            return (), local(shared, slot)
 
-        _, (uploads, outputs) = inner(keep, shared, slots, weights)
-        return aggregate(uploads, weights), outputs
+def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
+    """Inside ``shard_map``: the mean over all devices of each one's mean, in one all-reduce.
 
-    return run
+    Example:
+        >>> of_all = jax.vmap(lambda m, w: all_reduced(m, w, "clients"), axis_name="clients")
+        >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
+        [2.0, 2.0]
+    """
+    scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
+    total, weights = jax.lax.psum((scaled, weight), axis)
+    return _divide(total, weights)
 
 
 def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree]:

@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_arguments
 from fedjax_sim.cohort import Cohort, auto
+from fedjax_sim.placement import WHOLE, Placement
 from fedjax_sim.typing import (
     ClientState,
     FedAlgorithm,
@@ -117,9 +119,10 @@ def start(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Param
     _check_staleness(algorithm, timeline)
     params = _strong(params)
     server = _strong(algorithm.init(params))
+    where = _placement(task)
+    rows = where.num_rows(task.num_clients)
     clients = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (task.num_clients, *x.shape)),
-        _strong(algorithm.init_client(params)),
+        lambda x: jnp.broadcast_to(x, (rows, *x.shape)), _strong(algorithm.init_client(params))
     )
     past = ()
     if places := _places(timeline):
@@ -128,7 +131,7 @@ def start(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Param
         shapes = jax.eval_shape(algorithm.broadcast, server, round)
         past = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
     zero = jnp.array(0, jnp.int32)
-    return RunState(zero, server, clients, past, zero)
+    return RunState(zero, server, where.put(clients), past, zero)
 
 
 def advance(
@@ -150,15 +153,30 @@ def advance(
     there is one evaluation, after the last of them.
     """
     _check_staleness(algorithm, timeline)
-    cohort = cohort or auto()
+    where = _placement(task)
+    if probes.run and where.axis is not None:
+        raise ValueError(
+            f"probes.run is {sorted(probes.run)}; expected none where clients' states are spread "
+            "over devices"
+        )
+    cohort = where.mean_of_all(cohort or auto())
     num_rounds = timeline.num_rounds
     eval_every = min(eval_every or num_rounds, num_rounds)
 
-    def one_round(state: RunState, now: Timeline) -> tuple[RunState, dict[str, Array]]:
-        return _round(algorithm, task, now, state, key, cohort, weighting, probes)
+    def rounds(task: Task, state: RunState, part: Timeline, key: Array):
+        def one_round(state: RunState, now: Timeline) -> tuple[RunState, dict[str, Array]]:
+            return _round(algorithm, task, now, state, key, cohort, weighting, probes)
+
+        return jax.lax.scan(one_round, state, part)
+
+    every, table = PartitionSpec(), PartitionSpec(where.axis)
+    states = RunState(every, every, table, every, every)  # pyright: ignore
+    probed = dict.fromkeys((*probes.server, *probes.run), every)
+    probed |= {name: PartitionSpec(None, where.axis) for name in probes.client}
+    rounds = where.spread(rounds, (states, every, every), (states, probed))
 
     def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
-        state, probed = jax.lax.scan(one_round, state, part)
+        state, probed = rounds(task, state, part, key)
         metrics = {} if eval_fn is None else eval_fn(state.server.params)
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
         return state, History(state.round[None], metrics, probed)
@@ -258,6 +276,7 @@ def _round(
     probes: Probes,
 ) -> tuple[RunState, dict[str, Array]]:
     """One round; ``now`` is the timeline's, with leaves ``[S]``."""
+    where = _placement(task)
     clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
     stream_keys = client_stream(key, clients)
     key = jax.random.fold_in(key, state.round)
@@ -295,15 +314,16 @@ def _round(
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
     weights = jnp.where(mask, weighting(works).astype(jnp.result_type(float)), 0)
-    old = tree.take(state.clients, clients)
     shared = (task, message if place is None else past)
-    visits = (works[:-1], draws, place, old)
-    mean, (new, probed) = cohort(local, shared, visits, weights)
+    visits, own_weights, mask, rows = where.own(
+        ((works[:-1], draws, place), weights, mask, where.rows(clients))
+    )
+    old = tree.take(state.clients, rows)
+    mean, (new, probed) = cohort(local, shared, (*visits, old), own_weights)
 
     # Rows of masked slots go out of bounds, each to its own, and are dropped there.
-    rows = jnp.where(
-        mask, clients, task.num_clients + jnp.arange(clients.shape[0], dtype=jnp.int32)
-    )
+    absent = where.num_rows(task.num_clients) + jnp.arange(mask.shape[0], dtype=jnp.int32)
+    rows = jnp.where(mask, rows, absent)
     new_clients = jax.tree.map(
         lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
     )
@@ -319,6 +339,10 @@ def _round(
     new_state = RunState(done, server, new_clients, past, diverged_at)
     probed |= {name: probe(new_state) for name, probe in probes.run.items()}
     return new_state, probed
+
+
+def _placement(task: Task) -> Placement:
+    return WHOLE if task.placement is None else task.placement
 
 
 def client_stream(key: Array, clients: Array) -> Array:

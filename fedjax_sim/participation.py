@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from fedjax_sim.strata import strata
 from fedjax_sim.typing import Timeline
 
 
@@ -154,6 +155,100 @@ def cyclic(
     _check("num_rounds", num_rounds, 1)
     clients = jnp.arange(num_rounds * cohort_size).reshape(num_rounds, cohort_size) % num_clients
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+
+
+def stratified(
+    key: Array,
+    num_rounds: int,
+    num_clients: int,
+    cohort_size: int,
+    num_steps: int | np.ndarray | Array,
+    *,
+    num_strata: int,
+) -> Timeline:
+    r"""From every stratum as many clients a round, uniformly without replacement.
+
+    Strata are blocks of consecutive clients whose sizes differ by at most one, and own consecutive
+    slots.  A client of a stratum of ``m`` takes part with probability
+    ``cohort_size / (num_strata m)``: the same for all if strata have the same size.  The mean over
+    a cohort varies less than under uniform sampling, by how much the strata's means differ.
+
+    Raises:
+        ValueError: a cohort that strata do not divide or that is larger than the population, a
+            number below 1, or more strata than clients.
+
+    Example:
+        >>> timeline = stratified(jax.random.key(0), 3, 10, 4, num_steps=5, num_strata=2)
+        >>> bool((timeline.clients[:, :2] < 5).all()), bool((timeline.clients[:, 2:] >= 5).all())
+        (True, True)
+    """
+    _check_cohort(cohort_size, num_clients)
+    blocks = strata(num_clients, num_strata)
+    sizes = [len(blocks.clients(s)) for s in range(num_strata)]
+    each = cohort_size // num_strata
+    if cohort_size % num_strata or each > min(sizes):
+        raise ValueError(
+            f"cohort_size is {cohort_size}; expected a multiple of num_strata = {num_strata} of at "
+            f"most {num_strata * min(sizes)}"
+        )
+
+    def draw(key: Array) -> Array:
+        # A vmap for each size of a stratum, of which there are two at most.
+        parts = []
+        for size in dict.fromkeys(sizes):
+            some = np.array([s for s in range(num_strata) if sizes[s] == size])
+            keys = jax.vmap(lambda s: jax.random.fold_in(key, s))(some)
+            drawn = jax.vmap(lambda k, n=size: sample_without_replacement(k, n, each))(keys)
+            first = np.array([blocks.clients(int(s)).start for s in some])
+            parts.append(drawn.astype(jnp.int32) + first[:, None].astype(np.int32))
+        return jnp.concatenate(parts).reshape(-1)
+
+    clients = _per_round(key, num_rounds, draw)
+    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+
+
+def dealt(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
+    """The same schedule with every stratum's clients in slots of their own.
+
+    What :func:`stratified` samples like that from the beginning, this does to any timeline, also an
+    asynchronous one: who reports when is as before.  Strata have as many slots as the busiest
+    of them needs in its busiest round, the others being empty.
+
+    Args:
+        timeline: one, ``[T, S]``, concrete.
+        num_clients: the population.
+        num_strata: blocks of consecutive clients.
+
+    Raises:
+        ValueError: a timeline that is a batch, or more strata than clients.
+
+    Example:
+        >>> from fedjax_sim import participation
+        >>> drawn = participation.cyclic(2, num_clients=4, cohort_size=3, num_steps=1)
+        >>> spread = dealt(drawn, num_clients=4, num_strata=2)
+        >>> spread.clients.tolist(), spread.mask.tolist()
+        ([[0, 1, 2, 2], [0, 1, 3, 3]], [[True, True, True, False], [True, True, True, False]])
+    """
+    clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
+    if clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+    of = np.where(mask, strata(num_clients, num_strata).of(clients), num_strata)
+    # Slots of a stratum in their order, the empty ones last.
+    order = np.argsort(of, axis=1, kind="stable")
+    counts = (of[:, None, :] == np.arange(num_strata)[:, None]).sum(axis=2)  # [T, strata]
+    width = max(int(counts.max()), 1)
+    first = np.cumsum(counts, axis=1) - counts
+    slot = np.minimum(np.arange(width), np.maximum(counts[..., None] - 1, 0))  # repeats the last
+    places = np.minimum(first[..., None] + slot, clients.shape[1] - 1).reshape(len(clients), -1)
+    picked = np.take_along_axis(order, places, axis=1)
+    filled = (np.arange(width) < counts[..., None]).reshape(picked.shape)
+
+    def rearranged(name: str) -> np.ndarray | None:
+        value = getattr(timeline, name)
+        return None if value is None else np.take_along_axis(np.asarray(value), picked, axis=1)
+
+    names = ("clients", "version", "num_steps", "first_step", "idle", "fetch")
+    return dataclasses.replace(timeline, mask=filled, **{name: rearranged(name) for name in names})
 
 
 def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:

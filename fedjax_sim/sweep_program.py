@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import cohort as cohorts
 from fedjax_sim.cohort import Cohort
@@ -25,6 +25,7 @@ from fedjax_sim.engine import (
     uniform_weights,
 )
 from fedjax_sim.grid import Block, Group, Plan, cut, widths
+from fedjax_sim.placement import ByClient, make_mesh
 from fedjax_sim.typing import Device, FedAlgorithm, Params, PyTree, Task, Timeline
 
 # Dispatches a slice is cut into, at most: often enough for progress and Ctrl-C.
@@ -56,6 +57,33 @@ class Setup(NamedTuple):
     config: Mapping[str, Any] | None = None
 
 
+class Spread(NamedTuple):
+    """Blocks over the devices of a mesh; those of one block share its clients."""
+
+    mesh: Mesh
+    axis: str | None  # over which blocks are divided
+    clients: ByClient | None = None
+
+    @property
+    def number(self) -> int:
+        """Blocks at once."""
+        return self.mesh.shape[self.axis] if self.axis else 1
+
+    def task(self, task: Task) -> Any:
+        """PartitionSpecs of a task."""
+        return PartitionSpec() if self.clients is None else self.clients.specs(task)
+
+    def results(self, probes: Probes) -> tuple[RunState, History]:
+        """PartitionSpecs of a block's state and history, ``[blocks, width, seeds, ...]``."""
+        block, axis = PartitionSpec(self.axis), self.clients and self.clients.axis
+        rows = PartitionSpec(self.axis, None, None, axis)
+        slots = PartitionSpec(self.axis, None, None, None, axis)
+        probed = dict.fromkeys((*probes.server, *probes.run), block)
+        probed |= dict.fromkeys(probes.client, slots)
+        state = RunState(block, block, rows, block, block)  # pyright: ignore
+        return state, History(block, block, probed)  # pyright: ignore
+
+
 class Compiled(NamedTuple):
     """Programs for blocks of one shape, D devices of width x seeds runs each."""
 
@@ -70,7 +98,7 @@ class Program(NamedTuple):
     setup: Setup
     group: Group
     keys: Array  # [n]
-    mesh: Mesh
+    spread: Spread
     plan: Plan
     compiled: Compiled
 
@@ -81,7 +109,7 @@ class Program(NamedTuple):
         interrupted: Callable[[], bool],
     ) -> tuple[History, np.ndarray] | None:
         """History and divergence of a slice, ``[D, width, seeds, ...]``; None if interrupted."""
-        arguments = _arguments(self.setup, self.group, self.keys, self.mesh, self.plan, blocks)
+        arguments = _arguments(self.setup, self.group, self.keys, self.spread, self.plan, blocks)
         hyper, task, eval_fn, timeline, params, keys = arguments
         state = self.compiled.begin(hyper, task, timeline, params)
         parts, done = [], 0
@@ -117,48 +145,78 @@ class Programs:
         if setup.eval_fn is not None and not isinstance(setup.eval_fn, jax.tree_util.Partial):
             setup = setup._replace(eval_fn=jax.tree_util.Partial(setup.eval_fn))
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
-        # A device without a run of its own would repeat another's, on a CPU at its cost. The local
-        # work of a block has no layout to choose.
-        devices = np.array(self._devices[:num_runs])
-        mesh = Mesh(devices, ("blocks",), axis_types=(AxisType.Auto,))
-        data = sum(x.nbytes for x in jax.tree.leaves((setup.task, setup.eval_fn)))
+        spread = self._spread(setup.task, num_runs)
+        setup = setup._replace(task=setup.task._replace(num_steps=()))
+        where = spread.task(setup.task), PartitionSpec()
+        data = _data_bytes((setup.task, setup.eval_fn), where, spread.mesh)
         if data <= self._budget:  # copied to the devices once, not for every slice
-            shared = (setup.task._replace(num_steps=()), setup.eval_fn)
-            task, eval_fn = jax.device_put(shared, NamedSharding(mesh, PartitionSpec()))
+            shardings = _shardings(where, spread.mesh)
+            task, eval_fn = jax.device_put((setup.task, setup.eval_fn), shardings)
             setup = setup._replace(task=task, eval_fn=eval_fn)
         needed, per_run = data, 0.0
-        for width, seeds in _shapes(mesh, len(group.members), num_seeds):
+        for width, seeds in _shapes(spread, len(group.members), num_seeds):
             if data + per_run * width * seeds > self._budget:
                 continue  # larger than one that was compiled and did not fit
-            plan = cut(len(group.members), num_seeds, mesh.size, width, seeds)
-            compiled = self._compile(setup, group, keys, mesh, plan)
+            plan = cut(len(group.members), num_seeds, spread.number, width, seeds)
+            compiled = self._compile(setup, group, keys, spread, plan)
             needed = compiled.bytes_per_device
             if needed <= self._budget:
-                return Program(setup, group, keys, mesh, plan, compiled)
+                return Program(setup, group, keys, spread, plan, compiled)
             per_run = max(needed - data, 0) / (width * seeds)
         raise ValueError(
             f"memory is {self._budget} bytes a device; expected more: one run needs about "
             f"{int(data + per_run) if per_run else needed}"
         )
 
-    def _compile(self, setup: Setup, group: Group, keys: Array, mesh: Mesh, plan: Plan) -> Compiled:
-        arguments = _arguments(setup, group, keys, mesh, plan, plan.slices[0])
+    def _spread(self, task: Task, num_runs: int) -> Spread:
+        """Where blocks go: to a device each, or to those that share a placed task's clients."""
+        placed = task.placement
+        if placed is None:
+            # A device without a run of its own would repeat another's, on a CPU at its cost.
+            return Spread(make_mesh(self._devices[:num_runs], "blocks"), "blocks")
+        others = [axis for axis in placed.mesh.axis_names if axis != placed.axis]
+        if len(others) > 1:
+            raise ValueError(
+                f"task.placement has a mesh with axes {placed.mesh.axis_names}; expected one "
+                f"besides {placed.axis!r} at most, for the sweep's runs"
+            )
+        return Spread(placed.mesh, others[0] if others else None, placed)
+
+    def _compile(
+        self, setup: Setup, group: Group, keys: Array, spread: Spread, plan: Plan
+    ) -> Compiled:
+        arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
         probes = tuple(tuple(p.items()) for p in setup.probes)
         functions = (setup.algorithm, setup.cohort, setup.weighting, setup.eval_every, probes)
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
             began = time.perf_counter()
-            self._compiled[key] = self._compile_anew(setup, mesh, plan, arguments)
+            self._compiled[key] = self._compile_anew(setup, spread, plan, arguments)
             self.compile_seconds += time.perf_counter() - began
         return self._compiled[key]
 
-    def _compile_anew(self, setup: Setup, mesh: Mesh, plan: Plan, arguments: tuple) -> Compiled:
+    def _compile_anew(self, setup: Setup, spread: Spread, plan: Plan, arguments: tuple) -> Compiled:
         hyper, task, eval_fn, timeline, params, keys = arguments
         begin_block, segment_block = _blocks(setup, plan)
         batched = 0 if setup.timeline.clients.ndim == 3 else None
-        begin = _spread(begin_block, mesh, (0, None, batched, 0))
-        segment = _spread(segment_block, mesh, (0, None, None, batched, 0, 0))
+        block, every = PartitionSpec(spread.axis), PartitionSpec()
+        timelines, tasks = every if batched is None else block, spread.task(task)
+        results = spread.results(setup.probes)
+        begin = _on_devices(
+            begin_block,
+            spread,
+            (0, None, batched, 0),
+            (block, tasks, timelines, block),
+            results[0],
+        )
+        segment = _on_devices(
+            segment_block,
+            spread,
+            (0, None, None, batched, 0, 0),
+            (block, tasks, every, timelines, results[0], block),
+            results,
+        )
         lowered = jax.jit(begin).lower(hyper, task, timeline, params)
         begin = lowered.compile()
         # Only its shapes: until the budget is checked a state may be too large to exist.
@@ -178,14 +236,14 @@ class Programs:
         return Compiled(begin, segments, needed)
 
 
-def _shapes(mesh: Mesh, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:
+def _shapes(spread: Spread, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:
     """Configurations and seeds a block, the best first.
 
     Seeds share no minibatch: on CPU running them together gains nothing, on an accelerator
     it fills the chip.
     """
-    together = 1 if mesh.devices[0].platform == "cpu" else num_seeds
-    for width in widths(num_configurations, -(-num_seeds // together), mesh.size):
+    together = 1 if spread.mesh.devices.flat[0].platform == "cpu" else num_seeds
+    for width in widths(num_configurations, -(-num_seeds // together), spread.number):
         yield width, together
     yield from ((1, seeds) for seeds in range(together - 1, 0, -1))
 
@@ -249,27 +307,48 @@ def _only(x: Array, axis: int) -> Array:
     return jax.lax.index_in_dim(x, 0, axis, keepdims=False)
 
 
-def _spread(block: Callable, mesh: Mesh, in_axes: tuple[int | None, ...]) -> Callable:
-    """``block`` on every device; of arguments with axis 0 each takes its own, ``[D, ...]``."""
+def _on_devices(
+    block: Callable, spread: Spread, in_axes: tuple[int | None, ...], specs: tuple, results: Any
+) -> Callable:
+    """``block`` for every block; of arguments with axis 0 each has its own, ``[blocks, ...]``."""
     on_device = _batched(block, in_axes, 0, 1)
-    if mesh.size == 1:
+    if spread.mesh.size == 1:
         return on_device
-    specs = tuple(PartitionSpec() if axis is None else PartitionSpec("blocks") for axis in in_axes)
-    # Nothing is shared between blocks, so there is nothing for replication checks to insert.
+    # Nothing that is shared is differentiated, so replication checks would have nothing to insert.
     return jax.shard_map(
-        on_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("blocks"), check_vma=False
+        on_device, mesh=spread.mesh, in_specs=specs, out_specs=results, check_vma=False
     )
 
 
+def _shardings(specs: PyTree, mesh: Mesh) -> PyTree:
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        specs,
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
+
+
+def _data_bytes(data: PyTree, specs: PyTree, mesh: Mesh) -> int:
+    """Of one device's part."""
+
+    def of_part(sharding: NamedSharding, part: PyTree) -> int:
+        def size(x: Array) -> int:
+            return int(np.prod(sharding.shard_shape(x.shape))) * x.dtype.itemsize
+
+        return sum(size(x) for x in jax.tree.leaves(part))
+
+    return sum(jax.tree.leaves(jax.tree.map(of_part, _shardings(specs, mesh), data)))
+
+
 def _arguments(
-    setup: Setup, group: Group, keys: Array, mesh: Mesh, plan: Plan, blocks: Sequence[Block]
+    setup: Setup, group: Group, keys: Array, spread: Spread, plan: Plan, blocks: Sequence[Block]
 ) -> tuple[dict[str, Array], Task, Any, Timeline, Params, Array]:
     """A slice's arguments on the devices: ``[D, width]`` hyper-parameters, ``[D, seeds, ...]``
     models, keys and (if they differ by seed) timelines; the task and one timeline for all."""
     rows = np.array([plan.configurations(block, len(group.members)) for block in blocks])
     seeds = np.array([plan.seed_numbers(block, keys.shape[0]) for block in blocks])
-    per_device = NamedSharding(mesh, PartitionSpec("blocks"))
-    everywhere = NamedSharding(mesh, PartitionSpec())
+    per_device = NamedSharding(spread.mesh, PartitionSpec(spread.axis))
+    everywhere = NamedSharding(spread.mesh, PartitionSpec())
     real = jnp.result_type(float)
     hyper = {name: group.values[name][rows].astype(real) for name in sorted(group.names)}
     # Picked by NumPy: as operations of JAX they are two dozen small programs to compile.

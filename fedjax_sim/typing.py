@@ -123,6 +123,8 @@ class Task(NamedTuple):
     # (): visits can continue each other; `oracle` takes the visit's first step as a fourth argument
     # and then the client's key, the same in all its visits. Empty, since a flag would be traced.
     continues: tuple[()] | None = None
+    # A fedjax_sim.placement.Placement, static; None: data and states of clients in whole arrays.
+    placement: Any = None
 
     @property
     def num_clients(self) -> int:

@@ -161,6 +161,7 @@ def test_jobs_of_the_parts():
     assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory, methods)] == [0, 0, 0, 0]
     assert {job.candidate for job in cells.jobs(only_numpy)} == {"numpy"}
     engines, populations = len(asynchrony.ENGINE), len(asynchrony.NUM_CLIENTS)
+    engines += len(asynchrony.COHORTS)  # with another model
     assert len(asynchrony.jobs(DEFAULTS)) == engines + populations
     assert len(composite.jobs(DEFAULTS)) == 2 * (len(composite.METHODS) + 1)
 
@@ -177,12 +178,15 @@ def test_composite_sweep_and_loop_train_the_same_models():
 
 def test_lazy_and_eager_asynchronous_engines_train_the_same_model(monkeypatch):
     """A client's model can wait until someone asks for it."""
-    for name, value in {"CLIENTS": 9, "COHORT": 3, "EXAMPLES": 8, "BATCH": 3, "PIXELS": 5}.items():
+    tiny = asynchrony.Learned(models.mlp(5, (4,), 10), 3, 8, 0.0)
+    for name, value in {"CLIENTS": 9, "COHORT": 3, "PIXELS": 5, "CASES": {"engine": tiny}}.items():
         monkeypatch.setattr(asynchrony, name, value)
     found = {name: asynchrony.engine(name, 6) for name in asynchrony.COHORTS}
     # Summed in another order: a few units of single precision in a norm.
     assert found["eager"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
     assert found["ours=chunked:4"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
+    assert found["eager=vmapped"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
+    assert found["ours=devices"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
     assert found["eager"]["local_steps"] > found["ours"]["local_steps"] > 0
 
 

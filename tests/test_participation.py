@@ -24,6 +24,7 @@ KINDS = {
     "weighted": lambda key, t: participation.weighted(key, t, WEIGHTS, 4, STEPS),
     "bernoulli": lambda key, t: participation.bernoulli(key, t, 6, 0.4, STEPS),
     "cyclic": lambda key, t: participation.cyclic(t, 6, 4, STEPS),
+    "stratified": lambda key, t: participation.stratified(key, t, 6, 4, STEPS, num_strata=2),
     "dropout": lambda key, t: participation.dropout(
         key, participation.uniform(key, t, 6, 4, STEPS), 0.3
     ),

@@ -101,21 +101,35 @@ def from_assignment(
         >>> data.client(0)["x"].tolist()
         [3, 0]
     """
-    if not assignment:
-        raise ValueError("assignment is empty; expected one array of row numbers per client")
     if client_ids is not None and len(client_ids) != len(assignment):
         raise ValueError(
             f"client_ids has {len(client_ids)} names; expected {len(assignment)}, one per client"
         )
+    rows = check_assignment(examples, assignment)
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in assignment])]).astype(np.int32)
+    ids = None if client_ids is None else tuple(client_ids)
+    return FederatedData(jax.tree.map(lambda x: np.asarray(x)[rows], examples), offsets, ids)
+
+
+def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.ndarray:
+    """All row numbers of an assignment, int64, client after client.
+
+    Raises:
+        ValueError: an empty assignment, or row numbers outside ``examples``.
+
+    Example:
+        >>> check_assignment({"x": np.arange(4)}, [np.array([3, 0]), np.array([1])]).tolist()
+        [3, 0, 1]
+    """
+    if not assignment:
+        raise ValueError("assignment is empty; expected one array of row numbers per client")
     num_rows = _num_rows(examples, 0)
     rows = np.concatenate([np.asarray(part, dtype=np.int64) for part in assignment])
     if rows.size and (rows.min() < 0 or rows.max() >= num_rows):
         raise ValueError(
             f"assignment names rows {rows.min()}..{rows.max()}; expected 0..{num_rows - 1}"
         )
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in assignment])]).astype(np.int32)
-    ids = None if client_ids is None else tuple(client_ids)
-    return FederatedData(jax.tree.map(lambda x: np.asarray(x)[rows], examples), offsets, ids)
+    return rows
 
 
 def _num_rows(examples: PyTree, client: int) -> int:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,21 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.data.batches import Batches
+from fedjax_sim.data.blocked import BlockedData, blocked
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.typing import Oracle, Params, PyTree, Step, Task
 
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
 
 
 def empirical_task(
-    objective: Objective, data: FederatedData, batches: Batches, *, full_grad_batch: int = 256
+    objective: Objective,
+    data: FederatedData | ClientSource,
+    batches: Batches,
+    *,
+    full_grad_batch: int = 256,
+    placement: Any = None,
 ) -> Task:
     r"""Each client minimises the mean loss over its own examples.
 
@@ -27,12 +34,16 @@ def empirical_task(
     Args:
         objective: ``(params, examples, key) -> losses``, one loss per example ``[B]``; the key is
             for augmentation or dropout, a fresh one for every step of every visit.
-        data: the clients' examples.
+        data: the clients' examples, or where they can be loaded from.
         batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
         full_grad_batch: examples per block of the full local gradient.
+        placement: where data and states of clients lie, e.g.
+            :func:`~fedjax_sim.placement.by_client`; default: in whole arrays.  With one, a process
+            loads only the examples of its own devices' clients.
 
     Raises:
-        ValueError: offsets that are not non-decreasing from 0 to the number of examples.
+        ValueError: offsets that are not non-decreasing from 0 to the number of examples, or a
+            placement of another number of clients.
 
     Example:
         >>> import fedjax_sim as fs
@@ -45,11 +56,23 @@ def empirical_task(
         >>> float(oracle.loss(jnp.zeros(2), 0))
         1.0
     """
-    sizes = _checked_sizes(data)
+    sizes = _checked_sizes(data) if isinstance(data, FederatedData) else np.asarray(data.sizes)
     # Of clients that have examples; the others draw nothing.
     extremes = int(sizes[sizes > 0].min(initial=max(sizes.max(), 1))), max(int(sizes.max()), 1)
-    oracle = _EmpiricalOracle(_own_rows, objective, batches, extremes, full_grad_batch)
-    return _task(oracle, data, sizes)
+    if placement is None:
+        if not isinstance(data, FederatedData):
+            data = FederatedData(data.load(0, data.num_clients), np.cumsum([0, *sizes]))
+        oracle = _EmpiricalOracle(_own_rows, objective, batches, extremes, full_grad_batch)
+        return _task(oracle, _on_device(data), sizes)
+    if placement.strata.num_clients != len(sizes):
+        raise ValueError(
+            f"placement is for {placement.strata.num_clients} clients; expected {len(sizes)}, the "
+            "data's"
+        )
+    source = from_data(data) if isinstance(data, FederatedData) else data
+    blocks = blocked(source, placement.strata, placement, placement.sharding)
+    oracle = _EmpiricalOracle(BlockedData.place, objective, batches, extremes, full_grad_batch)
+    return _task(oracle, blocks, sizes)._replace(placement=placement)
 
 
 def shared_task(
@@ -98,12 +121,15 @@ def shared_task(
     data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, lengths[0]]))
     extremes = (lengths[0], lengths[0])
     oracle = _EmpiricalOracle(_all_rows, objective, batches, extremes, full_grad_batch)
-    return _task(oracle, data, np.full(num_clients, lengths[0]))
+    return _task(oracle, _on_device(data), np.full(num_clients, lengths[0]))
 
 
-def _task(oracle: "_EmpiricalOracle", data: FederatedData, sizes: np.ndarray) -> Task:
+def _on_device(data: FederatedData) -> FederatedData:
     data = jax.tree.map(jnp.asarray, data)
-    data = dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
+    return dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
+
+
+def _task(oracle: "_EmpiricalOracle", data: FederatedData | BlockedData, sizes: np.ndarray) -> Task:
     return Task(
         oracle=Partial(oracle, data),
         num_examples=sizes.astype(np.int32),
@@ -112,7 +138,7 @@ def _task(oracle: "_EmpiricalOracle", data: FederatedData, sizes: np.ndarray) ->
     )
 
 
-Place = Callable[[FederatedData, Array], tuple[Array, Array]]
+Place = Callable[[Any, Array], tuple[Array, Array]]  # (data, client) -> first row, number of rows
 
 
 def _own_rows(data: FederatedData, client: Array) -> tuple[Array, Array]:
@@ -139,7 +165,7 @@ class _EmpiricalOracle(NamedTuple):
 
     def __call__(
         self,
-        data: FederatedData,
+        data: FederatedData | BlockedData,
         client: Array,
         key: Array,
         max_steps: int,

@@ -33,6 +33,7 @@ from problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.placement import by_client, make_mesh
 
 pytestmark = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -73,6 +74,18 @@ def test_strategies_agree(name):
     """Strategies differ in the order of summation only: round-off of single precision."""
     for strategy in STRATEGIES:
         assert_close(trained(name, strategy=strategy), trained(name), 1e-6)
+
+
+def test_clients_on_a_mesh_by_client(name):
+    """Data and states by client on two devices: the same server, and the same rows of states."""
+    where = by_client(NUM_CLIENTS, make_mesh(jax.devices()[:2]), num_strata=4)
+    batches = fs.epochs(2, 2)
+    task = fs.empirical_task(logistic_losses, logistic_data(), batches, placement=where)
+    timeline = fs.participation.dealt(timeline_of(name), NUM_CLIENTS, 4)
+    state, expected = trained(name, timeline, task), trained(name)
+    assert_close(state.server, expected.server, 1e-6)
+    table = where.strata.row(np.arange(NUM_CLIENTS))
+    assert_close(rows_of(state.clients, table), expected.clients, 2e-6)
 
 
 def test_strategies_agree_in_double_precision(name, x64):

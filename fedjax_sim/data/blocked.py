@@ -1,0 +1,82 @@
+"""Client data by stratum, padded to the largest, so that they can be sharded over devices."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.data.source import ClientSource
+from fedjax_sim.strata import Strata
+from fedjax_sim.typing import PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockedData:
+    """The examples of each stratum's clients, with as many rows for every stratum.
+
+    Within a stratum client after client, as in :class:`~fedjax_sim.data.federated.FederatedData`.
+    A pytree whose arrays can all be sharded on their first axis.
+
+    Attributes:
+        examples: pytree of arrays ``[strata * rows, ...]``.
+        offsets: int ``[strata, width + 1]``, where clients begin within their stratum.
+        placement: says which row of the table of clients a client is in, where it is at hand.
+    """
+
+    examples: PyTree
+    offsets: Array | np.ndarray
+    placement: Any
+
+    def place(self, client: Array) -> tuple[Array, Array]:
+        """Where a client's rows start in the part that is at hand, and how many they are."""
+        num_strata, width = self.offsets.shape[0], self.offsets.shape[1] - 1
+        rows = jax.tree.leaves(self.examples)[0].shape[0] // num_strata
+        row = self.placement.rows(client)
+        stratum, local = row // width, row % width
+        offsets = jnp.asarray(self.offsets)
+        first = offsets[stratum, local]
+        return stratum * rows + first, offsets[stratum, local + 1] - first
+
+
+jax.tree_util.register_dataclass(
+    BlockedData, data_fields=["examples", "offsets"], meta_fields=["placement"]
+)
+
+
+def blocked(source: ClientSource, strata: Strata, placement: Any, sharding: Any) -> BlockedData:
+    """Loads the blocks of this process's devices, and no others."""
+    sizes = np.asarray(source.sizes)
+    offsets = np.zeros((strata.number, strata.width + 1), np.int32)
+    for stratum in range(strata.number):
+        ends = np.cumsum(sizes[strata.clients(stratum)])
+        offsets[stratum, 1 : len(ends) + 1] = ends
+        offsets[stratum, len(ends) + 1 :] = ends[-1]  # of rows without a client
+    rows = max(int(offsets[:, -1].max()), 1)
+    leaves, structure = jax.tree.flatten(source.load(0, 0))
+    # Loaded once for all leaves, stratum by stratum.
+    loaded: dict[int, list[np.ndarray]] = {}
+
+    def of_stratum(stratum: int, leaf: int) -> np.ndarray:
+        if stratum not in loaded:
+            clients = strata.clients(stratum)
+            loaded[stratum] = jax.tree.leaves(source.load(clients.start, clients.stop))
+        part = loaded[stratum][leaf]
+        return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
+
+    def leaf(number: int) -> Array:
+        def block(index: Any) -> np.ndarray:
+            first, last, _ = index[0].indices(strata.number * rows)
+            parts = [of_stratum(s, number) for s in range(first // rows, last // rows)]
+            return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+        like = leaves[number]
+        dtype = jax.dtypes.canonicalize_dtype(like.dtype)
+        shape = (strata.number * rows, *like.shape[1:])
+        return jax.make_array_from_callback(shape, sharding, block, dtype=dtype)
+
+    examples = jax.tree.unflatten(structure, [leaf(i) for i in range(len(leaves))])
+    own = jax.make_array_from_callback(offsets.shape, sharding, lambda index: offsets[index or ...])
+    return BlockedData(examples, own, placement)

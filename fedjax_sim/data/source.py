@@ -1,0 +1,68 @@
+"""Clients' examples that are loaded when they are needed, from memory or from files."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.data.federated import FederatedData, check_assignment
+from fedjax_sim.typing import PyTree
+
+
+class ClientSource(NamedTuple):
+    """The clients' sizes, and a way to their examples.
+
+    ``load(start, stop)`` returns the examples of the clients ``start .. stop - 1``, concatenated;
+    of no clients, leaves of length 0.  It may be called from another thread.
+
+    Example:
+        >>> source = ClientSource(np.array([1, 2]), lambda i, j: {"x": np.arange(3.0)[:i + j]})
+        >>> source.num_clients
+        2
+    """
+
+    sizes: np.ndarray  # [M] int
+    load: Callable[[int, int], PyTree]
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.sizes)
+
+
+def from_data(data: FederatedData) -> ClientSource:
+    """The source of data at hand; leaves may be memory maps of files larger than memory.
+
+    Example:
+        >>> data = FederatedData({"x": np.arange(5)}, np.array([0, 2, 5]))
+        >>> from_data(data).load(1, 2)["x"].tolist()
+        [2, 3, 4]
+    """
+    offsets = np.asarray(data.offsets)
+
+    def load(start: int, stop: int) -> PyTree:
+        rows = slice(int(offsets[start]), int(offsets[stop]))
+        return jax.tree.map(lambda x: np.asarray(x[rows]), data.examples)
+
+    return ClientSource(np.diff(offsets), load)
+
+
+def assigned(examples: PyTree, assignment: Sequence[np.ndarray]) -> ClientSource:
+    """Gives client ``i`` the rows ``assignment[i]`` of ``examples``, which are read when asked for.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.data.federated.from_assignment`.
+
+    Example:
+        >>> source = assigned({"x": np.arange(4)}, [np.array([3, 0]), np.array([1])])
+        >>> source.load(0, 1)["x"].tolist()
+        [3, 0]
+    """
+    check_assignment(examples, assignment)
+
+    def load(start: int, stop: int) -> PyTree:
+        parts = [np.asarray(part, np.int64) for part in assignment[start:stop]]
+        rows = np.concatenate([np.empty(0, np.int64), *parts])
+        return jax.tree.map(lambda x: np.asarray(x[rows]), examples)
+
+    return ClientSource(np.array([len(part) for part in assignment]), load)
