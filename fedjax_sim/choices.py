@@ -7,6 +7,7 @@ dict here.
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -18,11 +19,14 @@ from fedjax_sim.config import CompareConfig
 from fedjax_sim.data import partition
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData, from_assignment
+from fedjax_sim.data.source import ClientSource, assigned
 from fedjax_sim.datasets import Dataset
+from fedjax_sim.devices import workers
 from fedjax_sim.engine import Weighting, by_examples, uniform_weights
 from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution
-from fedjax_sim.typing import Task, Timeline
+from fedjax_sim.placement import ByClient, by_client, make_mesh
+from fedjax_sim.typing import Device, Task, Timeline
 
 # Name -> shape of the examples it takes (None: any) and its builder from (shape, classes, conv).
 MODELS: dict[
@@ -116,18 +120,42 @@ def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolut
     return build(shape, classes, conv)
 
 
-def clients(config: CompareConfig, dataset: Dataset) -> FederatedData:
+class Clients(NamedTuple):
+    """Clients' examples, and where they go."""
+
+    data: FederatedData  # of placed ones the labels only
+    source: FederatedData | ClientSource
+    placement: ByClient | None
+
+
+def clients(config: CompareConfig, dataset: Dataset) -> Clients:
     """The training examples, divided among the clients.
 
     Raises:
-        ValueError: a partition that the data set does not admit.
+        ValueError: a partition that the data set does not admit, or strata that the devices do not
+            divide.
     """
     try:
         found = PARTITIONS[config.partition][1](config, dataset)
     except ValueError as error:
         raise ValueError(f"partition is {config.partition!r}: {error}") from error
     assignment, names = found if isinstance(found, tuple) else (found, None)
-    return from_assignment({key: dataset.train[key] for key in ("x", "y")}, assignment, names)
+    examples = {key: dataset.train[key] for key in ("x", "y")}
+    if config.num_strata is None:
+        data = from_assignment(examples, assignment, names)
+        return Clients(data, data, None)
+    mesh = make_mesh(_owners(config.num_strata))
+    placement = by_client(len(assignment), mesh, num_strata=config.num_strata)
+    labels = from_assignment({"y": examples["y"]}, assignment, names)
+    return Clients(labels, assigned(examples, assignment), placement)
+
+
+def _owners(num_strata: int) -> list[Device]:
+    """As many devices as divide the strata; of several processes all."""
+    if jax.process_count() > 1:
+        return jax.devices()
+    found = workers()
+    return found[: max(n for n in range(1, len(found) + 1) if num_strata % n == 0)]
 
 
 def batches(config: CompareConfig) -> Batches:
@@ -157,11 +185,18 @@ def timelines(config: CompareConfig, task: Task, keys: Array) -> Timeline:
                 drawn = participation.cyclic(rounds, num_clients, size, steps)
             case "full":
                 drawn = participation.full(rounds, num_clients, steps)
+            case "stratified":
+                drawn = participation.stratified(
+                    sample_key, rounds, num_clients, size, steps, num_strata=config.num_strata or 1
+                )
         if config.dropout:
             drawn = participation.dropout(dropout_key, drawn, config.dropout)
         return drawn
 
-    return jax.jit(jax.vmap(schedule))(keys)
+    drawn = jax.jit(jax.vmap(schedule))(keys)
+    if config.num_strata is None or config.sampling == "stratified":
+        return drawn
+    return participation.dealt(drawn, num_clients, config.num_strata)
 
 
 def execution(config: CompareConfig) -> Cohort:

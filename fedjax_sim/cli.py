@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algorithms
@@ -84,13 +85,33 @@ how convolutions are computed. Keeps the fastest in {cache}, where fedjax-sim ru
 
 
 def _run(arguments: list[str]) -> int:
-    from fedjax_sim.config import CompareConfig, RunConfig
+    from fedjax_sim.config import RunConfig
 
     chosen, rest = _chosen(arguments)
     defaults = RunConfig(**vars(_comparison(chosen)))
     given = vars(_options(RunConfig, "run", chosen, RUN_DESCRIPTION, rest, defaults))
     diagnose = given.pop("diagnose")
-    return _compare(CompareConfig(**given), ["fedjax-sim", "run", chosen, *rest], diagnose)
+    config = _connected(given)
+    return _compare(config, ["fedjax-sim", "run", chosen, *rest], diagnose)
+
+
+def _connected(given: dict[str, Any]):
+    """The comparison, this process being one of several where the options say so."""
+    from fedjax_sim.config import CompareConfig
+
+    distributed = given.pop("distributed")
+    where = {name: given.pop(name) for name in ("coordinator", "num_processes", "process_id")}
+    if not distributed and not any(value is not None for value in where.values()):
+        return CompareConfig(**given)
+    import jax
+
+    from fedjax_sim import processes
+
+    processes.connect(**where)
+    _start_jax()
+    if given["num_strata"] is None:
+        given["num_strata"] = jax.device_count()
+    return CompareConfig(**given)
 
 
 def _comparison(chosen: str):
@@ -206,24 +227,28 @@ def _compare(config, command: list[str], diagnose: bool) -> int:
     # Imported here, so that --help does not wait for pandas and matplotlib.
     from rich.console import Console
 
+    from fedjax_sim import processes
     from fedjax_sim.compare import compare
     from fedjax_sim.console import progress_bars, summary_table
     from fedjax_sim.diagnosis_report import tables
 
     _start_jax()
-    console = Console()
+    # Of several processes the first one speaks.
+    console = Console(quiet=not processes.is_first())
     with progress_bars(config, console) as on_progress:
         result = compare(config, on_progress, _tuning_file(), diagnose=diagnose)
     if len(result.summary):
         console.print(summary_table(result.summary, config.target_accuracy))
     if result.interrupted:
-        print(f"interrupted; everything so far is in {config.output}")
-        print(f"to resume: {shlex.join(command)}")
+        if processes.is_first():
+            print(f"interrupted; everything so far is in {config.output}")
+            print(f"to resume: {shlex.join(command)}")
         return 130
     if result.diagnosis is not None:
         for table in tables(result.diagnosis):
             console.print(table)
-    print(f"results: {config.output} (history.csv, summary.json, config.json, *.png)")
+    if processes.is_first():
+        print(f"results: {config.output} (history.csv, summary.json, config.json, *.png)")
     return 0
 
 

@@ -13,7 +13,16 @@ import pandas as pd
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import algorithm_choices, choices, datasets, diagnosis, plotting, report, tuning
+from fedjax_sim import (
+    algorithm_choices,
+    choices,
+    datasets,
+    diagnosis,
+    plotting,
+    processes,
+    report,
+    tuning,
+)
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.config import FREE_FIELDS, CompareConfig, check, to_json
 from fedjax_sim.data.federated import FederatedData
@@ -33,7 +42,7 @@ OnProgress = Callable[[str, Progress | None], None]  # (algorithm, None when it 
 class Problem(NamedTuple):
     """What every algorithm of a comparison is given; n seeds."""
 
-    data: FederatedData
+    data: FederatedData  # with --num-strata the labels only
     task: Task
     timeline: Timeline  # [n, T, S]
     params: Params  # [n, ...]
@@ -90,6 +99,16 @@ def compare(
         np.int64(2)
     """
     check(config)
+    if diagnose and config.num_strata is not None:
+        raise ValueError(
+            f"num_strata is {config.num_strata}; expected none with --diagnose, which measures on "
+            "the data of all clients"
+        )
+    if jax.process_count() > 1 and config.num_strata is None:
+        raise ValueError(
+            f"num_strata is None; expected a multiple of the {jax.device_count()} devices of the "
+            f"{jax.process_count()} processes"
+        )
     hyper = algorithm_choices.hyper_parameters(config)
     if config.dataset not in datasets.NAMES:
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
@@ -100,9 +119,11 @@ def compare(
     made = diagnosis.plan(config, dataset, problem, hyper) if diagnose else None
     output.mkdir(parents=True, exist_ok=True)
     header |= problem.description | {"environment": report.environment()}
-    report.write_json(output / "config.json", header)
-    counts = label_counts(problem.data, problem.num_classes)
-    plotting.client_label_map(counts).savefig(output / "clients.png", dpi=110)
+    processes.wait("configuration compared")
+    if processes.is_first():
+        report.write_json(output / "config.json", header)
+        counts = label_counts(problem.data, problem.num_classes)
+        plotting.client_label_map(counts).savefig(output / "clients.png", dpi=110)
 
     interrupted, final = False, {}
     try:
@@ -136,12 +157,12 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution 
     """
     model_name, model = choices.model(config, dataset, conv)
     loss, metrics = _functions(model)
-    data = choices.clients(config, dataset)
+    data, source, placement = choices.clients(config, dataset)
     if config.sampling != "full" and config.cohort_size > data.num_clients:
         raise ValueError(
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
-    task = empirical_task(loss, data, choices.batches(config))
+    task = empirical_task(loss, source, choices.batches(config), placement=placement)
     init_keys, schedule_keys, run_keys = seed_keys(config)
     params = jax.vmap(model.init)(init_keys)
     parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
@@ -199,7 +220,7 @@ def _executed(
     tuning_file: pathlib.Path | None,
 ) -> tuple[Problem, Cohort]:
     """The strategy over clients, and the problem with the lowering that goes with it."""
-    if config.execution == "auto" and tuning_file is not None:
+    if config.execution == "auto" and config.num_strata is None and tuning_file is not None:
         seen = tunable(problem, algorithm_choices.algorithm(name, hyper))
         choice = tuning.stored(tuning_file, tuning.describe(seen, config.batch_size))
         if choice is not None:
@@ -237,13 +258,14 @@ def _run(
     )
     if result.history is None and on_progress is not None:  # it was finished before
         on_progress(name, Progress(config.rounds, config.rounds, {}))
-    report.add_timing(
-        config.output / name / "timing.json",
-        compile_seconds=result.compile_seconds,
-        run_seconds=result.run_seconds,
-        local_steps=result.local_steps,
-        diverged=int(np.count_nonzero(result.state.diverged_at)),
-    )
+    if processes.is_first():
+        report.add_timing(
+            config.output / name / "timing.json",
+            compile_seconds=result.compile_seconds,
+            run_seconds=result.run_seconds,
+            local_steps=result.local_steps,
+            diverged=int(np.count_nonzero(result.state.diverged_at)),
+        )
     return result
 
 
@@ -283,7 +305,9 @@ def _write_results(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """history.csv, summary.json and curves.png from what the algorithms left on disk."""
     output = config.output
-    history = report.merge_histories(output, list(hyper))
+    processes.wait("histories written")
+    first = processes.is_first()
+    history = report.merge_histories(output, list(hyper), write=first)
     timings = report.read_timings(output, list(hyper))
     summary = report.summarize(history, config.rounds, config.target_accuracy, timings)
     rows = {
@@ -291,6 +315,8 @@ def _write_results(
         for name, row in summary.to_dict(orient="index").items()
     }
     values = {"target_accuracy": config.target_accuracy, "algorithms": rows}
+    if not first:
+        return history, summary
     report.write_json(output / "summary.json", values)
     if len(history):
         figure = plotting.curves(history, [report.ACCURACY, "train/loss"])

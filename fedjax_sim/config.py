@@ -63,9 +63,14 @@ class CompareConfig:
     hyper: tuple[str, ...] = ()
     """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01."""
 
-    sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full"] = "uniform"
+    sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full", "stratified"] = (
+        "uniform"
+    )
     """Who takes part in a round: a uniform subset, one weighted by examples, independent coins,
-    clients in turn, or everybody."""
+    clients in turn, everybody, or a uniform subset of every stratum."""
+    num_strata: int | None = None
+    """Keep clients' data and states by device: blocks of clients, of which every device owns as
+    many; default: every device has all data. Needed for several processes."""
     cohort_size: int = 10
     """Clients per round (on average for bernoulli; not used by full)."""
     dropout: float = 0.0
@@ -108,6 +113,15 @@ class RunConfig(CompareConfig):
     diagnose: bool = False
     """Convex problems (softmax_regression): measure the constants of FedAvg's theory, and draw its
     bounds over the suboptimality."""
+    distributed: bool = False
+    """One process of several, which learn of each other from the cluster (Slurm, Open MPI,
+    Kubernetes, Cloud TPU); all are given the same options."""
+    coordinator: str | None = None
+    """Address host:port of process 0, where there is no cluster that tells."""
+    num_processes: int | None = None
+    """With a coordinator: how many processes there are."""
+    process_id: int | None = None
+    """With a coordinator: the number of this one, from 0."""
 
 
 # What may change between two calls on one output folder, because no result depends on it
@@ -148,6 +162,8 @@ def check(config: CompareConfig) -> None:
         raise ValueError(f"dropout is {config.dropout}; expected a number in [0, 1)")
     if not 0 < config.target_accuracy <= 1:
         raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
+    if config.sampling == "stratified" and config.num_strata is None:
+        raise ValueError("num_strata is None; expected a number, which sampling stratified needs")
     repeated = len(set(config.algorithms)) != len(config.algorithms)
     if not config.algorithms or repeated:
         raise ValueError(

@@ -215,12 +215,12 @@ def dealt(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
     of them needs in its busiest round, the others being empty.
 
     Args:
-        timeline: one, ``[T, S]``, concrete.
+        timeline: concrete; ``[T, S]``, or a batch ``[n, T, S]`` that gets as many slots for all.
         num_clients: the population.
         num_strata: blocks of consecutive clients.
 
     Raises:
-        ValueError: a timeline that is a batch, or more strata than clients.
+        ValueError: more strata than clients.
 
     Example:
         >>> from fedjax_sim import participation
@@ -229,9 +229,12 @@ def dealt(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
         >>> spread.clients.tolist(), spread.mask.tolist()
         ([[0, 1, 2, 2], [0, 1, 3, 3]], [[True, True, True, False], [True, True, True, False]])
     """
-    clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
-    if clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+    batch = timeline.clients.shape[:-1]
+
+    def flat(x: np.ndarray | Array) -> np.ndarray:
+        return np.asarray(x).reshape(-1, timeline.cohort_size)
+
+    clients, mask = flat(timeline.clients), flat(timeline.mask)
     of = np.where(mask, strata(num_clients, num_strata).of(clients), num_strata)
     # Slots of a stratum in their order, the empty ones last.
     order = np.argsort(of, axis=1, kind="stable")
@@ -245,8 +248,11 @@ def dealt(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
 
     def rearranged(name: str) -> np.ndarray | None:
         value = getattr(timeline, name)
-        return None if value is None else np.take_along_axis(np.asarray(value), picked, axis=1)
+        if value is None:
+            return None
+        return np.take_along_axis(flat(value), picked, axis=1).reshape(*batch, -1)
 
+    filled = filled.reshape(*batch, -1)
     names = ("clients", "version", "num_steps", "first_step", "idle", "fetch")
     return dataclasses.replace(timeline, mask=filled, **{name: rearranged(name) for name in names})
 

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import strata as strata_
 from fedjax_sim.cohort import Cohort, Gathered, Local, all_reduced
 from fedjax_sim.data.blocked import BlockedData
 from fedjax_sim.strata import Strata
-from fedjax_sim.typing import Device, PyTree, Timeline, Upload
+from fedjax_sim.typing import Device, PyTree, Task, Timeline, Upload
 
 
 class Placement(Protocol):
@@ -260,6 +261,25 @@ def by_client(
     # The engine says where everything is; nothing is left for types to track.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
     return ByClient(mesh, axis, strata_.strata(num_clients, number))
+
+
+def everywhere(task: Task) -> Callable[[PyTree], PyTree]:
+    """Puts what is not of clients onto all devices of a task's placement, also from inside jit;
+    the values must be the same in every process."""
+    placed = task.placement
+    if placed is None:
+        return lambda x: x
+
+    def put(leaf: Any) -> Array:
+        if isinstance(leaf, Tracer):
+            return jax.lax.with_sharding_constraint(leaf, placed.everywhere)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(
+                put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
+            )
+        return jax.device_put(np.asarray(leaf), placed.everywhere)
+
+    return lambda tree: jax.tree.map(put, tree)
 
 
 def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:

@@ -18,7 +18,9 @@ ACCURACY, LOSS = "test/accuracy", "test/loss"
 _PACKAGES = ("fedjax_sim", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 
 
-def merge_histories(directory: pathlib.Path, algorithms: Sequence[str]) -> pd.DataFrame:
+def merge_histories(
+    directory: pathlib.Path, algorithms: Sequence[str], *, write: bool = True
+) -> pd.DataFrame:
     """One frame of all algorithms' ``history.csv``, also written to ``directory/history.csv``.
 
     Columns: algorithm, seed, round, metric, value.  Values are copied digit by digit, so the file
@@ -33,13 +35,14 @@ def merge_histories(directory: pathlib.Path, algorithms: Sequence[str]) -> pd.Da
                     (algorithm, int(row["replica"]), int(row["round"]), row["metric"], row["value"])
                     for row in csv.DictReader(file)
                 ]
-    target = directory / "history.csv"
-    partial = target.with_suffix(".tmp")
-    with partial.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HISTORY_COLUMNS)
-        writer.writerows(rows)
-    partial.replace(target)
+    if write:
+        target = directory / "history.csv"
+        partial = target.with_suffix(".tmp")
+        with partial.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(HISTORY_COLUMNS)
+            writer.writerows(rows)
+        partial.replace(target)
     frame = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
     return frame.astype({"seed": int, "round": int, "value": float})
 

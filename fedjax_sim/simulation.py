@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import records
+from fedjax_sim import processes, records
 from fedjax_sim.checks import check_arguments, check_batch
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.engine import (
@@ -25,8 +25,9 @@ from fedjax_sim.engine import (
     uniform_weights,
 )
 from fedjax_sim.interrupt import deferred_interrupt
+from fedjax_sim.placement import everywhere
 from fedjax_sim.store import Store, identify
-from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
+from fedjax_sim.typing import FedAlgorithm, Params, PyTree, Task, Timeline
 
 
 class Progress(NamedTuple):
@@ -79,7 +80,9 @@ def simulate(
     axis n, and ``timeline`` may have one.  With a directory, the history goes to
     ``history.csv`` segment by segment and the state to ``checkpoints/``; calling again with the
     same arguments resumes and ends with the same bits as an uninterrupted run.  Ctrl-C ends
-    after the segment in progress; a second one ends at once.
+    after the segment in progress; a second one ends at once.  Of a task placed by client over the
+    devices of several processes all call this together, with one directory that all can reach;
+    the first writes the history.
 
     Args:
         algorithm, task, timeline, params, key, cohort, weighting, eval_fn, eval_every, probes: as
@@ -137,13 +140,15 @@ def simulate(
     if batched:
         initial = jax.vmap(initial, (0, in_timeline))
         segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
-    compiled = _Compiled(segment)
+    put = everywhere(task)
+    compiled = _Compiled(segment, put)
 
     clock = records.Clock(timeline, len(names))
     num_rounds = timeline.num_rounds
     evals = evals_per_segment or max(-(-num_rounds // eval_every) // 20, 1)
     stride = evals * eval_every
-    state = jax.jit(initial)(params, timeline)
+    timeline = jax.tree.map(np.asarray, timeline)  # cut on the host
+    state = jax.jit(initial)(put(params), put(timeline))
     store = None
     if directory is not None:
         identity = identify(config, timeline, params, key, eval_every, names)
@@ -154,10 +159,15 @@ def simulate(
     run_seconds, stopped = 0.0, False
     if eval_fn is not None and not isinstance(eval_fn, Partial):
         eval_fn = Partial(eval_fn)
+    key, eval_fn = put(key), put(eval_fn)
 
-    with deferred_interrupt() as interrupted:
+    with deferred_interrupt() as signalled:
+
+        def interrupted() -> bool:
+            return processes.any_of(signalled())
+
         while done < num_rounds and not stopped and not interrupted():
-            part = timeline[done : min(done + stride, num_rounds)]
+            part = put(timeline[done : min(done + stride, num_rounds)])
             began = time.perf_counter()
             before = compiled.seconds
             state, history = compiled(task, eval_fn, part, state, key)
@@ -198,9 +208,13 @@ def simulate(
 class _Compiled:
     """A jitted segment, compiled once per shape (whole segments and the last one), timed."""
 
-    def __init__(self, segment: Callable):
+    def __init__(self, segment: Callable, put: Callable[[PyTree], PyTree]):
+        def whole(*arguments: Any) -> tuple[RunState, History]:
+            state, history = segment(*arguments)
+            return state, put(history)  # what clients' devices recorded, for the first process
+
         # The state is donated: client states are updated in place.
-        self._jit = jax.jit(segment, donate_argnums=3)
+        self._jit = jax.jit(whole, donate_argnums=3)
         self._by_length: dict[int, Any] = {}
         self._constant: tuple | None = None  # task and eval_fn, where the program wants them
         self.seconds = 0.0

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim import records
+from fedjax_sim import processes, records
 from fedjax_sim.engine import RunState
 from fedjax_sim.typing import Params, PyTree, Timeline
 
@@ -32,6 +32,9 @@ class Store:
         self._saved = time.monotonic()
         self.checkpoints = directory / "checkpoints"
         directory.mkdir(parents=True, exist_ok=True)
+        if processes.is_first():
+            claim(directory / "run.json", identity)
+        processes.wait("directory claimed")
         claim(directory / "run.json", identity)
         self._manager = ocp.CheckpointManager(
             self.checkpoints.absolute(),
@@ -49,7 +52,8 @@ class Store:
         """The latest checkpoint, the history cut to it; or ``state`` and an empty history."""
         args, step = self._ocp.args, self.last_round
         if step is None:
-            self._length = records.create(self._history)
+            if processes.is_first():
+                self._length = records.create(self._history)
             return state
         # The state's own devices, not those of the process that saved it.
         shapes = jax.tree.map(
@@ -60,15 +64,17 @@ class Store:
             args=args.Composite(state=args.StandardRestore(shapes), meta=args.JsonRestore()),
         )
         self._length = saved["meta"]["history_bytes"]
-        records.truncate(self._history, self._length)
+        if processes.is_first():
+            records.truncate(self._history, self._length)
         return jax.tree.map(_uncommitted, saved["state"])
 
     def append(self, rows: Iterable[records.Row]) -> None:
-        self._length = records.append(self._history, rows)
+        if processes.is_first():
+            self._length = records.append(self._history, rows)
 
     def save_if_due(self, state: RunState) -> None:
         """Saves unless the last checkpoint is younger than ``checkpoint_seconds``."""
-        if time.monotonic() - self._saved >= self._interval:
+        if processes.any_of(time.monotonic() - self._saved >= self._interval):
             self.save(state)
 
     def save(self, state: RunState) -> None:
@@ -84,7 +90,12 @@ class Store:
 
 
 def _uncommitted(x: Array) -> Array:
-    """The same array, free to follow a program to other devices, as a newly made one is."""
+    """The same array, free to follow a program to other devices, as a newly made one is.
+
+    One that is spread over devices stays there.
+    """
+    if len(x.sharding.device_set) > 1:
+        return x
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))
     return jnp.asarray(np.asarray(x))

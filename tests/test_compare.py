@@ -157,7 +157,7 @@ def test_partitions_cover_each_option(partition):
     if partition == "natural":
         groups = np.arange(len(dataset.train["y"])) % 6
         dataset = dataset._replace(train_groups=groups, group_names=tuple("abcdef"))
-    data = choices.clients(config, dataset)
+    data = choices.clients(config, dataset).data
     assert data.num_clients == (6 if partition == "natural" else 20)
     assert (data.client_ids == tuple("abcdef")) == (partition == "natural")
     labels = [np.unique(data.client(i)["y"]).size for i in range(data.num_clients)]

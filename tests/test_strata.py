@@ -125,8 +125,14 @@ def test_dealt_schedules_have_the_same_visits(name, number):
     assert width == np.max(counts)
 
 
-def test_dealt_refuses_a_batch():
-    timeline = participation.full(2, 3, 1)
-    batch = dataclasses.replace(timeline, clients=timeline.clients[None])
-    with pytest.raises(ValueError, match=r"clients has shape \(1, 2, 3\); expected \[T, S\]"):
-        participation.dealt(batch, 3, 1)
+def test_a_batch_of_schedules_is_dealt_to_as_many_slots():
+    one, other = schedules()["uniform"], participation.uniform(jax.random.key(7), 9, 11, 5, 2)
+    batch = jax.tree.map(lambda *x: np.stack(x), one, dataclasses.replace(other, max_steps=11))
+    together = participation.dealt(batch, 11, 3)
+    assert together.clients.shape[:2] == (2, 9)
+    fields = ["clients", "version", "num_steps"]
+    for i, timeline in enumerate([one, other]):
+        alone = jax.tree.map(lambda x, i=i: x[i], together)
+        assert visits(alone, fields) == visits(timeline, fields)
+        own = np.arange(alone.cohort_size) // (alone.cohort_size // 3)
+        assert (strata(11, 3).of(alone.clients) == own)[alone.mask].all()

@@ -1,0 +1,77 @@
+"""Several processes that run one program: who writes, and how they agree.
+
+JAX connects them (``jax.distributed``); in one process everything here is trivial.
+"""
+
+import jax
+import numpy as np
+
+
+def connect(
+    coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
+) -> None:
+    """Joins this process with the others of its run; call it before anything else uses JAX.
+
+    Without arguments JAX asks the cluster: Slurm, Open MPI, Kubernetes, Cloud TPU.
+
+    Args:
+        coordinator: address ``host:port`` of process 0, where it listens.
+        num_processes: how many there are.
+        process_id: this one's number, from 0.
+
+    Raises:
+        ValueError: some of the three without the others, or a number out of range.
+
+    Example:
+        >>> connect("localhost:1234", num_processes=2, process_id=2)
+        Traceback (most recent call last):
+        ValueError: process_id is 2; expected 0 .. num_processes - 1 = 1
+    """
+    given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if missing and len(missing) < len(given):
+        raise ValueError(f"{missing[0]} is None; expected all of {', '.join(given)}, or none")
+    if num_processes is not None and process_id is not None:
+        if num_processes < 1:
+            raise ValueError(f"num_processes is {num_processes}; expected at least 1")
+        if not 0 <= process_id < num_processes:
+            raise ValueError(
+                f"process_id is {process_id}; expected 0 .. num_processes - 1 = {num_processes - 1}"
+            )
+    jax.distributed.initialize(coordinator, num_processes, process_id)
+
+
+def is_first() -> bool:
+    """Whether this process writes what all have computed.
+
+    Example:
+        >>> is_first()
+        True
+    """
+    return jax.process_index() == 0
+
+
+def any_of(flag: bool) -> bool:
+    """Whether the flag is set in any process; all must ask.
+
+    Example:
+        >>> any_of(True)
+        True
+    """
+    if jax.process_count() == 1:
+        return flag
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def wait(name: str) -> None:
+    """Until every process has come here; ``name`` is the place's.
+
+    Example:
+        >>> wait("history created")
+    """
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(name)
