@@ -100,10 +100,18 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(text + "\n")
     missing = [seed for seed in seeds if not _finished(folder / f"{seed}.csv")]
-    if missing:
-        _train(problem, clock, method, missing, eval_time, variance, folder)
+    for alike in _of_equal_sizes(problem, missing):
+        _train(problem, clock, method, alike, eval_time, variance, folder)
     parts = [pd.read_csv(folder / f"{seed}.csv").assign(seed=seed) for seed in seeds]
     return pd.concat(parts, ignore_index=True).assign(algorithm=method.label)
+
+
+def _of_equal_sizes(problem: Problem, seeds: Sequence[int]) -> list[list[int]]:
+    """Seeds that can run in one program, since their clients have as many examples."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for seed in seeds:
+        groups.setdefault(tuple(map(len, problem.assignment(seed))), []).append(seed)
+    return list(groups.values())
 
 
 def _finished(path: pathlib.Path) -> bool:
@@ -204,9 +212,6 @@ def _prepared(problem, clock, method, seeds, eval_time, variance) -> tuple[int, 
             )
             batch = planned(batch, held)
     parts = [problem.assignment(seed) for seed in seeds]
-    sizes = {tuple(map(len, rows)) for rows in parts}
-    if len(sizes) != 1:
-        raise ValueError("assignment gives clients of different sizes to seeds; expected the same")
     return (
         every,
         Seed(
@@ -219,7 +224,7 @@ def _prepared(problem, clock, method, seeds, eval_time, variance) -> tuple[int, 
             ),
             key=jnp.stack([jax.random.fold_in(key, 4) for key in keys]),
         ),
-        np.concatenate([[0], np.cumsum(sizes.pop())]).astype(np.int32),
+        np.cumsum([0, *map(len, parts[0])]).astype(np.int32),
     )
 
 

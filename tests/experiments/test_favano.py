@@ -2,6 +2,7 @@
 
 import functools
 import io
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,17 @@ def images(side, channels, train=400, test=30):
 
 def no_training(*arguments):
     raise AssertionError("a finished run was trained again")
+
+
+def test_seeds_with_clients_of_other_sizes_run_apart():
+    """One program has one number of examples for each client."""
+
+    class Parts(NamedTuple):
+        assignment: Any
+
+    problem: Any = Parts(lambda seed: [np.arange(3 + seed % 2), np.arange(4)])
+    assert favano_common._of_equal_sizes(problem, [0, 1, 2, 5]) == [[0, 2], [1, 5]]
+    assert favano_common._of_equal_sizes(problem, []) == []
 
 
 @pytest.fixture
