@@ -25,6 +25,7 @@ from fedjax_sim.devices import workers
 from fedjax_sim.engine import Weighting, by_examples, uniform_weights
 from fedjax_sim.models import Model
 from fedjax_sim.models.lowering import Convolution
+from fedjax_sim.offload import OnHost, on_host
 from fedjax_sim.placement import ByClient, by_client, make_mesh
 from fedjax_sim.typing import Device, Task, Timeline
 
@@ -125,7 +126,7 @@ class Clients(NamedTuple):
 
     data: FederatedData  # of placed ones the labels only
     source: FederatedData | ClientSource
-    placement: ByClient | None
+    placement: ByClient | OnHost | None
 
 
 def clients(config: CompareConfig, dataset: Dataset) -> Clients:
@@ -143,7 +144,10 @@ def clients(config: CompareConfig, dataset: Dataset) -> Clients:
     examples = {key: dataset.train[key] for key in ("x", "y")}
     if config.num_strata is None:
         data = from_assignment(examples, assignment, names)
-        return Clients(data, data, None)
+        if config.examples_memory is None:
+            return Clients(data, data, None)
+        memory = int(1e9 * config.examples_memory)
+        return Clients(data, data, on_host(memory, states=config.states == "host"))
     mesh = make_mesh(_owners(config.num_strata))
     placement = by_client(len(assignment), mesh, num_strata=config.num_strata)
     labels = from_assignment({"y": examples["y"]}, assignment, names)

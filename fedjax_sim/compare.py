@@ -220,7 +220,8 @@ def _executed(
     tuning_file: pathlib.Path | None,
 ) -> tuple[Problem, Cohort]:
     """The strategy over clients, and the problem with the lowering that goes with it."""
-    if config.execution == "auto" and config.num_strata is None and tuning_file is not None:
+    whole = problem.task.placement is None
+    if config.execution == "auto" and whole and tuning_file is not None:
         seen = tunable(problem, algorithm_choices.algorithm(name, hyper))
         choice = tuning.stored(tuning_file, tuning.describe(seen, config.batch_size))
         if choice is not None:

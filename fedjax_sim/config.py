@@ -71,6 +71,11 @@ class CompareConfig:
     num_strata: int | None = None
     """Keep clients' data and states by device: blocks of clients, of which every device owns as
     many; default: every device has all data. Needed for several processes."""
+    examples_memory: float | None = None
+    """Gigabytes of the device's memory for clients' examples; all others stay in the host's memory
+    until a round needs them; default: all are on the device."""
+    states: Literal["device", "host"] = "device"
+    """Where what clients keep between rounds is; host goes with --examples-memory."""
     cohort_size: int = 10
     """Clients per round (on average for bernoulli; not used by full)."""
     dropout: float = 0.0
@@ -128,7 +133,7 @@ class RunConfig(CompareConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "hyper", "target_accuracy", "on_divergence",
+    "hyper", "target_accuracy", "on_divergence", "examples_memory", "states",
 }  # fmt: skip
 
 
@@ -152,7 +157,14 @@ def check(config: CompareConfig) -> None:
             low = 0 if name.endswith("seed") else 1
             if value < low:
                 raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
-    for name in ("alpha", "lr", "server_lr", "lr_decay", "clip"):
+    if config.examples_memory is not None and config.num_strata is not None:
+        raise ValueError(
+            f"examples_memory is {config.examples_memory}; expected none with num_strata, which "
+            "keeps all examples on the devices"
+        )
+    if config.states == "host" and config.examples_memory is None:
+        raise ValueError("states is host; expected examples_memory with it")
+    for name in ("alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory"):
         value = getattr(config, name)
         if value is not None and not (value > 0 and (name == "alpha" or math.isfinite(value))):
             raise ValueError(f"{name} is {value}; expected a positive number")

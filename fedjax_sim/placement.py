@@ -16,7 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import strata as strata_
 from fedjax_sim.cohort import Cohort, Gathered, Local, all_reduced
-from fedjax_sim.data.blocked import BlockedData
+from fedjax_sim.data.blocked import BlockedData, blocked
+from fedjax_sim.data.source import ClientSource
 from fedjax_sim.strata import Strata
 from fedjax_sim.typing import Device, PyTree, Task, Timeline, Upload
 
@@ -101,6 +102,20 @@ class ByClient:
     mesh: Mesh
     axis: str
     strata: Strata
+
+    def task(self, source: ClientSource, build: Callable[[Callable, Any], Task]) -> Task:
+        """A task with every stratum's examples on its device, loaded by that device's process.
+
+        Raises:
+            ValueError: a source of another number of clients.
+        """
+        if source.num_clients != self.strata.num_clients:
+            raise ValueError(
+                f"placement is for {self.strata.num_clients} clients; expected "
+                f"{source.num_clients}, the data's"
+            )
+        blocks = blocked(source, self.strata, self, self.sharding)
+        return build(BlockedData.place, blocks)._replace(placement=self)
 
     @property
     def inside(self) -> bool:
@@ -267,7 +282,7 @@ def everywhere(task: Task) -> Callable[[PyTree], PyTree]:
     """Puts what is not of clients onto all devices of a task's placement, also from inside jit;
     the values must be the same in every process."""
     placed = task.placement
-    if placed is None:
+    if placed is None or placed.axis is None:
         return lambda x: x
 
     def put(leaf: Any) -> Array:

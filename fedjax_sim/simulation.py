@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import processes, records
+from fedjax_sim import offload, processes, records
 from fedjax_sim.checks import check_arguments, check_batch
 from fedjax_sim.cohort import Cohort
 from fedjax_sim.engine import (
@@ -26,8 +26,9 @@ from fedjax_sim.engine import (
 )
 from fedjax_sim.interrupt import deferred_interrupt
 from fedjax_sim.placement import everywhere
+from fedjax_sim.segments import Compiled, Resident, Streamed
 from fedjax_sim.store import Store, identify
-from fedjax_sim.typing import FedAlgorithm, Params, PyTree, Task, Timeline
+from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
 
 
 class Progress(NamedTuple):
@@ -141,7 +142,7 @@ def simulate(
         initial = jax.vmap(initial, (0, in_timeline))
         segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
     put = everywhere(task)
-    compiled = _Compiled(segment, put)
+    compiled = Compiled(segment, put)
 
     clock = records.Clock(timeline, len(names))
     num_rounds = timeline.num_rounds
@@ -149,6 +150,9 @@ def simulate(
     stride = evals * eval_every
     timeline = jax.tree.map(np.asarray, timeline)  # cut on the host
     state = jax.jit(initial)(put(params), put(timeline))
+    on_host = isinstance(task.placement, offload.OnHost)
+    if on_host and task.placement.states:
+        state = state._replace(clients=offload.table(state.clients, task.num_clients, key.ndim))
     store = None
     if directory is not None:
         identity = identify(config, timeline, params, key, eval_every, names)
@@ -159,22 +163,26 @@ def simulate(
     run_seconds, stopped = 0.0, False
     if eval_fn is not None and not isinstance(eval_fn, Partial):
         eval_fn = Partial(eval_fn)
-    key, eval_fn = put(key), put(eval_fn)
+    if on_host:
+        loads = offload.plan(task, timeline, done, eval_every, stride)
+        execute = Streamed(compiled, task, eval_fn, timeline, key, loads)
+    else:
+        execute = Resident(compiled, task, eval_fn, timeline, key, put)
 
-    with deferred_interrupt() as signalled:
+    with deferred_interrupt() as signalled, execute:
 
         def interrupted() -> bool:
             return processes.any_of(signalled())
 
         while done < num_rounds and not stopped and not interrupted():
-            part = put(timeline[done : min(done + stride, num_rounds)])
+            last = min(done + stride, num_rounds)
             began = time.perf_counter()
             before = compiled.seconds
-            state, history = compiled(task, eval_fn, part, state, key)
+            state, history = execute(done, last, state)
             history = jax.tree.map(np.asarray, history)  # waits for the device
             run_seconds += time.perf_counter() - began - (compiled.seconds - before)
             parts.append(history)
-            done += part.num_rounds
+            done = last
             lead = history if batched else jax.tree.map(lambda x: x[None], history)
             if store is not None:
                 store.append(records.rows(lead, clock, names, probes.client.keys()))
@@ -203,32 +211,6 @@ def simulate(
         run_seconds,
         int(steps.sum()) if done else 0,
     )
-
-
-class _Compiled:
-    """A jitted segment, compiled once per shape (whole segments and the last one), timed."""
-
-    def __init__(self, segment: Callable, put: Callable[[PyTree], PyTree]):
-        def whole(*arguments: Any) -> tuple[RunState, History]:
-            state, history = segment(*arguments)
-            return state, put(history)  # what clients' devices recorded, for the first process
-
-        # The state is donated: client states are updated in place.
-        self._jit = jax.jit(whole, donate_argnums=3)
-        self._by_length: dict[int, Any] = {}
-        self._constant: tuple | None = None  # task and eval_fn, where the program wants them
-        self.seconds = 0.0
-
-    def __call__(self, task, eval_fn, part: Timeline, state: RunState, key: Array):
-        if part.num_rounds not in self._by_length:
-            began = time.perf_counter()
-            compiled = self._jit.lower(task, eval_fn, part, state, key).compile()
-            self._by_length[part.num_rounds] = compiled
-            # On several devices, copied to them once and not in every segment.
-            self._constant = jax.device_put((task, eval_fn), compiled.input_shardings[0][:2])
-            self.seconds += time.perf_counter() - began
-        assert self._constant is not None
-        return self._by_length[part.num_rounds](*self._constant, part, state, key)
 
 
 def _divergence(

@@ -57,7 +57,12 @@ class Store:
             return state
         # The state's own devices, not those of the process that saved it.
         shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+            lambda x: (
+                x
+                if isinstance(x, np.ndarray)  # states on the host
+                else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+            ),
+            state,
         )
         saved = self._manager.restore(
             step,
@@ -92,9 +97,9 @@ class Store:
 def _uncommitted(x: Array) -> Array:
     """The same array, free to follow a program to other devices, as a newly made one is.
 
-    One that is spread over devices stays there.
+    One that is spread over devices, or on the host, stays there.
     """
-    if len(x.sharding.device_set) > 1:
+    if isinstance(x, np.ndarray) or len(x.sharding.device_set) > 1:
         return x
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))

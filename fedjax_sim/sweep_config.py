@@ -108,6 +108,11 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
     check(config)
+    if config.examples_memory is not None:
+        raise ValueError(
+            f"examples_memory is {config.examples_memory}; expected none, since the runs of a "
+            "sweep share examples on the device"
+        )
     resolved = algorithm_choices.hyper_parameters(config)
     option = "points" if config.points else "grid"
     entries = _read_points(config.points) if config.points else [_parse_grid(config.grid)]

@@ -351,3 +351,33 @@ def test_summary_when_only_some_seeds_reach_the_target():
     assert none["reached"] == 0
     assert np.isnan(none["rounds_to_target"])
     assert none["finished"]
+
+
+def test_examples_on_the_host_change_nothing(tmp_path):
+    """An option that no result depends on: the same bits, also in a folder begun without it."""
+    shared = {"algorithms": ("scaffold",), "rounds": 4, "seeds": 2, "model": "softmax_regression"}
+    expected = compare(CompareConfig(output=tmp_path / "device", **shared)).history
+    for name, states in (("host", "device"), ("both", "host")):
+        config = CompareConfig(
+            output=tmp_path / name, examples_memory=0.0005, states=states, **shared
+        )
+        pd.testing.assert_frame_equal(compare(config).history, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"states": "host"}, "states is host; expected examples_memory with it"),
+        ({"examples_memory": 0.0}, "examples_memory is 0.0; expected a positive number"),
+        ({"examples_memory": 1.0, "num_strata": 2}, "examples_memory is 1.0; expected none with"),
+        ({"sampling": "stratified"}, "num_strata is None; expected a number, which sampling"),
+    ],
+)
+def test_refuses_places_that_contradict(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        compare(CompareConfig(output=tmp_path, **options))
+
+
+def test_diagnosis_needs_all_data(tmp_path):
+    with pytest.raises(ValueError, match="num_strata is 2; expected none with --diagnose"):
+        compare(CompareConfig(output=tmp_path, num_strata=2), diagnose=True)

@@ -13,8 +13,9 @@ diagnostics empirical_task epochs favano fedac fedacg fedadagrad fedadam fedasam
 fedavg fedavg_subgradient fedavgm fedbuff feddualavg feddualavg_osp feddyn fedgamma fedlesam
 fedmid fedmid_osp fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi
 from_assignment from_clients full_batch gradient_controls gradients instances mb_ac_sgd
-mb_sgd mofedsam participation placement processes prox quafl quantization reweighting run
-scaffold shared_task simulate start stream sweep theory uniform_weights with_replacement
+mb_sgd mofedsam offload participation placement processes prox quafl quantization
+reweighting run scaffold shared_task simulate start stream sweep theory uniform_weights
+with_replacement
 """.split()
 
 

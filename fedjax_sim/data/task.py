@@ -11,7 +11,6 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.data.batches import Batches
-from fedjax_sim.data.blocked import BlockedData, blocked
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.typing import Oracle, Params, PyTree, Step, Task
@@ -38,8 +37,8 @@ def empirical_task(
         batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
         full_grad_batch: examples per block of the full local gradient.
         placement: where data and states of clients lie, e.g.
-            :func:`~fedjax_sim.placement.by_client`; default: in whole arrays.  With one, a process
-            loads only the examples of its own devices' clients.
+            :func:`~fedjax_sim.placement.by_client` or :func:`~fedjax_sim.offload.on_host`;
+            default: in whole arrays on the device.
 
     Raises:
         ValueError: offsets that are not non-decreasing from 0 to the number of examples, or a
@@ -59,20 +58,17 @@ def empirical_task(
     sizes = _checked_sizes(data) if isinstance(data, FederatedData) else np.asarray(data.sizes)
     # Of clients that have examples; the others draw nothing.
     extremes = int(sizes[sizes > 0].min(initial=max(sizes.max(), 1))), max(int(sizes.max()), 1)
-    if placement is None:
-        if not isinstance(data, FederatedData):
-            data = FederatedData(data.load(0, data.num_clients), np.cumsum([0, *sizes]))
-        oracle = _EmpiricalOracle(_own_rows, objective, batches, extremes, full_grad_batch)
-        return _task(oracle, _on_device(data), sizes)
-    if placement.strata.num_clients != len(sizes):
-        raise ValueError(
-            f"placement is for {placement.strata.num_clients} clients; expected {len(sizes)}, the "
-            "data's"
-        )
-    source = from_data(data) if isinstance(data, FederatedData) else data
-    blocks = blocked(source, placement.strata, placement, placement.sharding)
-    oracle = _EmpiricalOracle(BlockedData.place, objective, batches, extremes, full_grad_batch)
-    return _task(oracle, blocks, sizes)._replace(placement=placement)
+
+    def build(place: Place, data: Any) -> Task:
+        oracle = _EmpiricalOracle(place, objective, batches, extremes, full_grad_batch)
+        return _task(oracle, data, sizes)
+
+    if placement is not None:
+        source = from_data(data) if isinstance(data, FederatedData) else data
+        return placement.task(source, build)
+    if not isinstance(data, FederatedData):
+        data = FederatedData(data.load(0, data.num_clients), np.cumsum([0, *sizes]))
+    return build(_own_rows, _on_device(data))
 
 
 def shared_task(
@@ -129,7 +125,7 @@ def _on_device(data: FederatedData) -> FederatedData:
     return dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
 
 
-def _task(oracle: "_EmpiricalOracle", data: FederatedData | BlockedData, sizes: np.ndarray) -> Task:
+def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
     return Task(
         oracle=Partial(oracle, data),
         num_examples=sizes.astype(np.int32),
@@ -165,7 +161,7 @@ class _EmpiricalOracle(NamedTuple):
 
     def __call__(
         self,
-        data: FederatedData | BlockedData,
+        data: Any,
         client: Array,
         key: Array,
         max_steps: int,
