@@ -24,6 +24,7 @@ from benchmarks import (
     composite,
     memory,
     methods,
+    offload,
     report,
     rounds,
     startup,
@@ -51,6 +52,7 @@ PARTS = {
     "methods": Part(methods, 1),
     "composite": Part(composite, 1),
     "asynchrony": Part(asynchrony, 1),
+    "offload": Part(offload, 1),
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
 }

@@ -19,6 +19,7 @@ from benchmarks import (
     jobs,
     memory,
     methods,
+    offload,
     report,
     rounds,
     startup,
@@ -303,6 +304,14 @@ def test_methods_measured_on_a_tiny_workload(monkeypatch):
     assert list(case.rows) == ["fedavg", "fedmoswa", "fedsam"]
     assert [limit.candidate for limit in report.limits(case)] == ["fedmoswa", "fedsam"]
     assert len(report.chart([case]).axes[0].patches) == 3
+
+
+def test_examples_on_the_host_train_the_same_model(tmp_path):
+    found = {name: offload.training(TINY, name, 4, tmp_path) for name in offload.CANDIDATES}
+    assert len({row["norm"] for row in found.values()}) == 1
+    (case,) = offload.cases({"W4": found}, Machine(1e9, 1e9))
+    assert [limit.candidate for limit in report.limits(case)] == ["host", "file"]
+    assert [job.case for job in offload.jobs(DEFAULTS)] == ["W1"] * 3 + ["W2"] * 3 + ["W3"] * 3
 
 
 def test_every_method_is_one():
