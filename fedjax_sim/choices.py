@@ -5,8 +5,9 @@ library itself has no registries.  A further model or partition on the command l
 dict here.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -119,6 +120,18 @@ def model(
 def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolution) -> Model:
     """One object for equal arguments, so that a problem made anew does not compile anew."""
     return build(shape, classes, conv)
+
+
+@contextlib.contextmanager
+def arithmetic(config: CompareConfig) -> Iterator[None]:
+    """What is made and run within has the configured precision."""
+    products = {"float32": "float32", "tf32": "tensorfloat32"}.get(config.precision)
+    with contextlib.ExitStack() as settings:
+        if products is not None:
+            settings.enter_context(jax.default_matmul_precision(products))
+        if config.precision == "float64":
+            settings.enter_context(jax.enable_x64(True))
+        yield
 
 
 class Clients(NamedTuple):

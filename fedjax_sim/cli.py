@@ -90,8 +90,10 @@ def _run(arguments: list[str]) -> int:
     chosen, rest = _chosen(arguments)
     defaults = RunConfig(**vars(_comparison(chosen)))
     given = vars(_options(RunConfig, "run", chosen, RUN_DESCRIPTION, rest, defaults))
-    diagnose = given.pop("diagnose")
+    diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
     config = _connected(given)
+    if dry_run:
+        return _forecast(config)
     return _compare(config, ["fedjax-sim", "run", chosen, *rest], diagnose)
 
 
@@ -220,6 +222,21 @@ def _run_sweep(config, command: list[str]) -> int:
         print(f"to resume: {shlex.join(command)}")
         return 130
     print(f"results: {config.output} (history.csv, scores.csv, best.csv, *.png)")
+    return 0
+
+
+def _forecast(config) -> int:
+    from rich.console import Console
+
+    from fedjax_sim import processes
+    from fedjax_sim.console import forecast_table
+    from fedjax_sim.forecast_command import run_forecast
+
+    _start_jax()
+    found = dict(run_forecast(config, _tuning_file()))
+    Console(quiet=not processes.is_first()).print(forecast_table(found))
+    for one in found.values():
+        one.check()
     return 0
 
 

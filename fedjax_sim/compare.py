@@ -30,7 +30,7 @@ from fedjax_sim.data.summary import label_counts, summarize
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.diagnosis_report import Diagnosis
 from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.models import Model
+from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.objectives import Metrics, classification_metrics, cross_entropy
 from fedjax_sim.simulation import Progress, Simulation, simulate
@@ -112,6 +112,17 @@ def compare(
     hyper = algorithm_choices.hyper_parameters(config)
     if config.dataset not in datasets.NAMES:
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
+    with choices.arithmetic(config):
+        return _compared(config, hyper, on_progress, tuning_file, diagnose)
+
+
+def _compared(
+    config: CompareConfig,
+    hyper: dict[str, dict[str, Any]],
+    on_progress: OnProgress | None,
+    tuning_file: pathlib.Path | None,
+    diagnose: bool,
+) -> ComparisonResult:
     output = config.output
     header = _header(config, hyper)
     dataset = datasets.load(config.dataset, config.data_dir)
@@ -130,7 +141,7 @@ def compare(
         for name in config.algorithms:
             if on_progress is not None:
                 on_progress(name, None)
-            own, cohort = _executed(config, dataset, problem, name, hyper[name], tuning_file)
+            own, cohort = executed(config, dataset, problem, name, hyper[name], tuning_file)
             result = _run(config, own, name, hyper[name], cohort, on_progress)
             interrupted, final[name] = result.interrupted, result.state.server.params
             if interrupted:
@@ -156,7 +167,7 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution 
             population.
     """
     model_name, model = choices.model(config, dataset, conv)
-    loss, metrics = _functions(model)
+    loss, metrics = _functions(model, config.precision == "bfloat16")
     data, source, placement = choices.clients(config, dataset)
     if config.sampling != "full" and config.cohort_size > data.num_clients:
         raise ValueError(
@@ -165,6 +176,8 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution 
     task = empirical_task(loss, source, choices.batches(config), placement=placement)
     init_keys, schedule_keys, run_keys = seed_keys(config)
     params = jax.vmap(model.init)(init_keys)
+    if config.precision == "float64":
+        params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
     description = {
         "data": {
@@ -193,9 +206,11 @@ def prepare(config: CompareConfig, dataset: datasets.Dataset, conv: Convolution 
 
 
 @functools.cache
-def _functions(model: Model) -> tuple[Objective, Metrics]:
-    """Loss and metrics, the same for the same model, so that nothing compiles anew for them."""
-    return cross_entropy(model.apply), classification_metrics(model.apply)
+def _functions(model: Model, half: bool) -> tuple[Objective, Metrics]:
+    """Loss and metrics, the same for the same model, so that nothing compiles anew for them.  In
+    half precision clients learn; the server's models are evaluated as they are."""
+    learnt = in_precision(model, jnp.bfloat16) if half else model
+    return cross_entropy(learnt.apply), classification_metrics(model.apply)
 
 
 def seed_keys(config: CompareConfig) -> tuple[Array, Array, Array]:
@@ -211,7 +226,7 @@ def tunable(problem: Problem, algorithm: FedAlgorithm, rounds: int | None = None
     return tuning.Problem(algorithm, problem.task, timeline, problem.params, problem.keys)
 
 
-def _executed(
+def executed(
     config: CompareConfig,
     dataset: datasets.Dataset,
     problem: Problem,

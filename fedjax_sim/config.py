@@ -106,6 +106,10 @@ class CompareConfig:
     """How the clients of a round are executed; results agree up to the order of summation."""
     chunk_size: int = 10
     """Clients per chunk of the chunked execution."""
+    precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"
+    """Of the models' arithmetic. default: float32, products as the device likes it; float32: exact;
+    tf32: products of 10 bits on GPUs; bfloat16: local gradients in bfloat16, all else in float32;
+    float64: everything."""
     on_divergence: Literal["record", "stop", "raise"] = "record"
     """When a model is no longer finite: go on and record it, stop the algorithm once all seeds
     have diverged, or end with an error."""
@@ -115,6 +119,8 @@ class CompareConfig:
 class RunConfig(CompareConfig):
     """A comparison, and what is to be done with it besides; every option of ``fedjax-sim run``."""
 
+    dry_run: bool = False
+    """Say what the comparison takes (memory by part, arithmetic, time), and run nothing."""
     diagnose: bool = False
     """Convex problems (softmax_regression): measure the constants of FedAvg's theory, and draw its
     bounds over the suboptimality."""

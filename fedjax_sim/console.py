@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 from fedjax_sim import algorithm_choices, choices, datasets
 from fedjax_sim.compare import OnProgress
 from fedjax_sim.config import CompareConfig
+from fedjax_sim.forecast import Forecast
 from fedjax_sim.report import ACCURACY, LOSS
 from fedjax_sim.sweeps import SweepProgress
 from fedjax_sim.tuning import Measured
@@ -189,6 +190,37 @@ def tuning_table(algorithm: str, found: Sequence[Measured]) -> Table:
             f"{compiling:.1f}",
             f"{num_bytes / 1e6:.0f}",
         )
+    return table
+
+
+def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
+    """What a comparison's algorithms take, a column each.
+
+    Example:
+        >>> found = Forecast(650, 0, 2600, {"examples": 10**9}, 2 * 10**9, 4e6, 100, 0.01, 3.0)
+        >>> table = forecast_table({"fedavg": found})
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['parameters of a model', '650']
+    """
+    table = Table("", *forecasts, title="forecast")
+
+    def row(name: str, *cells: str) -> None:
+        table.add_row(name, *cells)
+
+    every = list(forecasts.values())
+    row("parameters of a model", *(f"{f.parameters:,}" for f in every))
+    row("bytes of a client's state", *(f"{f.client_bytes:,}" for f in every))
+    row("bytes of a client's upload", *(f"{f.upload_bytes:,}" for f in every))
+    for part in every[0].parts:
+        row(f"MB of {part}", *(f"{f.parts[part] / 1e6:,.1f}" for f in every))
+    row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
+    row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
+    row("GFLOP a round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
+    row("seconds to compile a round", *(f"{f.compile_seconds:.1f}" for f in every))
+    seconds = [math.nan if f.seconds_per_round is None else f.seconds_per_round for f in every]
+    minutes = [s * f.rounds / 60 for s, f in zip(seconds, every, strict=True)]
+    for name, values in (("seconds a round", seconds), ("minutes, evaluations apart", minutes)):
+        row(name, *("not run" if math.isnan(x) else f"{x:.3g}" for x in values))
     return table
 
 

@@ -181,8 +181,8 @@ def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int
             ]
             return Plan(loads, max(map(len, present), default=1), max(rows, 1))
     raise ValueError(
-        f"memory is {where.memory} bytes; expected at least {needed}: the examples of the largest "
-        "round's clients, twice"
+        f"memory of on_host is {where.memory} bytes; expected at least {needed}: the examples of "
+        "the largest round's clients, twice"
     )
 
 

@@ -10,10 +10,54 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import offload
-from fedjax_sim.engine import EvalFn, History, RunState
-from fedjax_sim.typing import PyTree, Task, Timeline
+from fedjax_sim.cohort import Cohort
+from fedjax_sim.engine import EvalFn, History, Probes, RunState, Weighting, advance, start
+from fedjax_sim.typing import FedAlgorithm, Params, PyTree, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
+
+
+def programs(
+    algorithm: FedAlgorithm,
+    task: Task,
+    timeline: Timeline,
+    *,
+    batched: bool,
+    cohort: Cohort | None,
+    weighting: Weighting,
+    eval_every: int,
+    probes: Probes,
+) -> tuple[Callable, Callable]:
+    """``initial(params, timeline)`` and ``segment(task, eval_fn, timeline, state, key)`` to be
+    jitted; of several runs together if ``batched``."""
+    in_timeline = 0 if timeline.clients.ndim == 3 else None
+
+    def initial(params: Params, timeline: Timeline) -> RunState:
+        return start(algorithm, task, timeline, params)
+
+    def segment(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
+        return advance(
+            algorithm,
+            task,
+            timeline,
+            state,
+            key,
+            cohort=cohort,
+            weighting=weighting,
+            eval_fn=eval_fn,
+            eval_every=eval_every,
+            probes=probes,
+        )
+
+    if batched:
+        initial = jax.vmap(initial, (0, in_timeline))
+        segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
+    return initial, segment
+
+
+def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
+    """Rounds of a dispatch: by default a twentieth of the run, from evaluation to evaluation."""
+    return eval_every * (evals_per_segment or max(-(-rounds // eval_every) // 20, 1))
 
 
 class Compiled:

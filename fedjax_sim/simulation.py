@@ -20,13 +20,11 @@ from fedjax_sim.engine import (
     Probes,
     RunState,
     Weighting,
-    advance,
-    start,
     uniform_weights,
 )
 from fedjax_sim.interrupt import deferred_interrupt
 from fedjax_sim.placement import everywhere
-from fedjax_sim.segments import Compiled, Resident, Streamed
+from fedjax_sim.segments import Compiled, Resident, Streamed, programs, stride
 from fedjax_sim.store import Store, identify
 from fedjax_sim.typing import FedAlgorithm, Params, Task, Timeline
 
@@ -120,34 +118,22 @@ def simulate(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
         )
 
-    options = {"cohort": cohort, "weighting": weighting, "probes": probes}
-    in_timeline = 0 if timeline.clients.ndim == 3 else None
-
-    def initial(params: Params, timeline: Timeline) -> RunState:
-        return start(algorithm, task, timeline, params)
-
-    def segment(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
-        return advance(
-            algorithm,
-            task,
-            timeline,
-            state,
-            key,
-            eval_fn=eval_fn,
-            eval_every=eval_every,
-            **options,
-        )
-
-    if batched:
-        initial = jax.vmap(initial, (0, in_timeline))
-        segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
+    initial, segment = programs(
+        algorithm,
+        task,
+        timeline,
+        batched=batched,
+        cohort=cohort,
+        weighting=weighting,
+        eval_every=eval_every,
+        probes=probes,
+    )
     put = everywhere(task)
     compiled = Compiled(segment, put)
 
     clock = records.Clock(timeline, len(names))
     num_rounds = timeline.num_rounds
-    evals = evals_per_segment or max(-(-num_rounds // eval_every) // 20, 1)
-    stride = evals * eval_every
+    step = stride(num_rounds, eval_every, evals_per_segment)
     timeline = jax.tree.map(np.asarray, timeline)  # cut on the host
     state = jax.jit(initial)(put(params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)
@@ -164,7 +150,7 @@ def simulate(
     if eval_fn is not None and not isinstance(eval_fn, Partial):
         eval_fn = Partial(eval_fn)
     if on_host:
-        loads = offload.plan(task, timeline, done, eval_every, stride)
+        loads = offload.plan(task, timeline, done, eval_every, step)
         execute = Streamed(compiled, task, eval_fn, timeline, key, loads)
     else:
         execute = Resident(compiled, task, eval_fn, timeline, key, put)
@@ -175,7 +161,7 @@ def simulate(
             return processes.any_of(signalled())
 
         while done < num_rounds and not stopped and not interrupted():
-            last = min(done + stride, num_rounds)
+            last = min(done + step, num_rounds)
             began = time.perf_counter()
             before = compiled.seconds
             state, history = execute(done, last, state)

@@ -75,17 +75,18 @@ def run_sweep(
         if on_progress is not None:
             on_progress(news)
 
-    result = sweep(
-        _setups(config, dataset, entries),
-        entries,
-        seed_keys(config)[2],
-        static=("algorithm", *SETTINGS, *text_hyper()),
-        seeds=[str(config.seed + i) for i in range(config.seeds)],
-        memory=None if config.memory is None else int(config.memory * 1e9),
-        directory=config.output,
-        config={"dataset": config.dataset},
-        on_progress=record,
-    )
+    with choices.arithmetic(config):
+        result = sweep(
+            _setups(config, dataset, entries),
+            entries,
+            seed_keys(config)[2],
+            static=("algorithm", *SETTINGS, *text_hyper()),
+            seeds=[str(config.seed + i) for i in range(config.seeds)],
+            memory=None if config.memory is None else int(config.memory * 1e9),
+            directory=config.output,
+            config={"dataset": config.dataset, "precision": config.precision},
+            on_progress=record,
+        )
     report.write_json(config.output / "config.json", header)
     return _write_results(config, result)
 

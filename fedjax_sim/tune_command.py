@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fedjax_sim import algorithm_choices, datasets, tuning
+from fedjax_sim import algorithm_choices, choices, datasets, tuning
 from fedjax_sim.compare import prepare, tunable
 from fedjax_sim.config import CompareConfig, check
 
@@ -46,7 +46,8 @@ def run_tune(
     if config.dataset not in datasets.NAMES:
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
     dataset = datasets.load(config.dataset, config.data_dir)
-    problem = prepare(config, dataset)
+    with choices.arithmetic(config):
+        problem = prepare(config, dataset)
     seen: set[bool] = set()
     for name in config.algorithms:
         algorithm = algorithm_choices.algorithm(name, hyper[name])
@@ -58,7 +59,7 @@ def run_tune(
         def make(conv, algorithm=algorithm) -> tuning.Problem:
             return tunable(prepare(config, dataset, conv), algorithm, _ROUNDS)
 
-        with status(f"measuring {name}"):
+        with status(f"measuring {name}"), choices.arithmetic(config):
             found = tuning.tune(make)
         tuning.store(path, described, found)
         yield name, found

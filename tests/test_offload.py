@@ -188,8 +188,8 @@ def test_a_failing_source_ends_the_run():
         (lambda: offload.on_host(0), "memory is 0; expected a positive number of bytes"),
         (
             lambda: train(host_task(2 * ROW)),
-            f"memory is {2 * ROW} bytes; expected at least {MEMORIES[2]}: the examples of the "
-            "largest round's clients, twice",
+            f"memory of on_host is {2 * ROW} bytes; expected at least {MEMORIES[2]}: the examples "
+            "of the largest round's clients, twice",
         ),
         (
             lambda: fs.run(fs.fedavg(0.1), host_task(), timeline(), logistic_params(), KEY),

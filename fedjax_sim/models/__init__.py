@@ -5,6 +5,7 @@ from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_repo
 from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
 from fedjax_sim.models.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.pooling import max_pool
+from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
@@ -25,6 +26,7 @@ __all__ = [
     "from_linen",
     "from_nnx",
     "im2col",
+    "in_precision",
     "lenet5",
     "load_vit",
     "logistic_regression",

@@ -1,0 +1,57 @@
+"""A model that computes in another precision than its parameters have."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from fedjax_sim.models.base import Model
+from fedjax_sim.typing import Params, PyTree
+
+
+def in_precision(model: Model, dtype: DTypeLike) -> Model:
+    """The same model, computed in another floating dtype; parameters and outputs keep theirs.
+
+    With bfloat16 the products of a local step, forward and backward, are in half precision, while
+    local iterates, gradients, losses, uploads and the server's state are those of the parameters
+    (float32): differences of models over a local step are too small for 8 bits.
+
+    Args:
+        model: any.
+        dtype: floating.
+
+    Raises:
+        ValueError: a dtype that is not floating.
+
+    Example:
+        >>> model = in_precision(Model(lambda key: jnp.ones(2), lambda w, x: x @ w), jnp.bfloat16)
+        >>> out = model.apply(jnp.array([1.0, 1 / 512]), jnp.ones((1, 2)))
+        >>> out.dtype, out.tolist()
+        (dtype('float32'), [1.0])
+    """
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating one")
+    return Model(model.init, _Cast(model.apply, jnp.dtype(dtype).name))
+
+
+class _Cast(NamedTuple):
+    """Equal for equal arguments, so that a model made anew does not compile anew."""
+
+    apply: Callable
+    dtype: str
+
+    def __call__(self, params: Params, x: PyTree) -> PyTree:
+        def floating(leaf: Array) -> bool:
+            return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+        def cast(tree: PyTree) -> PyTree:
+            return jax.tree.map(
+                lambda leaf: leaf.astype(self.dtype) if floating(leaf) else leaf, tree
+            )
+
+        own = jnp.result_type(*[leaf for leaf in jax.tree.leaves(params) if floating(leaf)])
+        outputs = self.apply(cast(params), cast(x))
+        return jax.tree.map(lambda leaf: leaf.astype(own) if floating(leaf) else leaf, outputs)

@@ -1,0 +1,150 @@
+"""Half precision in the products of local steps and nowhere else; the precisions of commands."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from jax.extend.core import jaxprs_in_params
+from problems import KEY
+
+import fedjax_sim as fs
+from fedjax_sim import choices, models, objectives, participation
+from fedjax_sim.cli import main
+from fedjax_sim.compare import compare
+from fedjax_sim.config import CompareConfig
+from fedjax_sim.sweep_command import run_sweep
+from fedjax_sim.sweep_config import SweepConfig
+
+SHAPE, CLASSES = (4, 4, 1), 5
+PLAIN = models.mlp(SHAPE, (6,), CLASSES)
+HALF = models.in_precision(PLAIN, jnp.bfloat16)
+
+
+def batch():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, *SHAPE)).astype(np.float32)
+    return {"x": x, "y": rng.integers(CLASSES, size=12)}
+
+
+def products(function, *arguments) -> list[tuple]:
+    """The dtypes of the operands of all products of a program, those of called functions, too."""
+
+    def within(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                yield tuple(v.aval.dtype.name for v in equation.invars)
+            for inner in jaxprs_in_params(equation.params):
+                yield from within(inner)
+
+    return list(within(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
+def test_products_of_a_step_are_in_half_precision_and_gradients_are_not():
+    params, examples = PLAIN.init(KEY), batch()
+
+    def loss(model, params):
+        return objectives.cross_entropy(model.apply)(params, examples, KEY).mean()
+
+    value = jax.value_and_grad(lambda params: loss(HALF, params))
+    found = products(value, params)
+    assert len(found) == 5  # two layers forward, two kernels and one activation backward
+    assert set(found) == {("bfloat16", "bfloat16")}
+    half, gradient = value(params)
+    assert {leaf.dtype for leaf in jax.tree.leaves((half, gradient))} == {jnp.dtype("float32")}
+    # Bfloat16 has 8 significant bits: an entry is off by 2**-9 of itself, a sum of 16 products of
+    # such entries by a few times that of the largest.
+    whole, exact = jax.value_and_grad(lambda params: loss(PLAIN, params))(params)
+    assert half != whole
+    assert abs(half - whole) < 2**-6 * whole
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2**-5 * np.abs(b).max()),
+        gradient,
+        exact,
+    )
+
+
+def test_other_inputs_and_outputs_are_left_alone():
+    table = models.Model(lambda key: jnp.ones((3, 2)), lambda w, x: {"rows": w[x], "ids": x})
+    out = models.in_precision(table, jnp.bfloat16).apply(
+        jnp.full((3, 2), 1 + 2**-12), jnp.arange(2)
+    )
+    assert out["ids"].dtype == jnp.int32
+    assert out["rows"].dtype == jnp.float32
+    assert out["rows"].tolist() == [[1.0, 1.0]] * 2  # rounded, so computed in half precision
+
+
+def test_dtypes_that_are_not_floating_are_refused():
+    with pytest.raises(ValueError, match="dtype is int8; expected a floating one"):
+        models.in_precision(PLAIN, jnp.int8)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [fs.fedavg(0.1), fs.scaffold(0.1), fs.fedadam(0.1, 0.01), fs.fedavgm(0.1)]
+)
+def test_server_uploads_and_client_states_stay_in_single_precision(algorithm):
+    examples = batch()
+    data = fs.FederatedData(examples, np.array([0, 5, 12]))
+    task = fs.empirical_task(objectives.cross_entropy(HALF.apply), data, fs.epochs(1, 4))
+    timeline = participation.full(3, 2, task.num_steps)
+    state, _ = jax.jit(lambda: fs.run(algorithm, task, timeline, PLAIN.init(KEY), KEY))()
+    floating = [
+        x.dtype.name
+        for x in jax.tree.leaves((state.server, state.clients))
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    assert set(floating) == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "attribute"), [("tf32", "HIGH"), ("float32", "HIGHEST"), ("default", "DEFAULT")]
+)
+def test_products_are_asked_for_as_configured(precision, attribute):
+    with choices.arithmetic(CompareConfig(precision=precision)):
+        text = jax.jit(jnp.dot).lower(jnp.ones((2, 2)), jnp.ones((2, 2))).as_text()
+    asked = f"precision = [{attribute}, {attribute}]"
+    assert asked in text
+
+
+def config(precision, folder) -> CompareConfig:
+    return CompareConfig(
+        algorithms=("fedavg",), model="softmax_regression", num_clients=20,
+        cohort_size=4, rounds=4, local_steps=3, seeds=2, eval_every=2, precision=precision,
+        output=folder / precision,
+    )  # fmt: skip
+
+
+def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
+    histories = {
+        name: compare(config(name, tmp_path)).history
+        for name in ("default", "tf32", "bfloat16", "float64")
+    }
+    rows = histories["float64"]["metric"].isin(["train/loss", "test/loss"])
+    exact = histories["float64"]["value"][rows].to_numpy()
+    errors = {
+        name: float(np.abs(history["value"][rows].to_numpy() / exact - 1).max())
+        for name, history in histories.items()
+    }
+    # A CPU's products are of single precision, however they are asked for.
+    pd.testing.assert_frame_equal(histories["default"], histories["tf32"])
+    # The same models, cohorts and minibatches; 24 and 8 bits over a dozen local steps.
+    assert 0 < errors["default"] < 1e-5
+    assert 1e-5 < errors["bfloat16"] < 2e-2
+
+
+def test_a_folder_of_another_precision_is_refused(tmp_path, capsys):
+    command = ["run", "quickstart", "--model", "softmax_regression", "--rounds", "1"]
+    command += ["--local-steps", "1", "--seeds", "1", "--algorithms", "fedavg"]
+    command += ["--output", str(tmp_path)]
+    assert main(command) == 0
+    assert main([*command, "--precision", "float64"]) == 2
+    assert "precision" in capsys.readouterr().err
+
+
+def test_sweeps_have_a_precision(tmp_path):
+    values = {}
+    for precision in ("float32", "float64"):
+        own = SweepConfig(**vars(config(precision, tmp_path)), grid=("lr=0.1,0.2",))
+        values[precision] = run_sweep(own).history["value"].to_numpy()
+    assert np.any(values["float32"] != values["float64"])
+    np.testing.assert_allclose(values["float32"], values["float64"], rtol=1e-4)
