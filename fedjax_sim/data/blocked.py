@@ -56,14 +56,18 @@ def blocked(source: ClientSource, strata: Strata, placement: Any, sharding: Any)
         offsets[stratum, len(ends) + 1 :] = ends[-1]  # of rows without a client
     rows = max(int(offsets[:, -1].max()), 1)
     leaves, structure = jax.tree.flatten(source.load(0, 0))
-    # Loaded once for all leaves, stratum by stratum.
-    loaded: dict[int, list[np.ndarray]] = {}
+    # Loaded once for all leaves, stratum by stratum, and forgotten where it has been placed: the
+    # host would hold all clients' examples besides the devices.
+    loaded: dict[tuple[int, int], np.ndarray] = {}
 
     def of_stratum(stratum: int, leaf: int) -> np.ndarray:
-        if stratum not in loaded:
+        if (stratum, leaf) not in loaded:
             clients = strata.clients(stratum)
-            loaded[stratum] = jax.tree.leaves(source.load(clients.start, clients.stop))
-        part = loaded[stratum][leaf]
+            parts = jax.tree.leaves(source.load(clients.start, clients.stop))
+            loaded.update(((stratum, i), part) for i, part in enumerate(parts) if i >= leaf)
+        part = loaded.pop((stratum, leaf))
+        if len(part) == rows:
+            return part
         return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
 
     def leaf(number: int) -> Array:
