@@ -16,9 +16,11 @@ import datetime
 import importlib.metadata
 import json
 import pathlib
+import time
 from typing import Any, NamedTuple
 
 from benchmarks import (
+    accelerator,
     asynchrony,
     cells,
     composite,
@@ -55,14 +57,16 @@ PARTS = {
     "offload": Part(offload, 1),
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
+    "accelerator": Part(accelerator, 1),
 }
+ELSEWHERE = {"accelerator"}  # parts that are only measured if they are named
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measures what the command line asks for."""
     parser = _parser()
     args = parser.parse_args(arguments)
-    parts = args.parts or list(PARTS)
+    parts = args.parts or [name for name in PARTS if name not in ELSEWHERE]
     if unknown := set(parts) - set(PARTS):
         parser.error(f"part is {', '.join(unknown)}; expected {', '.join(PARTS)}")
     for name in args.candidates or []:
@@ -79,12 +83,18 @@ def main(arguments: list[str] | None = None) -> None:
     options = Options(tuple(args.workloads), candidates, args.seconds, peers)
     images = args.images or (args.out or ROOT / "docs" / "images")
     out = args.out or ROOT / "benchmarks" / "results"
+    deadline = None if args.minutes is None else time.perf_counter() + 60 * args.minutes
     for name in parts:
-        run_part(name, options, args.repeats, out, images)
+        run_part(name, options, args.repeats, out, images, deadline)
 
 
 def run_part(
-    name: str, options: Options, repeats: int, out: pathlib.Path, images: pathlib.Path
+    name: str,
+    options: Options,
+    repeats: int,
+    out: pathlib.Path,
+    images: pathlib.Path,
+    deadline: float | None = None,
 ) -> None:
     """Measures one part, prints it, and writes its results and bars."""
     part = PARTS[name]
@@ -95,8 +105,11 @@ def run_part(
     began = datetime.datetime.now(datetime.UTC)
     print(f"\n== {name}: {len(jobs)} measurements x {repeats}", flush=True)
     rates = Job("machine", "rates", "benchmarks.floors")
-    runs = collect([rates, *jobs], repeats)
-    measured = runs.pop("machine")["rates"]
+    runs, left_out = collect([rates, *jobs], repeats, deadline)
+    measured = runs.pop("machine", {}).get("rates")
+    if not runs or measured is None:
+        print(f"nothing of {name} was measured in time")
+        return
     # Bounds, which disturbances only lower.
     machine = Machine(*(max(one[name] for one in measured) for name in Machine._fields))
     results = {
@@ -114,8 +127,11 @@ def run_part(
         "environment": environment() | {"cores": num_cores()} | _peer_versions(),
         "machine": machine._asdict(),
         "repeats": repeats,
+        "left_out": left_out,
         "cases": {case.name: report.as_json(case) for case in cases},
     }
+    if left_out:
+        print(f"\nleft out for lack of time or memory: {', '.join(left_out)}")
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     if part.seconds:
@@ -147,13 +163,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default all)")
+    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default all "
+        "but accelerator)")  # fmt: skip
     add("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     add("--candidates", nargs="+", help="only these, also ours=STRATEGY[:N][@DEVICES]")
     add("--repeats", type=int, default=3, help="at most; long parts do fewer (default 3)")
     add("--seconds", type=float, default=2.0, help="of timed rounds per measurement (default 2)")
     add("--peer", type=_peer, action="append", default=[], metavar="NAME=PYTHON",
         help="also measure fedjax or pfl, with the interpreter that has it")  # fmt: skip
+    add("--minutes", type=float, help="what is not measured then, or fails, is left out")
     add("--out", type=pathlib.Path, help="folder (default benchmarks/results)")
     add("--images", type=pathlib.Path, help="folder (default docs/images, or OUT if given)")
     return parser

@@ -44,38 +44,67 @@ class Options(NamedTuple):
     peers: Mapping[str, str]  # name -> Python interpreter
 
 
-def run(job: Job) -> Measured:
+def run(job: Job, timeout: float | None = None) -> Measured:
     """Runs a job in its process and returns what it measured.
 
     Raises:
         RuntimeError: the process failed; with the end of its error output.
+        TimeoutExpired: of ``subprocess``; it took more seconds than that.
     """
     command = [job.python, "-m", "benchmarks.jobs", job.module, json.dumps(dict(job.arguments))]
     env = {"JAX_PLATFORMS": "cpu"} | os.environ
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+    )
     if done.returncode:
         raise RuntimeError(f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
+class Collected(NamedTuple):
+    """What was measured in time, and what was left out."""
+
+    runs: dict[str, dict[str, list[Measured]]]  # case -> candidate -> of each repeat
+    left_out: list[str]  # "case candidate", of repeats without time or with an error
+
+
 def collect(
-    jobs: Sequence[Job], repeats: int, measure: Callable[[Job], Measured] = run
-) -> dict[str, dict[str, list[Measured]]]:
+    jobs: Sequence[Job],
+    repeats: int,
+    deadline: float | None = None,
+    measure: Callable[[Job, float | None], Measured] = run,
+) -> Collected:
     """Goes through all jobs ``repeats`` times, so that a disturbed stretch of the machine hits all
-    alike; case -> candidate -> what each repeat measured."""
+    alike.
+
+    Args:
+        deadline: of ``time.perf_counter``.  What has not been measured then is left out, and so is
+            what fails: a result for the rest is worth more there than an error.
+    """
     runs: dict[str, dict[str, list[Measured]]] = {}
+    left_out = []
     for repeat in range(repeats):
         for number, job in enumerate(jobs):
             began = time.perf_counter()
-            found = runs.setdefault(job.case, {}).setdefault(job.candidate, [])
-            found.append(measure(job))
+            left = None if deadline is None else deadline - began
+            try:
+                if left is not None and left <= 0:
+                    raise subprocess.TimeoutExpired(job.candidate, 0)
+                one = measure(job, left)
+            except (subprocess.TimeoutExpired, RuntimeError) as error:
+                if deadline is None:
+                    raise
+                left_out.append(f"{job.case} {job.candidate}")
+                print(f"  left out: {left_out[-1]}: {error}", file=sys.stderr, flush=True)
+                continue
+            runs.setdefault(job.case, {}).setdefault(job.candidate, []).append(one)
             print(
                 f"  {repeat + 1}/{repeats} {number + 1:2d}/{len(jobs)} {job.case} {job.candidate}"
                 f" ({time.perf_counter() - began:.0f} s)",
                 file=sys.stderr,
                 flush=True,
             )
-    return runs
+    return Collected(runs, left_out)
 
 
 def summary(repeats: Sequence[Measured]) -> Measured:

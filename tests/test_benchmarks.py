@@ -1,6 +1,7 @@
 """The benchmarks' arithmetic: floors, ratios, tables; that what is compared does the same work."""
 
 import json
+import subprocess
 import sys
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 import fedjax_sim as fs
 from benchmarks import __main__ as command
 from benchmarks import (
+    accelerator,
     asynchrony,
     candidates,
     cells,
@@ -20,6 +22,7 @@ from benchmarks import (
     memory,
     methods,
     offload,
+    products,
     report,
     rounds,
     startup,
@@ -119,15 +122,41 @@ def test_repeats_are_interleaved_and_summed_up():
     order = []
     values = iter([1.0, 10.0, 5.0, 20.0, 3.0, 60.0])
 
-    def measure(job):
+    def measure(job, timeout):
+        assert timeout is None
         order.append(job.candidate)
         return {"seconds": next(values), "calls": 2}
 
-    found = jobs.collect([Job("W", "a", "m"), Job("W", "b", "m")], 3, measure)
+    found = jobs.collect([Job("W", "a", "m"), Job("W", "b", "m")], 3, None, measure).runs
     assert order == ["a", "b"] * 3
     assert [one["seconds"] for one in found["W"]["a"]] == [1.0, 5.0, 3.0]
     assert jobs.summary(found["W"]["a"]) == {"seconds": 3.0, "calls": 2, "best_seconds": 1.0}
     assert jobs.summary(found["W"]["b"]) == {"seconds": 20.0, "calls": 2, "best_seconds": 10.0}
+
+
+def test_after_the_deadline_jobs_are_left_out(monkeypatch):
+    now = iter(range(100))  # two readings a job that is measured
+    monkeypatch.setattr(jobs.time, "perf_counter", lambda: float(next(now)))
+    given = []
+
+    def measure(job, timeout):
+        given.append(timeout)
+        if job.candidate == "b":
+            raise RuntimeError("out of memory")
+        return {"seconds": 1.0}
+
+    listed = [Job("W", name, "m") for name in "abc"]
+    found = jobs.collect(listed, 1, 2.5, measure)
+    assert found.runs == {"W": {"a": [{"seconds": 1.0}]}}
+    assert found.left_out == ["W b", "W c"]
+    assert given == [2.5, 0.5]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        jobs.collect(listed, 1, None, measure)
+
+
+def test_a_job_is_stopped_in_time():
+    with pytest.raises(subprocess.TimeoutExpired):
+        jobs.run(Job("machine", "rates", "benchmarks.floors", {"seconds": 60}), 0.2)
 
 
 def test_a_job_runs_in_a_process_of_its_own():
@@ -314,6 +343,71 @@ def test_examples_on_the_host_train_the_same_model(tmp_path):
     assert [job.case for job in offload.jobs(DEFAULTS)] == ["W1"] * 3 + ["W2"] * 3 + ["W3"] * 3
 
 
+@pytest.mark.parametrize("name", ["W2", "W3"])
+def test_products_have_the_arithmetic_of_the_workload(name):
+    network = accelerator.NETWORKS[name]
+    model = network.build(jax.lax.conv_general_dilated)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    found = products.products(model.apply, params, jnp.zeros((2, *network.shape)))
+    assert products.training_flops(found) == 2 * WORKLOADS[name].flops
+
+
+def test_products_of_residual_networks_and_transformers():
+    """Multiply-adds of a forward pass as published: 0.556 G of ResNet-18 on 32 x 32."""
+    model = accelerator.NETWORKS["ResNet-18"].build(jax.lax.conv_general_dilated)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    found = products.products(model.apply, params, jnp.zeros((1, 32, 32, 3)))
+    assert sum(p.flops for p in found) / 2 == pytest.approx(0.556e9, rel=0.01)
+    model = accelerator.NETWORKS["ViT-Tiny"].build(None)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    found = products.products(model.apply, params, jnp.zeros((1, 32, 32, 3)))
+    # Patches, 12 blocks (queries, keys and values; scores; averages; projection; two layers), head.
+    assert len(found) == 1 + 12 * 6 + 1
+    width, tokens = 192, 65
+    block = tokens * (4 * width**2 + 8 * width**2) + 2 * tokens**2 * width
+    assert sum(p.flops for p in found) / 2 == 64 * 48 * width + 12 * block + width * 100
+
+
+def test_bare_products_are_all_computed():
+    found = [products.Product(1, 5, 3, 4), products.Product(2, 5, 4, 2)]
+    function, operands = products.bare(found, clients=3)
+    assert [tuple(x.shape) for x in operands[1]] == [(6, 5, 4), (6, 4, 2), (6, 5, 2)]
+    (x, kernel, gradient), (x2, kernel2, gradient2) = jax.tree.map(np.asarray, operands)
+    expected = x[0, 0] @ kernel[0, :, 0] + x[0, :, 0] @ gradient[0, :, 0]
+    expected += x2[0, 0] @ kernel2[0, :, 0] + x2[0, :, 0] @ gradient2[0, :, 0]
+    expected += gradient2[0, 0] @ kernel2[0, 0]
+    np.testing.assert_allclose(jax.jit(function)(operands), expected, rtol=1e-5)
+    text = jax.jit(function).lower(operands).as_text()
+    assert text.count("dot_general") == 5
+
+
+def test_accelerator_on_a_tiny_network(monkeypatch):
+    tiny = accelerator.Network(
+        lambda conv: models.cnn((6, 6, 1), 2, channels=(2,), kernel_size=3, hidden=(), conv=conv),
+        (6, 6, 1),
+        2,
+        2,
+        2,
+    )
+    monkeypatch.setattr(accelerator, "SQUARE", {"cpu": 32})
+    monkeypatch.setattr(accelerator, "STRATEGIES", ("vmapped", "sequential"))
+    chosen = {name: accelerator.CONVOLUTIONS[name] for name in ("lax", "auto")}
+    monkeypatch.setattr(accelerator, "CONVOLUTIONS", chosen)
+    monkeypatch.setitem(accelerator.NETWORKS, "tiny", tiny)
+    found = accelerator.measured(tiny, 0.001)
+    (case,) = accelerator.cases({"tiny": {"all": found}}, Machine(1.0, 1.0))
+    usual = {name for name in case.rows if name.endswith("/float32")}
+    assert len(usual) == len(accelerator.STRATEGIES) * len(accelerator.CONVOLUTIONS) + 1
+    (half,) = {name for name in case.rows if name.endswith("/bfloat16")} - {"bare/bfloat16"}
+    best = min(usual - {"bare/float32"}, key=lambda name: case.rows[name]["seconds"])
+    assert half == best.replace("float32", "bfloat16")
+    row, bare = case.rows[best], case.rows["bare/float32"]
+    assert row["of_bare"] == pytest.approx(bare["seconds"] / row["seconds"])
+    plain = case.rows["vmapped/lax/float32"]["seconds"]
+    assert row["times_plain_vmap"] == pytest.approx(plain / row["seconds"])
+    assert [job.case for job in accelerator.jobs(DEFAULTS)][:3] == ["W2", "W3", "ResNet-18"]
+
+
 def test_every_method_is_one():
     assert all(isinstance(build(0.1), fs.FedAlgorithm) for build in methods.METHODS.values())
 
@@ -390,13 +484,15 @@ def test_startup_knows_rows_from_a_header(tmp_path):
 def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
     """The measurements replaced by made ones: everything around them."""
 
-    def measure(job):
+    def measure(job, timeout):
         if job.case == "machine":
             return {"flops": 1e11, "bytes": 1e10}
         return {"seconds": 0.2 if job.candidate == "ours" else 0.4}
 
     monkeypatch.setattr(
-        command, "collect", lambda listed, repeats: jobs.collect(listed, repeats, measure)
+        command,
+        "collect",
+        lambda listed, repeats, deadline: jobs.collect(listed, repeats, deadline, measure),
     )
     command.main(["rounds", "--workloads", "W4", "--repeats", "1", "--out", str(tmp_path)])
     stored = json.loads((tmp_path / "rounds.json").read_text())

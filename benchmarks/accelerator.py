@@ -1,0 +1,227 @@
+"""Part ``accelerator``: image models under every strategy, lowering and precision.
+
+Rounds of ten clients of W2, W3, ResNet-18 (group normalisation) and ViT-Tiny on images of CIFAR's
+shape: all strategies over clients and all lowerings of convolutions in the device's usual precision
+(TF32 on GPUs), then the other precisions with the fastest of these.  Beside seconds a round:
+arithmetic a second, as a share of what one large product reaches in this precision, and of what
+the step's products reach as bare batched products of the same shapes (``bare``); and how many times
+as fast as ``vmapped/lax`` in the usual precision, plain JAX.
+
+A network's programs are compiled side by side by threads, then timed one after the other in the
+same process.  Meant for GPUs and TPUs; on a CPU ResNet-18 takes an hour.
+"""
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import fedjax_sim as fs
+from benchmarks.candidates import cohort_strategy
+from benchmarks.floors import Machine
+from benchmarks.jobs import Job, Measured, Options, Results
+from benchmarks.products import bare, products, training_flops
+from benchmarks.report import Case
+from fedjax_sim import models, objectives, participation
+from fedjax_sim.devices import num_cores
+from fedjax_sim.tuning import LOWERINGS
+
+COHORT, CLIENTS, LR = 10, 20, 0.01
+STRATEGIES = ("vmapped", "chunked:5", "sequential")
+CONVOLUTIONS = {"lax": lax.conv_general_dilated} | LOWERINGS
+PRECISIONS = {"tf32": "tensorfloat32", "float32": "float32", "bfloat16": None}
+SQUARE = {"cpu": 1024}  # side of the large product; elsewhere:
+LARGE = 8192
+
+
+class Network(NamedTuple):
+    """A model and what a client does with it in a round."""
+
+    build: Callable[[Any], models.Model]  # of a convolution
+    shape: tuple[int, int, int]
+    classes: int
+    batch: int
+    steps: int
+    convolutional: bool = True
+
+
+NETWORKS = {
+    "W2": Network(lambda conv: models.femnist_cnn(conv=conv), (28, 28, 1), 62, 20, 5),
+    "W3": Network(lambda conv: models.lenet5(conv=conv), (32, 32, 3), 10, 50, 50),
+    "ResNet-18": Network(lambda conv: models.resnet18(100, conv=conv), (32, 32, 3), 100, 32, 5),
+    "ViT-Tiny": Network(lambda _: models.vit_tiny(num_classes=100), (32, 32, 3), 100, 32, 5, False),
+}
+
+
+class Candidate(NamedTuple):
+    """One way to execute a round."""
+
+    strategy: str
+    lowering: str
+    precision: str
+
+    @property
+    def name(self) -> str:
+        return "/".join(self)
+
+
+def knows(candidate: str) -> bool:
+    """Whether the name is a candidate of this part: a network."""
+    return candidate in NETWORKS
+
+
+def jobs(options: Options) -> list[Job]:
+    """A job per network."""
+    return [
+        Job(name, "all", "benchmarks.accelerator", {"network": name, "seconds": options.seconds})
+        for name in options.candidates or NETWORKS
+        if knows(name)
+    ]
+
+
+def measure(network: str, seconds: float) -> Measured:
+    """Runs in a process of its own."""
+    return measured(NETWORKS[network], seconds)
+
+
+def measured(network: Network, seconds: float) -> Measured:
+    """``CANDIDATE quantity`` -> number, for every candidate."""
+    on_gpu = jax.default_backend() != "cpu"
+    usual, *others = PRECISIONS if on_gpu else ("float32", "bfloat16")
+    data, key = _data(network), jax.random.key(0)
+    model = network.build(lax.conv_general_dilated)
+    params = model.init(key)
+    step = products(model.apply, params, jnp.zeros((network.batch, *network.shape)))
+    lowerings = CONVOLUTIONS if network.convolutional else ("lax",)
+    first = [Candidate(s, name, usual) for s in STRATEGIES for name in lowerings]
+    found = _timed(network, data, params, first, seconds)
+    best = min(found, key=found.__getitem__)
+    found |= _timed(network, data, params, [best._replace(precision=p) for p in others], seconds)
+
+    flops = training_flops(step) * network.steps * COHORT
+    numbers: Measured = {}
+    plain = found.get(Candidate("vmapped", "lax", usual), math.nan)
+    for precision in (usual, *others):
+        large = _large(precision, seconds)
+        once = _bare_seconds(step, precision, seconds)
+        row = {"seconds": once * network.steps, "gflop_per_s": flops / 1e9 / once / network.steps}
+        row["of_large_product"] = row["gflop_per_s"] / large
+        numbers |= {f"bare/{precision} {name}": value for name, value in row.items()}
+        for candidate, took in found.items():
+            if candidate.precision == precision:
+                rate = flops / 1e9 / took
+                own = {"seconds": took, "gflop_per_s": rate, "of_large_product": rate / large}
+                own["of_bare"] = rate / row["gflop_per_s"]
+                own["times_plain_vmap"] = plain / took
+                numbers |= {f"{candidate.name} {name}": value for name, value in own.items()}
+    return numbers
+
+
+def _data(network: Network) -> fs.FederatedData:
+    rng = np.random.default_rng(0)
+    size = network.batch * network.steps
+    x = rng.standard_normal((CLIENTS * size, *network.shape), np.float32)
+    y = rng.integers(0, network.classes, CLIENTS * size).astype(np.int32)
+    return fs.FederatedData(jax.device_put({"x": x, "y": y}), np.arange(CLIENTS + 1) * size)
+
+
+@contextlib.contextmanager
+def _arithmetic(precision: str) -> Iterator[None]:
+    """The settings are the thread's own."""
+    with jax.default_matmul_precision(PRECISIONS[precision] or "default"):
+        yield
+
+
+def _timed(
+    network: Network,
+    data: fs.FederatedData,
+    params: Any,
+    candidates: Sequence[Candidate],
+    seconds: float,
+) -> dict[Candidate, float]:
+    """Median seconds a round; without those that do not fit the device."""
+
+    def program(candidate: Candidate) -> Callable[[], Any]:
+        model = network.build(CONVOLUTIONS[candidate.lowering])
+        if candidate.precision == "bfloat16":
+            model = models.in_precision(model, jnp.bfloat16)
+        loss = objectives.cross_entropy(model.apply)
+        task = fs.empirical_task(loss, data, fs.epochs(1, network.batch))
+        algorithm, cohort = fs.fedavg(LR), cohort_strategy(candidate.strategy)
+
+        def one_round(task: fs.Task, params: Any, key: jax.Array) -> Any:
+            schedule, visits = jax.random.split(key)
+            when = participation.uniform(schedule, 1, CLIENTS, COHORT, network.steps)
+            return fs.run(algorithm, task, when, params, visits, cohort=cohort)[0].server.params
+
+        key = jax.random.key(1)
+        with _arithmetic(candidate.precision):
+            compiled = jax.jit(one_round).lower(task, params, key).compile()
+        return lambda: compiled(task, params, key)
+
+    with ThreadPoolExecutor(min(8, num_cores())) as pool:
+        pending = [pool.submit(program, candidate) for candidate in candidates]
+    found = {}
+    for candidate, future in zip(candidates, pending, strict=True):
+        try:
+            found[candidate] = _median(future.result(), seconds)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+    return found
+
+
+def _median(call: Callable[[], Any], seconds: float) -> float:
+    jax.block_until_ready(call())
+    times, start = [], time.perf_counter()
+    while not times or time.perf_counter() - start < seconds:
+        began = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _operand_type(precision: str) -> Any:
+    return jnp.bfloat16 if precision == "bfloat16" else jnp.float32
+
+
+def _large(precision: str, seconds: float) -> float:
+    """GFLOP/s of one large product."""
+    size = SQUARE.get(jax.default_backend(), LARGE)
+    a = jax.random.normal(jax.random.key(0), (size, size)).astype(_operand_type(precision))
+    with _arithmetic(precision):
+        product = jax.jit(jnp.dot)
+        return 2e-9 * size**3 / _median(lambda: product(a, a), seconds)
+
+
+def _bare_seconds(step: Sequence[Any], precision: str, seconds: float) -> float:
+    """Of all clients' products of one step."""
+    function, operands = bare(step, COHORT)
+    operands = jax.tree.map(lambda x: x.astype(_operand_type(precision)), operands)
+    with _arithmetic(precision):
+        together = jax.jit(function)
+        return _median(lambda: together(operands), seconds)
+
+
+def cases(results: Results, machine: Machine) -> list[Case]:
+    """The networks, each with all its candidates."""
+    del machine  # the rates by precision are measured beside the candidates
+    found = []
+    for name, rows in results.items():
+        table: dict[str, dict[str, float]] = {}
+        for key, value in rows["all"].items():
+            candidate, _, quantity = key.partition(" ")
+            if quantity:
+                table.setdefault(candidate, {})[quantity] = value
+        n = NETWORKS[name]
+        title = f"{name}: {COHORT} clients x {n.steps} steps of {n.batch} images"
+        found.append(Case(name, title, "a round", table, ours=""))
+    return found

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# All benchmarks on a GPU, in less than nine minutes from a checkout whose environment is there:
+# results, tables and bars go to benchmarks/results/gpu (OUT).
+#
+#   bash benchmarks/gpu.sh                      # sets up .venv with JAX for CUDA 13 if need be
+#   PYTHON=python3 bash benchmarks/gpu.sh       # an interpreter that has JAX with a GPU and the rest
+#
+# The three stages have MINUTES="4 1.7 2.6"; what does not come in time is named as left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ -z "${PYTHON:-}" ]]; then
+    make .venv/.demo
+    PYTHON=.venv/bin/python
+    version=$("$PYTHON" -c 'import jax; print(jax.__version__)')
+    "$PYTHON" -m pip install --quiet "jax[${EXTRA:-cuda13}]==$version"
+fi
+# The host's devices, too: parts that divide work among cores ask for them.
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
+export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$PWD/.jax_cache}
+export XLA_PYTHON_CLIENT_PREALLOCATE=false # processes follow each other closely
+"$PYTHON" -c 'import jax; print(jax.devices(), jax.__version__)'
+
+read -r -a minutes <<<"${MINUTES:-4 1.7 2.6}"
+out=${OUT:-benchmarks/results/gpu}
+mkdir -p "$out"
+measure() {
+    "$PYTHON" -m benchmarks "$@" --repeats 1 --seconds 0.5 --out "$out" | tee -a "$out/report.txt"
+}
+measure accelerator --minutes "${minutes[0]}"
+measure rounds --candidates ours jax-vmap jax-map --minutes "${minutes[1]}"
+measure memory offload asynchrony composite sweep methods cells startup \
+    --minutes "${minutes[2]}"
