@@ -83,9 +83,16 @@ def main(arguments: list[str] | None = None) -> None:
     options = Options(tuple(args.workloads), candidates, args.seconds, peers)
     images = args.images or (args.out or ROOT / "docs" / "images")
     out = args.out or ROOT / "benchmarks" / "results"
-    deadline = None if args.minutes is None else time.perf_counter() + 60 * args.minutes
-    for name in parts:
-        run_part(name, options, args.repeats, out, images, deadline)
+    if args.minutes is None:
+        for name in parts:
+            run_part(name, options, args.repeats, out, images)
+        return
+    end, machine = time.perf_counter() + 60 * args.minutes, None
+    for number, name in enumerate(parts):
+        # What a part does not use of its share is left to the others.
+        now = time.perf_counter()
+        share = now + (end - now) / (len(parts) - number)
+        machine = run_part(name, options, args.repeats, out, images, share, machine)
 
 
 def run_part(
@@ -95,23 +102,25 @@ def run_part(
     out: pathlib.Path,
     images: pathlib.Path,
     deadline: float | None = None,
-) -> None:
-    """Measures one part, prints it, and writes its results and bars."""
+    machine: Machine | None = None,
+) -> Machine | None:
+    """Measures one part, prints it, and writes its results and bars; returns the machine's rates,
+    if they were measured or known."""
     part = PARTS[name]
     jobs = part.module.jobs(options)
     if not jobs:
-        return
+        return machine
     repeats = min(repeats, part.most_repeats)
     began = datetime.datetime.now(datetime.UTC)
     print(f"\n== {name}: {len(jobs)} measurements x {repeats}", flush=True)
-    rates = Job("machine", "rates", "benchmarks.floors")
-    runs, left_out = collect([rates, *jobs], repeats, deadline)
-    measured = runs.pop("machine", {}).get("rates")
-    if not runs or measured is None:
+    rates = [Job("machine", "rates", "benchmarks.floors")] if machine is None else []
+    runs, left_out = collect([*rates, *jobs], repeats, deadline)
+    if measured := runs.pop("machine", {}).get("rates"):
+        # Bounds, which disturbances only lower.
+        machine = Machine(*(max(one[name] for one in measured) for name in Machine._fields))
+    if not runs or machine is None:
         print(f"nothing of {name} was measured in time")
-        return
-    # Bounds, which disturbances only lower.
-    machine = Machine(*(max(one[name] for one in measured) for name in Machine._fields))
+        return machine
     results = {
         case: {name: summary(repeated) for name, repeated in rows.items()}
         for case, rows in runs.items()
@@ -137,6 +146,7 @@ def run_part(
     if part.seconds:
         images.mkdir(parents=True, exist_ok=True)
         report.chart(cases).savefig(images / f"benchmark_{name}.png", dpi=100)
+    return machine
 
 
 def _peer_versions() -> dict[str, str]:
