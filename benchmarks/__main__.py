@@ -54,7 +54,7 @@ PARTS = {
     "methods": Part(methods, 1),
     "composite": Part(composite, 1),
     "asynchrony": Part(asynchrony, 1),
-    "offload": Part(offload, 1),
+    "offload": Part(offload, 2),
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
     "accelerator": Part(accelerator, 1),

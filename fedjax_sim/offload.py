@@ -19,6 +19,7 @@ from fedjax_sim.data.source import ClientSource
 from fedjax_sim.placement import Whole
 from fedjax_sim.typing import Oracle, PyTree, Task, Timeline
 
+_ALIGNMENT = 64  # bytes
 Build = Callable[[Callable, Any], Task]  # (place, data) -> task
 
 
@@ -209,13 +210,19 @@ def _clients(timeline: Timeline, first: int, last: int) -> np.ndarray:
 
 
 class Feed:
-    """The tasks of a plan's loads, one after the other; the next one is on its way."""
+    """The tasks of a plan's loads, one after the other; the next one is on its way.
+
+    There are two on the device at most, in buffers that take turns: memory that is new to the
+    process can take longer to get than to fill.
+    """
 
     def __init__(self, task: Task, timeline: Timeline, plan: Plan):
         self._task, self._timeline, self._plan = task, timeline, plan
         self._where: OnHost = task.placement
         self._pool = ThreadPoolExecutor(1)
         self._coming: tuple[int, Future] | None = None
+        self._buffers: dict[int, PyTree] = {}
+        self._next, self._running = 0, None
 
     def __enter__(self) -> "Feed":
         return self
@@ -228,16 +235,24 @@ class Feed:
         for number, load in enumerate(self._plan.loads):
             if first <= load.first < last:
                 ids, task = self._ready(number).result()
-                if number + 1 < len(self._plan.loads):
-                    self._ready(number + 1)
+                self._next = number + 1
                 yield load, ids, task
+
+    def started(self, result: PyTree) -> None:
+        """Says that the rounds of the last load run, and what they will give; when those before
+        have ended, their place is filled."""
+        jax.block_until_ready(self._running)
+        self._running = result
+        if self._next < len(self._plan.loads):
+            self._ready(self._next)
 
     def _ready(self, number: int) -> Future:
         if self._coming is None or self._coming[0] != number:
-            self._coming = number, self._pool.submit(self._gather, self._plan.loads[number])
+            self._coming = number, self._pool.submit(self._gather, number)
         return self._coming[1]
 
-    def _gather(self, load: Load) -> tuple[np.ndarray, Task]:
+    def _gather(self, number: int) -> tuple[np.ndarray, Task]:
+        load = self._plan.loads[number]
         source, build = self._where.source, self._where.build
         assert source is not None
         assert build is not None
@@ -248,17 +263,29 @@ class Feed:
 
         def buffer(like: np.ndarray) -> np.ndarray:
             dtype = jax.dtypes.canonicalize_dtype(like.dtype)
-            return np.zeros((self._plan.rows, *like.shape[1:]), dtype)
+            return _aligned((self._plan.rows, *like.shape[1:]), dtype)
 
-        examples = jax.tree.map(buffer, source.load(0, 0))
+        if number % 2 not in self._buffers:
+            self._buffers[number % 2] = jax.tree.map(buffer, source.load(0, 0))
+        examples = self._buffers[number % 2]
         for client, start, stop in zip(present, offsets[:-1], offsets[1:], strict=False):
             own = source.load(int(client), int(client) + 1)
             for whole, part in zip(jax.tree.leaves(examples), jax.tree.leaves(own), strict=True):
                 whole[start:stop] = part
+        for whole in jax.tree.leaves(examples):
+            whole[offsets[len(present)] :] = 0  # of nobody
         ids = np.full(self._plan.clients, np.iinfo(np.int32).max, np.int32)
         ids[: len(present)] = present
         data = PresentData(*jax.device_put((examples, offsets, ids)))
         return present, build(PresentData.place, data)
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Uninitialised; on a CPU JAX takes it as it is, and copies what begins elsewhere."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first : first + size].view(dtype).reshape(shape)
 
 
 def table(first: PyTree, num_clients: int, axis: int) -> PyTree:

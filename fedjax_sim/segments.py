@@ -159,6 +159,7 @@ class Streamed:
             part = self._timeline[load.first : load.last]
             program = self._compiled.program(task, eval_fn, part, state, self._key)
             state, history = program(task, eval_fn, part, state, self._key)
+            self._feed.started(history)
             if self._where.states:
                 offload.receive(table, ids, state.clients, axis)
             probed.append(history.probes)

@@ -201,3 +201,29 @@ def test_a_failing_source_ends_the_run():
 def test_refuses(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_two_loads_at_most_take_turns_in_two_buffers():
+    task, done = host_task(MEMORIES[2]), []
+    made = offload.plan(task, timeline(), 0, 1, 1)
+
+    class Result:
+        """Of rounds that run; waiting for it is noted."""
+
+        def __init__(self, number):
+            self.number = number
+
+        def block_until_ready(self):
+            done.append(self.number)
+
+    places = []
+    with offload.Feed(task, timeline(), made) as feed:
+        for number, (_, _, loaded) in enumerate(feed.loads(0, ROUNDS)):
+            # Before the next one is loaded, those before the last have ended.
+            assert done == list(range(number - 1))
+            places.append(loaded.oracle.args[0].examples["x"].unsafe_buffer_pointer())
+            feed.started(Result(number))
+    assert len(places) == ROUNDS
+    assert set(places[::2]) == {places[0]}
+    assert set(places[1::2]) == {places[1]}
+    assert places[0] != places[1]
