@@ -3,6 +3,7 @@ r"""FAVANO on CIFAR-10: methods against the clock, clients per contact, networks
     python -m experiments.favano_cifar                      # non-IID and IID, Figures 3a and 6
     python -m experiments.favano_cifar --part selected      # clients per contact, Figure 7
     python -m experiments.favano_cifar --part quantized     # FAVANO[QNN], messages of few bits
+    python -m experiments.favano_cifar --lr 0.2             # another rate than the paper's
 
 The scale ``cpu`` takes about an hour of two cores for the three parts together.
 
@@ -111,6 +112,7 @@ class ImageOptions:
     network: str | None = None  # default: the scale's
     seeds: int | None = None  # default: the scale's
     horizon: float | None = None  # simulated time, default: the scale's
+    lr: float | None = None  # default: the paper's, as much larger as the horizon is shorter
     server_lrs: tuple[float, ...] = (0.1, 0.3, 1.0)  # FedBuff's, tried on a seed of its own
     data_dir: pathlib.Path | None = None  # default: the environment variable FEDJAX_SIM_DATA
     work: pathlib.Path = pathlib.Path("results/favano_images")  # finished runs, to continue from
@@ -128,6 +130,8 @@ class ImageOptions:
             raise ValueError(f"seeds is {self.seeds}; expected at least 1")
         if self.horizon is not None and not self.horizon > 0:
             raise ValueError(f"horizon is {self.horizon}; expected a positive time")
+        if self.lr is not None and not self.lr > 0:
+            raise ValueError(f"lr is {self.lr}; expected a positive rate")
         if not self.server_lrs or min(self.server_lrs) <= 0:
             raise ValueError(f"server_lrs is {self.server_lrs}; expected positive rates")
 
@@ -140,7 +144,8 @@ class ImageOptions:
 
     def folder(self, name: str) -> pathlib.Path:
         """Where results go."""
-        return self.output / f"{name}-{self.scale}"
+        rate = "" if self.lr is None else f"-lr{self.lr:g}"
+        return self.output / f"{name}-{self.scale}{rate}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +171,8 @@ class Runs:
 
     @property
     def lr(self) -> float:
+        if self.options.lr is not None:
+            return self.options.lr
         scale = self.scale
         return self.images.lr * (HORIZON / scale.horizon if scale.compressed else 1.0)
 
