@@ -132,8 +132,10 @@ def test_numbers_with_examples_on_the_host(states, batched):
         runs, key = RUNS, jax.random.split(KEY, RUNS)
         params = jax.tree.map(lambda x: np.stack([x] * RUNS), params)
     one = found(task, params=params, key=key)
-    indices = 2 * 4 * (2 * NUM_CLIENTS + 1)  # whose they are
-    assert one.parts["examples"] <= limit + indices
+    made = offload.plan(task, timeline(), 0, 1, 1)
+    # The load at hand and the next one: rows, where each client's begin, whose they are.
+    assert one.parts["examples"] == 2 * (made.rows * ROW + 4 * (2 * made.clients + 1))
+    assert 2 * made.rows * ROW <= limit
     clients = COHORT if states else NUM_CLIENTS
     assert one.parts["client states"] == runs * clients * MODEL
     assert one.seconds_per_round is not None

@@ -9,9 +9,9 @@ from jax.extend.core import jaxprs_in_params
 from problems import KEY
 
 import fedjax_sim as fs
-from fedjax_sim import choices, models, objectives, participation
+from fedjax_sim import choices, datasets, models, objectives, participation
 from fedjax_sim.cli import main
-from fedjax_sim.compare import compare
+from fedjax_sim.compare import compare, prepare
 from fedjax_sim.config import CompareConfig
 from fedjax_sim.sweep_command import run_sweep
 from fedjax_sim.sweep_config import SweepConfig
@@ -130,6 +130,17 @@ def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
     # The same models, cohorts and minibatches; 24 and 8 bits over a dozen local steps.
     assert 0 < errors["default"] < 1e-5
     assert 1e-5 < errors["bfloat16"] < 2e-2
+
+
+def test_the_server_is_evaluated_in_single_precision(tmp_path):
+    half = config("bfloat16", tmp_path)
+    problem = prepare(half, datasets.load("digits"))
+    params = jax.tree.map(lambda x: x[0], problem.params)
+    found = products(lambda params: problem.eval_fn(params), params)
+    assert found
+    assert set(found) == {("float32", "float32")}
+    oracle = problem.task.oracle(jnp.int32(0), KEY, 1)
+    assert set(products(lambda x: oracle.grad(x, 0), params)) == {("bfloat16", "bfloat16")}
 
 
 def test_a_folder_of_another_precision_is_refused(tmp_path, capsys):
