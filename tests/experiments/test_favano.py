@@ -1,5 +1,6 @@
 """FAVANO's experiments on data made up here, cut down to seconds; the theory beside bounds."""
 
+import dataclasses
 import functools
 import io
 from typing import Any, NamedTuple
@@ -193,6 +194,16 @@ class TestCifar:
         measured = history.dropna(subset=["variance"])
         assert set(measured["algorithm"]) == {"QuAFL", "FedBuff", "FAVANO"}
         assert (folder / "non-iid-variance-time.png").exists()
+
+        # Every method at two rates, of which one is the scale's: those runs are found again.
+        options = dataclasses.replace(cifar("rates"), lrs=(0.005, 0.05))
+        favano_cifar.main(options)
+        rated = pd.read_csv(folder / "rates.csv")
+        same = rated[rated["lr"] == 0.005].drop(columns="lr").reset_index(drop=True)
+        pd.testing.assert_frame_equal(same, history)
+        final = rated.groupby(["algorithm", "lr"])["loss"].last().unstack()
+        assert (final[0.005] != final[0.05]).all()
+        assert (folder / "rates.md").read_text().count("| non-IID | FAVANO") == 3
 
         favano_cifar.main(cifar("selected"))
         history = pd.read_csv(tmp_path / "out" / "favano_cifar-smoke" / "selected.csv")
