@@ -63,13 +63,13 @@ def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -
 class Compiled:
     """A jitted ``segment(task, eval_fn, timeline, state, key)``, compiled once per shape, timed."""
 
-    def __init__(self, segment: Callable, put: Put):
-        def whole(*arguments: Any) -> tuple[RunState, History]:
-            state, history = segment(*arguments)
+    def __init__(self, rounds: Callable, put: Put):
+        def segment(*arguments: Any) -> tuple[RunState, History]:
+            state, history = rounds(*arguments)
             return state, put(history)  # what clients' devices recorded, for the first process
 
         # The state is donated: client states are updated in place.
-        self._jit = jax.jit(whole, donate_argnums=3)
+        self._jit = jax.jit(segment, donate_argnums=3)
         self._programs: dict[tuple[int, bool], Any] = {}
         self.seconds = 0.0
 
