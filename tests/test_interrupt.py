@@ -8,7 +8,15 @@ import pytest
 from fedjax_sim.interrupt import deferred_interrupt
 
 
-def test_the_first_sets_a_flag_and_the_second_raises():
+@pytest.fixture
+def usual_handler():
+    """That of a process in the foreground; one started by a script with ``&`` ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_sets_a_flag_and_the_second_raises(usual_handler):
     before = signal.getsignal(signal.SIGINT)
     with deferred_interrupt() as interrupted:
         assert not interrupted()
