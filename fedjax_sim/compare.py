@@ -98,7 +98,7 @@ def compare(
         >>> result.summary.loc["fedavg", "rounds"]
         np.int64(2)
     """
-    check(config)
+    hyper = checked(config)
     if diagnose and config.num_strata is not None:
         raise ValueError(
             f"num_strata is {config.num_strata}; expected none with --diagnose, which measures on "
@@ -109,11 +109,21 @@ def compare(
             f"num_strata is None; expected a multiple of the {jax.device_count()} devices of the "
             f"{jax.process_count()} processes"
         )
+    with choices.arithmetic(config):
+        return _compared(config, hyper, on_progress, tuning_file, diagnose)
+
+
+def checked(config: CompareConfig) -> dict[str, dict[str, Any]]:
+    """Every algorithm's hyper-parameters, after all that can be checked before data are read.
+
+    Raises:
+        ValueError: a value out of range, an unknown name.
+    """
+    check(config)
     hyper = algorithm_choices.hyper_parameters(config)
     if config.dataset not in datasets.NAMES:
         raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
-    with choices.arithmetic(config):
-        return _compared(config, hyper, on_progress, tuning_file, diagnose)
+    return hyper
 
 
 def _compared(

@@ -4,8 +4,8 @@ import pathlib
 from collections.abc import Iterator
 
 from fedjax_sim import algorithm_choices, choices, datasets
-from fedjax_sim.compare import executed, prepare
-from fedjax_sim.config import CompareConfig, check
+from fedjax_sim.compare import checked, executed, prepare
+from fedjax_sim.config import CompareConfig
 from fedjax_sim.forecast import Forecast, forecast
 
 
@@ -27,10 +27,7 @@ def run_forecast(
         >>> name, found.parameters
         ('fedavg', 650)
     """
-    check(config)
-    hyper = algorithm_choices.hyper_parameters(config)
-    if config.dataset not in datasets.NAMES:
-        raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
+    hyper = checked(config)
     dataset = datasets.load(config.dataset, config.data_dir)
     with choices.arithmetic(config):
         problem = prepare(config, dataset)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from fedjax_sim import algorithm_choices, choices, datasets, tuning
-from fedjax_sim.compare import prepare, tunable
-from fedjax_sim.config import CompareConfig, check
+from fedjax_sim.compare import checked, prepare, tunable
+from fedjax_sim.config import CompareConfig
 
 # Rounds a measurement dispatches at once.
 _ROUNDS = 5
@@ -41,10 +41,7 @@ def run_tune(
         ...     path.exists(), name, found[0].seconds < 1
         (True, 'fedavg', True)
     """
-    check(config)
-    hyper = algorithm_choices.hyper_parameters(config)
-    if config.dataset not in datasets.NAMES:
-        raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
+    hyper = checked(config)
     dataset = datasets.load(config.dataset, config.data_dir)
     with choices.arithmetic(config):
         problem = prepare(config, dataset)
