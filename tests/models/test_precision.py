@@ -143,6 +143,19 @@ def test_the_server_is_evaluated_in_single_precision(tmp_path):
     assert set(products(lambda x: oracle.grad(x, 0), params)) == {("bfloat16", "bfloat16")}
 
 
+def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path):
+    single = prepare(config("default", tmp_path), datasets.load("digits"))
+    double = config("float64", tmp_path)
+    with choices.arithmetic(double):
+        problem = prepare(double, datasets.load("digits"))
+        run = jax.jit(lambda problem: fs.run(fs.scaffold(0.1), *problem))
+        first = jax.tree.map(lambda x: x[0], (problem.timeline, problem.params, problem.keys))
+        state, _ = run((problem.task, *first))
+        trained = jax.tree.leaves((state.server, state.clients))
+    assert {x.dtype.name for x in trained if jnp.issubdtype(x.dtype, jnp.floating)} == {"float64"}
+    jax.tree.map(np.testing.assert_array_equal, problem.params, single.params)
+
+
 def test_a_folder_of_another_precision_is_refused(tmp_path, capsys):
     command = ["run", "quickstart", "--model", "softmax_regression", "--rounds", "1"]
     command += ["--local-steps", "1", "--seeds", "1", "--algorithms", "fedavg"]
