@@ -30,9 +30,10 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.products import bare, products, training_flops
 from benchmarks.report import Case
-from fedjax_sim import models, objectives, participation
-from fedjax_sim.devices import num_cores
-from fedjax_sim.tuning import LOWERINGS
+from fedjax_sim import models, objectives
+from fedjax_sim.execution.devices import num_cores
+from fedjax_sim.simulation.tuning import LOWERINGS
+from fedjax_sim.timelines import sampling
 
 COHORT, CLIENTS, LR = 10, 20, 0.01
 STRATEGIES = ("vmapped", "chunked:5", "sequential")
@@ -159,7 +160,7 @@ def _timed(
 
         def one_round(task: fs.Task, params: Any, key: jax.Array) -> Any:
             schedule, visits = jax.random.split(key)
-            when = participation.uniform(schedule, 1, CLIENTS, COHORT, network.steps)
+            when = sampling.uniform(schedule, 1, CLIENTS, COHORT, network.steps)
             return fs.run(algorithm, task, when, params, visits, cohort=cohort)[0].server.params
 
         key = jax.random.key(1)

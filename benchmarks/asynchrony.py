@@ -29,31 +29,34 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
-from fedjax_sim import cohort, devices, models, objectives, tree
+from fedjax_sim import models, objectives, tree
 from fedjax_sim.algorithms.asynchronous import AsyncState
-from fedjax_sim.asynchrony import (
+from fedjax_sim.algorithms.staleness import realised_steps
+from fedjax_sim.execution import devices, strategies
+from fedjax_sim.execution.placement import make_mesh
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.timelines import (
     InFlight,
     contacts,
     contacts_in_flight,
     geometric,
-    renewal,
+    renewal_counts,
     two_speeds,
 )
-from fedjax_sim.cohort import Cohort
-from fedjax_sim.local import local_steps, sgd
-from fedjax_sim.placement import make_mesh
-from fedjax_sim.reweighting import realised_steps
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 CONTACTS, CLIENTS, COHORT, MAX_STEPS = 100, 100, 20, 20
 PIXELS, HIDDEN, CLASSES, LR, P_ACTIVE = 784, 32, 10, 0.05, 0.9
 NUM_CLIENTS = (100, 1_000, 10_000, 100_000)
-COHORTS: dict[str, Callable[[], Cohort]] = {
-    "ours": cohort.sequential,
-    "ours=devices": lambda: cohort.sharded(make_mesh(devices.workers()), cohort.sequential()),
-    "ours=chunked:4": lambda: cohort.chunked(4),
-    "eager": cohort.sequential,
-    "eager=vmapped": cohort.vmapped,
+COHORTS: dict[str, Callable[[], Execution]] = {
+    "ours": strategies.sequential,
+    "ours=devices": lambda: strategies.sharded(
+        make_mesh(devices.workers()), strategies.sequential()
+    ),
+    "ours=chunked:4": lambda: strategies.chunked(4),
+    "eager": strategies.sequential,
+    "eager=vmapped": strategies.vmapped,
 }
 TORCH: dict[str, int | None] = {"torch": 1, "torch=cores": None}  # threads
 ENGINE = (*COHORTS, *TORCH)
@@ -95,7 +98,7 @@ def schedule(num_clients: int, cohort_size: int, num_contacts: int, max_steps: i
         "horizon": 7.0 * num_contacts, "num_clients": num_clients, "cohort_size": cohort_size,
         "max_steps": max_steps,
     }  # fmt: skip
-    steps = renewal(geometric(success))
+    steps = renewal_counts(geometric(success))
     return Schedule(
         contacts(key, steps, **shared), contacts_in_flight(key, steps, every=1, **shared)
     )
@@ -268,7 +271,7 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
     began = time.perf_counter()
     success = two_speeds(jax.random.key(0), num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
     timeline = contacts(
-        jax.random.key(0), renewal(geometric(success)), horizon=7.0 * num_contacts,
+        jax.random.key(0), renewal_counts(geometric(success)), horizon=7.0 * num_contacts,
         num_clients=num_clients, cohort_size=COHORT, max_steps=MAX_STEPS,
     )  # fmt: skip
     scheduling = time.perf_counter() - began
@@ -285,7 +288,7 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
 
     def train(task, timeline, params):
         return fs.run(
-            algorithm, task, timeline, params, jax.random.key(1), cohort=cohort.sequential()
+            algorithm, task, timeline, params, jax.random.key(1), cohort=strategies.sequential()
         )[0].server.params
 
     arguments = task, timeline, model.init(jax.random.key(2))

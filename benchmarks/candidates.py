@@ -38,30 +38,30 @@ def problem(w: Workload) -> tuple:
 
 def timeline(w: Workload, key: jax.Array, rounds: int):
     """The workload's participation: everybody, or a uniform cohort."""
-    from fedjax_sim import participation
+    from fedjax_sim.timelines import sampling
 
     if w.cohort == w.clients:
-        return participation.full(rounds, w.clients, w.steps)
-    return participation.uniform(key, rounds, w.clients, w.cohort, w.steps)
+        return sampling.full(rounds, w.clients, w.steps)
+    return sampling.uniform(key, rounds, w.clients, w.cohort, w.steps)
 
 
 def cohort_strategy(name: str):
     """``auto``, ``vmapped``, ``sequential``, ``chunked:N``, ``sharded``, ``sharded-chunked:N``."""
-    from fedjax_sim import cohort
+    from fedjax_sim.execution import strategies
 
     kind, _, number = name.partition(":")
     mesh = jax.make_mesh((jax.device_count(),), ("clients",))
-    strategies = {
-        "auto": cohort.auto,
-        "vmapped": cohort.vmapped,
-        "sequential": cohort.sequential,
-        "chunked": lambda: cohort.chunked(int(number)),
-        "sharded": lambda: cohort.sharded(mesh),
-        "sharded-chunked": lambda: cohort.sharded(mesh, cohort.chunked(int(number))),
+    known = {
+        "auto": strategies.auto,
+        "vmapped": strategies.vmapped,
+        "sequential": strategies.sequential,
+        "chunked": lambda: strategies.chunked(int(number)),
+        "sharded": lambda: strategies.sharded(mesh),
+        "sharded-chunked": lambda: strategies.sharded(mesh, strategies.chunked(int(number))),
     }
-    if kind not in strategies:
-        raise ValueError(f"strategy is {name!r}; expected one of {', '.join(strategies)}")
-    return strategies[kind]()
+    if kind not in known:
+        raise ValueError(f"strategy is {name!r}; expected one of {', '.join(known)}")
+    return known[kind]()
 
 
 def placed(function: Callable, task, *rest) -> tuple[Callable, object]:
@@ -80,12 +80,14 @@ def ours(w: Workload, strategy: str) -> OneCall:
     # About half a second of work, as a run with few evaluations has.
     rounds = {"logistic": 100, "softmax": 10}.get(w.model, 1)
     model, task = problem(w)
-    algorithm, cohort = fs.fedavg(w.lr), cohort_strategy(strategy)
+    algorithm, strategies = fs.fedavg(w.lr), cohort_strategy(strategy)
 
     def rounds_of(task, params, key):
         schedule, visits = jax.random.split(key)
         when = timeline(w, schedule, rounds)
-        state, _ = fs.run(algorithm, task, when, params, visits, cohort=cohort, eval_every=rounds)
+        state, _ = fs.run(
+            algorithm, task, when, params, visits, cohort=strategies, eval_every=rounds
+        )
         return state.server.params
 
     state = {"params": model.init(jax.random.key(0)), "calls": 0}

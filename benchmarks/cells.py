@@ -61,7 +61,7 @@ def measure(candidate: str, clients: int, rounds: int) -> dict[str, float]:
         )  # fmt: skip
         each = (time.perf_counter() - began) / MEASURED_NUMPY_ROUNDS
         return {"seconds": ROUNDS * each}
-    from fedjax_sim.devices import use_all_cores
+    from fedjax_sim.execution.devices import use_all_cores
 
     use_all_cores()
     run = sweep_cell if candidate == "sweep" else single_cell
@@ -117,7 +117,7 @@ def setup(x: np.ndarray, y: np.ndarray, clients: int, rounds: int):
 
     def regularised(oracle, anchor):
         del anchor
-        return fs.gradients.weight_decayed(oracle, L2)
+        return fs.transforms.add_decayed_weights(oracle, L2)
 
     task = fs.shared_task(
         losses, {"x": x, "y": y}, clients, fs.with_replacement(1, num_steps=LOCAL_STEPS)
@@ -125,7 +125,7 @@ def setup(x: np.ndarray, y: np.ndarray, clients: int, rounds: int):
     return fs.Setup(
         algorithm=lambda lr: fs.fedavg(lr, anchored=regularised),
         task=task,
-        timeline=fs.participation.full(rounds, clients, task.num_steps),
+        timeline=fs.timelines.full(rounds, clients, task.num_steps),
         params=jnp.zeros((1, x.shape[1]), x.dtype),
         eval_fn=lambda w: {"model": w},
         eval_every=rounds,

@@ -21,8 +21,8 @@ from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.sweep import one_by_one, together
 from fedjax_sim import objectives, prox
-from fedjax_sim.data.composite import low_rank_regression, sparse_regression
-from fedjax_sim.devices import use_all_cores
+from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
 
 GRID = {"lr": np.geomspace(1e-5, 1e-3, 7).tolist(), "server_lr": np.geomspace(0.01, 1, 7).tolist()}
 ROUNDS = {"lasso": 500, "lowrank": 100}
@@ -79,7 +79,7 @@ def training(
     task = fs.empirical_task(objectives.squared_error(predict), problem.train, fs.epochs(1, BATCH))
     composite = prox.composite(PSI[case], where=lambda path, leaf: path == "weight")
     start = {"weight": jnp.zeros(problem.weight.shape), "bias": jnp.zeros(())}
-    timeline = fs.participation.uniform(
+    timeline = fs.timelines.uniform(
         jax.random.key(0), rounds, CLIENTS, cohort_size=COHORT, num_steps=task.num_steps
     )
     setup = fs.Setup(

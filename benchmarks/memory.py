@@ -49,7 +49,7 @@ def loop(algorithm: fs.FedAlgorithm, timeline: Callable[[jax.Array], fs.Timeline
         return fs.advance(algorithm, task, timeline(schedule), state, visits)[0]
 
     def begin(task):
-        return fs.start(algorithm, task, timeline(jax.random.key(0)), params)
+        return fs.init(algorithm, task, timeline(jax.random.key(0)), params)
 
     return Loop(jax.jit(begin), jax.jit(proceed, donate_argnums=1))
 
@@ -106,7 +106,7 @@ def _compiled(algorithm, model, task, cohort: int, rounds: int):
     """``begin`` and the compiled ``proceed``, made from shapes alone; the program's sizes."""
 
     def timeline(key):
-        return fs.participation.uniform(key, rounds, task.num_clients, cohort, num_steps)
+        return fs.timelines.uniform(key, rounds, task.num_clients, cohort, num_steps)
 
     num_steps = task.num_steps
     run = loop(algorithm, timeline, model.init(jax.random.key(0)))

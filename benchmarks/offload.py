@@ -19,7 +19,8 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload, make_data
-from fedjax_sim import cohort, offload, participation
+from fedjax_sim.execution import offload, strategies
+from fedjax_sim.timelines import sampling
 
 CANDIDATES = ("resident", "host", "file")
 COHORTS, SHARE, LIMIT = 40, 10, 1.2
@@ -64,10 +65,10 @@ def training(w: Workload, candidate: str, rounds: int, folder: pathlib.Path) -> 
     where = None if candidate == "resident" else offload.on_host(size // SHARE)
     oracle = task.oracle.func  # pyright: ignore[reportFunctionMemberAccess]
     task = fs.empirical_task(oracle.objective, data, oracle.batches, placement=where)
-    timeline = participation.uniform(jax.random.key(0), rounds, w.clients, w.cohort, w.steps)
+    timeline = sampling.uniform(jax.random.key(0), rounds, w.clients, w.cohort, w.steps)
     done = fs.simulate(
         fs.fedavg(w.lr), task, timeline, model.init(jax.random.key(1)), jax.random.key(2),
-        cohort=cohort.auto(devices=()), eval_every=rounds,
+        cohort=strategies.auto(devices=()), eval_every=rounds,
     )  # fmt: skip
     norm = np.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(done.state.server.params)))
     return {

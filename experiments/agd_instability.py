@@ -17,14 +17,14 @@ import pandas as pd
 import tyro
 
 from experiments.output import write
-from fedjax_sim.instances.agd_instability import (
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.problems.agd_instability import (
     accelerated_descent,
     construct,
     gradient_descent,
     predicted_separation,
     separation,
 )
-from fedjax_sim.tables import markdown
 
 
 class Case(NamedTuple):

@@ -36,14 +36,15 @@ from experiments.favano_methods import Clock, Method
 from experiments.favano_mnist import accuracy, draw, final, tuned
 from experiments.fedswa_common import some
 from experiments.output import write
-from fedjax_sim import datasets, devices, models, objectives
+from fedjax_sim import datasets, models, objectives
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.compression import lattice, uniform
 from fedjax_sim.data import augmentation
 from fedjax_sim.evaluation import evaluator
+from fedjax_sim.execution import devices
+from fedjax_sim.models.convolution.lowering import auto
 from fedjax_sim.models.dense import dense_product
-from fedjax_sim.models.lowering import auto
 from fedjax_sim.models.quantized import Build, quantized
-from fedjax_sim.tables import markdown
 
 HORIZON, NUM_CLIENTS, COHORT, BUFFER, MAX_STEPS, BATCH_SIZE = 10_000.0, 100, 20, 10, 20, 128
 SELECTED = (10, 20, 50)  # of 100 clients, contacted at a time

@@ -23,14 +23,21 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import fedjax_sim as fs
 from experiments.favano_methods import Clock, Method, in_flight, timeline
-from fedjax_sim import cohort, devices
-from fedjax_sim.asynchrony import InFlight, bits_moved, holdings, planned, stacked, two_speeds
 from fedjax_sim.data import partition
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.diagnostics.in_flight import advanced, held_models, variance_probe
 from fedjax_sim.engine import EvalFn, RunState
+from fedjax_sim.execution import devices, strategies
 from fedjax_sim.objectives import Objective
-from fedjax_sim.typing import Params, PyTree
+from fedjax_sim.timelines import (
+    InFlight,
+    allocate_buffers,
+    bits_moved,
+    held_versions,
+    stacked,
+    two_speeds,
+)
+from fedjax_sim.types import Params, PyTree
 
 Variance = Literal["none", "lazy", "exact"]
 Split = Literal["iid", "shards", "pairs"]
@@ -153,7 +160,7 @@ def _train(problem, clock, method, seeds, eval_time, variance, folder) -> None:
         probe = {"variance": variance_probe(models, seed.flight)} if measured else {}
         state, history = fs.run(
             method.algorithm(lr, jnp.asarray(seed.constants)), task, seed.timeline, seed.params,
-            seed.key, cohort=cohort.sequential(), eval_fn=evaluate, eval_every=every,
+            seed.key, cohort=strategies.sequential(), eval_fn=evaluate, eval_every=every,
             probes=fs.Probes(run=probe),
         )  # fmt: skip
         metrics = history.metrics | {
@@ -208,9 +215,9 @@ def _prepared(problem, clock, method, seeds, eval_time, variance) -> tuple[int, 
         flight = InFlight(*(_padded(parts) for parts in zip(*flights, strict=True)))
         if method.schedule != "mixing contacts":
             held = np.stack(
-                [holdings(batch_of(batch, i), clock.num_clients) for i in range(len(seeds))]
+                [held_versions(batch_of(batch, i), clock.num_clients) for i in range(len(seeds))]
             )
-            batch = planned(batch, held)
+            batch = allocate_buffers(batch, held)
     parts = [problem.assignment(seed) for seed in seeds]
     return (
         every,

@@ -12,7 +12,9 @@ import numpy as np
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.asynchrony import (
+from fedjax_sim.algorithms.staleness import StalenessWeight, expected_steps, realised_steps
+from fedjax_sim.compression import Codec, compressed, identity, lattice
+from fedjax_sim.timelines import (
     InFlight,
     arrivals,
     arrivals_in_flight,
@@ -21,12 +23,10 @@ from fedjax_sim.asynchrony import (
     counts,
     exponential,
     geometric,
-    literal,
-    renewal,
+    independent_counts,
+    renewal_counts,
     synchronous,
 )
-from fedjax_sim.compression import Codec, compressed, identity, lattice
-from fedjax_sim.reweighting import StalenessWeight, expected_steps, realised_steps
 
 Law = Literal["renewal", "strict", "pending", "literal"]
 LAWS: tuple[Law, ...] = ("renewal", "strict", "pending", "literal")
@@ -155,10 +155,10 @@ def _simulated(clock: Clock, success: np.ndarray) -> counts.CappedSteps:
 
 def _steps(clock: Clock, success: np.ndarray):
     if clock.law == "literal":
-        return literal(geometric(success))
+        return independent_counts(geometric(success))
     if clock.law == "pending":
-        return renewal(exponential(1 / success), strict=True, pending=True)
-    return renewal(geometric(success), strict=clock.law == "strict")
+        return renewal_counts(exponential(1 / success), strict=True, pending=True)
+    return renewal_counts(geometric(success), strict=clock.law == "strict")
 
 
 def _contacts(clock: Clock, key: Array, success: np.ndarray, **options: Any) -> fs.Timeline:

@@ -30,11 +30,12 @@ from experiments import favano_methods as methods
 from experiments.favano_common import Problem, Split
 from experiments.favano_methods import Clock, Method
 from experiments.output import write
-from fedjax_sim import datasets, devices, models, objectives, plotting
+from fedjax_sim import datasets, models, objectives, plotting
+from fedjax_sim.algorithms.staleness import constant, hinge, polynomial
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.evaluation import evaluator
-from fedjax_sim.reweighting import constant, hinge, polynomial
-from fedjax_sim.tables import markdown
-from fedjax_sim.typing import Params
+from fedjax_sim.execution import devices
+from fedjax_sim.types import Params
 
 LR, BATCH_SIZE, HIDDEN = 0.5, 128, 32
 HORIZON, EVAL_TIME = 5000.0, 100.0

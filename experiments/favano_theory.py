@@ -25,21 +25,11 @@ from matplotlib.figure import Figure
 
 import fedjax_sim as fs
 from experiments.output import write
-from fedjax_sim.asynchrony import (
-    arrivals,
-    contacts,
-    counts,
-    geometric,
-    holdings,
-    literal,
-    planned,
-    stacked,
-)
+from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.in_flight import held_models
 from fedjax_sim.diagnostics.potential import mean_model, potential
 from fedjax_sim.engine import RunState
-from fedjax_sim.reweighting import expected_steps, realised_steps
-from fedjax_sim.tables import markdown
 from fedjax_sim.theory import favano_units as units
 from fedjax_sim.theory.constants import Form
 from fedjax_sim.theory.favano import largest_lr, mean_gradient_bound
@@ -49,6 +39,16 @@ from fedjax_sim.theory.favano_step_times import (
     async_sgd_step_time,
     clocked_step_time,
     fedavg_step_time,
+)
+from fedjax_sim.timelines import (
+    allocate_buffers,
+    arrivals,
+    contacts,
+    counts,
+    geometric,
+    held_versions,
+    independent_counts,
+    stacked,
 )
 
 DIM, NUM_CLIENTS, SIGMA, G = 10, 20, 0.5, 0.5
@@ -163,7 +163,7 @@ def batch(s: int, K: int, options: Options) -> Batch:
         law = success(SLOW_FRACTIONS[i // options.repetitions])
         timelines.append(
             contacts(
-                key, literal(geometric(law)), horizon=float(options.server_steps), interval=1.0,
+                key, independent_counts(geometric(law)), horizon=float(options.server_steps), interval=1.0,
                 num_clients=NUM_CLIENTS, cohort_size=s, max_steps=K,
             )
         )  # fmt: skip
@@ -171,9 +171,9 @@ def batch(s: int, K: int, options: Options) -> Batch:
         tail = (1 - law[:, None]) ** np.arange(K + 1)
         tail[:, K] = 0  # the cap
         chances.append(tail[:, :-1] - tail[:, 1:])
-    held = np.stack([holdings(timeline, NUM_CLIENTS) for timeline in timelines])
+    held = np.stack([held_versions(timeline, NUM_CLIENTS) for timeline in timelines])
     return Batch(
-        planned(stacked(timelines), held),
+        allocate_buffers(stacked(timelines), held),
         held,
         np.stack([law.p_active for law in laws]),
         np.stack([law.mean for law in laws]),

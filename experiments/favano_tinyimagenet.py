@@ -17,10 +17,11 @@ from jax import Array
 
 from experiments.favano_cifar import ImageOptions, Images, Runs, Scale, claim, compared, save
 from experiments.favano_mnist import draw
-from fedjax_sim import devices, models
+from fedjax_sim import models
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.data import augmentation
-from fedjax_sim.tables import markdown
-from fedjax_sim.typing import Params
+from fedjax_sim.execution import devices
+from fedjax_sim.types import Params
 
 _SMALL = "ResNet-10 of 8 to 64 channels at 32 x 32"
 

@@ -27,14 +27,14 @@ from rich.console import Console
 
 import fedjax_sim as fs
 from fedjax_sim import prox
-from fedjax_sim.console import sweep_progress
-from fedjax_sim.data.composite import RecoveryProblem
+from fedjax_sim.analysis.selection import Mode
+from fedjax_sim.cli.console import sweep_progress
+from fedjax_sim.cli.sweep import frame
 from fedjax_sim.diagnostics.composite_optimum import composite_optimum
 from fedjax_sim.diagnostics.optimum import mean_loss
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.objectives import squared_error
-from fedjax_sim.selection import Mode
-from fedjax_sim.sweep_command import frame
+from fedjax_sim.problems.recovery import RecoveryProblem
 
 COHORT, BATCH_SIZE, NUM_EPOCHS, ROUNDS = 10, 10, 1, 500
 LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # of clients
@@ -210,7 +210,7 @@ def problem(experiment: Experiment, name: str, options: Options) -> Problem:
     keys = [jax.random.fold_in(jax.random.key(1), seed) for seed in range(options.seeds)]
     draw_keys, run_keys = jax.vmap(jax.random.split, out_axes=1)(jnp.stack(keys))
     draw = functools.partial(
-        fs.participation.uniform,
+        fs.timelines.uniform,
         num_rounds=options.rounds,
         num_clients=task.num_clients,
         cohort_size=min(COHORT, task.num_clients),
@@ -246,7 +246,7 @@ def swept(
         shared.params,
         eval_fn=shared.eval_fn,
         eval_every=eval_every,
-        weighting=fs.by_examples,
+        weighting=fs.weight_by_examples,
         config={"method": method, **config},
     )
     with sweep_progress(Console(stderr=True)) as on_progress:

@@ -42,8 +42,8 @@ from experiments.fco_report import claims_table
 from experiments.fedswa_common import some
 from experiments.femnist_heterogeneity import pooled_test
 from fedjax_sim import datasets, objectives, prox
-from fedjax_sim.devices import use_all_cores
 from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.execution.devices import use_all_cores
 
 COHORT, BATCH_SIZE, NUM_EPOCHS, ROUNDS = 10, 10, 10, 5000
 LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of clients

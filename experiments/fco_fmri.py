@@ -9,7 +9,7 @@ subjects train, the sixth validates.  Rates are selected by the lowest validatio
 included, in the last round; entries of at most 1e-4 count as zero.
 
 Without the recordings (``nilearn``'s folder ``haxby2001`` in the data directory) the data are a
-SYNTHETIC STAND-IN of the same shapes, :func:`fedjax_sim.data.fmri.sparse_classification`, which
+SYNTHETIC STAND-IN of the same shapes, :func:`fedjax_sim.problems.fmri.sparse_classification`, which
 every output says.
 
 Where the paper is silent: lambda, of 0.01, 0.02, 0.03 and 0.05 the one at which the centralised
@@ -42,13 +42,13 @@ from experiments.fco_fmri_report import (
 )
 from experiments.fco_report import claims_table
 from fedjax_sim import models, objectives, prox
-from fedjax_sim.data import fmri
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.datasets.names import DATA_DIR_VARIABLE
-from fedjax_sim.devices import use_all_cores
 from fedjax_sim.diagnostics.recovery import density
 from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.problems import fmri
 
 COHORT, ROUNDS, EPOCHS = 20, 300, 300  # batch 1, one epoch a round
 BASELINE_LRS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)

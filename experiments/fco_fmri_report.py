@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from experiments import fco_grid as grid
 from experiments.fco_common import METHODS, Claim, Curves, Rates
 from experiments.fco_report import PAIR, Check
-from fedjax_sim.plotting import legend_above, line_look, style_axes
+from fedjax_sim.plotting.curves import legend_above, line_look, style_axes
 
 SHOWN_ROUNDS, PRODUCTS = (10, 30, 100, 300), (0.003, 0.3)  # of Figure 4.11
 LOSS, ACCURACY, DENSITY = "validation/loss", "validation/accuracy", "density"

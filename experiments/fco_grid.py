@@ -25,9 +25,10 @@ from experiments.fco_common import (
 )
 from experiments.fco_report import PAIR, Check, curves_of, selected
 from experiments.output import write
-from fedjax_sim import heat_maps, plotting, prox
-from fedjax_sim.selection import best, scores
-from fedjax_sim.tables import markdown
+from fedjax_sim import plotting, prox
+from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.plotting import heat_maps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def problem(
         functools.partial(jax.random.split, num=3), out_axes=1
     )(keys)
     draw = functools.partial(
-        fs.participation.uniform,
+        fs.timelines.uniform,
         num_rounds=rounds,
         num_clients=task.num_clients,
         cohort_size=min(cohort, task.num_clients),

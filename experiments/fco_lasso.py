@@ -27,8 +27,8 @@ from experiments.fco_common import (
     Reference,
 )
 from fedjax_sim import prox
-from fedjax_sim.data.composite import sparse_regression
 from fedjax_sim.diagnostics.recovery import density, support_scores
+from fedjax_sim.problems.recovery import sparse_regression
 
 SETS = {
     "I": DataSet(512, 1024, 64, 128),

@@ -26,8 +26,8 @@ from experiments.fco_common import (
     Reference,
 )
 from fedjax_sim import prox
-from fedjax_sim.data.composite import low_rank_regression
 from fedjax_sim.diagnostics.recovery import numerical_rank, recovery_error
+from fedjax_sim.problems.recovery import low_rank_regression
 
 SETS = {
     "I": DataSet(16, 32, 64, 128),

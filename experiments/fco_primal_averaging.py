@@ -26,8 +26,8 @@ from experiments import fco_common as common
 from experiments.fco_lasso import LASSO
 from experiments.output import write
 from fedjax_sim import plotting, tree
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.recovery import CUTOFF, density
-from fedjax_sim.tables import markdown
 
 CLIENTS, AVERAGE, SERVER = "clients", "average", "server"
 CUTOFFS = (0.0, CUTOFF)
@@ -91,7 +91,7 @@ def measure(run: Run, shared: common.Problem) -> pd.DataFrame:
         algorithm = common.METHODS[run.method](run.lr, shared.composite, server_lr=1.0)
         return fs.run(
             algorithm, task, timeline, params, shared.keys[0],
-            weighting=fs.by_examples, probes=probes,
+            weighting=fs.weight_by_examples, probes=probes,
         )[1].probes  # fmt: skip
 
     found = models(shared.task, timeline)

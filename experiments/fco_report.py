@@ -29,10 +29,11 @@ from experiments.fco_common import (
     variant,
 )
 from experiments.output import write
-from fedjax_sim import heat_maps, plotting
-from fedjax_sim.devices import use_all_cores
-from fedjax_sim.selection import best, scores
-from fedjax_sim.tables import markdown
+from fedjax_sim import plotting
+from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.plotting import heat_maps
 
 Check = Callable[[Curves, Rates], tuple[str, bool]]
 PAIR = ["method", "lr", "server_lr"]

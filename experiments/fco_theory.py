@@ -23,9 +23,9 @@ from jax.tree_util import Partial
 
 import fedjax_sim as fs
 from experiments.output import write
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.composite_optimum import composite_optimum
 from fedjax_sim.prox import L1, Composite, L1Ball, composite
-from fedjax_sim.tables import markdown
 from fedjax_sim.theory import feddualavg, feddualavg_regimes
 
 DIM, NUM_CLIENTS, CONDITION = 20, 16, 20.0
@@ -137,21 +137,21 @@ def theorems(problem: Problem) -> list[Theorem]:
             penalty,
             *SMALL_RATE,
             {"L": L, "sigma": NOISE},
-            lambda lr: fs.averaged_rounds(fs.feddualavg(SMALL * lr, penalty, 1 / SMALL)),
+            lambda lr: fs.average_rounds(fs.feddualavg(SMALL * lr, penalty, 1 / SMALL)),
         ),
         Theorem(
             "4.3 (OSP)",
             penalty,
             *SMALL_RATE,
             {"L": L, "sigma": NOISE},
-            lambda lr: fs.averaged_rounds(fs.fedmid_osp(SMALL * lr, penalty, 1 / SMALL)),
+            lambda lr: fs.average_rounds(fs.fedmid_osp(SMALL * lr, penalty, 1 / SMALL)),
         ),
         Theorem(
             NOT_A_THEOREM,
             ball,
             *SMALL_RATE,
             {"L": L, "sigma": NOISE},
-            lambda lr: fs.averaged_rounds(fs.fedmid(SMALL * lr, ball, 1 / SMALL)),
+            lambda lr: fs.average_rounds(fs.fedmid(SMALL * lr, ball, 1 / SMALL)),
         ),
         Theorem(
             "4.4",
@@ -184,7 +184,7 @@ def gaps(
 ) -> np.ndarray:
     """Phi - Phi* of the averaged output after R rounds, of every repetition."""
     ones = np.ones(NUM_CLIENTS, np.int32)
-    timeline = fs.participation.full(R, NUM_CLIENTS, K)
+    timeline = fs.timelines.full(R, NUM_CLIENTS, K)
 
     def one(problem: Problem, lr: Any, key: Any) -> Any:
         task = fs.Task(Partial(oracle, problem), ones, K * ones)

@@ -34,10 +34,10 @@ from rich.console import Console
 import fedjax_sim as fs
 from experiments import fedac_report
 from experiments.fedac_numpy import numpy_seconds
-from fedjax_sim import datasets, gradients
-from fedjax_sim.console import sweep_progress
-from fedjax_sim.devices import use_all_cores
+from fedjax_sim import datasets, transforms
+from fedjax_sim.cli.console import sweep_progress
 from fedjax_sim.diagnostics.optimum import optimum
+from fedjax_sim.execution.devices import use_all_cores
 
 NUM_STEPS, EVALUATED = 4096, 512  # parallel steps; steps between evaluations
 
@@ -148,12 +148,12 @@ def make_setup(
         method, steps, batches = LOCAL[name], local_steps, fs.with_replacement(1, local_steps)
     else:
         method, steps, batches = MINIBATCH[name], 1, fs.with_replacement(local_steps, 1)
-    regular = functools.partial(gradients.weight_decayed, weight=l2)
+    regular = functools.partial(transforms.add_decayed_weights, weight=l2)
     start = initial(data["x"].shape[1]).astype(np.float32)
     return fs.Setup(
-        algorithm=lambda lr: gradients.with_oracle(method(lr, l2, local_steps), regular),
+        algorithm=lambda lr: transforms.transform_oracle(method(lr, l2, local_steps), regular),
         task=fs.shared_task(losses, data, clients, batches),
-        timeline=fs.participation.full(NUM_STEPS // local_steps, clients, steps),
+        timeline=fs.timelines.full(NUM_STEPS // local_steps, clients, steps),
         params=jnp.asarray(start)[None],
         eval_fn=lambda w: {"model": w},  # its value is taken in double precision, afterwards
         eval_every=EVALUATED // local_steps,

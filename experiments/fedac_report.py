@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.output import write
-from fedjax_sim.tables import markdown
+from fedjax_sim.analysis.tables import markdown
 
 CLOSE = 0.15  # decades
 CELL = ["algorithm", "M", "K"]

@@ -23,13 +23,13 @@ from rich.console import Console
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.console import sweep_progress
+from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.cli.console import sweep_progress
+from fedjax_sim.cli.sweep import frame
 from fedjax_sim.data import augmentation, partition
 from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.gradients import clipped, weight_decayed, with_oracle
-from fedjax_sim.local import exponential
-from fedjax_sim.selection import best, scores
-from fedjax_sim.sweep_command import frame
+from fedjax_sim.local import exponential_decay
+from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
 
 # Section 6.1 and Table 7.
 NUM_CLIENTS, COHORT, BATCH_SIZE, NUM_EPOCHS, MAX_STEPS = 100, 10, 50, 5, 50
@@ -125,11 +125,11 @@ def skewed(setting: Setting, concentration: float | None = None) -> Setting:
 
 def regular(oracle: fs.Oracle) -> fs.Oracle:
     """Clipping, then decay: of the gradient that enters the step."""
-    return weight_decayed(clipped(oracle, MAX_NORM, 1e-6), WEIGHT_DECAY)
+    return add_decayed_weights(clip_by_global_norm(oracle, MAX_NORM, 1e-6), WEIGHT_DECAY)
 
 
 def _plain(factory: Callable[..., fs.FedAlgorithm], **hyper: Any) -> Callable:
-    return lambda lr, **swept: with_oracle(factory(lr, **(hyper | swept)), regular)
+    return lambda lr, **swept: transform_oracle(factory(lr, **(hyper | swept)), regular)
 
 
 def _sharp(factory: Callable[..., fs.FedAlgorithm], **hyper: Any) -> Callable:
@@ -162,7 +162,7 @@ class Algorithm(NamedTuple):
     decay: float = LR_DECAY
 
     def __call__(self, lr: Any, **hyper: Any) -> fs.FedAlgorithm:
-        return METHODS[self.method](exponential(lr, self.decay), **hyper)
+        return METHODS[self.method](exponential_decay(lr, self.decay), **hyper)
 
 
 def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:
@@ -245,7 +245,7 @@ def problem(
         keys
     )
     draw = functools.partial(
-        fs.participation.uniform,
+        fs.timelines.uniform,
         num_rounds=rounds,
         num_clients=task.num_clients,
         cohort_size=cohort,

@@ -24,12 +24,13 @@ import fedjax_sim as fs
 from experiments import fedswa_common as common
 from experiments.fedswa_table2 import COLUMNS
 from experiments.output import write
-from fedjax_sim import datasets, objectives, surface_plots
+from fedjax_sim import datasets, objectives
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.generalization import generalization_gap, metric
 from fedjax_sim.diagnostics.sharpness import client_sharpness
 from fedjax_sim.diagnostics.surfaces import Surface, filter_normalized, principal_plane, surface
 from fedjax_sim.evaluation import evaluator
-from fedjax_sim.tables import markdown
+from fedjax_sim.plotting import surfaces
 
 METHODS = ("FedAvg", "FedSAM", "FedSWA", "FedMoSWA")
 RADIUS = 0.05
@@ -229,12 +230,12 @@ def _write(
         group = {method: found.surfaces[name] for method, found in every.items()}
         middle = [float(s.values[s.values.shape[0] // 2].max()) for s in group.values()]
         high = 1.5 * max(middle)
-        for kind, draw in (("contours", surface_plots.contours), ("relief", surface_plots.reliefs)):
+        for kind, draw in (("contours", surfaces.contours), ("relief", surfaces.reliefs)):
             figure = draw(group, high=high, label=f"{name} loss")
             figure.savefig(folder / f"{setting.name}-{name}-{kind}.png", dpi=80)
     planes = {method: found.surfaces["clients"] for method, found in every.items()}
     dots = {method: found.dots for method, found in every.items()}
-    figure = surface_plots.contours(planes, dots=dots, label="test loss")
+    figure = surfaces.contours(planes, dots=dots, label="test loss")
     figure.savefig(folder / f"{setting.name}-clients.png", dpi=80)
 
 

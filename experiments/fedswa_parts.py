@@ -16,7 +16,7 @@ import tyro
 from experiments import fedswa_common as common
 from experiments.fedswa_table2 import COLUMNS
 from experiments.output import write
-from fedjax_sim.tables import markdown
+from fedjax_sim.analysis.tables import markdown
 
 PARTS = {
     "neither (FedAvg)": {"rho": 1.0, "alpha": 1.0},

@@ -21,9 +21,9 @@ from experiments.fedswa_common import (
 )
 from experiments.output import write
 from fedjax_sim import plotting
-from fedjax_sim.intervals import mean_interval
-from fedjax_sim.selection import rounds_to_target, scores
-from fedjax_sim.tables import markdown
+from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.analysis.selection import rounds_to_target, scores
+from fedjax_sim.analysis.tables import markdown
 
 
 class Published(NamedTuple):

@@ -27,9 +27,9 @@ import fedjax_sim as fs
 from experiments.fedswa_common import GAMMA, RHO
 from experiments.output import write
 from fedjax_sim import datasets, models, objectives
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.data import partition
 from fedjax_sim.diagnostics.stability import Neighbours, neighbours, stability
-from fedjax_sim.tables import markdown
 from fedjax_sim.theory.fedswa import distance_bound, generalization_bound
 
 LIPSCHITZ, BETA = 2.0, 1.0  # of softmax regression, see above
@@ -189,7 +189,7 @@ def measured(method: str, cases: Sequence[tuple[Problem, Point]], options: Optio
     def one(around: Neighbours, point: Point, key: jax.Array) -> tuple:
         data = fs.FederatedData(around.data.examples, offsets)
         task = fs.empirical_task(objective, data, batches)
-        timeline = fs.participation.full(options.rounds, task.num_clients, task.num_steps)
+        timeline = fs.timelines.full(options.rounds, task.num_clients, task.num_steps)
         steps = jnp.full_like(timeline.num_steps, point.K)
         timeline = dataclasses.replace(timeline, num_steps=steps)
         algorithm, evaluate = METHODS[method](point.lr), constants(objective, data)
@@ -199,7 +199,7 @@ def measured(method: str, cases: Sequence[tuple[Problem, Point]], options: Optio
         )  # fmt: skip
         _, history = fs.run(
             algorithm, task, timeline, params, key, eval_fn=evaluate, eval_every=every,
-            cohort=fs.cohort.vmapped(),
+            cohort=fs.execution.vmapped(),
         )  # fmt: skip
         return found, history.metrics, evaluate(params)
 

@@ -31,13 +31,13 @@ from jax import Array
 import fedjax_sim as fs
 from experiments.output import write
 from fedjax_sim import datasets, models, objectives, plotting
+from fedjax_sim.analysis.selection import rounds_to_target
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.data import partition
 from fedjax_sim.data.batches import Batches, Pick, permutations
 from fedjax_sim.engine import Weighting
 from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.selection import rounds_to_target
-from fedjax_sim.tables import markdown
-from fedjax_sim.typing import Step
+from fedjax_sim.types import Step
 
 COHORT, NUM_STEPS, BATCH_SIZE, LR = 20, 25, 20, 0.02
 EVAL_EVERY, TARGET = 3, 0.79
@@ -162,7 +162,7 @@ def trained(dataset: datasets.Dataset, name: str, seed: int, options: Options) -
     )
     key = jax.random.fold_in(jax.random.key(0), seed)
     draw_key, init_key, run_key = jax.random.split(key, 3)
-    timeline = fs.participation.uniform(
+    timeline = fs.timelines.uniform(
         draw_key, options.num_rounds, task.num_clients, min(COHORT, task.num_clients), NUM_STEPS
     )
     metrics = objectives.classification_metrics(model.apply)

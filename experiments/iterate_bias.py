@@ -22,6 +22,7 @@ import tyro
 from scipy.stats import gaussian_kde
 
 from experiments.output import write
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.bias_laws import (
     piecewise_quadratic_bias,
     piecewise_quadratic_limit,
@@ -30,8 +31,7 @@ from fedjax_sim.diagnostics.bias_laws import (
 from fedjax_sim.diagnostics.diffusion import backward_equation, diffusion_paths
 from fedjax_sim.diagnostics.gradient_noise import Noise, gaussian
 from fedjax_sim.diagnostics.iterate_bias import Gradient, mean_iterates, simulate_paths
-from fedjax_sim.instances.asymmetric import piecewise_quadratic, third_order_smooth
-from fedjax_sim.tables import markdown
+from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
 
 RIGHT, LEFT, STD, LR = 2.0, 0.2, 0.1, 1e-2  # Figure 2.1
 RECORDED = (128, 256, 512, 1024)

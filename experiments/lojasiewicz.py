@@ -20,10 +20,10 @@ import tyro
 
 from experiments.lojasiewicz_cases import REWARDS, Case, cases, history, measure, powers, tilted
 from experiments.output import write
-from fedjax_sim.instances.lojasiewicz import gaussian
-from fedjax_sim.instances.lojasiewicz_families import logistic, power
-from fedjax_sim.instances.lojasiewicz_policies import softmax_bandit, two_armed_bandit
-from fedjax_sim.tables import markdown
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.problems.lojasiewicz.families import logistic, power
+from fedjax_sim.problems.lojasiewicz.family import gaussian
+from fedjax_sim.problems.lojasiewicz.policies import softmax_bandit, two_armed_bandit
 
 # Computed by a program of its own, to the digits given: the gap, and the corrected closed form.
 REFERENCES = {

@@ -13,19 +13,15 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.instances.lojasiewicz import Family, Noise, gap, gradients, noisy_task, sphere
-from fedjax_sim.instances.lojasiewicz_families import (
+from fedjax_sim.problems.lojasiewicz.families import (
     logistic,
     power,
     quadratic,
     sine_quadratic,
     softplus_tilted,
 )
-from fedjax_sim.instances.lojasiewicz_policies import (
-    softmax_bandit,
-    softmax_mdp,
-    two_armed_bandit,
-)
+from fedjax_sim.problems.lojasiewicz.family import Family, Noise, gap, gradients, noisy_task, sphere
+from fedjax_sim.problems.lojasiewicz.policies import softmax_bandit, softmax_mdp, two_armed_bandit
 from fedjax_sim.theory.lojasiewicz import linear_bound, sublinear_bound
 from fedjax_sim.theory.lojasiewicz_rounds import drift_bound, recursion_bound
 
@@ -79,7 +75,7 @@ def measure(case: Case, seed: int = 0) -> Measured:
 def _one_run(case: Case, num_clients: int, lr: float) -> Callable:
     """(task, start, key) -> the models ``[R + 1, ...]`` and the drifts ``[R]``."""
     K = case.local_steps
-    timeline = fs.participation.full(case.rounds, num_clients, K)
+    timeline = fs.timelines.full(case.rounds, num_clients, K)
 
     def drift(visit: fs.Visit) -> jax.Array:
         def step(x: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -95,7 +91,7 @@ def _one_run(case: Case, num_clients: int, lr: float) -> Callable:
             timeline,
             start,
             key,
-            cohort=fs.cohort.vmapped(),
+            cohort=fs.execution.vmapped(),
             eval_fn=lambda x: {"model": x},
             probes=fs.Probes(client={"drift": drift}),
         )

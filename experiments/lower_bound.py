@@ -20,7 +20,8 @@ import tyro
 
 import fedjax_sim as fs
 from experiments.output import write
-from fedjax_sim.instances.lower_bound import (
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.problems.lower_bound import (
     Constants,
     instance,
     lower_bound_task,
@@ -28,7 +29,6 @@ from fedjax_sim.instances.lower_bound import (
     start,
     values,
 )
-from fedjax_sim.tables import markdown
 
 SMOOTHNESS, DISTANCE = 1.0, 1.0  # L, B
 PARTS = ("F1", "F2", "F3", "F4")
@@ -69,12 +69,12 @@ class Options:
 
 def finals(case: Case, lrs: np.ndarray, repetitions: int, seed: int) -> np.ndarray:
     """The last models ``[rates, repetitions, 4]``; all rates see the same noise."""
-    timeline = fs.participation.full(case.rounds, case.clients, case.local_steps)
+    timeline = fs.timelines.full(case.rounds, case.clients, case.local_steps)
     task = lower_bound_task(case.constants, case.clients, case.local_steps)
 
     def one(task: fs.Task, lr: jax.Array, key: jax.Array) -> jax.Array:
         final, _ = fs.run(
-            fs.fedavg(lr), task, timeline, start(DISTANCE), key, cohort=fs.cohort.vmapped()
+            fs.fedavg(lr), task, timeline, start(DISTANCE), key, cohort=fs.execution.vmapped()
         )
         return final.server.params
 

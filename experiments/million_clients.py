@@ -35,13 +35,14 @@ from matplotlib.figure import Figure
 
 import fedjax_sim as fs
 from experiments.output import write
-from fedjax_sim import models, objectives, report
+from fedjax_sim import models, objectives
+from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.cli import report
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.devices import use_all_cores
 from fedjax_sim.evaluation import evaluator
-from fedjax_sim.intervals import mean_interval
-from fedjax_sim.placement import by_client
-from fedjax_sim.tables import markdown
+from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.execution.placement import by_client
 
 FEATURES, EXAMPLES, COHORT, STRATA = 60, 10, 1000, 8
 EPOCHS, BATCH_SIZE = 5, 5
@@ -125,7 +126,7 @@ def case(algorithm: str, clients: int, rounds: int, cohort: int, seeds: int) -> 
     runs = []
     for seed in range(seeds):
         keys = jax.random.split(jax.random.key(seed), 3)
-        timeline = fs.participation.stratified(
+        timeline = fs.timelines.stratified(
             keys[0], rounds, clients, cohort, task.num_steps, num_strata=STRATA
         )
         params = model.init(keys[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedjax_sim import report
+from fedjax_sim.cli import report
 
 
 def write(

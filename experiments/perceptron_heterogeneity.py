@@ -28,7 +28,7 @@ import tyro
 from experiments import perceptron_problem as problem
 from experiments.output import write
 from experiments.perceptron_problem import MODELS, OUTLIER, Case, Constants, Participation, Points
-from fedjax_sim.tables import markdown
+from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.theory.heterogeneity_report import limit_bound
 
 SETTLED = 10  # heterogeneity is averaged from this round on

@@ -22,8 +22,8 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 import fedjax_sim as fs
-from fedjax_sim.cohort import sequential
 from fedjax_sim.data import partition
+from fedjax_sim.execution.strategies import sequential
 from fedjax_sim.objectives import binary_cross_entropy
 from fedjax_sim.theory.fedavg import convex_bound
 from fedjax_sim.theory.heterogeneity_report import saturated_gap
@@ -165,7 +165,7 @@ def paths(
     if max_steps < case.tau:
         raise ValueError(f"max_steps is {max_steps}; expected at least the case's {case.tau}")
     with jax.enable_x64(True):
-        timeline = fs.participation.full(case.rounds, clients.shape[2], case.tau)
+        timeline = fs.timelines.full(case.rounds, clients.shape[2], case.tau)
         timeline = dataclasses.replace(timeline, max_steps=max_steps)
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *points)
         mine = jnp.asarray(clients, jnp.int32)

@@ -20,10 +20,10 @@ import pandas as pd
 import tyro
 
 from experiments.output import write
-from fedjax_sim.compare import compare
-from fedjax_sim.config import CompareConfig
-from fedjax_sim.intervals import mean_interval
-from fedjax_sim.tables import markdown
+from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.analysis.tables import markdown
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.run import compare
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
@@ -48,7 +48,7 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
     """Of all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
     for precision in precisions:
-        config = CompareConfig(
+        config = RunConfig(
             algorithms=options.algorithms,
             dataset=options.dataset,
             partition=options.partition,

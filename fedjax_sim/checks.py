@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_sim.typing import Params, Task, Timeline
+from fedjax_sim.types import Params, Task, Timeline
 
 
 def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: int) -> None:

@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_arguments
-from fedjax_sim.cohort import Cohort, auto
-from fedjax_sim.placement import WHOLE, Placement
-from fedjax_sim.typing import (
+from fedjax_sim.execution.placement import WHOLE, Placement
+from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
     Message,
@@ -101,7 +101,7 @@ def uniform_weights(work: Work) -> Array:
     return jnp.ones(work.client.shape)
 
 
-def by_examples(work: Work) -> Array:
+def weight_by_examples(work: Work) -> Array:
     """Uploads count by their clients' numbers of examples.
 
     Methods that turn the mean into a sum over the cohort (SCAFFOLD's server control among them)
@@ -110,7 +110,7 @@ def by_examples(work: Work) -> Array:
     return work.num_examples
 
 
-def start(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params) -> RunState:
+def init(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params) -> RunState:
     """The state before the first round.
 
     Raises:
@@ -141,7 +141,7 @@ def advance(
     state: RunState,
     key: Array,
     *,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
     weighting: Weighting = uniform_weights,
     eval_fn: EvalFn | None = None,
     eval_every: int | None = None,
@@ -200,7 +200,7 @@ def run(
     params: Params,
     key: Array,
     *,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
     weighting: Weighting = uniform_weights,
     eval_fn: EvalFn | None = None,
     eval_every: int = 1,
@@ -215,11 +215,11 @@ def run(
     Args:
         algorithm: e.g. ``fedavg(lr=0.1)``; hyper-parameters may be traced.
         task: the clients' objectives, e.g. :func:`~fedjax_sim.data.task.empirical_task`.
-        timeline: who reports when, e.g. :func:`~fedjax_sim.participation.uniform`.
+        timeline: who reports when, e.g. :func:`~fedjax_sim.timelines.sampling.uniform`.
         params: the initial model.
         key: the only source of randomness.
-        cohort: execution strategy; default :func:`~fedjax_sim.cohort.auto`.
-        weighting: weights of the uploads; :func:`uniform_weights` or :func:`by_examples`.
+        cohort: execution strategy; default :func:`~fedjax_sim.execution.strategies.auto`.
+        weighting: weights of the uploads; :func:`uniform_weights` or :func:`weight_by_examples`.
         eval_fn: ``params -> {name: value}``, called every ``eval_every`` rounds and after the last.
         eval_every: rounds between evaluations.
         probes: diagnostics inside every round.
@@ -237,7 +237,7 @@ def run(
         >>> data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))  # 8 clients
         >>> loss = lambda w, batch, key: (batch["x"] @ w - batch["y"]) ** 2
         >>> task = fs.empirical_task(loss, data, fs.epochs(2, batch_size=2))
-        >>> timeline = fs.participation.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
+        >>> timeline = fs.timelines.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
         >>> @jax.jit
         ... def error(lr, task):
         ...     key = jax.random.key(1)
@@ -250,7 +250,7 @@ def run(
     if timeline.clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
     check_arguments(task, timeline, params, eval_every)
-    state = start(algorithm, task, timeline, params)
+    state = init(algorithm, task, timeline, params)
     return advance(
         algorithm,
         task,
@@ -271,7 +271,7 @@ def _round(
     now: Timeline,
     state: RunState,
     key: Array,
-    cohort: Cohort,
+    cohort: Execution,
     weighting: Weighting,
     probes: Probes,
 ) -> tuple[RunState, dict[str, Array]]:
@@ -351,10 +351,10 @@ def client_stream(key: Array, clients: Array) -> Array:
 
 
 def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
-    if algorithm.needs_current and _places(timeline):
+    if algorithm.synchronous_only and _places(timeline):
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
-            f"{algorithm.needs_current}"
+            f"{algorithm.synchronous_only}"
         )
 
 

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.typing import Params, PyTree
+from fedjax_sim.types import Params, PyTree
 
 
 def evaluator(metrics: Metrics, examples: PyTree, batch_size: int = 1000) -> Partial:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.typing import Params, PyTree, Scalar, Work
+from fedjax_sim.types import Params, PyTree, Scalar, Work
 
-Rate = Scalar | Callable[[Array], Scalar]  # a learning rate, or a schedule over rounds
+ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a learning rate, or a schedule over rounds
 
 
 def local_steps(
@@ -71,7 +71,7 @@ def sgd(
     return lambda x, k: tree.add_scale(x, -(lr(k) if callable(lr) else lr), grad(x, k))
 
 
-def rate(lr: Rate, work: Work) -> Scalar:
+def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
     """The learning rate of this visit: ``lr`` itself, or ``lr(round)`` if it is a schedule, round
     being the one whose broadcast the client started from.
 
@@ -83,7 +83,7 @@ def rate(lr: Rate, work: Work) -> Scalar:
     return lr(work.round - work.staleness) if callable(lr) else lr
 
 
-def exponential(lr: Scalar, decay: Scalar) -> Rate:
+def exponential_decay(lr: Scalar, decay: Scalar) -> ScalarOrSchedule:
     """The schedule ``lr * decay**t`` over rounds t = 0, 1, ...
 
     Example:

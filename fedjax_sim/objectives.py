@@ -16,7 +16,7 @@ import optax
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim.typing import Params, PyTree, Scalar
+from fedjax_sim.types import Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]
 KeyedApply: TypeAlias = Callable[[Params, Any, Any], Any]  # (params, x, key) -> outputs

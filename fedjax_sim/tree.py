@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax.tree import add, norm, sub, where, zeros_like
 
-from fedjax_sim.typing import PyTree, Scalar
+from fedjax_sim.types import PyTree, Scalar
 
 __all__ = [
     "add",

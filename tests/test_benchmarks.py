@@ -430,7 +430,7 @@ def test_a_loop_goes_on_from_its_state():
 
     run = memory.loop(algorithm, timeline, params)
     state = run.begin(task)
-    expected = fs.start(algorithm, task, timeline(jax.random.key(0)), params)
+    expected = fs.init(algorithm, task, timeline(jax.random.key(0)), params)
     for number in range(2):
         key = jax.random.key(number)
         state = run.proceed(task, state, key)

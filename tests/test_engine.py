@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import (
+from small_problems import (
     COUNT_ROUNDS,
     COUNT_STEPS,
     KEY,
@@ -26,7 +26,7 @@ from problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim import cohort
+from fedjax_sim.execution import strategies
 
 
 def metrics(params):
@@ -38,7 +38,7 @@ def metrics(params):
     [(1, range(1, 8)), (3, [3, 6, 7]), (7, [7]), (100, [7]), (2, [2, 4, 6, 7])],
 )
 def test_evaluates_every_so_many_rounds_and_after_the_last(eval_every, rounds):
-    timeline = fs.participation.cyclic(7, NUM_CLIENTS, 3, 1)
+    timeline = fs.timelines.cyclic(7, NUM_CLIENTS, 3, 1)
     state, history = execute(COUNT_ROUNDS, timeline, eval_fn=metrics, eval_every=eval_every)
     expected = np.array(rounds)
     np.testing.assert_array_equal(history.round, expected)
@@ -49,14 +49,14 @@ def test_evaluates_every_so_many_rounds_and_after_the_last(eval_every, rounds):
 
 
 def test_nothing_to_evaluate():
-    _, history = execute(COUNT_ROUNDS, fs.participation.cyclic(3, NUM_CLIENTS, 3, 1))
+    _, history = execute(COUNT_ROUNDS, fs.timelines.cyclic(3, NUM_CLIENTS, 3, 1))
     assert history.metrics == history.probes == {}
     np.testing.assert_array_equal(history.round, [1, 2, 3])
 
 
 @pytest.mark.parametrize("eval_every", [1, 2, 5])
 def test_probes_see_every_round_whatever_is_evaluated(eval_every):
-    timeline = fs.participation.uniform(jax.random.key(3), 5, NUM_CLIENTS, 3, np.arange(8))
+    timeline = fs.timelines.uniform(jax.random.key(3), 5, NUM_CLIENTS, 3, np.arange(8))
     probes = fs.Probes(
         client={
             "client": lambda visit: visit.work.client,
@@ -97,14 +97,14 @@ def test_weights():
     """Uniform, by examples, and a weighting of one's own, with an empty slot."""
     sizes = np.arange(1, NUM_CLIENTS + 1)
     task = no_data()._replace(num_examples=sizes)
-    timeline = fs.participation.full(1, NUM_CLIENTS, 2)
+    timeline = fs.timelines.full(1, NUM_CLIENTS, 2)
     mask = jnp.arange(NUM_CLIENTS) != 5
     timeline = dataclasses.replace(timeline, mask=mask[None])
     number = upload_algorithm(lambda message, work: work.client.astype(jnp.float32))
     reporting = np.flatnonzero(mask)
     for weighting, weights in [
         (fs.uniform_weights, np.ones(NUM_CLIENTS)),
-        (fs.by_examples, sizes),
+        (fs.weight_by_examples, sizes),
         (lambda work: work.client % 2, np.arange(NUM_CLIENTS) % 2),
     ]:
         state, _ = execute(number, timeline, task=task, weighting=weighting)
@@ -116,7 +116,7 @@ def test_round_of_weight_zero_changes_nothing():
     """Clients without examples, weighted by examples: there is no mean to apply."""
     task = no_data()._replace(num_examples=np.zeros(NUM_CLIENTS, np.int32))
     state, _ = execute(
-        COUNT_ROUNDS, fs.participation.cyclic(3, 8, 3, 1), task=task, weighting=fs.by_examples
+        COUNT_ROUNDS, fs.timelines.cyclic(3, 8, 3, 1), task=task, weighting=fs.weight_by_examples
     )
     assert float(state.server.params) == 0
 
@@ -145,7 +145,7 @@ def test_states_of_exactly_the_reporting_clients_change(cohorts, mask, ghost):
     # What stands in empty slots is free, be it a client that reports from another slot.
     clients[~mask] = ghost
     timeline = dataclasses.replace(
-        fs.participation.cyclic(NUM_ROUNDS, NUM_CLIENTS, COHORT, 1),
+        fs.timelines.cyclic(NUM_ROUNDS, NUM_CLIENTS, COHORT, 1),
         clients=jnp.asarray(clients, jnp.int32),
         mask=jnp.asarray(mask),
     )
@@ -162,12 +162,14 @@ def test_empty_slots_do_no_work():
     np.testing.assert_array_equal(history.probes["steps"], expected)
 
 
-@pytest.mark.parametrize("strategy", [cohort.vmapped(), cohort.sequential(), cohort.chunked(2)])
+@pytest.mark.parametrize(
+    "strategy", [strategies.vmapped(), strategies.sequential(), strategies.chunked(2)]
+)
 def test_stale_clients_receive_the_version_they_downloaded(strategy):
     """The model is the number of updates so far, so a message tells its version."""
     version = np.array([[0, 0, 0], [1, 0, 1], [0, 2, 1], [3, 0, 2], [1, 4, 4], [5, 2, 3]])
     timeline = dataclasses.replace(
-        fs.participation.cyclic(6, NUM_CLIENTS, 3, 1),
+        fs.timelines.cyclic(6, NUM_CLIENTS, 3, 1),
         version=jnp.asarray(version, jnp.int32),
         max_staleness=3,
     )
@@ -185,11 +187,11 @@ def test_stale_clients_receive_the_version_they_downloaded(strategy):
 @pytest.mark.parametrize("cut", [1, 4])
 def test_history_of_a_continued_run(cut):
     """advance() counts on: rounds, metrics and probes of the parts follow each other."""
-    timeline = fs.participation.uniform(jax.random.key(3), 6, NUM_CLIENTS, 3, np.arange(8))
+    timeline = fs.timelines.uniform(jax.random.key(3), 6, NUM_CLIENTS, 3, np.arange(8))
     probes = fs.Probes(server={"mean": lambda update: update.mean})
     options = {"eval_fn": metrics, "probes": probes}
     whole_state, whole = execute(COUNT_STEPS, timeline, **options)
-    state, task, histories = fs.start(COUNT_STEPS, no_data(), timeline, ZERO), no_data(), []
+    state, task, histories = fs.init(COUNT_STEPS, no_data(), timeline, ZERO), no_data(), []
     for part in (timeline[:cut], timeline[cut:]):
         go = compiled(
             lambda state, part: fs.advance(
@@ -204,8 +206,8 @@ def test_history_of_a_continued_run(cut):
 
 
 def test_advance_evaluates_once_unless_told_otherwise():
-    timeline = fs.participation.cyclic(5, NUM_CLIENTS, 3, 1)
-    state = fs.start(COUNT_ROUNDS, no_data(), timeline, ZERO)
+    timeline = fs.timelines.cyclic(5, NUM_CLIENTS, 3, 1)
+    state = fs.init(COUNT_ROUNDS, no_data(), timeline, ZERO)
     _, history = fs.advance(COUNT_ROUNDS, no_data(), timeline, state, KEY, eval_fn=metrics)
     np.testing.assert_array_equal(history.metrics["value"], [5])
 
@@ -213,7 +215,7 @@ def test_advance_evaluates_once_unless_told_otherwise():
 def test_vmap_over_timelines():
     keys = jax.random.split(jax.random.key(1), 3)
     steps = np.arange(NUM_CLIENTS)
-    batch = jax.vmap(lambda key: fs.participation.uniform(key, 4, NUM_CLIENTS, 3, steps))(keys)
+    batch = jax.vmap(lambda key: fs.timelines.uniform(key, 4, NUM_CLIENTS, 3, steps))(keys)
     go = compiled(jax.vmap(lambda timeline: fs.run(COUNT_STEPS, no_data(), timeline, ZERO, KEY)[0]))
     expected = np.asarray(batch.clients).mean(axis=2).sum(axis=1)
     np.testing.assert_allclose(go(batch).server.params, expected, rtol=1e-6)
@@ -227,14 +229,14 @@ def test_divergence_is_reported_with_its_round(allow_nans, bad):
         return Counter(jnp.where(round.number + 1 == bad, jnp.nan, 1.0))
 
     algorithm = COUNT_ROUNDS._replace(update=update)
-    state, _ = execute(algorithm, fs.participation.cyclic(6, NUM_CLIENTS, 3, 1))
+    state, _ = execute(algorithm, fs.timelines.cyclic(6, NUM_CLIENTS, 3, 1))
     assert int(state.diverged_at) == bad
 
 
 def test_overflow_is_divergence(allow_nans):
     """Gradient descent at a rate of 3e4 on curvature 0.5 .. 1.5 leaves float32 within 10 rounds."""
     hessians, centres = random_quadratics(NUM_CLIENTS, 2)
-    timeline = fs.participation.full(12, NUM_CLIENTS, 1)
+    timeline = fs.timelines.full(12, NUM_CLIENTS, 1)
     state, history = execute(
         fs.fedavg(3e4),
         timeline,
@@ -249,7 +251,7 @@ def test_overflow_is_divergence(allow_nans):
 
 
 def test_run_that_converges_did_not_diverge():
-    state, _ = execute(COUNT_ROUNDS, fs.participation.cyclic(3, NUM_CLIENTS, 3, 1))
+    state, _ = execute(COUNT_ROUNDS, fs.timelines.cyclic(3, NUM_CLIENTS, 3, 1))
     assert int(state.diverged_at) == 0
 
 
@@ -263,11 +265,11 @@ def refusing_to_start():
 
 
 def naming(*clients):
-    timeline = fs.participation.cyclic(1, NUM_CLIENTS, len(clients), 1)
+    timeline = fs.timelines.cyclic(1, NUM_CLIENTS, len(clients), 1)
     return dataclasses.replace(timeline, clients=jnp.array([clients]))
 
 
-BATCH = jax.tree.map(lambda x: x[None], fs.participation.cyclic(2, NUM_CLIENTS, 3, 1))
+BATCH = jax.tree.map(lambda x: x[None], fs.timelines.cyclic(2, NUM_CLIENTS, 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -293,6 +295,6 @@ def test_client_numbers_are_checked_inside_jit_when_concrete():
 
 def test_clients_count_rounds_from_zero():
     number = upload_algorithm(lambda message, work: work.round.astype(jnp.float32))
-    timeline = fs.participation.cyclic(5, NUM_CLIENTS, 3, 1)
+    timeline = fs.timelines.cyclic(5, NUM_CLIENTS, 3, 1)
     _, history = execute(number, timeline, eval_fn=lambda x: {"sum": x})
     np.testing.assert_array_equal(history.metrics["sum"], np.cumsum(np.arange(5)))

@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import KEY, NUM_CLIENTS, execute, no_data, upload_algorithm
+from small_problems import KEY, NUM_CLIENTS, execute, no_data, upload_algorithm
 
 import fedjax_sim as fs
-from fedjax_sim import cohort
+from fedjax_sim.execution import strategies
 from fedjax_sim.local import rate
 
-STRATEGIES = [cohort.vmapped(), cohort.sequential(), cohort.chunked(2)]
+STRATEGIES = [strategies.vmapped(), strategies.sequential(), strategies.chunked(2)]
 
 
 def timeline(num_rounds=3):
-    return fs.participation.cyclic(num_rounds, NUM_CLIENTS, 4, num_steps=2)
+    return fs.timelines.cyclic(num_rounds, NUM_CLIENTS, 4, num_steps=2)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -37,7 +37,7 @@ def test_sharded_fills_up_a_cohort_that_the_devices_do_not_divide():
     def local(shared, slot):
         return slot * shared, slot + 1
 
-    program = jax.jit(lambda *args: cohort.sharded(mesh)(local, *args))
+    program = jax.jit(lambda *args: strategies.sharded(mesh)(local, *args))
     mean, outputs = program(jnp.array(2.0), slots, weights)
     np.testing.assert_allclose(mean, 2 * (1 + 2 + 8 + 5 + 6) / 6, rtol=1e-6)
     np.testing.assert_array_equal(outputs, slots + 1)
@@ -140,7 +140,7 @@ def test_derivatives_exist_where_a_gradient_is_always_zero(build):
         return (batch["x"] @ w - batch["y"]) ** 2
 
     task = fs.empirical_task(objective, data, fs.full_batch(2))
-    schedule = fs.participation.full(3, 2, 2)
+    schedule = fs.timelines.full(3, 2, 2)
 
     def final(lr):
         # optax's decay**count needs standard promotion when differentiated.

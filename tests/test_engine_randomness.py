@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import (
+from small_problems import (
     COUNT_ROUNDS,
     KEY,
     NUM_CLIENTS,
@@ -20,22 +20,22 @@ from problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim import cohort
+from fedjax_sim.execution import strategies
 
 
 @pytest.mark.parametrize("rule", [fs.epochs(2, 2), fs.with_replacement(2, 4)])
 def test_minibatches_do_not_depend_on_the_cohort(rule):
     """Alone, in another slot, among others, in chunks, on a mesh: the same examples, exactly."""
     steps = np.asarray(rule.num_steps(SIZES))
-    everyone = fs.participation.full(2, NUM_CLIENTS, steps)
-    reference = recorded_batches(SIZES, rule, everyone, KEY, cohort=cohort.vmapped())
+    everyone = fs.timelines.full(2, NUM_CLIENTS, steps)
+    reference = recorded_batches(SIZES, rule, everyone, KEY, cohort=strategies.vmapped())
     order = np.array([6, 1, 3, 0])
     some = dataclasses.replace(
-        fs.participation.full(2, 4, int(steps.max())),
+        fs.timelines.full(2, 4, int(steps.max())),
         clients=jnp.broadcast_to(jnp.asarray(order, jnp.int32), (2, 4)),
     )
     mesh = jax.make_mesh((4,), ("clients",))
-    for strategy in [cohort.vmapped(), cohort.chunked(3), cohort.sharded(mesh)]:
+    for strategy in [strategies.vmapped(), strategies.chunked(3), strategies.sharded(mesh)]:
         drawn = recorded_batches(SIZES, rule, some, KEY, cohort=strategy)
         np.testing.assert_array_equal(drawn, reference[:, order])
     # Each slot draws its own client's examples only, and every round anew.
@@ -46,7 +46,7 @@ def test_minibatches_do_not_depend_on_the_cohort(rule):
 
 
 def test_every_visit_and_server_update_has_its_own_key():
-    timeline = fs.participation.full(4, NUM_CLIENTS, 1)
+    timeline = fs.timelines.full(4, NUM_CLIENTS, 1)
     probes = fs.Probes(
         client={"key": lambda visit: jax.random.key_data(visit.work.key)},
         server={"server_key": lambda update: jax.random.key_data(update.round.key)},

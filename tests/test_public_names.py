@@ -8,7 +8,7 @@ import fedjax_sim as fs
 PUBLIC = """
 FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Sweep Task Timeline
 Update Visit Work advance agd algorithms async_sgd asynchrony averaged_fedavg
-averaged_feddualavg averaged_rounds by_examples cohort compressed compression data
+averaged_feddualavg average_rounds weight_by_examples cohort compressed compression data
 diagnostics empirical_task epochs favano fedac fedacg fedadagrad fedadam fedasam fedasync
 fedavg fedavg_subgradient fedavgm fedbuff feddualavg feddualavg_osp feddyn fedgamma fedlesam
 fedmid fedmid_osp fedmo fedmoswa fedprox fedsam fedsgd fedsmoo fedswa fedyogi

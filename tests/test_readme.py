@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from fedjax_sim import algorithm_choices, algorithms, datasets, models, objectives
-from fedjax_sim.config import CompareConfig, RunConfig, check
+from fedjax_sim import algorithms, datasets, models, objectives
+from fedjax_sim.cli import registry
+from fedjax_sim.cli.config import RunConfig, RunOptions, check
+from fedjax_sim.cli.sweep_config import SweepConfig, configurations
 from fedjax_sim.evaluation import evaluator
-from fedjax_sim.sweep_config import SweepConfig, configurations
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -38,9 +39,9 @@ def test_commands_are_accepted():
     commands = re.findall(r"^fedjax-sim run quickstart (.*)$", README, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        config = tyro.cli(RunConfig, args=shlex.split(command))
+        config = tyro.cli(RunOptions, args=shlex.split(command))
         check(config)
-        algorithm_choices.hyper_parameters(config)
+        registry.hyper_parameters(config)
 
 
 def test_sweep_commands_are_accepted():
@@ -55,17 +56,17 @@ def test_sweep_commands_are_accepted():
 def test_algorithm_table_names_every_algorithm_and_its_paper():
     rows = re.findall(r"^\| \S+ \| (.*?) \| `(\w+)` \| `(.*?)` \|$", README, re.MULTILINE)
     papers = {function: paper for paper, function, _ in rows}
-    assert {name: papers.get(name) for name in algorithm_choices.ALGORITHMS} == {
-        name: choice.paper for name, choice in algorithm_choices.ALGORITHMS.items()
+    assert {name: papers.get(name) for name in registry.ALGORITHMS} == {
+        name: choice.paper for name, choice in registry.ALGORITHMS.items()
     }
-    wrappers = {"averaged_rounds", "gradient_controls"}  # no algorithms of their own
+    wrappers = {"average_rounds", "gradient_controls"}  # no algorithms of their own
     assert set(papers) == set(algorithms.__all__) - wrappers
     for _, function, command in rows:
         if command.startswith("python -m "):
             assert (ROOT / f"{command[10:].replace('.', '/')}.py").exists()
             continue
         options = shlex.split(command.removeprefix("fedjax-sim run quickstart"))
-        assert function in tyro.cli(CompareConfig, args=options).algorithms
+        assert function in tyro.cli(RunConfig, args=options).algorithms
 
 
 def test_pictures_exist_and_are_small():

@@ -1,12 +1,6 @@
 """Federated algorithms, one family a file."""
 
-from fedjax_sim.algorithms.asynchronous import (
-    async_sgd,
-    favano,
-    fedasync,
-    fedbuff,
-    quafl,
-)
+from fedjax_sim.algorithms.asynchronous import async_sgd, favano, fedasync, fedbuff, quafl
 from fedjax_sim.algorithms.composite import (
     fedavg_subgradient,
     feddualavg,
@@ -30,16 +24,16 @@ from fedjax_sim.algorithms.feddyn import feddyn
 from fedjax_sim.algorithms.fedsmoo import fedsmoo
 from fedjax_sim.algorithms.fedswa import fedmo, fedmoswa, fedswa
 from fedjax_sim.algorithms.minibatch import agd, mb_ac_sgd, mb_sgd
-from fedjax_sim.algorithms.output_averaging import averaged_fedavg, averaged_rounds
+from fedjax_sim.algorithms.output_averaging import average_rounds, averaged_fedavg
 from fedjax_sim.algorithms.sam import fedasam, fedgamma, fedlesam, fedsam, mofedsam
 from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
 
 __all__ = [
     "agd",
     "async_sgd",
+    "average_rounds",
     "averaged_fedavg",
     "averaged_feddualavg",
-    "averaged_rounds",
     "favano",
     "fedac",
     "fedacg",

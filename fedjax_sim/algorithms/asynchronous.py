@@ -1,7 +1,7 @@
 r"""Asynchronous averaging: FAVANO, QuAFL, FedBuff, FedAsync and asynchronous SGD.
 
 Who reports when, how stale and after how many steps is the timeline's business
-(:mod:`fedjax_sim.asynchrony`); the rules here see ``work.num_steps`` and ``work.staleness``.
+(:mod:`fedjax_sim.timelines`); the rules here see ``work.num_steps`` and ``work.staleness``.
 
 References:
     "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv 2305.16099.
@@ -23,10 +23,10 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.gradients import proximal
-from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.reweighting import Reweighting, StalenessWeight, constant, real
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, PyTree, Round, Scalar, Upload, Work
+from fedjax_sim.algorithms.staleness import Reweighting, StalenessWeight, constant, real
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Scalar, Upload, Work
 
 Through = Callable[[Array, PyTree, PyTree], PyTree]  # (key, sent, receiver's own) -> received
 
@@ -35,7 +35,7 @@ class AsyncState(NamedTuple):
     params: Params
 
 
-def favano(lr: Rate, alpha: Reweighting) -> FedAlgorithm:
+def favano(lr: ScalarOrSchedule, alpha: Reweighting) -> FedAlgorithm:
     r"""FAVANO: what clients have done since their last contact, as if all had done the same.
 
     .. math::
@@ -43,19 +43,19 @@ def favano(lr: Rate, alpha: Reweighting) -> FedAlgorithm:
         w \leftarrow \frac{1}{s + 1} \Bigl(w + \sum_{i \in S} w_i^{unb}\Bigr), \qquad
         w_i, w_i^{init} \leftarrow w \text{ for } i \in S
 
-    Runs on :func:`~fedjax_sim.asynchrony.contacts` with ``receives="new"``.  Either alpha turns the
+    Runs on :func:`~fedjax_sim.timelines.contacts` with ``receives="new"``.  Either alpha turns the
     steps of a visit into about one, so that rates are not comparable to FedAvg's.
 
     Args:
         lr: client learning rate.
-        alpha: :func:`~fedjax_sim.reweighting.expected_steps` or
-            :func:`~fedjax_sim.reweighting.realised_steps`.
+        alpha: :func:`~fedjax_sim.algorithms.staleness.expected_steps` or
+            :func:`~fedjax_sim.algorithms.staleness.realised_steps`.
 
     References:
         FAVANO, Algorithm 1, Equations 3 and 4.
 
     Example:
-        >>> from fedjax_sim.reweighting import realised_steps
+        >>> from fedjax_sim.algorithms.staleness import realised_steps
         >>> algorithm = favano(lr=0.5, alpha=realised_steps(jnp.full(100, 0.9)))
     """
 
@@ -68,7 +68,7 @@ def favano(lr: Rate, alpha: Reweighting) -> FedAlgorithm:
 
 
 def quafl(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     up: Through | None = None,
     down: Through | None = None,
     *,
@@ -83,7 +83,7 @@ def quafl(
         w_i \leftarrow \frac{1}{s + 1} \bigl(Q(w^{old}) + s\, y_i\bigr)
 
     :math:`y_i` being what the client has made of its own model since its last contact.  Runs on
-    :func:`~fedjax_sim.asynchrony.contacts` with ``receives="current"``: the server's model travels
+    :func:`~fedjax_sim.timelines.contacts` with ``receives="current"``: the server's model travels
     to the clients, and decodes what they send.
 
     Args:
@@ -129,12 +129,12 @@ def quafl(
         update,
         broadcast,
         init_client=lambda params: params,
-        needs_current="a contact mixes the client's own model with the server's at that moment",
+        synchronous_only="a contact mixes the client's own model with the server's at that moment",
     )
 
 
 def fedbuff(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     server_lr: Scalar,
     weight: StalenessWeight | None = None,
     *,
@@ -145,19 +145,19 @@ def fedbuff(
     .. math::
         w \leftarrow w - \eta_g \frac{1}{Z} \sum_{i \in buffer} s(\tau_i)\, (w_i^{start} - w_i)
 
-    Runs on :func:`~fedjax_sim.asynchrony.arrivals`.  The server's rate decides about stability.
+    Runs on :func:`~fedjax_sim.timelines.arrivals`.  The server's rate decides about stability.
 
     Args:
         lr, server_lr: eta and eta_g.
         weight: s of the staleness; default 1.
-            :func:`~fedjax_sim.reweighting.polynomial` with 1/2 is the paper's.
+            :func:`~fedjax_sim.algorithms.staleness.polynomial` with 1/2 is the paper's.
         normalised: divide by the sum of the weights instead of by Z.
 
     References:
         Nguyen et al., 2022, Algorithm 1.
 
     Example:
-        >>> from fedjax_sim.reweighting import polynomial
+        >>> from fedjax_sim.algorithms.staleness import polynomial
         >>> algorithm = fedbuff(lr=0.05, server_lr=0.3, weight=polynomial(0.5))
     """
     weight = weight or constant
@@ -179,7 +179,7 @@ def fedbuff(
 
 
 def fedasync(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     mix: Scalar = 0.6,
     weight: StalenessWeight | None = None,
     mu: Scalar = 0.0,
@@ -189,20 +189,20 @@ def fedasync(
     .. math:: w \leftarrow (1 - a_t)\, w + a_t\, x_{new}, \qquad a_t = a\, s(t - \tau)
 
     :math:`x_{new}` being trained on :math:`f_i(x) + \frac{\mu}{2} \|x - w^{\tau}\|^2`.  Runs on
-    :func:`~fedjax_sim.asynchrony.arrivals` with a buffer of 1; several uploads are averaged first.
+    :func:`~fedjax_sim.timelines.arrivals` with a buffer of 1; several uploads are averaged first.
 
     Args:
         lr: client learning rate.
         mix: a.
         weight: s, of a staleness that is 0 for a fresh upload: ``constant`` (the default),
-            ``polynomial`` or ``hinge`` of :mod:`fedjax_sim.reweighting`.
+            ``polynomial`` or ``hinge`` of :mod:`fedjax_sim.algorithms.staleness`.
         mu: weight of the proximal term.
 
     References:
         Xie et al., 2019, Algorithm 1 and Section 5.2.
 
     Example:
-        >>> from fedjax_sim.reweighting import polynomial
+        >>> from fedjax_sim.algorithms.staleness import polynomial
         >>> algorithm = fedasync(lr=0.1, weight=polynomial(0.5), mu=0.005)
     """
     weight = weight or constant
@@ -230,7 +230,7 @@ def async_sgd(
         \eta_t = \begin{cases} \eta & \tau \le \tau_c \\ \min(\eta, c / \tau) & \text{else}
         \end{cases}
 
-    Runs on :func:`~fedjax_sim.asynchrony.arrivals` with one step a report, and bounded concurrency
+    Runs on :func:`~fedjax_sim.timelines.arrivals` with one step a report, and bounded concurrency
     or random assignment as options there.
 
     Args:

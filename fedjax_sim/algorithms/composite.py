@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.local import Rate, local_steps, rate
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import Penalty, like
 from fedjax_sim.prox.composite import Composite
 from fedjax_sim.prox.mirror import Euclidean
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 
 class FedMiDState(NamedTuple):
@@ -36,7 +36,7 @@ class _Visit(NamedTuple):
 
 
 def fedmid(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     composite: Composite,
     server_lr: Scalar = 1.0,
     *,
@@ -111,7 +111,7 @@ def fedmid(
     return FedAlgorithm(init, local, update)
 
 
-def fedmid_osp(lr: Rate, composite: Composite, server_lr: Scalar = 1.0) -> FedAlgorithm:
+def fedmid_osp(lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0) -> FedAlgorithm:
     r"""FedMiD with only the server proximal: clients do not know psi.
 
     With one local step and unit server rate this is the proximal gradient method.
@@ -127,7 +127,7 @@ def fedmid_osp(lr: Rate, composite: Composite, server_lr: Scalar = 1.0) -> FedAl
 
 
 def feddualavg(
-    lr: Rate, composite: Composite, server_lr: Scalar = 1.0, *, local_prox: bool = True
+    lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0, *, local_prox: bool = True
 ) -> FedAlgorithm:
     r"""FedDualAvg, federated dual averaging: clients' dual states are averaged, not their models.
 
@@ -184,7 +184,9 @@ def feddualavg(
     return FedAlgorithm(init, local, update, lambda state, round: (state.dual, state.elapsed))
 
 
-def feddualavg_osp(lr: Rate, composite: Composite, server_lr: Scalar = 1.0) -> FedAlgorithm:
+def feddualavg_osp(
+    lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0
+) -> FedAlgorithm:
     r"""FedDualAvg with only the server proximal: clients do not know psi.
 
     If h is Euclidean the dual states are FedAvg's iterates on F alone, and the model is such an
@@ -201,7 +203,7 @@ def feddualavg_osp(lr: Rate, composite: Composite, server_lr: Scalar = 1.0) -> F
 
 
 def fedavg_subgradient(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     composite: Composite,
     server_lr: Scalar = 1.0,
     order: Literal["together", "after"] = "together",

@@ -13,10 +13,10 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.composite import dual_step, feddualavg, total_rate
-from fedjax_sim.local import Rate, local_path, rate
+from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
 
 class AveragedDualState(NamedTuple):
@@ -31,7 +31,7 @@ class _Path(NamedTuple):
     elapsed: Array  # [K] the sum of rates till then
 
 
-def averaged_feddualavg(lr: Rate, composite: Composite) -> FedAlgorithm:
+def averaged_feddualavg(lr: ScalarOrSchedule, composite: Composite) -> FedAlgorithm:
     r"""FedDualAvg whose model is the mean of all models so far that belong to mean dual states.
 
     .. math::
@@ -48,7 +48,7 @@ def averaged_feddualavg(lr: Rate, composite: Composite) -> FedAlgorithm:
 
     References:
         Yuan, 2023, Theorems 4.4 and 4.7; for Theorem 4.3 see
-        :func:`fedjax_sim.algorithms.averaged_rounds`.
+        :func:`fedjax_sim.algorithms.average_rounds`.
 
     Example:
         >>> from fedjax_sim import prox
@@ -93,5 +93,5 @@ def averaged_feddualavg(lr: Rate, composite: Composite) -> FedAlgorithm:
         local,
         update,
         plain.broadcast,
-        needs_current="the average is over the means of clients that started from one dual state",
+        synchronous_only="the average is over the means of clients that started from one dual state",
     )

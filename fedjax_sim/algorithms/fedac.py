@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.gradients import proximal
 from fedjax_sim.local import local_steps
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 
 class Coupling(NamedTuple):
@@ -145,7 +145,7 @@ def fedac(
         local,
         update,
         send_state,
-        needs_current="FedAc couples two sequences, which must be at the same time everywhere",
+        synchronous_only="FedAc couples two sequences, which must be at the same time everywhere",
     )
 
 

@@ -7,9 +7,9 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim import tree
-from fedjax_sim.gradients import proximal
-from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
 
 
 class FedAcgState(NamedTuple):
@@ -17,7 +17,7 @@ class FedAcgState(NamedTuple):
     momentum: Params  # m
 
 
-def fedacg(lr: Rate, momentum: Scalar = 0.85, weight: Scalar = 0.01) -> FedAlgorithm:
+def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, weight: Scalar = 0.01) -> FedAlgorithm:
     r"""FedACG: clients start at the look-ahead model and are held to it by a proximal term.
 
     With ``momentum`` :math:`\lambda` and ``weight`` :math:`\beta`, m from zero:

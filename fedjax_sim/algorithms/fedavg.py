@@ -15,9 +15,9 @@ import jax
 import optax
 
 from fedjax_sim import tree
-from fedjax_sim.gradients import proximal
-from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
 
 
 class FedAvgState(NamedTuple):
@@ -26,7 +26,7 @@ class FedAvgState(NamedTuple):
 
 
 def fedavg(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     server: optax.GradientTransformation | None = None,
     anchored: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
 ) -> FedAlgorithm:
@@ -67,7 +67,7 @@ def fedavg(
 
 
 def fedprox(
-    lr: Rate, mu: Scalar, server: optax.GradientTransformation | None = None
+    lr: ScalarOrSchedule, mu: Scalar, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:
     r"""FedProx: FedAvg whose clients descend :math:`F_i(y) + \frac{\mu}{2}\|y - x\|^2`.
 
@@ -112,7 +112,7 @@ def fedsgd(lr: Scalar, server: optax.GradientTransformation | None = None) -> Fe
     return FedAlgorithm(init, local, update)
 
 
-def fedavgm(lr: Rate, server_lr: Scalar = 1.0, momentum: Scalar = 0.9) -> FedAlgorithm:
+def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.9) -> FedAlgorithm:
     r"""FedAvgM: server momentum, :math:`v \leftarrow \beta v + \Delta,\ x \leftarrow x - \eta_s v`.
 
     References:
@@ -125,7 +125,7 @@ def fedavgm(lr: Rate, server_lr: Scalar = 1.0, momentum: Scalar = 0.9) -> FedAlg
 
 
 def fedadagrad(
-    lr: Rate, server_lr: Scalar, initial_accumulator: float = 0.0, eps: Scalar = 1e-3
+    lr: ScalarOrSchedule, server_lr: Scalar, initial_accumulator: float = 0.0, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
     """FedAdagrad: optax's Adagrad on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
 
@@ -138,7 +138,7 @@ def fedadagrad(
 
 
 def fedadam(
-    lr: Rate, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
+    lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
     """FedAdam: optax's Adam on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
 
@@ -153,7 +153,7 @@ def fedadam(
 
 
 def fedyogi(
-    lr: Rate, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
+    lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
     """FedYogi: optax's Yogi on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
 

@@ -7,9 +7,9 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim import tree
-from fedjax_sim.gradients import corrected, proximal
-from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.transforms import corrected, proximal
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
 
 
 class FedDynState(NamedTuple):
@@ -17,7 +17,7 @@ class FedDynState(NamedTuple):
     dual: Params  # h, the mean of all clients' duals when zero-initialised
 
 
-def feddyn(lr: Rate, weight: Scalar = 0.01) -> FedAlgorithm:
+def feddyn(lr: ScalarOrSchedule, weight: Scalar = 0.01) -> FedAlgorithm:
     r"""FedDyn: proximal visits whose linear terms are learned, so that drift vanishes in the limit.
 
     With ``weight`` a, clients' duals :math:`u_i` and the server's h from zero, M clients:

@@ -11,9 +11,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.sam import Transform
-from fedjax_sim.gradients import perturbed, unchanged
-from fedjax_sim.local import Rate, local_steps, rate
-from fedjax_sim.typing import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.transforms import perturbed, unchanged
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
 
 
 class FedSmooState(NamedTuple):
@@ -28,7 +28,10 @@ class FedSmooClient(NamedTuple):
 
 
 def fedsmoo(
-    lr: Rate, weight: Scalar = 0.1, radius: Scalar = 0.1, transform: Transform = unchanged
+    lr: ScalarOrSchedule,
+    weight: Scalar = 0.1,
+    radius: Scalar = 0.1,
+    transform: Transform = unchanged,
 ) -> FedAlgorithm:
     r"""FedSMOO: clients agree on a model and on the perturbation at which gradients are taken.
 

@@ -19,8 +19,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.scaffold import ScaffoldState
-from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
 
 Schedule = Literal["k_over_K", "k_over_Km1"]
 
@@ -70,7 +70,7 @@ def decaying(lr: Scalar, rho: Scalar, num_steps: Array, schedule: Schedule = "k_
 
 
 def fedswa(
-    lr: Rate, rho: Scalar = 0.1, alpha: Scalar = 1.5, schedule: Schedule = "k_over_K"
+    lr: ScalarOrSchedule, rho: Scalar = 0.1, alpha: Scalar = 1.5, schedule: Schedule = "k_over_K"
 ) -> FedAlgorithm:
     r"""FedSWA: rates decay inside a visit and restart with the next, the server overshoots.
 
@@ -110,7 +110,7 @@ def fedswa(
 
 
 def fedmoswa(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     rho: Scalar = 0.1,
     alpha: Scalar = 1.5,
     gamma: Scalar = 0.2,
@@ -216,7 +216,7 @@ def fedmoswa(
     return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
 
 
-def fedmo(lr: Rate, gamma: Scalar = 0.2) -> FedAlgorithm:
+def fedmo(lr: ScalarOrSchedule, gamma: Scalar = 0.2) -> FedAlgorithm:
     r"""FedMo: FedMoSWA's momentum controls alone, with a constant rate and an averaging server.
 
     ``fedmoswa(lr, rho=1, alpha=1, gamma=gamma)``.  The authors' second program is this with gamma

@@ -13,7 +13,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedac import Coupling, accelerated, coupling, middle_of
 from fedjax_sim.local import local_steps
-from fedjax_sim.typing import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
 
 
 class MinibatchState(NamedTuple):
@@ -82,7 +82,7 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         _gradient_sum,
         update,
         broadcast,
-        needs_current="an accelerated step takes its gradient at its own point, not an older one",
+        synchronous_only="an accelerated step takes its gradient at its own point, not an older one",
     )
 
 

@@ -11,17 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.local import Rate, local_steps, rate, sgd
-from fedjax_sim.typing import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    Round,
-    Scalar,
-    ServerState,
-    Upload,
-    Work,
-)
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, ServerState, Upload, Work
 
 
 class Average(NamedTuple):
@@ -50,7 +41,7 @@ class _Visit(NamedTuple):
 
 
 def averaged_fedavg(
-    lr: Rate, factor: Scalar = 1.0, at: Literal["start", "end"] = "end"
+    lr: ScalarOrSchedule, factor: Scalar = 1.0, at: Literal["start", "end"] = "end"
 ) -> FedAlgorithm:
     r"""FedAvg whose model is a weighted average of all shadow iterates, accumulated on the way.
 
@@ -118,11 +109,11 @@ def averaged_fedavg(
         local,
         update,
         lambda state, round: state.current,
-        needs_current="the average is over the means of clients that started from one model",
+        synchronous_only="the average is over the means of clients that started from one model",
     )
 
 
-def averaged_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
+def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""The same algorithm, whose model is the mean of the models after all rounds so far.
 
     .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
@@ -134,7 +125,7 @@ def averaged_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = averaged_rounds(fedavg(lr=0.1))
+        >>> algorithm = average_rounds(fedavg(lr=0.1))
     """
 
     def init(params: Params) -> AveragedRoundsState:

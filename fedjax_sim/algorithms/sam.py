@@ -24,15 +24,15 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.algorithms.scaffold import scaffold
-from fedjax_sim.gradients import asam, perturbed, sam, unchanged, with_oracle
-from fedjax_sim.local import Rate, local_steps, per_step, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
+from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
+from fedjax_sim.transforms import asam, perturbed, sam, transform_oracle, unchanged
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
 
 Transform = Callable[[Oracle], Oracle]
 
 
 def fedsam(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     radius: Scalar = 0.05,
     server: optax.GradientTransformation | None = None,
     transform: Transform = unchanged,
@@ -45,14 +45,14 @@ def fedsam(
         Qu et al., 2022, Algorithm 1.
 
     Example:
-        >>> from fedjax_sim.gradients import weight_decayed
-        >>> algorithm = fedsam(lr=0.1, transform=lambda oracle: weight_decayed(oracle, 1e-3))
+        >>> from fedjax_sim.transforms import add_decayed_weights
+        >>> algorithm = fedsam(lr=0.1, transform=lambda oracle: add_decayed_weights(oracle, 1e-3))
     """
-    return with_oracle(fedavg(lr, server), lambda oracle: transform(sam(oracle, radius)))
+    return transform_oracle(fedavg(lr, server), lambda oracle: transform(sam(oracle, radius)))
 
 
 def fedasam(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     radius: Scalar = 0.5,
     eta: Scalar = 0.01,
     server: optax.GradientTransformation | None = None,
@@ -68,11 +68,11 @@ def fedasam(
     Example:
         >>> algorithm = fedasam(lr=0.1)
     """
-    return with_oracle(fedavg(lr, server), lambda oracle: transform(asam(oracle, radius, eta)))
+    return transform_oracle(fedavg(lr, server), lambda oracle: transform(asam(oracle, radius, eta)))
 
 
 def fedgamma(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     radius: Scalar = 0.1,
     server_lr: Scalar = 1.0,
     transform: Transform = unchanged,
@@ -85,7 +85,7 @@ def fedgamma(
     Example:
         >>> algorithm = fedgamma(lr=0.1)
     """
-    return with_oracle(scaffold(lr, server_lr), lambda oracle: transform(sam(oracle, radius)))
+    return transform_oracle(scaffold(lr, server_lr), lambda oracle: transform(sam(oracle, radius)))
 
 
 class MoFedSamState(NamedTuple):
@@ -94,7 +94,7 @@ class MoFedSamState(NamedTuple):
 
 
 def mofedsam(
-    lr: Rate, radius: Scalar = 0.1, mix: Scalar = 0.1, transform: Transform = unchanged
+    lr: ScalarOrSchedule, radius: Scalar = 0.1, mix: Scalar = 0.1, transform: Transform = unchanged
 ) -> FedAlgorithm:
     r"""MoFedSAM: local steps follow the last round's mean direction, too.
 
@@ -152,7 +152,7 @@ class FedLesamState(NamedTuple):
 
 
 def fedlesam(
-    lr: Rate,
+    lr: ScalarOrSchedule,
     radius: Scalar = 0.1,
     reference: Literal["client", "server"] = "client",
     transform: Transform = unchanged,

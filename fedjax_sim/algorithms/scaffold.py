@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.gradients import corrected
-from fedjax_sim.local import Rate, local_steps, per_step, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
+from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
+from fedjax_sim.transforms import corrected
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
 
 
 class ScaffoldState(NamedTuple):
@@ -21,7 +21,9 @@ class ScaffoldState(NamedTuple):
     control: Params  # c, the mean of all clients' controls when zero-initialised
 
 
-def scaffold(lr: Rate, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II") -> FedAlgorithm:
+def scaffold(
+    lr: ScalarOrSchedule, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II"
+) -> FedAlgorithm:
     r"""SCAFFOLD: control variates :math:`c_i` on the clients and :math:`c` on the server, from 0.
 
     .. math::
@@ -82,7 +84,7 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
     otherwise.  It costs a pass over all clients' data.
 
     Args:
-        state: a :class:`~fedjax_sim.engine.RunState` of :func:`fedjax_sim.start`.
+        state: a :class:`~fedjax_sim.engine.RunState` of :func:`fedjax_sim.init`.
         task: the clients' objectives.
         key: of objectives that draw (augmentation).
 
@@ -99,8 +101,8 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
         >>> data = fs.from_clients([{"x": jnp.array([1.0])}, {"x": jnp.array([3.0])}])
         >>> task = fs.empirical_task(
         ...     lambda w, batch, key: (w - batch["x"]) ** 2 / 2, data, fs.full_batch(1))
-        >>> timeline = fs.participation.full(1, 2, task.num_steps)
-        >>> state = fs.start(fs.scaffold(0.1), task, timeline, jnp.array(0.0))
+        >>> timeline = fs.timelines.full(1, 2, task.num_steps)
+        >>> state = fs.init(fs.scaffold(0.1), task, timeline, jnp.array(0.0))
         >>> state = gradient_controls(state, task, jax.random.key(0))
         >>> state.clients.tolist(), float(state.server.control)
         ([-1.0, -3.0], -2.0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec
-from fedjax_sim.typing import ClientState, FedAlgorithm, Message, Oracle, PyTree, Upload, Work
+from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, PyTree, Upload, Work
 
 Near = Callable[[Message, Upload], Upload]  # the server's vector: (message it sent, upload) -> near
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.quantization.rounding import wide
-from fedjax_sim.typing import PyTree
+from fedjax_sim.compression.quantizers.rounding import wide
+from fedjax_sim.types import PyTree
 
 
 class Codec(NamedTuple):

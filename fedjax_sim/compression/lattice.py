@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.compression.codec import Codec, per_tensor
-from fedjax_sim.quantization.rounding import stochastic_round, wide
-from fedjax_sim.typing import Scalar
+from fedjax_sim.compression.quantizers.rounding import stochastic_round, wide
+from fedjax_sim.types import Scalar
 
 _MAX_BITS = 24  # integers that single precision holds
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.compression.codec import Codec, code_bits, per_tensor, scalar_bits
-from fedjax_sim.quantization.logarithmic import luq
-from fedjax_sim.quantization.rounding import max_magnitude, stochastic_round
+from fedjax_sim.compression.quantizers.logarithmic import luq
+from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
 
 
 def uniform(levels: int) -> Codec:
@@ -93,7 +93,7 @@ def qsgd(levels: int) -> Codec:
 
 
 def luq_codec(exponent_levels: int = 6) -> Codec:
-    """:func:`~fedjax_sim.quantization.luq` as a codec: 2 J + 3 values, and the largest magnitude.
+    """:func:`~fedjax_sim.compression.quantizers.luq` as a codec: 2 J + 3 values, and the largest magnitude.
 
     Raises:
         ValueError: a negative ``exponent_levels``.

@@ -28,7 +28,7 @@ from jax.typing import DTypeLike
 
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
-from fedjax_sim.typing import Params, PyTree
+from fedjax_sim.types import Params, PyTree
 
 Transform = Callable[[Array, Array], Array]  # (images, key) -> images
 
@@ -209,7 +209,7 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
         >>> apply = normalized(model.apply, CIFAR_MEAN, CIFAR_STD)
         >>> objective = transformed(objectives.cross_entropy(apply), crop_and_flip)
         >>> task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=3))
-        >>> timeline = fs.participation.full(1, 2, task.num_steps)
+        >>> timeline = fs.timelines.full(1, 2, task.num_steps)
         >>> params = model.init(jax.random.key(0))
         >>> state, _ = fs.run(fs.fedavg(0.001), task, timeline, params, jax.random.key(1))
         >>> test = evaluation.evaluator(objectives.classification_metrics(apply), examples)

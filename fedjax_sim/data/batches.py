@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.typing import Step
+from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
 

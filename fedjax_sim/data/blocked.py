@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.strata import Strata
-from fedjax_sim.typing import PyTree
+from fedjax_sim.timelines.strata import Strata
+from fedjax_sim.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)

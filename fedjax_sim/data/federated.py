@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fedjax_sim.typing import PyTree
+from fedjax_sim.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.data.federated import FederatedData, check_assignment
-from fedjax_sim.typing import PyTree
+from fedjax_sim.types import PyTree
 
 
 class ClientSource(NamedTuple):

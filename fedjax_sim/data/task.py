@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.source import ClientSource, from_data
-from fedjax_sim.typing import Oracle, Params, PyTree, Step, Task
+from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
 
@@ -37,7 +37,7 @@ def empirical_task(
         batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
         full_grad_batch: examples per block of the full local gradient.
         placement: where data and states of clients lie, e.g.
-            :func:`~fedjax_sim.placement.by_client` or :func:`~fedjax_sim.offload.on_host`;
+            :func:`~fedjax_sim.execution.placement.by_client` or :func:`~fedjax_sim.execution.offload.on_host`;
             default: in whole arrays on the device.
 
     Raises:

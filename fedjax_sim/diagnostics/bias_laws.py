@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.diagnostics.iterate_bias import Gradient
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def third_order_bias(

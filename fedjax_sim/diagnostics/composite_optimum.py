@@ -21,7 +21,7 @@ from fedjax_sim.prox.base import Regularizer
 from fedjax_sim.prox.composite import Composite, Where
 from fedjax_sim.prox.composite import composite as compose
 from fedjax_sim.prox.mirror import Euclidean
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 _SHORTEST = 1e-30  # steps are not halved further
 

@@ -9,12 +9,12 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.cohort import Cohort
 from fedjax_sim.diagnostics.gradient_moments import Moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
 from fedjax_sim.diagnostics.optimum import Optimum, double
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
-from fedjax_sim.typing import Params, PyTree, Task
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.types import Params, PyTree, Task
 
 
 class Constants(NamedTuple):
@@ -52,7 +52,7 @@ def measure(
     found: Optimum | None = None,
     loss: Partial | None = None,
     iterations: int = 30,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
 ) -> Constants:
     r"""The constants of a task at models that a run visited, the first of them its start.
 
@@ -73,7 +73,7 @@ def measure(
         found: the optimum of F; without, zeta_star and B are unknown.
         loss: F, for Delta.
         iterations: of Lanczos and of the power method.
-        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto` on one device.
+        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: as :func:`fedjax_sim.diagnostics.smoothness.curvature`.

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.diagnostics.iterate_bias import Gradient, equally_spaced
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def backward_equation(

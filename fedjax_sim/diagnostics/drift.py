@@ -16,10 +16,10 @@ import optax
 from jax import Array
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.cohort import Cohort, vmapped
-from fedjax_sim.engine import Probes, Update, Visit, advance, start
-from fedjax_sim.local import Rate, local_path, rate, sgd
-from fedjax_sim.typing import FedAlgorithm, Oracle, Params, Task, Timeline, Upload, Work
+from fedjax_sim.engine import Probes, Update, Visit, advance, init
+from fedjax_sim.execution.strategies import Execution, vmapped
+from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Task, Timeline, Upload, Work
 
 
 class Drift(NamedTuple):
@@ -37,7 +37,7 @@ class TracedUpload(NamedTuple):
     moved: Array  # [K + 1] ||x^k - x^0||^2
 
 
-def trajectory(lr: Rate, x: Params, oracle: Oracle, work: Work) -> Params:
+def trajectory(lr: ScalarOrSchedule, x: Params, oracle: Oracle, work: Work) -> Params:
     """The iterates of one visit's local SGD, leaves ``[max_steps + 1, ...]``, the start first.
 
     From ``work.num_steps`` on they stay where they are.
@@ -56,10 +56,10 @@ def local_trajectories(
     timeline: Timeline,
     params: Params,
     key: Array,
-    lr: Rate,
+    lr: ScalarOrSchedule,
     *,
     round: int = 0,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
 ) -> Params:
     """All clients' iterates in one round of FedAvg: leaves ``[S, K + 1, ...]``.
 
@@ -83,7 +83,7 @@ def local_trajectories(
         >>> data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(2))
-        >>> timeline = fs.participation.full(1, 2, 2)
+        >>> timeline = fs.timelines.full(1, 2, 2)
         >>> local_trajectories(task, timeline, jnp.array(2.0), jax.random.key(0), 0.5).tolist()
         [[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]
     """
@@ -96,7 +96,7 @@ def local_trajectories(
     def path(visit: Visit) -> Params:
         return trajectory(lr, visit.message, visit.oracle, visit.work)
 
-    state = start(algorithm, task, part, params)._replace(round=jnp.array(round, jnp.int32))
+    state = init(algorithm, task, part, params)._replace(round=jnp.array(round, jnp.int32))
     probes = Probes(client={"path": path})
     _, history = advance(
         algorithm, task, part, state, key, cohort=cohort or vmapped(), probes=probes
@@ -120,7 +120,9 @@ def drift(trajectories: Params) -> Drift:
     return Drift(spread(lambda x: x.mean(axis=0)), spread(lambda x: x[:, :1]))
 
 
-def shadowed(lr: Rate, server: optax.GradientTransformation | None = None) -> FedAlgorithm:
+def shadowed(
+    lr: ScalarOrSchedule, server: optax.GradientTransformation | None = None
+) -> FedAlgorithm:
     """FedAvg, as :func:`fedjax_sim.fedavg`, whose uploads carry the iterates: for a run's probes.
 
     The run is FedAvg's own, step for step.  A round's memory is that of K + 1 models a client.
@@ -162,7 +164,7 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
         >>> data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(2))
-        >>> timeline = fs.participation.full(1, 2, 2)
+        >>> timeline = fs.timelines.full(1, 2, 2)
         >>> probes = shadow_probes(lambda w: (w - 2) ** 2 / 2 + 2)
         >>> _, history = fs.run(
         ...     shadowed(0.5), task, timeline, jnp.array(2.0), jax.random.key(0), probes=probes)

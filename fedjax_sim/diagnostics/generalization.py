@@ -7,7 +7,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.typing import Params, PyTree
+from fedjax_sim.types import Params, PyTree
 
 
 def generalization_gap(

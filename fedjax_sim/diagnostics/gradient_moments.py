@@ -12,7 +12,7 @@ from fedjax_sim.data.batches import full_batch
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.diagnostics.heterogeneity import checked_points
-from fedjax_sim.typing import Params, Task
+from fedjax_sim.types import Params, Task
 
 _TOGETHER = 8  # clients at once
 

@@ -10,9 +10,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.cohort import Cohort, auto
 from fedjax_sim.diagnostics.sharpness import Gradient
-from fedjax_sim.typing import Params, Task
+from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.types import Params, Task
 
 
 class Heterogeneity(NamedTuple):
@@ -43,7 +43,7 @@ class Heterogeneity(NamedTuple):
 
 
 def heterogeneity(
-    task: Task, points: Params, key: Array | None = None, *, cohort: Cohort | None = None
+    task: Task, points: Params, key: Array | None = None, *, cohort: Execution | None = None
 ) -> Heterogeneity:
     r"""Every client's full gradient against ``F = 1 / M sum_m F_m``'s.
 
@@ -56,7 +56,7 @@ def heterogeneity(
         task: the clients' objectives.
         points: models, leaves ``[P, ...]``; for zeta_star the optimum alone, P = 1.
         key: for objectives that are random.
-        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto` on one device.
+        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: a client without examples, leaves without a common leading axis.
@@ -100,7 +100,7 @@ class ClientMap(NamedTuple):
 
     task: Task
     key: Array
-    cohort: Cohort | None = None
+    cohort: Execution | None = None
 
     def mean_gradient(self, x: Params) -> Params:
         """``1 / M sum_m grad F_m(x)``."""

@@ -2,7 +2,7 @@
 
 Between two contacts a client's model depends on nothing but itself, so a run computes it only when
 the client reports.  Here it is computed for all clients, at the moments that an
-:class:`~fedjax_sim.asynchrony.InFlight` describes, from the broadcasts that a run keeps.
+:class:`~fedjax_sim.timelines.InFlight` describes, from the broadcasts that a run keeps.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.asynchrony import InFlight
 from fedjax_sim.diagnostics.potential import client_variance
 from fedjax_sim.engine import RunState, client_stream
 from fedjax_sim.local import local_steps, sgd
-from fedjax_sim.typing import Params, Scalar, Task, Timeline, Work
+from fedjax_sim.timelines import InFlight
+from fedjax_sim.types import Params, Scalar, Task, Timeline, Work
 
 
 def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
@@ -32,8 +32,8 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
 
     Example:
         >>> import fedjax_sim as fs
-        >>> from fedjax_sim.asynchrony import holdings, planned
-        >>> timeline = fs.participation.cyclic(2, 2, 1, num_steps=1)
+        >>> from fedjax_sim.timelines import holdings, planned
+        >>> timeline = fs.timelines.cyclic(2, 2, 1, num_steps=1)
         >>> timeline = planned(timeline, holdings(timeline, num_clients=2))
         >>> past = jnp.zeros(timeline.num_slots).at[timeline.store[1]].set(3.0)  # of broadcast 1
         >>> from fedjax_sim.algorithms.asynchronous import AsyncState

@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sample
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 Gradient = Callable[[Array], Array]  # x -> F'(x); of arrays elementwise where x is a number
 
@@ -75,7 +75,7 @@ def mean_iterates(
     Example:
         >>> from functools import partial
         >>> from fedjax_sim.diagnostics.gradient_noise import gaussian
-        >>> from fedjax_sim.instances.asymmetric import third_order_smooth
+        >>> from fedjax_sim.problems.asymmetric import third_order_smooth
         >>> gradient = partial(third_order_smooth, smoothness=1.0, third=0.5)
         >>> found = mean_iterates(gradient, gaussian(1.0), 1e-3, 2, np.linspace(-0.1, 0.1, 401))
         >>> print(f"{found.bias[2, 200]:.4g}")  # - 1/4 eta^3 k (k - 1) F''' Var

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 Operator = Callable[[Params], Params]
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 
 def mean_model(server: Params, clients: Params) -> Params:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.prox.base import like
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 CUTOFF = 1e-2
 

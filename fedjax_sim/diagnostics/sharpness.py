@@ -12,9 +12,9 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.cohort import Cohort, auto
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
-from fedjax_sim.typing import Params, Scalar, Task
+from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.types import Params, Scalar, Task
 
 Gradient = Callable[[Params], Params]
 
@@ -112,7 +112,7 @@ def client_sharpness(
     num: int = 1,
     iterations: int = 20,
     weights: Array | np.ndarray | None = None,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
 ) -> ClientSharpness:
     r"""Flatness of every client's objective and of ``F = sum_i w_i F_i / sum_i w_i``.
 
@@ -132,7 +132,7 @@ def client_sharpness(
         num: eigenvalues of each objective.
         iterations: of Lanczos.
         weights: ``[M]``; by default every client counts the same.
-        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto` on one device:
+        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device:
             divided among several, every Lanczos step would wait for a reduction between them.
 
     Raises:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.cohort import Cohort
 from fedjax_sim.diagnostics.heterogeneity import ClientMap, checked_points
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.sharpness import Gradient, hessian_product
-from fedjax_sim.typing import Params, Task
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.types import Params, Task
 
 
 class Extremes(NamedTuple):
@@ -34,7 +34,7 @@ def curvature(
     key: Array,
     *,
     iterations: int = 30,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
 ) -> Curvature:
     r"""The extreme eigenvalues of :math:`\nabla^2 F_m(x)` and :math:`\nabla^2 F(x)`, by Lanczos.
 
@@ -48,7 +48,7 @@ def curvature(
         points: models, leaves ``[P, ...]``.
         key: of the Lanczos starts, and of objectives that are random.
         iterations: of Lanczos, a Hessian-vector product each.
-        cohort: how clients are executed; default :func:`~fedjax_sim.cohort.auto` on one device.
+        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: as :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; iterations below
@@ -92,7 +92,7 @@ def hessian_lipschitz(
     key: Array,
     *,
     iterations: int = 20,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
 ) -> Array:
     r"""The norm of every client's third derivative, ``[P, M]``: lower estimates of Q.
 

@@ -13,12 +13,12 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.cohort import Cohort, vmapped
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.engine import Weighting, run, uniform_weights
-from fedjax_sim.typing import FedAlgorithm, Params, PyTree, Timeline
+from fedjax_sim.execution.strategies import Execution, vmapped
+from fedjax_sim.types import FedAlgorithm, Params, PyTree, Timeline
 
 _AXIS = "neighbours"
 
@@ -104,7 +104,7 @@ def stability(
     test: PyTree,
     *,
     eval_every: int = 1,
-    cohort: Cohort | None = None,
+    cohort: Execution | None = None,
     weighting: Weighting = uniform_weights,
 ) -> Stability:
     r"""Distances between training on a data set and on its neighbours, against rounds.
@@ -133,7 +133,7 @@ def stability(
         >>> data = FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
         >>> around = neighbours(data, [1], {"x": np.array([7.0], np.float32)})
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
-        >>> timeline = fs.participation.full(2, 2, 1)
+        >>> timeline = fs.timelines.full(2, 2, 1)
         >>> found = stability(fs.fedavg(0.5), loss, around, fs.full_batch(1), timeline,
         ...     jnp.array(0.0), jax.random.key(0), {"x": np.array([0.0], np.float32)})
         >>> found.distance.tolist()  # the mean moved by 2, of which 1 / 2 and 3 / 4 are reached

@@ -17,9 +17,9 @@ from jax.sharding import AxisType, Mesh
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.cohort import chunked, sharded
-from fedjax_sim.devices import workers
-from fedjax_sim.typing import Params, PyTree
+from fedjax_sim.execution.devices import workers
+from fedjax_sim.execution.strategies import chunked, sharded
+from fedjax_sim.types import Params, PyTree
 
 Interval = tuple[float, float]
 
@@ -196,7 +196,7 @@ def surface(
 ) -> Surface:
     """``loss(params + a d1 + b d2)`` on a grid of ``points x points``, as one compiled program.
 
-    Divided among the host devices, if there are several (:mod:`fedjax_sim.devices`).  LeNet-5 on
+    Divided among the host devices, if there are several (:mod:`fedjax_sim.execution.devices`).  LeNet-5 on
     10,000 CIFAR images, seconds of one x86 core a point: chunks of 1, 2, 4, 8 points take 1.08,
     0.72, 0.60, 0.39 in batches of 500 images, and 8 points 0.27 in batches of 250.
 

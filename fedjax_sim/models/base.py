@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 
 class Model(NamedTuple):

@@ -12,9 +12,9 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.convolution.lowering import Convolution, auto
+from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import LECUN_NORMAL, Dense, Product, dense_product
-from fedjax_sim.models.lowering import Convolution, auto
-from fedjax_sim.models.pooling import max_pool
 
 
 def cnn(
@@ -44,7 +44,7 @@ def cnn(
         activation: after every hidden layer.
         conv_activation: after the convolutions; None means ``activation``.
         kernel_init: of every layer.
-        conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+        conv: how convolutions are computed (:mod:`fedjax_sim.models.convolution.lowering`).
         dot: how the dense layers' products are computed, ``(x, kernel) -> x kernel^T``.
 
     Raises:

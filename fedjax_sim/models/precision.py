@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from fedjax_sim.models.base import Model
-from fedjax_sim.typing import Params, PyTree
+from fedjax_sim.types import Params, PyTree
 
 
 def in_precision(model: Model, dtype: DTypeLike) -> Model:

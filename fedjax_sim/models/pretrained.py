@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 
 class LoadedViT(NamedTuple):

@@ -10,12 +10,19 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import jax
 from jax import Array
 
+from fedjax_sim.compression.quantizers import (
+    Clip,
+    by_sign,
+    luq_gradient,
+    mse_clip,
+    signed,
+    symmetric,
+)
 from fedjax_sim.models.base import Model
+from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product
-from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.objectives import KeyedApply
-from fedjax_sim.quantization import Clip, by_sign, luq_gradient, mse_clip, signed, symmetric
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 Build: TypeAlias = Callable[[Convolution, Product], Model]
 
@@ -37,7 +44,7 @@ class Quantizers(NamedTuple):
     on its cotangent.
 
     Example:
-        >>> from fedjax_sim.quantization import luq_gradient
+        >>> from fedjax_sim.compression.quantizers import luq_gradient
         >>> only_gradients = Quantizers(gradient=luq_gradient)
     """
 
@@ -58,9 +65,9 @@ def low_bit(
     Weights have a signed range, activations a non-negative one where no entry is negative.
 
     Args:
-        weight_bits, activation_bits: b of :func:`~fedjax_sim.quantization.symmetric`, at least 2.
-        gradient_levels: J of :func:`~fedjax_sim.quantization.luq`.
-        clip: of weights and activations, default :func:`~fedjax_sim.quantization.mse_clip`.
+        weight_bits, activation_bits: b of :func:`~fedjax_sim.compression.quantizers.symmetric`, at least 2.
+        gradient_levels: J of :func:`~fedjax_sim.compression.quantizers.luq`.
+        clip: of weights and activations, default :func:`~fedjax_sim.compression.quantizers.mse_clip`.
 
     Raises:
         ValueError: fewer than two bits; negative ``gradient_levels``.

@@ -9,8 +9,8 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Dense, Product, dense_product
-from fedjax_sim.models.lowering import Convolution, auto
 from fedjax_sim.models.norms import standardise
 
 _HE_NORMAL = jax.nn.initializers.he_normal()
@@ -49,7 +49,7 @@ def resnet(
         blocks: number of blocks of each stage.
         groups: groups of channels that are normalised together with all their pixels.
         image_channels: channels of the images.
-        conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+        conv: how convolutions are computed (:mod:`fedjax_sim.models.convolution.lowering`).
         dot: how the dense layer's product is computed, ``(x, kernel) -> x kernel^T``.
 
     Raises:

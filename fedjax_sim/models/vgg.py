@@ -5,9 +5,9 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.convolution.lowering import Convolution, auto
+from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import Dense
-from fedjax_sim.models.lowering import Convolution, auto
-from fedjax_sim.models.pooling import max_pool
 
 # Output channels of each convolution, and whether 2x2 max-pooling follows: 32 -> 1 pixel.
 _LAYERS = (
@@ -37,7 +37,7 @@ def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = 
     Args:
         num_classes: number of logits.
         hidden: width of the hidden dense layer; None means 100 for 10 classes, otherwise 256.
-        conv: how convolutions are computed (:mod:`fedjax_sim.models.lowering`).
+        conv: how convolutions are computed (:mod:`fedjax_sim.models.convolution.lowering`).
 
     Raises:
         ValueError: ``num_classes`` or ``hidden`` below 1.

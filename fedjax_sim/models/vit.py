@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.norms import at_least_float32, standardise
-from fedjax_sim.typing import Params
+from fedjax_sim.types import Params
 
 _INIT = jax.nn.initializers.truncated_normal(stddev=0.02)
 _EPSILON = 1e-6

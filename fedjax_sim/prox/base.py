@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.typing import PyTree, Scalar
+from fedjax_sim.types import PyTree, Scalar
 
 T = TypeVar("T")
 

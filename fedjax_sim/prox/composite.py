@@ -10,7 +10,7 @@ from jax import Array
 from fedjax_sim.prox.base import Penalty, Regularizer
 from fedjax_sim.prox.mirror import Euclidean, Mirror
 from fedjax_sim.prox.penalties import Zero
-from fedjax_sim.typing import Params, Scalar
+from fedjax_sim.types import Params, Scalar
 
 Where = Callable[[str, Any], bool]  # (path of a leaf, the leaf) -> whether it is regularised
 

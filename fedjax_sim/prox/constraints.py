@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.prox.base import check_least, concrete, indicator, like, norm, pytree
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 @pytree

@@ -26,7 +26,7 @@ from jax import Array
 from fedjax_sim.prox.base import Regularizer, concrete, like, pytree, soft_threshold, times
 from fedjax_sim.prox.constraints import Box, L1Ball, Simplex
 from fedjax_sim.prox.penalties import L1, ElasticNet, SquaredL2, Zero
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 class Mirror(Protocol):

@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim.prox.base import check_least, like, pytree, root, soft_threshold, times
 from fedjax_sim.prox.constraints import L1Ball
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 @pytree
@@ -217,7 +217,7 @@ class LInf:
 class Nuclear:
     r""":math:`\lambda \|X\|_*`: the singular values of every matrix in the last two axes.
 
-    On several host devices of a CPU see ``threads`` of :func:`fedjax_sim.devices.use_all_cores`.
+    On several host devices of a CPU see ``threads`` of :func:`fedjax_sim.execution.devices.use_all_cores`.
 
     Raises:
         ValueError: a negative weight; an array of fewer than two axes.

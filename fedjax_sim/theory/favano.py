@@ -7,7 +7,7 @@ two contacts; every ``f_i`` is ``L``-smooth; a stochastic gradient has variance 
 ``mean_i ||grad f_i||^2 <= G^2 + B^2 ||grad f||^2`` with ``B >= 1``; ``F = f(mu_0) - inf f``.
 ``mu_t`` is the mean of the server's model and of the clients' at their last contacts
 (:func:`fedjax_sim.diagnostics.potential.mean_model`); all start from one model.  A client does
-``S = E ^ K`` steps, drawn anew at each contact (:mod:`fedjax_sim.asynchrony.counts`), and its
+``S = E ^ K`` steps, drawn anew at each contact (:mod:`fedjax_sim.timelines.counts`), and its
 progress is divided by alpha.  ``a`` and ``b`` are of
 :func:`fedjax_sim.theory.favano_progress.progress_constants`.
 
@@ -38,7 +38,7 @@ from fedjax_sim.theory.constants import (
     where_valid,
 )
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 class RateTerms(NamedTuple):

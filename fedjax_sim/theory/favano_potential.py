@@ -26,7 +26,7 @@ from fedjax_sim.theory.constants import (
     where_valid,
 )
 from fedjax_sim.theory.favano import possible
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def contraction(*, n: Scalar, s: Scalar, form: Form = "corrected") -> Array:

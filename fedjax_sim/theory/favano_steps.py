@@ -19,7 +19,7 @@ from jax import Array
 from fedjax_sim.theory.constants import Form, check_choice, non_negative, positive, where_valid
 from fedjax_sim.theory.favano import RateTerms, largest_lr, possible, rate_terms
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 class FewestSteps(NamedTuple):

@@ -20,7 +20,7 @@ from jax import Array
 
 from fedjax_sim.theory.constants import Form, check_choice, non_negative, positive
 from fedjax_sim.theory.favano_steps import corollary_steps
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def fedavg_units(

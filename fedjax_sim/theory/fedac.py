@@ -26,7 +26,7 @@ from jax import Array
 
 from fedjax_sim.theory.constants import at_most, check_choice, non_negative, positive, where_valid
 from fedjax_sim.theory.step_sizes import largest, log_monomial, log_plus, smallest, times_log
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 RATE = "lr <= 1 / L and mu <= L"
 RATES = RATE + " and lr <= gamma <= sqrt(lr / mu)"

@@ -26,7 +26,7 @@ from fedjax_sim.theory.constants import (
 )
 from fedjax_sim.theory.fedac import RATE, RATES, log_growth, speed
 from fedjax_sim.theory.step_sizes import log_monomial, log_plus, smallest, times_log
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def fedac_ii_bound(

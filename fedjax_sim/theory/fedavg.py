@@ -22,7 +22,7 @@ from jax import Array
 
 from fedjax_sim.theory.constants import at_most, non_negative, positive, where_valid
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def drift_bound(*, lr: Scalar, L: Scalar, sigma: Scalar, K: Scalar, zeta: Scalar = 0.0) -> Array:

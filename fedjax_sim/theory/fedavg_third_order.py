@@ -26,7 +26,7 @@ from fedjax_sim.theory.constants import (
     where_valid,
 )
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def fourth_moment_bound(*, lr: Scalar, L: Scalar, sigma: Scalar, K: Scalar) -> Array:

@@ -25,7 +25,7 @@ from jax import Array
 
 from fedjax_sim.theory.constants import at_most, non_negative, positive, where_valid
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def dual_shadow_bound(

@@ -9,7 +9,7 @@ from jax import Array
 from fedjax_sim.theory.constants import at_most, non_negative, positive, where_valid
 from fedjax_sim.theory.feddualavg import dual_shadow_terms, noise_lr
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def small_client_rate_bound(

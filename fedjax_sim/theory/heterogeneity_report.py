@@ -28,7 +28,7 @@ from fedjax_sim.theory.constants import (
     positive,
     where_valid,
 )
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def limit_bound(

@@ -25,7 +25,7 @@ from fedjax_sim.theory.constants import (
     where_valid,
 )
 from fedjax_sim.theory.step_sizes import smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def bias_bound(

@@ -42,7 +42,7 @@ from fedjax_sim.theory.constants import (
     where_valid,
 )
 from fedjax_sim.theory.lojasiewicz_rounds import exponent
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 def linear_bound(

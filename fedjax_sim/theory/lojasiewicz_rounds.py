@@ -18,7 +18,7 @@ from fedjax_sim.theory.constants import (
     positive,
     where_valid,
 )
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 _ONE_ROUND = "lr <= 1 / (18 L K), or 1 / L if K = 1"
 

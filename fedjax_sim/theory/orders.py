@@ -27,7 +27,7 @@ from fedjax_sim.theory.constants import (
     where_valid,
 )
 from fedjax_sim.theory.step_sizes import log_monomial, smallest
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 Baseline = Literal["minibatch", "single_client", "best_of_both", "older_lower_bound"]
 Method = Literal["fedavg", "fedac"]

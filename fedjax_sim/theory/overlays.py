@@ -10,13 +10,7 @@ import numpy as np
 
 from fedjax_sim.diagnostics.constants import Constants
 from fedjax_sim.engine import History
-from fedjax_sim.theory import (
-    fedac,
-    fedac_ii,
-    fedavg,
-    fedavg_strongly_convex,
-    fedavg_third_order,
-)
+from fedjax_sim.theory import fedac, fedac_ii, fedavg, fedavg_strongly_convex, fedavg_third_order
 from fedjax_sim.theory.prescribed import Formula, arguments
 
 

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim.diagnostics.constants import Constants
 from fedjax_sim.theory.step_sizes import best_lr
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 Formula = Callable[..., Array]  # of keyword arguments named like the constants
 

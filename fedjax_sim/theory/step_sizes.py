@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.theory.constants import positive
-from fedjax_sim.typing import Scalar
+from fedjax_sim.types import Scalar
 
 
 class BestRate(NamedTuple):

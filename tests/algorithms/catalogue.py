@@ -8,7 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from problems import (
+from small_problems import (
     compiled,
     logistic_params,
     logistic_task,
@@ -17,12 +17,11 @@ from problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim import cohort
 from fedjax_sim.algorithms import (
     async_sgd,
+    average_rounds,
     averaged_fedavg,
     averaged_feddualavg,
-    averaged_rounds,
     favano,
     fedac,
     fedacg,
@@ -54,8 +53,9 @@ from fedjax_sim.algorithms import (
     quafl,
     scaffold,
 )
+from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
+from fedjax_sim.execution import strategies
 from fedjax_sim.prox import ElasticNet, composite
-from fedjax_sim.reweighting import expected_steps, hinge, polynomial, realised_steps
 
 
 def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
@@ -96,7 +96,7 @@ ALGORITHMS = {
     "mofedsam": (mofedsam, {"lr": 0.2, "radius": 0.3, "mix": 0.4}),
     "fedlesam": (fedlesam, {"lr": 0.2, "radius": 0.3}),
     "fedac": (functools.partial(fedac, num_steps=4), {"lr": 0.1, "mu": 0.3}),
-    "averaged_rounds": (lambda lr: averaged_rounds(fedavg(lr)), {"lr": 0.2}),
+    "average_rounds": (lambda lr: average_rounds(fedavg(lr)), {"lr": 0.2}),
     "averaged_fedavg": (averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),
@@ -149,10 +149,10 @@ def timeline_of(name) -> fs.Timeline:
 
 
 STRATEGIES = {
-    "vmapped": cohort.vmapped,
-    "chunked": lambda: cohort.chunked(3),  # 4 slots: the last chunk is filled up
-    "sequential": cohort.sequential,
-    "sharded": lambda: cohort.sharded(jax.make_mesh((4,), ("clients",))),
+    "vmapped": strategies.vmapped,
+    "chunked": lambda: strategies.chunked(3),  # 4 slots: the last chunk is filled up
+    "sequential": strategies.sequential,
+    "sharded": lambda: strategies.sharded(jax.make_mesh((4,), ("clients",))),
 }
 
 

@@ -8,7 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from problems import NUM_CLIENTS, SIZES, compiled, recorded_rounds
+from small_problems import NUM_CLIENTS, SIZES, compiled, recorded_rounds
 
 import fedjax_sim as fs
 
@@ -72,10 +72,8 @@ def full_gradient(model, client):
 def timeline():
     """3 rounds of 4 of the 8 clients, some of whom drop out."""
     steps = EPOCHS.num_steps(SIZES)
-    drawn = fs.participation.uniform(
-        jax.random.key(11), 3, NUM_CLIENTS, cohort_size=4, num_steps=steps
-    )
-    drawn = fs.participation.dropout(jax.random.key(12), drawn, 0.2)
+    drawn = fs.timelines.uniform(jax.random.key(11), 3, NUM_CLIENTS, cohort_size=4, num_steps=steps)
+    drawn = fs.timelines.dropout(jax.random.key(12), drawn, 0.2)
     reports = np.asarray(drawn.mask).sum(1)
     assert reports.min() >= 2
     assert reports.sum() < drawn.mask.size

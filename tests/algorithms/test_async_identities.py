@@ -9,17 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import assert_close, assert_identical, compiled, quadratic_task, random_quadratics
+from small_problems import (
+    assert_close,
+    assert_identical,
+    compiled,
+    quadratic_task,
+    random_quadratics,
+)
 
 import fedjax_sim as fs
-from fedjax_sim import asynchrony, models, objectives
+from fedjax_sim import models, objectives, timelines
 from fedjax_sim.algorithms import async_sgd, favano, fedasync, fedbuff, quafl
-from fedjax_sim.asynchrony import counts
+from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
 from fedjax_sim.compression import lattice
 from fedjax_sim.diagnostics.potential import client_variance, mean_model, potential
 from fedjax_sim.models import Quantizers, quantized
 from fedjax_sim.models.dense import dense_product
-from fedjax_sim.reweighting import expected_steps, realised_steps
+from fedjax_sim.timelines import counts
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -40,8 +46,8 @@ def task():
 
 
 def contacts(receives="new", cohort=S, rounds=12, steps=None) -> fs.Timeline:
-    steps = asynchrony.renewal(asynchrony.geometric(SUCCESS)) if steps is None else steps
-    return asynchrony.contacts(
+    steps = timelines.renewal_counts(timelines.geometric(SUCCESS)) if steps is None else steps
+    return timelines.contacts(
         jax.random.key(1), steps, horizon=7.0 * rounds, num_clients=N, cohort_size=cohort,
         max_steps=K, receives=receives,
     )  # fmt: skip
@@ -50,7 +56,7 @@ def contacts(receives="new", cohort=S, rounds=12, steps=None) -> fs.Timeline:
 def everyone_done(cohort=N):
     """Everybody has done K steps at every contact."""
     return contacts(
-        cohort=cohort, rounds=4, steps=asynchrony.renewal(asynchrony.deterministic(1.0))
+        cohort=cohort, rounds=4, steps=timelines.renewal_counts(timelines.deterministic(1.0))
     )
 
 
@@ -99,7 +105,7 @@ def test_favano_of_a_full_cohort_is_fedavg_with_a_server_rate(alpha, num_steps):
     timeline = everyone_done()
     assert timeline.max_staleness == 0
     timeline = dataclasses.replace(timeline, num_steps=jnp.full_like(timeline.clients, num_steps))
-    full = fs.participation.full(4, N, num_steps=num_steps)
+    full = fs.timelines.full(4, N, num_steps=num_steps)
     algorithm = favano(0.2, alpha(num_steps))
     averaged = fs.fedavg(0.2, optax.sgd(N / ((N + 1) * num_steps)))
     expected = path(averaged, full)
@@ -116,7 +122,7 @@ def test_favano_without_weights_from_old_models_is_quafl_without_client_averagin
     )
     one = favano(0.2, expected_steps(jnp.ones(N)))
     expected = path(quafl(0.2, client_averaging=False), current)
-    assert_close(path(one, asynchrony.planned(old)), expected, TOLERANCE)
+    assert_close(path(one, timelines.allocate_buffers(old)), expected, TOLERANCE)
     assert np.abs(path(one, new) - expected).max() > 1e-3
 
 
@@ -131,18 +137,18 @@ def test_quafl_of_a_fine_lattice_is_quafl():
 
 def test_fedbuff_of_equal_clients_is_fedavg():
     """A buffer of all, who are equally fast and restart from the new model."""
-    timeline = asynchrony.arrivals(
-        KEY, asynchrony.deterministic(1.0), horizon=5.0 * K, num_clients=N, num_steps=K, buffer=N
+    timeline = timelines.arrivals(
+        KEY, timelines.deterministic(1.0), horizon=5.0 * K, num_clients=N, num_steps=K, buffer=N
     )
     assert (timeline.num_rounds, timeline.max_staleness) == (5, 0)
-    expected = path(fs.fedavg(0.2), fs.participation.full(5, N, num_steps=K))
+    expected = path(fs.fedavg(0.2), fs.timelines.full(5, N, num_steps=K))
     assert_close(path(fedbuff(0.2, 1.0), timeline), expected, TOLERANCE)
 
 
 def test_fedasync_of_one_client_is_sgd():
     """With a = 1: T reports of K steps are T K steps."""
-    timeline = asynchrony.arrivals(
-        KEY, asynchrony.deterministic(1.0), horizon=5.0 * K, num_clients=1, num_steps=K
+    timeline = timelines.arrivals(
+        KEY, timelines.deterministic(1.0), horizon=5.0 * K, num_clients=1, num_steps=K
     )
     alone = quadratic_task(HESSIANS[:1], CENTRES[:1], K)
     x, expected = START, []
@@ -200,7 +206,7 @@ def test_mean_model_moves_by_the_progress_of_the_contacted():
         )  # fmt: skip
         servers = np.concatenate([START[None], after])
         if receives == "new":  # clients hold what they received last
-            held = np.concatenate([np.zeros((1, N), int), asynchrony.holdings(timeline, N)])
+            held = np.concatenate([np.zeros((1, N), int), timelines.held_versions(timeline, N)])
             clients = servers[held]
         else:
             own = np.asarray(probes["clients"])
@@ -262,7 +268,7 @@ def test_quafl_without_steps_keeps_the_mean_model():
 
     @compiled
     def advance(task, timeline):
-        state = fs.start(quafl(0.0), task, timeline, jnp.asarray(START))
+        state = fs.init(quafl(0.0), task, timeline, jnp.asarray(START))
         state = state._replace(clients=jnp.asarray(own))
         return fs.advance(quafl(0.0), task, timeline, state, KEY)[0]
 
@@ -299,9 +305,9 @@ def test_progress_does_not_count_steps():
 @functools.cache
 def frozen_run():
     """100 clients of whom 34 are slow, gradients that do not depend on the model: 0.6 or 2."""
-    success = asynchrony.two_speeds(KEY, 100, 1 / 3, fast=1 / 2, slow=1 / 16)
-    timeline = asynchrony.contacts(
-        KEY, asynchrony.renewal(asynchrony.geometric(success)), horizon=7.0 * 600, num_clients=100,
+    success = timelines.two_speeds(KEY, 100, 1 / 3, fast=1 / 2, slow=1 / 16)
+    timeline = timelines.contacts(
+        KEY, timelines.renewal_counts(timelines.geometric(success)), horizon=7.0 * 600, num_clients=100,
         cohort_size=20, max_steps=20,
     )  # fmt: skip
     return success, timeline

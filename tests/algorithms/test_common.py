@@ -19,7 +19,7 @@ from catalogue import (
     train,
     trained,
 )
-from problems import (
+from small_problems import (
     NUM_CLIENTS,
     assert_close,
     assert_identical,
@@ -33,7 +33,7 @@ from problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.placement import by_client, make_mesh
+from fedjax_sim.execution.placement import by_client, make_mesh
 
 pytestmark = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -81,7 +81,7 @@ def test_clients_on_a_mesh_by_client(name):
     where = by_client(NUM_CLIENTS, make_mesh(jax.devices()[:2]), num_strata=4)
     batches = fs.epochs(2, 2)
     task = fs.empirical_task(logistic_losses, logistic_data(), batches, placement=where)
-    timeline = fs.participation.dealt(timeline_of(name), NUM_CLIENTS, 4)
+    timeline = fs.timelines.arrange_by_stratum(timeline_of(name), NUM_CLIENTS, 4)
     state, expected = trained(name, timeline, task), trained(name)
     assert_close(state.server, expected.server, 1e-6)
     table = where.strata.row(np.arange(NUM_CLIENTS))
@@ -97,7 +97,7 @@ def test_strategies_agree_in_double_precision(name, x64):
 
 def test_declared_but_unused_staleness_changes_nothing(name):
     declared = dataclasses.replace(partial_timeline(), max_staleness=3)
-    if algorithm(name, hyper(name)).needs_current:
+    if algorithm(name, hyper(name)).synchronous_only:
         with pytest.raises(ValueError, match="staleness of up to 3; expected none: "):
             trained(name, declared, exact_task())
         return
@@ -109,7 +109,7 @@ def test_declared_but_unused_staleness_changes_nothing(name):
 
 def test_planned_places_equal_a_ring(name):
     """Old broadcasts are the same ones, wherever they are kept; with x64 off, to the bit."""
-    if algorithm(name, hyper(name)).needs_current:
+    if algorithm(name, hyper(name)).synchronous_only:
         pytest.skip("needs current broadcasts, so that none are kept")
     planned = stale_timeline()
     ring = dataclasses.replace(planned, store=None, fetch=None, num_slots=0)
@@ -208,7 +208,7 @@ def test_empty_slot_is_nobody(name):
     only_first = dataclasses.replace(timeline, mask=timeline.mask & ~later)
     absent = np.setdiff1d(np.arange(NUM_CLIENTS), timeline.clients[0][timeline.mask[0]])
     state = trained(name, only_first)
-    start = fs.start(algorithm(name, hyper(name)), logistic_task(), timeline, logistic_params())
+    start = fs.init(algorithm(name, hyper(name)), logistic_task(), timeline, logistic_params())
     assert_identical(rows_of(state.clients, absent), rows_of(start.clients, absent))
 
 
@@ -248,7 +248,7 @@ def test_visit_of_no_steps_leaves_no_trace(name):
 
 def test_continued_run_equals_uninterrupted(name):
     timeline, task, values = timeline_of(name), logistic_task(), hyper(name)
-    state = fs.start(algorithm(name, values), task, timeline, logistic_params())
+    state = fs.init(algorithm(name, values), task, timeline, logistic_params())
     for part in (timeline[:2], timeline[2:]):
         state = advancing(name)(values, task, part, state, jax.random.key(2))
     assert_identical(state, trained(name))

@@ -23,7 +23,7 @@ from network import (
     start,
     timeline,
 )
-from problems import SIZES, assert_close, compiled
+from small_problems import SIZES, assert_close, compiled
 
 import fedjax_sim as fs
 from fedjax_sim import prox
@@ -75,16 +75,16 @@ def on_kernel(proximal):
     return apply
 
 
-def shares(visits, by_examples):
-    weights = np.array([SIZES[client] if by_examples else 1.0 for client, _ in visits])
+def shares(visits, weight_by_examples):
+    weights = np.array([SIZES[client] if weight_by_examples else 1.0 for client, _ in visits])
     return weights / weights.sum()
 
 
-def derived_fedmid(proximal, local_prox=True, server_prox=True, by_examples=False):
+def derived_fedmid(proximal, local_prox=True, server_prox=True, weight_by_examples=False):
     P = on_kernel(proximal)
     x = P(start(), 0.0)
     for visits in rounds():
-        w = shares(visits, by_examples)
+        w = shares(visits, weight_by_examples)
         models = []
         for _, batches in visits:
             y = x
@@ -98,11 +98,11 @@ def derived_fedmid(proximal, local_prox=True, server_prox=True, by_examples=Fals
     return x
 
 
-def derived_feddualavg(proximal, local_prox=True, by_examples=False):
+def derived_feddualavg(proximal, local_prox=True, weight_by_examples=False):
     P = on_kernel(proximal)
     y, elapsed = start(), 0.0
     for visits in rounds():
-        w = shares(visits, by_examples)
+        w = shares(visits, weight_by_examples)
         duals = []
         for _, batches in visits:
             z, t = y, elapsed
@@ -158,11 +158,13 @@ def test_weights_by_examples_reach_the_regularisers_weight(name):
     @compiled
     def go(task, timeline):
         key = jax.random.key(2)
-        return fs.run(algorithm, task, timeline, network_params(), key, weighting=fs.by_examples)[0]
+        return fs.run(
+            algorithm, task, timeline, network_params(), key, weighting=fs.weight_by_examples
+        )[0]
 
     derived = {
-        "fedmid": lambda: derived_fedmid(l1, by_examples=True),
-        "feddualavg": lambda: derived_feddualavg(l1, by_examples=True)[0],
+        "fedmid": lambda: derived_fedmid(l1, weight_by_examples=True),
+        "feddualavg": lambda: derived_feddualavg(l1, weight_by_examples=True)[0],
     }[name]()
     assert_close(flat(go(task, timeline()).server.params), derived, TOLERANCE)
 
@@ -213,7 +215,7 @@ def test_averages_over_rounds_and_over_steps():
     num_clients, num_steps = len(SIZES), 4
     data = network_data()
     task = fs.empirical_task(network_losses, data, fs.full_batch(num_steps))
-    timeline = fs.participation.full(3, num_clients, num_steps)
+    timeline = fs.timelines.full(3, num_clients, num_steps)
 
     def run(algorithm):
         def go(task, timeline):
@@ -233,14 +235,14 @@ def test_averages_over_rounds_and_over_steps():
         ends.append(P(y, elapsed))
     over_steps = run(fs.averaged_feddualavg(LR, composite))
     assert_close(over_steps, np.mean(steps, axis=0), TOLERANCE)
-    over_rounds = run(fs.averaged_rounds(fs.feddualavg(LR, composite)))
+    over_rounds = run(fs.average_rounds(fs.feddualavg(LR, composite)))
     assert_close(over_rounds, np.mean(ends, axis=0), TOLERANCE)
     assert np.abs(over_steps - over_rounds).max() > 1e-3
 
 
 def test_average_over_rounds_of_any_algorithm():
     """FedMoSWA keeps client states; whoever gets the average would train another model."""
-    plain, averaged = (final(a) for a in (fs.fedmoswa(LR), fs.averaged_rounds(fs.fedmoswa(LR))))
+    plain, averaged = (final(a) for a in (fs.fedmoswa(LR), fs.average_rounds(fs.fedmoswa(LR))))
     for new, old in ((averaged.server.inner, plain.server), (averaged.clients, plain.clients)):
         for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
             assert_close(a, b, TOLERANCE)

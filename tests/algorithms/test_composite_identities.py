@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from problems import assert_close, compiled, quadratic_task, random_quadratics
+from small_problems import assert_close, compiled, quadratic_task, random_quadratics
 
 import fedjax_sim as fs
 from fedjax_sim import prox
@@ -33,7 +33,7 @@ FAMILY = {
 def server(algorithm, num_steps, num_rounds=4, cohort_size=4, task=None, start=START):
     """The server's state after the given rounds, cohorts in cyclic order."""
     task = quadratic_task(HESSIANS, CENTRES, num_steps) if task is None else task
-    timeline = fs.participation.cyclic(
+    timeline = fs.timelines.cyclic(
         num_rounds, task.num_clients, min(cohort_size, task.num_clients), num_steps
     )
 
@@ -131,7 +131,7 @@ def test_mean_dual_moves_by_the_mean_gradient_at_every_step():
     task = quadratic_task(HESSIANS, CENTRES, 5)
 
     def mean_dual(num_steps):
-        timeline = fs.participation.full(1, NUM_CLIENTS, num_steps)
+        timeline = fs.timelines.full(1, NUM_CLIENTS, num_steps)
         key = jax.random.key(0)
         state = fs.run(algorithm, task, timeline, jnp.asarray(START), key)[0]
         return np.asarray(state.server.dual)
@@ -264,7 +264,7 @@ def test_feddualavg_with_entropy_is_exponentiated_gradient():
 def test_models_of_a_constraint_stay_inside(name):
     """What the server shows after every round, also for rates that overshoot."""
     task = quadratic_task(HESSIANS, CENTRES, 5)
-    timeline = fs.participation.cyclic(6, NUM_CLIENTS, 4, 5)
+    timeline = fs.timelines.cyclic(6, NUM_CLIENTS, 4, 5)
     probes = Probes(server={"l1": lambda update: jnp.sum(jnp.abs(update.new_state.params))})
     algorithm = FAMILY[name](0.2, BALL, 1.5)
     _, history = fs.run(

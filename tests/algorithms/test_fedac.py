@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from network import final, flat, gradient, rounds, start
-from problems import (
+from small_problems import (
     assert_close,
     compiled,
     logistic_data,
@@ -115,7 +115,7 @@ def one_step(algorithm, cohort_size=4):
         return fs.run(algorithm, task, timeline, logistic_params(), key)[0].server.params
 
     task = logistic_task(fs.with_replacement(2, 1))
-    timeline = fs.participation.cyclic(4, task.num_clients, cohort_size, 1)
+    timeline = fs.timelines.cyclic(4, task.num_clients, cohort_size, 1)
     return go(task, timeline)
 
 
@@ -155,7 +155,7 @@ START = np.array([1.0, -2.0, 0.5])
 
 def quadratic_states(algorithm, num_rounds, num_steps=1, clients=(HESSIANS, CENTRES)):
     task = quadratic_task(*clients, num_steps)
-    timeline = fs.participation.full(num_rounds, task.num_clients, num_steps)
+    timeline = fs.timelines.full(num_rounds, task.num_clients, num_steps)
 
     @compiled
     def solve(task):
@@ -208,7 +208,7 @@ def test_difference_of_two_clients_obeys_its_recursion(variant):
         np.stack([CENTRES[0], CENTRES[0] - np.linalg.solve(hessian, shift)]),
     )
     task = quadratic_task(*clients, num_steps)
-    timeline = fs.participation.full(1, 2, num_steps)
+    timeline = fs.timelines.full(1, 2, num_steps)
     probes = fs.Probes(client={"moved": lambda visit: jnp.concatenate(visit.upload)})
 
     @compiled
@@ -251,9 +251,9 @@ def test_accelerates():
 
 def test_agd_takes_full_gradients_of_the_pooled_objective():
     """Ragged clients, one local step allowed; by examples weighted."""
-    task, timeline = logistic_task(), fs.participation.full(1, 8, 1)
+    task, timeline = logistic_task(), fs.timelines.full(1, 8, 1)
     start, key = logistic_params(), jax.random.key(0)
-    state, _ = fs.run(fs.agd(2.0, 0.5), task, timeline, start, key, weighting=fs.by_examples)
+    state, _ = fs.run(fs.agd(2.0, 0.5), task, timeline, start, key, weighting=fs.weight_by_examples)
     data = logistic_data()
     pooled = jax.grad(lambda w: jnp.mean(logistic_losses(w, data.examples, None)))(start)
     assert_close(state.server.params, tree.add_scale(start, -1 / 2.0, pooled), TOLERANCE)

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 from catalogue import ALGORITHMS, exact_task, hyper, program
-from problems import (
+from small_problems import (
     SIZES,
     assert_close,
     compiled,
@@ -91,7 +91,7 @@ def test_derivation_weighted_by_examples():
     @compiled
     def final(task, timeline, key):
         state, _ = fs.run(
-            fs.fedavg(0.2), task, timeline, logistic_params(), key, weighting=fs.by_examples
+            fs.fedavg(0.2), task, timeline, logistic_params(), key, weighting=fs.weight_by_examples
         )
         return state.server.params
 
@@ -103,7 +103,7 @@ def test_one_client_is_plain_sgd():
     """M = 1: no averaging takes place, rounds only group the steps."""
     data = fs.from_clients([logistic_data().client(5)])
     task = fs.empirical_task(logistic_losses, data, EPOCHS)
-    timeline, key = fs.participation.full(3, 1, task.num_steps), jax.random.key(4)
+    timeline, key = fs.timelines.full(3, 1, task.num_steps), jax.random.key(4)
 
     @compiled
     def final(task, timeline, key):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import assert_close, compiled, quadratic_task, random_quadratics
+from small_problems import assert_close, compiled, quadratic_task, random_quadratics
 
 import fedjax_sim as fs
 
@@ -21,7 +21,7 @@ START = np.array([1.0, -2.0, 0.5])
 def final(algorithm, num_steps, num_rounds=3, cohort_size=4, task=None, start=START):
     """The model after the given rounds, cohorts in cyclic order."""
     task = quadratic_task(HESSIANS, CENTRES, num_steps) if task is None else task
-    timeline = fs.participation.cyclic(
+    timeline = fs.timelines.cyclic(
         num_rounds, task.num_clients, min(cohort_size, task.num_clients), num_steps
     )
 

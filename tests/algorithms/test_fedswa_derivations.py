@@ -23,10 +23,10 @@ from network import (
     start,
     timeline,
 )
-from problems import NUM_CLIENTS, SIZES, assert_close, compiled
+from small_problems import NUM_CLIENTS, SIZES, assert_close, compiled
 
 import fedjax_sim as fs
-from fedjax_sim import gradients
+from fedjax_sim import transforms
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -134,7 +134,7 @@ def test_fedmoswa_from_gradient_controls():
 
     @compiled
     def go(task, timeline):
-        state = fs.start(algorithm, task, timeline, network_params())
+        state = fs.init(algorithm, task, timeline, network_params())
         state = fs.gradient_controls(state, task, jax.random.key(0))
         return fs.advance(algorithm, task, timeline, state, jax.random.key(2))[0]
 
@@ -198,7 +198,7 @@ def sam_offset(g, radius):
 
 def regular(oracle):
     """A clip that acts (gradients here are of size 1 to 10), then decay."""
-    return gradients.weight_decayed(gradients.clipped(oracle, 0.8, 1e-6), 0.05)
+    return transforms.add_decayed_weights(transforms.clip_by_global_norm(oracle, 0.8, 1e-6), 0.05)
 
 
 def regularized(g, y):
@@ -224,7 +224,7 @@ def test_fedsam_and_fedasam(adaptive, regularize):
                 y = y - lr * (regularized(g, y) if regularize else g)
             models.append(y)
         x = mean(models)
-    transform = regular if regularize else gradients.unchanged
+    transform = regular if regularize else transforms.unchanged
     algorithm = fs.fedsam(lr, radius, transform=transform)
     if adaptive:
         algorithm = fs.fedasam(lr, radius, eta, transform=transform)
@@ -246,7 +246,7 @@ def test_mofedsam(regularize):
             models.append(y)
             directions.append((x - y) / (lr * len(batches)))
         x, direction = mean(models), mean(directions)
-    transform = regular if regularize else gradients.unchanged
+    transform = regular if regularize else transforms.unchanged
     server = final(fs.mofedsam(lr, radius, mix, transform)).server
     assert_close((flat(server.params), flat(server.direction)), (x, direction), TOLERANCE)
 
@@ -311,7 +311,7 @@ def test_fedsmoo(regularize):
         x = mean(models) + duals.mean(0)
         total = mean([pulls[client] for client, _ in visits])
         common = radius * total / (np.linalg.norm(total) + 1e-7)
-    transform = regular if regularize else gradients.unchanged
+    transform = regular if regularize else transforms.unchanged
     state = final(fs.fedsmoo(lr, weight, radius, transform))
     actual = flat(state.server.params), flat(state.clients.dual), flat(state.clients.pull)
     assert_close(actual, (x, duals, pulls), TOLERANCE)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import (
+from small_problems import (
     assert_close,
     compiled,
     logistic_params,
@@ -33,7 +33,7 @@ FULL, PARTIAL = NUM_CLIENTS, 4
 def state_after(algorithm, num_rounds=4, cohort_size=PARTIAL, num_steps=5, probes=None):
     """On quadratics without noise, cohorts in cyclic order; with probes the history, too."""
     task = quadratic_task(HESSIANS, CENTRES, num_steps)
-    timeline = fs.participation.cyclic(num_rounds, NUM_CLIENTS, cohort_size, num_steps)
+    timeline = fs.timelines.cyclic(num_rounds, NUM_CLIENTS, cohort_size, num_steps)
 
     @compiled
     def solve(task):
@@ -259,7 +259,7 @@ def test_identical_clients_act_as_one(algorithm):
     def end(count):
         clients = (np.repeat(x[:1], count, axis=0) for x in (HESSIANS, CENTRES))
         task = quadratic_task(*clients, 5)
-        timeline = fs.participation.full(3, count, 5)
+        timeline = fs.timelines.full(3, count, 5)
 
         @compiled
         def solve(task):
@@ -285,11 +285,11 @@ def test_corrected_methods_find_the_optimum(build):
 @pytest.mark.parametrize("build", [fs.scaffold, fs.fedmoswa, fs.fedgamma])
 def test_controls_start_at_the_local_gradients(build):
     task = quadratic_task(HESSIANS, CENTRES, 5)
-    timeline = fs.participation.full(1, NUM_CLIENTS, 5)
+    timeline = fs.timelines.full(1, NUM_CLIENTS, 5)
 
     @compiled
     def begin(task):
-        state = fs.start(build(0.1), task, timeline, jnp.asarray(START))
+        state = fs.init(build(0.1), task, timeline, jnp.asarray(START))
         return fs.gradient_controls(state, task, jax.random.key(0))
 
     state = begin(task)

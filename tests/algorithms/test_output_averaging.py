@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import (
+from small_problems import (
     assert_close,
     compiled,
     logistic_params,
@@ -40,7 +40,7 @@ def shadow_iterates() -> np.ndarray:
 
 def trained(algorithm):
     task = quadratic_task(HESSIANS, CENTRES, STEPS)
-    timeline = fs.participation.full(ROUNDS, CLIENTS, STEPS)
+    timeline = fs.timelines.full(ROUNDS, CLIENTS, STEPS)
 
     @compiled
     def go(task):
@@ -78,7 +78,7 @@ def test_forgetting_everything_leaves_the_last_iterate():
 def test_one_client_in_every_round_is_sgd():
     """The same client's visits, K steps each, are one run of R K steps."""
     task = quadratic_task(HESSIANS, CENTRES, STEPS)
-    timeline = fs.participation.single(ROUNDS, CLIENTS, STEPS, client=2)
+    timeline = fs.timelines.single(ROUNDS, CLIENTS, STEPS, client=2)
     start, key = jnp.asarray(START), jax.random.key(0)
     found = fs.run(fs.fedavg(LR), task, timeline, start, key)[0].server.params
     x = START
@@ -88,7 +88,7 @@ def test_one_client_in_every_round_is_sgd():
 
 
 def test_an_empty_round_changes_nothing():
-    drawn = fs.participation.cyclic(2, 8, 4, 2)
+    drawn = fs.timelines.cyclic(2, 8, 4, 2)
     timeline = dataclasses.replace(drawn, mask=np.zeros_like(drawn.mask))
     task, start = logistic_task(), logistic_params()
     state, _ = fs.run(fs.averaged_fedavg(LR), task, timeline, start, jax.random.key(0))
@@ -102,4 +102,4 @@ def test_refuses_other_places():
 
 def test_refuses_a_client_that_does_not_exist():
     with pytest.raises(ValueError, match=r"client is 3; expected 0\.\.2"):
-        fs.participation.single(1, 3, 1, client=3)
+        fs.timelines.single(1, 3, 1, client=3)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import ALGORITHMS, exact_task, hyper, program
-from problems import (
+from small_problems import (
     NUM_CLIENTS,
     SIZES,
     assert_close,
@@ -75,7 +75,7 @@ START = jnp.array([1.0, -2.0, 0.5])
 
 def state_after(algorithm, num_steps, num_rounds, cohort_size=6):
     task = quadratic_task(HESSIANS, CENTRES, num_steps)
-    timeline = fs.participation.cyclic(num_rounds, 6, cohort_size, num_steps)
+    timeline = fs.timelines.cyclic(num_rounds, 6, cohort_size, num_steps)
 
     @compiled
     def solve(task):
@@ -99,7 +99,7 @@ def test_first_round_is_fedavg(option):
 def test_option_two_with_one_step_keeps_the_minibatch_gradient():
     """K = 1: c_i - c + (x - y) / lr is the gradient just taken, whatever the controls were."""
     task = logistic_task()
-    timeline = fs.participation.cyclic(4, NUM_CLIENTS, cohort_size=3, num_steps=1)
+    timeline = fs.timelines.cyclic(4, NUM_CLIENTS, cohort_size=3, num_steps=1)
     probes = fs.Probes(
         client={
             "control": lambda visit: visit.new_state,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import ALGORITHMS, exact_task, program
-from problems import logistic_params, partial_timeline
+from small_problems import logistic_params, partial_timeline
 from sweep_problems import KEYS, ONE_DEVICE
 
 import fedjax_sim as fs
@@ -28,7 +28,7 @@ def test_sweep_equals_single_runs(name, x64):
         {key: jnp.asarray(value)[None] for key, value in logistic_params().items()},
         eval_fn=lambda params: params,
         eval_every=timeline.num_rounds,
-        cohort=fs.cohort.vmapped(),
+        cohort=fs.execution.vmapped(),
     )
     result = fs.sweep(setup, grid, KEYS[:1], devices=ONE_DEVICE)
     assert len(result.runs) == len(list(itertools.product(*grid.values())))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import compiled
 from scipy.stats import chi2
+from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives

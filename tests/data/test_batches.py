@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_sim.data.batches import (
-    epochs,
-    full_batch,
-    permutations,
-    scaled_words,
-    with_replacement,
-)
+from fedjax_sim.data.batches import epochs, full_batch, permutations, scaled_words, with_replacement
 
 # A chi-square statistic beyond this quantile of its law fails. The seeds are fixed, so a test
 # either always passes or always fails; a sound generator is refused with this probability only.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import (
+from small_problems import (
     NUM_CLIENTS,
     SIZES,
     assert_close,
@@ -216,7 +216,7 @@ def test_clients_of_a_shared_task_draw_independently():
     def row(oracle, step):
         return jnp.argmax(oracle.grad(jnp.zeros(1000), step))  # losses are coordinates
 
-    timeline = fs.participation.full(2, 2, task.num_steps)
+    timeline = fs.timelines.full(2, 2, task.num_steps)
     _, history = fs.run(
         fs.fedsgd(0.0), task, timeline, jnp.zeros(1000), jax.random.key(0), probes=probe
     )

@@ -15,7 +15,7 @@ from fedjax_sim.diagnostics.bias_laws import (
 )
 from fedjax_sim.diagnostics.gradient_noise import gaussian
 from fedjax_sim.diagnostics.iterate_bias import mean_iterates, simulate_paths
-from fedjax_sim.instances.asymmetric import piecewise_quadratic, third_order_smooth
+from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
 
 SMOOTH = functools.partial(third_order_smooth, smoothness=1.0, third=0.5)
 

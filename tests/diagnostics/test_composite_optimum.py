@@ -10,11 +10,11 @@ from jax.tree_util import Partial
 from sklearn.linear_model import ElasticNet, Lasso
 
 from fedjax_sim import prox
-from fedjax_sim.data.composite import RecoveryProblem, low_rank_regression, sparse_regression
 from fedjax_sim.diagnostics.composite_optimum import CompositeOptimum, composite_optimum
 from fedjax_sim.diagnostics.optimum import mean_loss
 from fedjax_sim.diagnostics.recovery import numerical_rank, recovery_error, support_scores
 from fedjax_sim.objectives import binary_cross_entropy, squared_error
+from fedjax_sim.problems.recovery import RecoveryProblem, low_rank_regression, sparse_regression
 
 
 def weight_only(path, leaf):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.tree_util import Partial
-from problems import (
+from small_problems import (
     logistic_data,
     logistic_losses,
     logistic_task,
@@ -22,11 +22,7 @@ from fedjax_sim.diagnostics.constants import Constants, measure, suboptimality
 from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
-from fedjax_sim.diagnostics.linear_models import (
-    LOGISTIC,
-    linear_model_bounds,
-    quadratic_bounds,
-)
+from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds, quadratic_bounds
 from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
 
@@ -172,7 +168,7 @@ def test_equal_clients_have_no_heterogeneity():
     examples = jax.tree.map(lambda x: np.asarray(x, np.float32), data.examples)
     task = fs.shared_task(logistic_losses, examples, 7, fs.with_replacement(1, 2))
     points = jax.tree.map(lambda x: x.astype(jnp.float32), logistic_points())
-    found = heterogeneity(task, points, cohort=fs.cohort.chunked(3))
+    found = heterogeneity(task, points, cohort=fs.execution.chunked(3))
     assert found.zeta == found.mean_zeta == 0
     assert found.mean_norm > 0.1
 
@@ -254,7 +250,7 @@ def test_errors():
         quadratic_bounds(np.ones((2, 2)))
     with pytest.raises(ValueError, match="differ from their transposes by 1"):
         quadratic_bounds(np.array([[[1.0, 1.0], [0.0, 1.0]]]))
-    timeline = fs.participation.full(2, 2, 1)
+    timeline = fs.timelines.full(2, 2, 1)
     with pytest.raises(ValueError, match=r"round is 2; expected 0 \.\. 1"):
         local_trajectories(task, timeline, jnp.ones(3), KEY, 0.1, round=2)
     assert Constants(L=1.0).known == {"L": 1.0}

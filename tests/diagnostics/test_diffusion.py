@@ -10,7 +10,7 @@ from fedjax_sim.diagnostics.bias_laws import third_order_bias
 from fedjax_sim.diagnostics.diffusion import backward_equation, diffusion_paths
 from fedjax_sim.diagnostics.gradient_noise import gaussian
 from fedjax_sim.diagnostics.iterate_bias import mean_iterates
-from fedjax_sim.instances.asymmetric import piecewise_quadratic, third_order_smooth
+from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
 
 SMOOTH = functools.partial(third_order_smooth, smoothness=1.0, third=0.5)
 FIGURE = functools.partial(piecewise_quadratic, right=2.0, left=0.2)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from problems import (
+from small_problems import (
     compiled,
     logistic_data,
     logistic_losses,
@@ -14,10 +14,7 @@ import fedjax_sim as fs
 from fedjax_sim.diagnostics.constants import measure
 from fedjax_sim.diagnostics.drift import drift, local_trajectories, shadow_probes, shadowed
 from fedjax_sim.diagnostics.gradient_moments import batch_moments
-from fedjax_sim.diagnostics.linear_models import (
-    LOGISTIC,
-    linear_model_bounds,
-)
+from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds
 from fedjax_sim.diagnostics.optimum import mean_loss, optimum
 from fedjax_sim.objectives import with_l2
 from fedjax_sim.theory import fedavg
@@ -29,7 +26,7 @@ def test_trajectories_are_those_of_the_run():
     """The last of a round's iterates average to the run's next model, in a late round, too."""
     task = logistic_task()
     params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
-    timeline = fs.participation.full(3, task.num_clients, task.num_steps)
+    timeline = fs.timelines.full(3, task.num_clients, task.num_steps)
     server = {"model": lambda update: update.new_state.params}
 
     @compiled
@@ -60,7 +57,7 @@ def test_shadow_probes_against_the_trajectories(x64):
     data = logistic_data()
     task = fs.empirical_task(logistic_losses, data, fs.with_replacement(2, 4))
     params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
-    timeline = fs.participation.full(3, 8, 4)
+    timeline = fs.timelines.full(3, 8, 4)
     loss = mean_loss(logistic_losses, data)
 
     @jax.jit
@@ -102,7 +99,7 @@ def test_bounds_with_measured_constants_hold_for_the_run():
     loss = mean_loss(objective, data)
     start = {"w": jnp.array([2.0, -2.0, 1.0]), "b": jnp.array(0.0)}
     found = optimum(loss, start)
-    timeline = fs.participation.full(R, 8, K)
+    timeline = fs.timelines.full(R, 8, K)
 
     @jax.jit
     def runs(task, loss, keys):
@@ -110,7 +107,13 @@ def test_bounds_with_measured_constants_hold_for_the_run():
             probes = shadow_probes(loss)
             probes.server["model"] = lambda update: update.state.params
             return fs.run(
-                shadowed(lr), task, timeline, start, key, cohort=fs.cohort.vmapped(), probes=probes
+                shadowed(lr),
+                task,
+                timeline,
+                start,
+                key,
+                cohort=fs.execution.vmapped(),
+                probes=probes,
             )[1].probes
 
         return jax.vmap(one)(keys)

@@ -35,7 +35,7 @@ def test_as_the_evaluation_of_a_run():
     data = fs.FederatedData({"x": TRAIN}, np.array([0, 10, 23]))
     evaluate = generalization_gap(metrics, data.examples, {"x": TEST})
     task = fs.empirical_task(lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.epochs(1, 5))
-    timeline = fs.participation.full(4, 2, task.num_steps)
+    timeline = fs.timelines.full(4, 2, task.num_steps)
 
     @jax.jit
     def run(task, evaluate):

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.gradient_moments import batch_moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
-from fedjax_sim.diagnostics.linear_models import (
-    LOGISTIC,
-    SOFTMAX,
-    linear_model_bounds,
-)
+from fedjax_sim.diagnostics.linear_models import LOGISTIC, SOFTMAX, linear_model_bounds
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
 from fedjax_sim.objectives import cross_entropy, with_l2
 

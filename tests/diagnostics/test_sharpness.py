@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import problems
 import pytest
+import small_problems as problems
 from jax.flatten_util import ravel_pytree
 
 import fedjax_sim as fs
@@ -59,7 +59,7 @@ def test_a_stationary_point_has_no_rise():
     assert sam_sharpness(lambda x: jnp.sum(x**2), jnp.zeros(3), RADIUS) == 0
 
 
-@pytest.mark.parametrize("cohort", [fs.cohort.vmapped(), fs.cohort.chunked(3), None])
+@pytest.mark.parametrize("cohort", [fs.execution.vmapped(), fs.execution.chunked(3), None])
 def test_clients_and_total_of_logistic_regression(x64, cohort):
     data, task = problems.logistic_data(), problems.logistic_task()
     params = jax.tree.map(lambda x: x.astype(jnp.float64), problems.logistic_params())

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import problems
 import pytest
+import small_problems as problems
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.stability import neighbours, stability
@@ -39,7 +39,7 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
     data = problems.logistic_data()
     around = neighbours(data, ROWS, NEW)
     steps = fs.empirical_task(noisy_losses, data, batches).num_steps
-    timeline = fs.participation.uniform(KEY, 5, problems.NUM_CLIENTS, 5, steps)
+    timeline = fs.timelines.uniform(KEY, 5, problems.NUM_CLIENTS, 5, steps)
     found = stability(
         algorithm, noisy_losses, around, batches, timeline, start(), KEY, TEST, eval_every=2
     )
@@ -74,7 +74,7 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
 def test_the_same_example_again_changes_nothing(x64):
     data = problems.logistic_data()
     same = jax.tree.map(lambda x: x[ROWS], data.examples)
-    timeline = fs.participation.full(3, problems.NUM_CLIENTS, 2)
+    timeline = fs.timelines.full(3, problems.NUM_CLIENTS, 2)
     found = stability(
         fs.fedavg(0.3), problems.logistic_losses, neighbours(data, ROWS, same),
         fs.with_replacement(2, 2), timeline, start(), KEY, TEST,
@@ -92,7 +92,7 @@ def test_one_gradient_step_by_hand(x64):
         return 0.5 * (batch["x"] - w) ** 2
 
     found = stability(
-        fs.fedavg(0.1), losses, around, fs.full_batch(1), fs.participation.full(1, 2, 1),
+        fs.fedavg(0.1), losses, around, fs.full_batch(1), fs.timelines.full(1, 2, 1),
         jnp.array(0.0), KEY, {"x": np.array([0.0, 10.0])},
     )  # fmt: skip
     np.testing.assert_allclose(found.distance[:, 0], [0.1 * 1 / 2, 0.1 * 4 / 4], rtol=1e-13)
@@ -109,7 +109,7 @@ def test_data_are_not_copied_per_neighbour():
     """
     data = fs.FederatedData({"x": np.ones((1000, 10), np.float32)}, np.arange(0, 1001, 500))
     around = neighbours(data, np.arange(20), {"x": np.zeros((20, 10), np.float32)})
-    timeline = fs.participation.full(1, 2, 1)
+    timeline = fs.timelines.full(1, 2, 1)
 
     def measure(key):
         return stability(

@@ -22,7 +22,7 @@ from experiments import (
 )
 from experiments.favano_methods import Clock
 from fedjax_sim import datasets, models
-from fedjax_sim.asynchrony import counts
+from fedjax_sim.timelines import counts
 
 # The probe of the variance is NaN between its moments.
 smoke = [pytest.mark.slow, pytest.mark.usefixtures("allow_nans")]

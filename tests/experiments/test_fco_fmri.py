@@ -13,7 +13,7 @@ from experiments import fco_fmri_report as report
 from experiments import fco_grid as grid
 from experiments.fco_common import METHODS
 from experiments.fco_report import claims_table
-from fedjax_sim.data import fmri
+from fedjax_sim.problems import fmri
 
 LABEL = "SYNTHETIC STAND-IN"
 

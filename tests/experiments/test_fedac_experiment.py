@@ -43,7 +43,7 @@ def drawn() -> np.ndarray:
         gradient = jax.vmap(lambda k: visit.oracle.grad(zeros, k))
         return jnp.argmax(gradient(jnp.arange(STEPS)), axis=-1)
 
-    timeline = fs.participation.full(ROUNDS, CLIENTS, STEPS)
+    timeline = fs.timelines.full(ROUNDS, CLIENTS, STEPS)
     key = jax.random.split(jax.random.key(1), 1)[0]
     probes = fs.Probes(client={"rows": rows})
     _, history = fs.run(fs.fedsgd(0.0), task, timeline, zeros, key, probes=probes)

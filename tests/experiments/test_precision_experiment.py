@@ -38,7 +38,9 @@ def test_run_writes_the_table_and_keeps_what_is_done(tmp_path, monkeypatch, allo
     assert "bfloat16" in (tmp_path / "out" / "precision" / "digits.md").read_text()
     facts = json.loads((tmp_path / "out" / "precision" / "digits.json").read_text())
     assert facts["command"].startswith("python -m experiments.")
-    monkeypatch.setattr("fedjax_sim.segments.Compiled.program", None)  # nothing is run again
+    monkeypatch.setattr(
+        "fedjax_sim.simulation.programs.Compiled.program", None
+    )  # nothing is run again
     precision.main(options)
     pd.testing.assert_frame_equal(
         pd.read_csv(tmp_path / "out" / "precision" / "digits.csv"), history

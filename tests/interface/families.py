@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.local import local_steps, sgd
-from fedjax_sim.typing import FedAlgorithm, Work
+from fedjax_sim.types import FedAlgorithm, Work
 
 Tree = Any
 

@@ -16,12 +16,13 @@ import pytest
 import regression
 import replays
 import schedules
-from problems import assert_close
-from problems import compiled as compiled_simply
 from regression import STEPS
+from small_problems import assert_close
+from small_problems import compiled as compiled_simply
 
 import fedjax_sim as fs
-from fedjax_sim import algorithms, cohort
+from fedjax_sim import algorithms
+from fedjax_sim.execution import strategies
 
 # Without the fusion emitters these programs compile three times faster.
 OPTIONS = compiled_simply.keywords["compiler_options"] | {"xla_cpu_use_fusion_emitters": False}
@@ -43,10 +44,10 @@ FAMILIES = {
 every_family = pytest.mark.parametrize("name", FAMILIES)
 
 STRATEGIES = {
-    "vmapped": cohort.vmapped,
-    "chunked": lambda: cohort.chunked(3),  # 4 slots: the last chunk is filled up
-    "sequential": cohort.sequential,
-    "sharded": lambda: cohort.sharded(jax.make_mesh((4,), ("clients",))),
+    "vmapped": strategies.vmapped,
+    "chunked": lambda: strategies.chunked(3),  # 4 slots: the last chunk is filled up
+    "sequential": strategies.sequential,
+    "sharded": lambda: strategies.sharded(jax.make_mesh((4,), ("clients",))),
 }
 
 
@@ -56,7 +57,9 @@ def arrays(values):
 
 def train(algorithm, task, schedule, **options: Any):
     params, key = regression.start_params(), jax.random.key(4)
-    return fs.run(algorithm, task, schedule, params, key, **{"cohort": cohort.vmapped(), **options})
+    return fs.run(
+        algorithm, task, schedule, params, key, **{"cohort": strategies.vmapped(), **options}
+    )
 
 
 def models(algorithm, task, schedule, **options):

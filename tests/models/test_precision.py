@@ -6,15 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from jax.extend.core import jaxprs_in_params
-from problems import KEY
+from small_problems import KEY
 
 import fedjax_sim as fs
-from fedjax_sim import choices, datasets, models, objectives, participation
-from fedjax_sim.cli import main
-from fedjax_sim.compare import compare, prepare
-from fedjax_sim.config import CompareConfig
-from fedjax_sim.sweep_command import run_sweep
-from fedjax_sim.sweep_config import SweepConfig
+from fedjax_sim import datasets, models, objectives
+from fedjax_sim.cli import build
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.main import main
+from fedjax_sim.cli.run import compare, prepare
+from fedjax_sim.cli.sweep import run_sweep
+from fedjax_sim.cli.sweep_config import SweepConfig
+from fedjax_sim.timelines import sampling
 
 SHAPE, CLASSES = (4, 4, 1), 5
 PLAIN = models.mlp(SHAPE, (6,), CLASSES)
@@ -86,7 +88,7 @@ def test_server_uploads_and_client_states_stay_in_single_precision(algorithm):
     examples = batch()
     data = fs.FederatedData(examples, np.array([0, 5, 12]))
     task = fs.empirical_task(objectives.cross_entropy(HALF.apply), data, fs.epochs(1, 4))
-    timeline = participation.full(3, 2, task.num_steps)
+    timeline = sampling.full(3, 2, task.num_steps)
     state, _ = jax.jit(lambda: fs.run(algorithm, task, timeline, PLAIN.init(KEY), KEY))()
     floating = [
         x.dtype.name
@@ -100,14 +102,14 @@ def test_server_uploads_and_client_states_stay_in_single_precision(algorithm):
     ("precision", "attribute"), [("tf32", "HIGH"), ("float32", "HIGHEST"), ("default", "DEFAULT")]
 )
 def test_products_are_asked_for_as_configured(precision, attribute):
-    with choices.arithmetic(CompareConfig(precision=precision)):
+    with build.arithmetic(RunConfig(precision=precision)):
         text = jax.jit(jnp.dot).lower(jnp.ones((2, 2)), jnp.ones((2, 2))).as_text()
     asked = f"precision = [{attribute}, {attribute}]"
     assert asked in text
 
 
-def config(precision, folder) -> CompareConfig:
-    return CompareConfig(
+def config(precision, folder) -> RunConfig:
+    return RunConfig(
         algorithms=("fedavg",), model="softmax_regression", num_clients=20,
         cohort_size=4, rounds=4, local_steps=3, seeds=2, eval_every=2, precision=precision,
         output=folder / precision,
@@ -146,7 +148,7 @@ def test_the_server_is_evaluated_in_single_precision(tmp_path):
 def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path):
     single = prepare(config("default", tmp_path), datasets.load("digits"))
     double = config("float64", tmp_path)
-    with choices.arithmetic(double):
+    with build.arithmetic(double):
         problem = prepare(double, datasets.load("digits"))
         run = jax.jit(lambda problem: fs.run(fs.scaffold(0.1), *problem))
         first = jax.tree.map(lambda x: x[0], (problem.timeline, problem.params, problem.keys))

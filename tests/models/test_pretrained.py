@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_vit
-from problems import compiled
 from safetensors.numpy import save_file
+from small_problems import compiled
 
 from fedjax_sim import models
 

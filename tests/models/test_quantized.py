@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import assert_close, assert_identical, compiled
+from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives
+from fedjax_sim.compression.quantizers import luq, luq_gradient
 from fedjax_sim.models import Quantizers, auto, low_bit, quantized
 from fedjax_sim.models.dense import dense_product
-from fedjax_sim.quantization import luq, luq_gradient
 
 EPS = np.finfo(np.float32).eps
 KEY = jax.random.key(3)
@@ -262,7 +262,7 @@ def test_training_with_quantised_clients():
     params = model.init(jax.random.key(0))
     objective = objectives.keyed(objectives.cross_entropy, quantized(small_mlp))
     task = fs.empirical_task(objective, data, fs.epochs(2, batch_size=4))
-    timeline = fs.participation.full(15, 6, task.num_steps)
+    timeline = fs.timelines.full(15, 6, task.num_steps)
 
     def final(cohort):
         run = compiled(
@@ -270,14 +270,14 @@ def test_training_with_quantised_clients():
         )
         return run(task)[0].server.params
 
-    trained = final(fs.cohort.sequential())
+    trained = final(fs.execution.sequential())
     assert jax.tree.structure(trained) == jax.tree.structure(params)
     assert len(np.unique(trained["dense1"]["kernel"])) == 30
     plain = objectives.cross_entropy(model.apply)
     losses = [float(plain(p, {"x": x, "y": y}, None).mean()) for p in (params, trained)]
     assert losses[1] < 0.7 * losses[0]
     # Rounding amplifies round-off where it tips an entry over; here it does not.
-    assert_close(final(fs.cohort.vmapped()), trained, rtol=1e-3)
+    assert_close(final(fs.execution.vmapped()), trained, rtol=1e-3)
 
 
 def test_bad_arguments():

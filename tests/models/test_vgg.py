@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from problems import compiled
+from small_problems import compiled
 
 from fedjax_sim import models
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import compiled
 from proximal_points import BOUND
+from small_problems import compiled
 
 from fedjax_sim import prox
 

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-from problems import compiled
+from small_problems import compiled
 
 from fedjax_sim import prox
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import assert_close, assert_identical, compiled
 from proximal_points import CONSTRAINTS, PENALTIES, REGULARIZERS
+from small_problems import assert_close, assert_identical, compiled
 
 from fedjax_sim import prox
 

@@ -7,7 +7,6 @@ import optax
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
-from problems import assert_identical
 from proximal_points import (
     CONSTRAINTS,
     EPS,
@@ -19,6 +18,7 @@ from proximal_points import (
     random_point,
     support,
 )
+from small_problems import assert_identical
 
 from fedjax_sim import prox
 

@@ -21,7 +21,6 @@ from mirror_maps import (
     to_dual,
     to_primal,
 )
-from problems import assert_identical
 from proximal_points import (
     EPS,
     REGULARIZERS,
@@ -31,6 +30,7 @@ from proximal_points import (
     numbers,
     stacked,
 )
+from small_problems import assert_identical
 
 from fedjax_sim import prox
 

@@ -18,7 +18,6 @@ from mirror_maps import (
     inner,
     to_dual,
 )
-from problems import assert_identical, compiled
 from proximal_points import (
     EPS,
     PENALTIES,
@@ -30,6 +29,7 @@ from proximal_points import (
     numbers,
     support,
 )
+from small_problems import assert_identical, compiled
 
 from fedjax_sim import prox
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
-from problems import assert_identical, compiled
 from proximal_points import (
     CONSTRAINTS,
     EPS,
@@ -20,6 +19,7 @@ from proximal_points import (
     in_double,
     random_point,
 )
+from small_problems import assert_identical, compiled
 
 from fedjax_sim import prox
 

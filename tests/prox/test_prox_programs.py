@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import assert_identical, compiled
 from proximal_points import (
     CONSTRAINTS,
     EPS,
@@ -17,6 +16,7 @@ from proximal_points import (
     random_point,
     stacked,
 )
+from small_problems import assert_identical, compiled
 
 from fedjax_sim import prox
 

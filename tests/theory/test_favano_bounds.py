@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedjax_sim.asynchrony.counts import CappedSteps, from_probabilities, geometric, renewal
 from fedjax_sim.theory.favano import largest_lr, mean_gradient_bound, quantization_floor
-from fedjax_sim.theory.favano_potential import (
-    contraction,
-    next_potential_bound,
-    potential_bound,
-)
+from fedjax_sim.theory.favano_potential import contraction, next_potential_bound, potential_bound
 from fedjax_sim.theory.favano_progress import progress_constants, reweighting_variance
 from fedjax_sim.theory.favano_steps import (
     corollary_steps,
@@ -25,6 +20,7 @@ from fedjax_sim.theory.favano_steps import (
     tuned_bound,
     tuned_lr,
 )
+from fedjax_sim.timelines.counts import CappedSteps, from_probabilities, geometric, renewal
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from fedjax_sim.asynchrony.counts import geometric
 from fedjax_sim.theory.favano import largest_lr, mean_gradient_bound
 from fedjax_sim.theory.favano_potential import (
     contraction,
@@ -15,6 +14,7 @@ from fedjax_sim.theory.favano_potential import (
     potential_bound,
 )
 from fedjax_sim.theory.favano_progress import progress_constants
+from fedjax_sim.timelines.counts import geometric
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from problems import compiled
+from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms.fedac import Coupling, accelerated
@@ -66,14 +66,14 @@ def final_states(algorithm, setting, probes=fs.engine.NO_PROBES, centres=None):
     """The server states of NUM_RUNS runs, and their probes."""
     M, K, R, sigma, _ = setting
     task = noisy_task(np.zeros((M, 5)) if centres is None else centres, sigma, K)
-    timeline = fs.participation.full(R, M, K)
+    timeline = fs.timelines.full(R, M, K)
     start = jnp.asarray(START, jnp.float32)
 
     @compiled
     def runs(task, keys):
         def one(key):
             state, history = fs.run(
-                algorithm, task, timeline, start, key, cohort=fs.cohort.vmapped(), probes=probes
+                algorithm, task, timeline, start, key, cohort=fs.execution.vmapped(), probes=probes
             )
             return state.server, history.probes
 

@@ -17,11 +17,7 @@ from fedjax_sim.theory.fedavg import (
     shadow_bound,
     tuned_convex_bound,
 )
-from fedjax_sim.theory.fedavg_nonconvex import (
-    nonconvex_bound,
-    nonconvex_lr,
-    tuned_nonconvex_bound,
-)
+from fedjax_sim.theory.fedavg_nonconvex import nonconvex_bound, nonconvex_lr, tuned_nonconvex_bound
 from fedjax_sim.theory.fedavg_strongly_convex import (
     strongly_convex_bound,
     strongly_convex_lr,

@@ -9,12 +9,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.stability import neighbours, stability
-from fedjax_sim.theory.fedswa import (
-    distance_bound,
-    generalization_bound,
-    gradient_growth,
-    rate_sum,
-)
+from fedjax_sim.theory.fedswa import distance_bound, generalization_bound, gradient_growth, rate_sum
 
 # The setting of a measurement in the literature notes: 5 clients of 20 examples.
 SIZES = {"m": 5, "n": 20, "K": 5, "T": 20}
@@ -242,7 +237,7 @@ def test_measured_stability_is_below_the_bounds():
         losses,
         neighbours(data, rows, {"x": new_x, "y": new_y}),
         fs.with_replacement(1, K),
-        fs.participation.full(T, m, K),
+        fs.timelines.full(T, m, K),
         jnp.zeros(3),
         jax.random.key(0),
         {"x": x, "y": y},

@@ -6,9 +6,9 @@ import pytest
 
 from fedjax_sim.diagnostics.constants import Constants
 from fedjax_sim.engine import History
+from fedjax_sim.plotting.bounds import bound_curves
 from fedjax_sim.theory import fedac, fedavg, fedavg_strongly_convex, fedavg_third_order
 from fedjax_sim.theory.overlays import FEDAC_I, FEDAC_II, FEDAVG, SHADOW, Overlay, Row, overlay
-from fedjax_sim.theory_plots import bound_curves
 
 HETEROGENEOUS = Constants(L=2.0, mu=0.1, sigma=0.5, sigma4=0.6, Q=0.3, zeta=0.7, B=1.5, Delta=1.1)
 SAME = HETEROGENEOUS._replace(zeta=0.0)

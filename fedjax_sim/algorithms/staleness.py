@@ -1,0 +1,83 @@
+"""Weights of uploads by what a visit was: how many steps it did, how stale it is.
+
+References:
+    "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv 2305.16099, Equation 3.
+    Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019, Section 5.2.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.types import Scalar, Work
+
+StalenessWeight = Callable[[Array], Array]
+Reweighting = Callable[[Work], Array]
+
+
+def expected_steps(mean: Array) -> Reweighting:
+    r"""FAVANO's deterministic :math:`\alpha_i = E[E_i \wedge K]`, from its law: ``mean`` ``[M]``.
+
+    Example:
+        >>> work = Work(0, jnp.array(1), jnp.array(3), 1, 0, None, 20)
+        >>> float(expected_steps(jnp.array([12.5, 2.2]))(work)) > 2
+        True
+    """
+    return lambda work: real(mean)[work.client]  # Eq. (3)
+
+
+def realised_steps(p_active: Array) -> Reweighting:
+    r"""FAVANO's stochastic :math:`\alpha_i = P(E_i > 0)\,(E_i \wedge K)`: ``p_active`` ``[M]``.
+
+    Example:
+        >>> work = Work(0, jnp.array(1), jnp.array(3), 1, 0, None, 20)
+        >>> float(realised_steps(jnp.array([1.0, 0.5]))(work))
+        1.5
+    """
+
+    def alpha(work: Work) -> Array:
+        # A visit of no steps has no progress to divide: 0 / 0 := 0.
+        return real(p_active)[work.client] * real(jnp.maximum(work.num_steps, 1))  # Eq. (3)
+
+    return alpha
+
+
+def constant(staleness: Array) -> Array:
+    """Weight 1 whatever the staleness.
+
+    Example:
+        >>> float(constant(jnp.array(7)))
+        1.0
+    """
+    return jnp.ones_like(staleness, dtype=float)
+
+
+def polynomial(power: Scalar) -> StalenessWeight:
+    r"""The weight :math:`(1 + \tau)^{-c}`.
+
+    Example:
+        >>> float(polynomial(0.5)(jnp.array(3)))
+        0.5
+    """
+    return lambda staleness: (1 + real(staleness)) ** -real(power)
+
+
+def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
+    r"""The weight 1 up to a staleness of b, then :math:`1 / (c (\tau - b) + 1)`.
+
+    Example:
+        >>> [round(float(w), 3) for w in hinge(4, 10)(jnp.array([4, 5]))]
+        [1.0, 0.091]
+    """
+
+    def weight(staleness: Array) -> Array:
+        late = jnp.maximum(real(staleness) - real(patience), 0)
+        return 1 / (real(slope) * late + 1)
+
+    return weight
+
+
+def real(x: Scalar) -> Array:
+    """A number of whatever type in the precision of the run."""
+    return jnp.asarray(x).astype(float)

@@ -1,0 +1,1 @@
+"""Results of runs and sweeps: selection, statistics and tables."""

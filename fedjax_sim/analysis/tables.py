@@ -1,0 +1,88 @@
+"""Tables of selected configurations, for people and for Markdown."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedjax_sim.analysis.selection import check_columns
+
+
+def table(
+    frame: pd.DataFrame, rows: str | Sequence[str], columns: str, *, digits: int = 3
+) -> pd.DataFrame:
+    """:func:`best`'s frame as a table of "mean ± half-width" texts.
+
+    The mean has ``digits`` significant digits and the half-width of its interval the same decimals;
+    one seed has no half-width.  "1/3 failed" stands for a mean that failed seeds leave undefined;
+    a cell that was not run is empty.
+
+    Raises:
+        ValueError: an unknown column, two rows for one cell, digits < 1.
+
+    Example:
+        >>> columns = ["M", "K", "mean", "low", "high", "num_seeds", "num_failed"]
+        >>> nan = float("nan")
+        >>> data = [(2, 1, 0.512, 0.49, 0.534, 3, 0), (4, 1, nan, nan, nan, 3, 1)]
+        >>> print(markdown(table(pd.DataFrame(data, columns=columns), "M", "K")))
+        | M | K = 1 |
+        |---|---|
+        | 2 | 0.512 ± 0.022 |
+        | 4 | 1/3 failed |
+    """
+    rows = [rows] if isinstance(rows, str) else list(rows)
+    if digits < 1:
+        raise ValueError(f"digits is {digits}; expected at least 1")
+    check_columns(frame, [*rows, columns, "mean", "low", "high", "num_seeds", "num_failed"])
+    if (repeated := frame.duplicated([*rows, columns])).any():
+        cell = frame.loc[repeated, [*rows, columns]].iloc[0].to_dict()
+        raise ValueError(f"frame has two rows for {cell}; expected one (is another column varied?)")
+    numbers = (frame[name] for name in ("mean", "low", "high", "num_seeds", "num_failed"))
+    text = [
+        f"{failed}/{seeds} failed" if failed else _plus_minus(mean, (high - low) / 2, digits)
+        for mean, low, high, seeds, failed in zip(*numbers, strict=True)
+    ]
+    cells = frame[[*rows, columns]].assign(text=text)
+    return cells.pivot(index=rows, columns=columns, values="text").fillna("")
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A frame as a Markdown table: numbers with four significant digits, NaN empty.
+
+    Named index levels are the first columns; the name of the columns is part of their headings.
+
+    Example:
+        >>> print(markdown(pd.DataFrame({"lr": [0.1], "mean": [1 / 3], "low": [float("nan")]})))
+        | lr | mean | low |
+        |---|---|---|
+        | 0.1 | 0.3333 |  |
+    """
+    levels = [str(name) for name in frame.index.names if name is not None]
+    prefix = "" if frame.columns.name is None else f"{frame.columns.name} = "
+    heads = [*levels, *(f"{prefix}{_cell(name)}" for name in frame.columns)]
+    body = (frame.reset_index() if levels else frame).itertuples(index=False)
+    lines = [heads, ["---"] * len(heads), *([_cell(value) for value in row] for row in body)]
+    rendered = ["| " + " | ".join(line) + " |" for line in lines]
+    rendered[1] = rendered[1].replace(" ", "")
+    return "\n".join(rendered)
+
+
+def _plus_minus(mean: float, half: float, digits: int) -> str:
+    if not math.isfinite(mean):
+        return f"{mean:g}"
+    exponent = math.floor(math.log10(abs(mean))) if mean else 0
+    scientific = not -4 < exponent < 6
+    scale = 10.0**exponent if scientific else 1.0
+    decimals = max(0, digits - 1 - (0 if scientific else exponent))
+    parts = [f"{x / scale:.{decimals}f}" for x in (mean, half) if math.isfinite(x)]
+    text = " ± ".join(parts)
+    if not scientific:
+        return text
+    return f"({text})e{exponent:+03d}" if len(parts) > 1 else f"{text}e{exponent:+03d}"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return str(value).replace("|", "\\|")

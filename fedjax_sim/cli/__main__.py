@@ -1,0 +1,6 @@
+"""``python -m fedjax_sim.cli``: the command line without its script."""
+
+from fedjax_sim.cli.main import main
+
+if __name__ == "__main__":
+    main()

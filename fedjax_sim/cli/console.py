@@ -1,0 +1,247 @@
+"""What ``fedjax-sim`` shows in a terminal: progress bars and tables."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedjax_sim import datasets
+from fedjax_sim.cli import build, registry
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.report import ACCURACY, LOSS
+from fedjax_sim.cli.run import OnProgress
+from fedjax_sim.simulation.forecast import Forecast
+from fedjax_sim.simulation.tuning import Measured
+from fedjax_sim.sweeps.sweep import SweepProgress
+
+
+@contextlib.contextmanager
+def progress_bars(config: RunConfig, console: Console) -> Iterator[OnProgress]:
+    """A line per algorithm: rounds done, test loss and accuracy (mean over seeds), time left."""
+    width = max(map(len, config.algorithms))
+    bars = Progress(
+        TextColumn(f"{{task.description:<{width}}}"),
+        BarColumn(bar_width=20),
+        TextColumn("round {task.completed}/{task.total}"),
+        TextColumn("{task.fields[status]}"),
+        TextColumn("ETA"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+    )
+    lines = {}
+
+    def on_progress(name, progress) -> None:
+        if progress is None:
+            lines[name] = bars.add_task(name, total=config.rounds, status="compiling")
+            return
+        metrics = progress.metrics
+        status = "finished before"
+        if metrics:
+            status = f"loss {metrics[LOSS]:.3f}  accuracy {metrics[ACCURACY]:.3f}"
+        bars.update(lines[name], completed=progress.round, status=status)
+
+    with bars:
+        yield on_progress
+
+
+def summary_table(summary: pd.DataFrame, target: float) -> Table:
+    """The comparison's results, a row per algorithm.
+
+    Example:
+        >>> row = {"accuracy_mean": 0.9, "accuracy_std": 0.01, "rounds_to_target": 6.0,
+        ...        "reached": 1, "seeds": 2, "diverged": 0, "rounds": 9, "finished": True,
+        ...        "run_seconds": 1.5, "compile_seconds": 2.0, "local_steps_per_second": 1e4}
+        >>> table = summary_table(pd.DataFrame([row], index=["fedavg"]), target=0.8)
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
+    """
+    table = Table()
+    table.add_column("algorithm", no_wrap=True)
+    for name in (
+        "test accuracy",
+        f"rounds to {target:.0%}",
+        "seconds",
+        "compile seconds",
+        "local steps/s",
+    ):
+        table.add_column(name, justify="right", no_wrap=name == "test accuracy")
+    for name, row in summary.to_dict(orient="index").items():
+        to_target = (
+            "never" if math.isnan(row["rounds_to_target"]) else f"{row['rounds_to_target']:g}"
+        )
+        if 0 < row["reached"] < row["seeds"]:
+            to_target += f" ({row['reached']} of {row['seeds']} seeds)"
+        accuracy = f"{row['accuracy_mean']:.3f} ± {row['accuracy_std']:.3f}"
+        if row["diverged"]:
+            accuracy += f"\n{row['diverged']} of {row['seeds']} seeds diverged"
+        if not row["finished"]:
+            accuracy += f"\nafter round {row['rounds']}"
+        table.add_row(
+            str(name),
+            accuracy,
+            to_target,
+            f"{row['run_seconds']:.1f}",
+            f"{row['compile_seconds']:.1f}",
+            f"{row['local_steps_per_second']:,.0f}",
+        )
+    return table
+
+
+@contextlib.contextmanager
+def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]]:
+    """Announces every group's plan and memory; a bar over all runs, with slices and rounds."""
+    bars = Progress(
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[status]}"),
+        TextColumn("ETA"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+    )
+    line = bars.add_task("", total=None, status="compiling")
+    announced: list[dict] = []
+
+    def on_progress(news: SweepProgress) -> None:
+        plan = news.plan
+        if news.static not in announced:
+            announced.append(news.static)
+            console.print(plan_line(news))
+        in_progress = plan.width * plan.seeds * len(plan.slices[0]) * news.round / news.num_rounds
+        done = news.runs_done + (in_progress if news.round < news.num_rounds else 0)
+        status = (
+            f"{news.runs_done}/{news.num_runs} runs  slice "
+            f"{min(news.slices_done + 1, len(plan.slices))}/{len(plan.slices)}  "
+            f"round {news.round}/{news.num_rounds}"
+        )
+        bars.update(line, total=news.num_runs, completed=min(done, news.num_runs), status=status)
+
+    with bars:
+        yield on_progress
+
+
+def plan_line(news: SweepProgress) -> str:
+    """A group's values, how its runs are cut, and the memory a device needs.
+
+    Example:
+        >>> from fedjax_sim.sweeps.grid import cut
+        >>> plan_line(SweepProgress({"cohort_size": 5}, cut(4, 3, 2, 2, 1), 2 * 10**8, 10**9,
+        ...                         0, 0, 10, 0, 12))
+        'cohort_size=5: 3 slices on 2 devices, 2 configurations x 1 seeds each; 0.20 of 1.0 GB each'
+    """
+    values = " ".join(f"{name}={value}" for name, value in news.static.items()) or "all"
+    plan = news.plan
+    return (
+        f"{values}: {len(plan.slices)} slices on {len(plan.slices[0])} devices, {plan.width} "
+        f"configurations x {plan.seeds} seeds each; {news.bytes_per_device / 1e9:.2f} of "
+        f"{news.budget / 1e9:.1f} GB each"
+    )
+
+
+def best_table(best: pd.DataFrame, metric: str) -> Table:
+    """The best configurations of a sweep, a row per algorithm and cell.
+
+    Example:
+        >>> row = {"algorithm": "fedavg", "lr": 0.1, "mean": 0.9, "low": 0.8, "high": 1.0,
+        ...        "num_seeds": 3, "num_failed": 0, "lr_at_edge": True}
+        >>> table = best_table(pd.DataFrame([row]), "test/accuracy")
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['fedavg', '0.1 (edge)', '0.9 [0.8, 1]', '3']
+    """
+    known = ("mean", "low", "high", "num_seeds", "num_failed")
+    names = [n for n in best if n not in known and not str(n).endswith("_at_edge")]
+    table = Table(*map(str, names), f"{metric}, 95 % interval", "seeds")
+    for row in best.to_dict(orient="records"):
+        cells = []
+        for name in names:
+            value = row[name]
+            text = f"{value:.6g}" if isinstance(value, float) else str(value)
+            text = "" if text == "nan" else text
+            cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
+        score = "diverged" if math.isnan(row["mean"]) else f"{row['mean']:.4g}"
+        if not math.isnan(row["low"]):
+            score += f" [{row['low']:.4g}, {row['high']:.4g}]"
+        failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
+        table.add_row(*cells, score, f"{row['num_seeds']}{failed}")
+    return table
+
+
+def tuning_table(algorithm: str, found: Sequence[Measured]) -> Table:
+    """What a tuning measured, the fastest first.
+
+    Example:
+        >>> from fedjax_sim.simulation.tuning import Choice
+        >>> table = tuning_table("fedavg", [Measured(Choice(4, 2), 0.002, 3.0, 10**6)])
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
+    """
+    table = Table(
+        "clients together", "devices", "convolutions", "ms a round", "ratio", "compile s", "MB",
+        title=algorithm,
+    )  # fmt: skip
+    for choice, seconds, compiling, num_bytes in found:
+        table.add_row(
+            str(choice.chunk),
+            str(choice.num_devices),
+            choice.lowering,
+            f"{1e3 * seconds:.2f}",
+            f"{seconds / found[0].seconds:.2f}",
+            f"{compiling:.1f}",
+            f"{num_bytes / 1e6:.0f}",
+        )
+    return table
+
+
+def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
+    """What a comparison's algorithms take, a column each.
+
+    Example:
+        >>> found = Forecast(650, 0, 2600, {"examples": 10**9}, 2 * 10**9, 4e6, 100, 0.01, 3.0)
+        >>> table = forecast_table({"fedavg": found})
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['parameters of a model', '650']
+    """
+    table = Table("", *forecasts, title="forecast")
+
+    def row(name: str, *cells: str) -> None:
+        table.add_row(name, *cells)
+
+    every = list(forecasts.values())
+    row("parameters of a model", *(f"{f.parameters:,}" for f in every))
+    row("bytes of a client's state", *(f"{f.client_bytes:,}" for f in every))
+    row("bytes of a client's upload", *(f"{f.upload_bytes:,}" for f in every))
+    for part in every[0].parts:
+        row(f"MB of {part}", *(f"{f.parts[part] / 1e6:,.1f}" for f in every))
+    row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
+    row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
+    row("GFLOP a round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
+    row("seconds to compile a round", *(f"{f.compile_seconds:.1f}" for f in every))
+    seconds = [math.nan if f.seconds_per_round is None else f.seconds_per_round for f in every]
+    minutes = [s * f.rounds / 60 for s, f in zip(seconds, every, strict=True)]
+    for name, values in (("seconds a round", seconds), ("minutes, evaluations apart", minutes)):
+        row(name, *("not run" if math.isnan(x) else f"{x:.3g}" for x in values))
+    return table
+
+
+def choice_tables() -> Iterator[Table]:
+    """What the options of a comparison can name: algorithms, data sets, models, partitions."""
+    table = Table("algorithm", "hyper-parameters and defaults", "paper")
+    for name, choice in registry.ALGORITHMS.items():
+        defaults = registry.hyper_defaults(name)
+        settings = [f"{key}={value}" for key, value in defaults.items()]
+        table.add_row(name, " ".join(settings), choice.paper)
+    yield table
+    table = Table("data set", "where from")
+    for name in datasets.NAMES:
+        table.add_row(name, "scikit-learn" if name == "digits" else "--data-dir or FEDJAX_SIM_DATA")
+    yield table
+    table = Table("model", "takes examples of shape")
+    for name, (shape, _) in build.MODELS.items():
+        table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
+    yield table
+    table = Table("partition", "what it is")
+    for name, (meaning, _) in build.PARTITIONS.items():
+        table.add_row(name, meaning)
+    yield table

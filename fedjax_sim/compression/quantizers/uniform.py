@@ -1,0 +1,193 @@
+r"""Uniform quantisation of weights and activations, with straight-through gradients.
+
+References:
+    Choi et al., "Accurate and Efficient 2-bit Quantized Neural Networks", 2019 (SAWB).
+    Chmiel et al., "Logarithmic Unbiased Quantization: Simple 4-bit Training in Deep Learning",
+        2021, https://arxiv.org/abs/2112.10769, and its authors' program.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.compression.quantizers.rounding import max_magnitude, wide
+from fedjax_sim.types import Scalar
+
+
+class Levels(NamedTuple):
+    """The integers ``low .. high`` that a uniform quantiser's values are multiples of."""
+
+    low: Scalar
+    high: Scalar
+
+
+Clip: TypeAlias = Callable[[Array, Levels], Array]  # (tensor, levels) -> clip, see `symmetric`
+
+
+def signed(bits: int) -> Levels:
+    """``-(2^(b-1) - 1) .. 2^(b-1) - 1``: the largest range with zero and as many integers on either
+    side that b bits can hold, 2^b - 1 integers.
+
+    Example:
+        >>> signed(3)
+        Levels(low=-3, high=3)
+    """
+    _check_bits(bits, 2)
+    return Levels(1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
+
+
+def signed_excess(bits: int) -> Levels:
+    """``-2^(b-1) .. 2^(b-1)``, as in the first version of LUQ's program: 2^b + 1 integers, of which
+    b bits can hold all but one.
+
+    Example:
+        >>> signed_excess(3)
+        Levels(low=-4, high=4)
+    """
+    _check_bits(bits, 1)
+    return Levels(-(2 ** (bits - 1)), 2 ** (bits - 1))
+
+
+def non_negative(bits: int) -> Levels:
+    """``0 .. 2^b - 1``, for tensors without negative entries (after ReLU).
+
+    Example:
+        >>> non_negative(3)
+        Levels(low=0, high=7)
+    """
+    _check_bits(bits, 1)
+    return Levels(0, 2**bits - 1)
+
+
+def by_sign(x: Array, bits: int) -> Levels:
+    """:func:`signed` for a tensor with a negative entry, else :func:`non_negative`; traced.
+
+    Example:
+        >>> [int(level) for level in by_sign(jnp.array([0.0, 2.0]), 3)]
+        [0, 7]
+    """
+    negative = (x < 0).any()
+    two_sided, one_sided = signed(bits), non_negative(bits)
+    return Levels(*(jnp.where(negative, a, b) for a, b in zip(two_sided, one_sided, strict=True)))
+
+
+# A ratio of 2^(1/4) between neighbours: the error is flat where it is smallest.
+_FRACTIONS = tuple(2 ** (-k / 4) for k in range(16))
+
+
+def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
+    """The clip of the smallest mean squared error among fractions of the one that clips nothing.
+
+    Costs a pass over the tensor for every candidate.
+
+    Args:
+        candidates: the fractions, in (0, 1].
+
+    Raises:
+        ValueError: no candidate, or one outside (0, 1].
+
+    Example:
+        >>> x = jnp.array([3.0, -1.0, 2.0, 0.0])
+        >>> float(mse_clip()(x, signed(3)))  # on a grid of unit spacing already
+        3.0
+    """
+    candidates = tuple(candidates)
+    if not candidates or not all(0 < fraction <= 1 for fraction in candidates):
+        raise ValueError(f"candidates is {candidates}; expected numbers in (0, 1], at least one")
+
+    def clip(x: Array, levels: Levels) -> Array:
+        widest = _widest(x, levels)
+
+        def error(fraction: Array) -> Array:
+            return jnp.square(_nearest(x, fraction * widest, levels) - x).mean()
+
+        fractions = jnp.asarray(candidates, x.dtype)
+        return widest * fractions[jnp.argmin(jax.lax.map(error, fractions))]
+
+    return clip
+
+
+def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
+    r"""Statistics-aware clipping: :math:`c_1 \sqrt{\mathbb{E} x^2} - c_2 \mathbb{E} |x|`.
+
+    The default is that of LUQ's program for 4 bits; other numbers of bits need constants of their
+    own.  The result can be negative where all magnitudes are alike; :func:`symmetric` clips nothing
+    then.
+
+    Example:
+        >>> round(float(sawb_clip()(jnp.array([3.0, -1.0, 2.0, 0.0]), signed(4))), 4)
+        4.337
+    """
+
+    def clip(x: Array, levels: Levels) -> Array:
+        del levels
+        a, b = (jnp.asarray(c).astype(x.dtype) for c in (c1, c2))
+        return a * jnp.sqrt(jnp.square(x).mean()) - b * jnp.abs(x).mean()
+
+    return clip
+
+
+def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
+    r"""Uniform quantisation, round to nearest, with the straight-through gradient 1 everywhere.
+
+    .. math::
+        Q(x) = \Delta \operatorname{round}\!\big(\min(\max(x / \Delta, l), h)\big), \qquad
+        \Delta = \frac{2\, \text{clip}}{h - l}
+
+    Hence values from -clip to clip where l = -h, and from 0 to 2 clip where l = 0.  A tensor of
+    zeros stays as it is.
+
+    Args:
+        x: tensor of any shape.
+        levels: the integers l, h, e.g. ``signed(3)``.
+        clip: ``(x, levels) -> clip``, default :func:`mse_clip`; where it is not positive,
+            ``Delta = max |x| / h``.
+
+    Example:
+        >>> symmetric(jnp.array([3.0, -1.2, 2.4, 0.0]), signed(3)).tolist()
+        [3.0, -1.0, 2.0, 0.0]
+        >>> jax.grad(lambda x: symmetric(x, signed(3)).sum())(jnp.array([3.0, -1.2])).tolist()
+        [1.0, 1.0]
+    """
+    fixed = wide(jax.lax.stop_gradient(x))
+    found = (clip or mse_clip())(fixed, levels)
+    quantised = _nearest(fixed, jnp.where(found > 0, found, _widest(fixed, levels)), levels)
+    return _straight_through(x, quantised.astype(x.dtype))
+
+
+@jax.custom_jvp
+def _straight_through(x: Array, quantised: Array) -> Array:
+    # x + stop_gradient(quantised - x) would not be a number of the grid.
+    del x
+    return quantised
+
+
+@_straight_through.defjvp
+def _straight_through_jvp(primals, tangents):
+    # The value again by the function, so that its derivative is straight-through, too.
+    return _straight_through(*primals), tangents[0]
+
+
+def _widest(x: Array, levels: Levels) -> Array:
+    """The clip with which the largest magnitude is the highest level."""
+    low, high = _as(x, levels)
+    return max_magnitude(x) * (high - low) / (2 * high)
+
+
+def _nearest(x: Array, clip: Array, levels: Levels) -> Array:
+    low, high = _as(x, levels)
+    unit = 2 * clip / (high - low)
+    # Of a tensor of zeros the unit is 0.
+    return unit * jnp.round(jnp.clip(x / jnp.where(unit > 0, unit, 1), low, high))
+
+
+def _as(x: Array, levels: Levels) -> tuple[Array, Array]:
+    return jnp.asarray(levels.low).astype(x.dtype), jnp.asarray(levels.high).astype(x.dtype)
+
+
+def _check_bits(bits: int, least: int) -> None:
+    if bits < least:
+        raise ValueError(f"bits is {bits}; expected at least {least}")

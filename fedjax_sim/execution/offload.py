@@ -1,0 +1,310 @@
+"""Clients' examples, and states, in host memory or in files: what the next rounds need is loaded.
+
+A round touches its cohort only.  While the rounds of one load run, a thread gathers the examples of
+the next one's clients and sends them to the device.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim.data.source import ClientSource
+from fedjax_sim.execution.placement import Whole
+from fedjax_sim.types import Oracle, PyTree, Task, Timeline
+
+_ALIGNMENT = 64  # bytes
+Build = Callable[[Callable, Any], Task]  # (place, data) -> task
+
+
+@dataclasses.dataclass(frozen=True)
+class PresentData:
+    """The examples of some clients, concatenated; a pytree.
+
+    Attributes:
+        examples: pytree of arrays ``[R, ...]``, of which the last rows may belong to nobody.
+        offsets: int ``[C + 1]``, where each client's begin.
+        ids: int ``[C]``, the clients, ascending; filled up with numbers that no client has.
+    """
+
+    examples: PyTree
+    offsets: Array
+    ids: Array
+
+    def place(self, client: Array) -> tuple[Array, Array]:
+        """Where a client's rows start, and how many they are."""
+        row = _row(self.ids, client)
+        return self.offsets[row], self.offsets[row + 1] - self.offsets[row]
+
+
+jax.tree_util.register_dataclass(
+    PresentData, data_fields=["examples", "offsets", "ids"], meta_fields=[]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PresentStates(Whole):
+    """A table of the states of some clients, ``ids`` ``[C]``."""
+
+    ids: Array
+
+    def num_rows(self, num_clients: int) -> int:
+        del num_clients
+        return self.ids.shape[0]
+
+    def rows(self, clients: Array) -> Array:
+        return jax.vmap(lambda client: _row(self.ids, client))(clients)
+
+
+jax.tree_util.register_dataclass(PresentStates, data_fields=["ids"], meta_fields=[])
+
+
+def _row(ids: Array, client: Array) -> Array:
+    # As a search by halves it would be a loop in every visit.
+    return jnp.searchsorted(ids, client, method="compare_all")
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class OnHost(Whole):
+    """Examples outside the device's memory; made by :func:`on_host`."""
+
+    memory: int
+    states: bool
+    source: ClientSource | None = None
+    build: Build | None = None
+
+    def task(self, source: ClientSource, build: Build) -> Task:
+        """A task for :func:`~fedjax_sim.simulation.simulate.simulate`, which loads its clients."""
+        bound = dataclasses.replace(self, source=source, build=build)
+        # Of no client: its sizes and rules are those of all.
+        template = build(PresentData.place, None)
+        return template._replace(oracle=Partial(_elsewhere), placement=bound)
+
+    def num_rows(self, num_clients: int) -> int:
+        return 1 if self.states else num_clients  # one for the host to copy
+
+    def spread(self, rounds: Callable[..., Any], specs: tuple, results: Any) -> Callable[..., Any]:
+        del rounds, specs, results
+        return _elsewhere
+
+
+def _elsewhere(*arguments: Any) -> Oracle:
+    raise ValueError(
+        "task has its examples on the host; expected it in simulate, which loads what rounds need"
+    )
+
+
+def on_host(memory: int, *, states: bool = False) -> OnHost:
+    """Keeps clients' examples in host memory, or wherever the source has them.
+
+    Give it to :func:`~fedjax_sim.data.task.empirical_task` and the task to
+    :func:`~fedjax_sim.simulation.simulate.simulate`.  Results are those of resident data, bit for bit.
+
+    Args:
+        memory: bytes of the device's memory for examples, those that are in use and those that are
+            on their way.  More rounds at a time need fewer dispatches.
+        states: keep the states of clients in host memory, too, and on the device those of the
+            rounds at hand.  A round's states must have come back before the next one's are sent, so
+            nothing of that is hidden behind work.
+
+    Raises:
+        ValueError: a memory below 1.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> x = np.arange(12.0, dtype=np.float32)  # or np.load("x.npy", mmap_mode="r")
+        >>> data = fs.FederatedData({"x": x}, np.arange(0, 13, 2))
+        >>> loss = lambda w, batch, key: (batch["x"] - w) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1), placement=on_host(memory=64))
+        >>> timeline = fs.timelines.uniform(jax.random.key(0), 30, 6, 2, task.num_steps)
+        >>> done = fs.simulate(fs.fedavg(0.1), task, timeline, np.float32(0), jax.random.key(1))
+        >>> 3 < float(done.state.server.params) < 9
+        True
+    """
+    if memory < 1:
+        raise ValueError(f"memory is {memory}; expected a positive number of bytes")
+    return OnHost(memory, states)
+
+
+class Load(NamedTuple):
+    """Rounds ``first .. last - 1``, which run on one load of examples."""
+
+    first: int
+    last: int
+    evaluate: bool  # after the last
+
+
+class Plan(NamedTuple):
+    """The loads of a run, all of one shape."""
+
+    loads: list[Load]
+    clients: int
+    rows: int
+
+
+def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int) -> Plan:
+    """As many rounds a load as fit into half of the memory.
+
+    Args:
+        task: on the host.
+        timeline: the whole, ``[T, S]`` or ``[n, T, S]``.
+        done: rounds that need no load any more.
+        eval_every: rounds between evaluations.
+        stride: rounds of a segment, a multiple of it.
+
+    Raises:
+        ValueError: not even one round fits.
+    """
+    where: OnHost = task.placement
+    assert where.source is not None
+    sizes = np.asarray(where.source.sizes)
+    row_bytes = sum(
+        int(np.prod(x.shape[1:])) * jax.dtypes.canonicalize_dtype(x.dtype).itemsize
+        for x in jax.tree.leaves(where.source.load(0, 0))
+    )
+    rounds = timeline.num_rounds
+    needed = 0
+    for length in _lengths(eval_every, stride):
+        cuts = _cuts(done, rounds, stride, length)
+        present = [_clients(timeline, first, last) for first, last in cuts]
+        rows = max((int(sizes[ids].sum()) for ids in present), default=1)
+        needed = 2 * max(rows, 1) * row_bytes
+        if needed <= where.memory:
+            loads = [
+                Load(first, last, last % eval_every == 0 or last == rounds) for first, last in cuts
+            ]
+            return Plan(loads, max(map(len, present), default=1), max(rows, 1))
+    raise ValueError(
+        f"memory of on_host is {where.memory} bytes; expected at least {needed}: the examples of "
+        "the largest round's clients, twice"
+    )
+
+
+def _lengths(eval_every: int, stride: int) -> Iterator[int]:
+    """Rounds a load, the most first: parts of a segment that end with evaluations, or divide the
+    rounds between two."""
+    evaluations = stride // eval_every
+    yield from (n * eval_every for n in range(evaluations, 0, -1) if evaluations % n == 0)
+    yield from (n for n in range(eval_every - 1, 0, -1) if eval_every % n == 0)
+
+
+def _cuts(done: int, rounds: int, stride: int, length: int) -> list[tuple[int, int]]:
+    cuts = []
+    for start in range(done, rounds, stride):
+        end = min(start + stride, rounds)
+        cuts += [(first, min(first + length, end)) for first in range(start, end, length)]
+    return cuts
+
+
+def _clients(timeline: Timeline, first: int, last: int) -> np.ndarray:
+    """Who reports in these rounds, ascending."""
+    part = timeline[first:last]
+    return np.unique(np.asarray(part.clients)[np.asarray(part.mask)])
+
+
+class Feed:
+    """The tasks of a plan's loads, one after the other; the next one is on its way.
+
+    There are two on the device at most, in buffers that take turns: memory that is new to the
+    process can take longer to get than to fill.
+    """
+
+    def __init__(self, task: Task, timeline: Timeline, plan: Plan):
+        self._task, self._timeline, self._plan = task, timeline, plan
+        self._where: OnHost = task.placement
+        self._pool = ThreadPoolExecutor(1)
+        self._coming: tuple[int, Future] | None = None
+        self._buffers: dict[int, PyTree] = {}
+        self._next, self._running = 0, None
+
+    def __enter__(self) -> "Feed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def loads(self, first: int, last: int) -> Iterator[tuple[Load, np.ndarray, Task]]:
+        """Those of the rounds ``first .. last - 1``: the load, its clients, the task."""
+        for number, load in enumerate(self._plan.loads):
+            if first <= load.first < last:
+                ids, task = self._ready(number).result()
+                self._next = number + 1
+                yield load, ids, task
+
+    def started(self, result: PyTree) -> None:
+        """Says that the rounds of the last load run, and what they will give; when those before
+        have ended, their place is filled."""
+        jax.block_until_ready(self._running)
+        self._running = result
+        if self._next < len(self._plan.loads):
+            self._ready(self._next)
+
+    def _ready(self, number: int) -> Future:
+        if self._coming is None or self._coming[0] != number:
+            self._coming = number, self._pool.submit(self._gather, number)
+        return self._coming[1]
+
+    def _gather(self, number: int) -> tuple[np.ndarray, Task]:
+        load = self._plan.loads[number]
+        source, build = self._where.source, self._where.build
+        assert source is not None
+        assert build is not None
+        present = _clients(self._timeline, load.first, load.last)
+        sizes = np.zeros(self._plan.clients, np.int32)
+        sizes[: len(present)] = np.asarray(source.sizes)[present]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+
+        def buffer(like: np.ndarray) -> np.ndarray:
+            dtype = jax.dtypes.canonicalize_dtype(like.dtype)
+            return _aligned((self._plan.rows, *like.shape[1:]), dtype)
+
+        if number % 2 not in self._buffers:
+            self._buffers[number % 2] = jax.tree.map(buffer, source.load(0, 0))
+        examples = self._buffers[number % 2]
+        for client, start, stop in zip(present, offsets[:-1], offsets[1:], strict=False):
+            own = source.load(int(client), int(client) + 1)
+            for whole, part in zip(jax.tree.leaves(examples), jax.tree.leaves(own), strict=True):
+                whole[start:stop] = part
+        for whole in jax.tree.leaves(examples):
+            whole[offsets[len(present)] :] = 0  # of nobody
+        ids = np.full(self._plan.clients, np.iinfo(np.int32).max, np.int32)
+        ids[: len(present)] = present
+        data = PresentData(*jax.device_put((examples, offsets, ids)))
+        return present, build(PresentData.place, data)
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Uninitialised; on a CPU JAX takes it as it is, and copies what begins elsewhere."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first : first + size].view(dtype).reshape(shape)
+
+
+def table(first: PyTree, num_clients: int, axis: int) -> PyTree:
+    """The states of all clients on the host, ``[M, ...]`` or ``[n, M, ...]``, from one row."""
+    return jax.tree.map(lambda x: np.repeat(np.asarray(x), num_clients, axis), first)
+
+
+def send(table: PyTree, ids: np.ndarray, width: int, axis: int) -> PyTree:
+    """The states of some clients on the device, filled up to so many."""
+    rows = np.zeros(width, np.int64)
+    rows[: len(ids)] = ids
+    return jax.device_put(jax.tree.map(lambda x: np.take(x, rows, axis), table))
+
+
+def receive(table: PyTree, ids: np.ndarray, here: PyTree, axis: int) -> None:
+    """Writes what became of them into the table."""
+
+    def write(whole: np.ndarray, part: Array) -> None:
+        every = (slice(None),) * axis
+        whole[(*every, ids)] = np.asarray(part)[(*every, slice(len(ids)))]
+
+    jax.tree.map(write, table, here)

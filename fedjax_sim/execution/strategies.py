@@ -1,0 +1,306 @@
+"""How the clients of a round are executed: ``(local, shared, slots, weights) -> (mean, outputs)``.
+
+``local(shared, slot)`` runs ONE client and returns its upload and its outputs (client state,
+probe values); ``shared`` is what all clients see, ``slots`` a pytree with a leading cohort axis
+``[S, ...]``.  A strategy returns the weighted mean of the uploads and the outputs stacked to
+``[S, ...]``.  Strategies agree up to the order of floating-point summation; the algorithm cannot
+tell which one runs it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from fedjax_sim import tree
+from fedjax_sim.execution.devices import workers
+from fedjax_sim.types import Device, PyTree, Upload
+
+Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
+Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
+
+# On a CPU core: values a chunk should hold (parameters of all its clients and replicas), and
+# clients at most. From W1 and W4, alone and as sweeps (docs/performance.md).
+_CPU_CHUNK_PARAMETERS = 131_072
+_CPU_CHUNK_CLIENTS = 128
+# Data that may be copied to every host device, so that they can share a round's clients.
+_CPU_COPY_BYTES = 500_000_000
+# On an accelerator a chunk is bounded by memory only: parameters, gradients and activations
+# of all its clients. An assumption, not measured on one.
+_ACCELERATOR_CHUNK_PARAMETERS = 200_000_000
+
+
+def vmapped() -> Execution:
+    """All clients at once, as one batched program."""
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
+        return _divide(_weighted_sum(uploads, weights), weights.sum()), outputs
+
+    return run
+
+
+def sequential() -> Execution:
+    """One client after the other, accumulating the mean; only one upload exists at a time."""
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        def body(total: Upload, item: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
+            slot, weight = item
+            upload, output = local(shared, slot)
+            return tree.add(total, _weighted(upload, weight)), output
+
+        total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), (slots, weights))
+        return _divide(total, weights.sum()), outputs
+
+    return run
+
+
+def chunked(size: int) -> Execution:
+    """Chunks of ``size`` clients, vmapped inside, one after the other.
+
+    The memory of ``size`` clients, whatever the cohort.  A last chunk that is not full is
+    filled with repeated clients of weight 0.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size is {size}; expected at least one client a chunk")
+    if size == 1:
+        return sequential()
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        num_slots = weights.shape[0]
+        if num_slots <= size:
+            return vmapped()(local, shared, slots, weights)
+
+        def body(total: Upload, chunk: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
+            slots, weights = chunk
+            uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
+            return tree.add(total, _weighted_sum(uploads, weights)), outputs
+
+        chunks = jax.tree.map(
+            lambda x: x.reshape(-1, size, *x.shape[1:]), _pad(slots, weights, size)
+        )
+        total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), chunks)
+        outputs = jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:])[:num_slots],
+            outputs,
+        )
+        return _divide(total, weights.sum()), outputs
+
+    return run
+
+
+def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -> Execution:
+    """The cohort split over the devices of a mesh axis, ``inner`` on each.
+
+    The upload's weighted sum is all-reduced once a round.  Client data and messages are
+    replicated.  A cohort that the devices do not divide is filled with repeated clients of
+    weight 0.  On CPU, forced host devices wait for each other in XLA's thread pool, which has
+    a thread per core: with more devices than cores set the environment variable NPROC to
+    several times their number before jax starts, or the program can hang.
+
+    Args:
+        mesh: the devices.
+        inner: strategy on one device; default :func:`auto` for one.
+        axis: of the mesh, over which the clients are divided.
+
+    Raises:
+        ValueError: an axis that the mesh lacks.
+
+    Example:
+        >>> mesh = jax.make_mesh((1,), ("clients",))
+        >>> mean, _ = sharded(mesh)(lambda shared, x: (2 * x, ()), (), jnp.ones(4), jnp.ones(4))
+        >>> float(mean)
+        2.0
+    """
+    if axis not in mesh.shape:
+        raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
+    inner = inner or auto(devices=())
+    num_devices = mesh.shape[axis]
+    # Slots are gathered by index, so their layout is the compiler's to choose.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        # With replication checks, a gradient with respect to the replicated message would be
+        # summed over the devices at every local step, silently; without, it stays per device.
+        @partial(
+            jax.shard_map,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), PartitionSpec(axis), PartitionSpec(axis)),
+            out_specs=(PartitionSpec(), PartitionSpec(axis)),
+            check_vma=False,
+        )
+        def block(shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+            mean, outputs = inner(local, shared, slots, weights)
+            return all_reduced(mean, weights.sum(), axis), outputs
+
+        num_slots = weights.shape[0]
+        mean, outputs = block(shared, *_pad(slots, weights, num_devices))
+        return mean, jax.tree.map(lambda x: x[:num_slots], outputs)
+
+    return run
+
+
+def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Execution:
+    """Chooses by backend and model (measured in docs/performance.md).
+
+    On CPU: one client after the other if the model has convolutions, else chunks of clients;
+    these are divided among ``devices`` if the algorithm is stateless and the data are small
+    enough to be copied.  On an accelerator: chunks bounded by memory only.
+
+    Args:
+        replicas: runs that are vmapped over (seeds, configurations): their models count, too.
+        devices: host devices that may share a round's clients; default
+            :func:`~fedjax_sim.execution.devices.workers`.
+    """
+
+    def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        upload, output = _shapes(local, shared, slots)
+        leaves = jax.tree.leaves(upload) or jax.tree.leaves(output)
+        size = max(sum(leaf.size for leaf in leaves), 1)
+        num_slots = weights.shape[0]
+        if jax.default_backend() != "cpu":
+            chosen = chunked(max(_ACCELERATOR_CHUNK_PARAMETERS // (replicas * size), 1))
+        elif any(leaf.ndim >= 4 for leaf in leaves):  # convolution kernels
+            chosen = sequential()
+        else:
+            sharing = list(_sharing() if devices is None else devices)[:num_slots]
+            # What would be copied to every device: the data, and the state of all clients.
+            data = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
+            # An upload may have several parts of a state's size (SCAFFOLD's has two).
+            own = sum(leaf.size // num_slots for leaf in jax.tree.leaves(slots))
+            stateful = 3 * own >= size
+            if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
+                mesh = Mesh(np.array(sharing), ("clients",), axis_types=(AxisType.Auto,))
+                chosen = sharded(mesh, auto(replicas, devices=()))
+            else:
+                chosen = chunked(_cpu_chunk(num_slots, replicas * size))
+        return chosen(local, shared, slots, weights)
+
+    return run
+
+
+def _sharing() -> list[Device]:
+    """The devices that may divide a round's clients: none where they do so already."""
+    return [] if jax.sharding.get_abstract_mesh().manual_axes else workers()
+
+
+def _cpu_chunk(num_slots: int, parameters: int) -> int:
+    """Clients a chunk on a core: what divides the cohort with little filling.
+
+    Powers of two only: chunks of 5 to 12 clients that are none run at half the speed of 4 or 8.
+    """
+    limit = min(max(_CPU_CHUNK_PARAMETERS // parameters, 1), _CPU_CHUNK_CLIENTS)
+    if num_slots <= limit:
+        return num_slots
+    powers = [2**i for i in range(limit.bit_length()) if 2**i <= limit]
+    # A step of a chunk costs as much as its clients and one more.
+    return min(powers, key=lambda c: -(-num_slots // c) * (c + 1))
+
+
+class Gathered(NamedTuple):
+    """A strategy whose aggregator sees all uploads; made by :func:`gathered`."""
+
+    aggregate: Callable[[Upload, Array], Upload]
+    inner: Execution
+    axis: str | None = None  # of a mesh, over which the uploads are spread
+
+    def across(self, axis: str) -> "Gathered":
+        """The same on every device of a mesh axis, for its part of the slots."""
+        return self._replace(axis=axis)
+
+    def __call__(
+        self, local: Local, shared: PyTree, slots: PyTree, weights: Array
+    ) -> tuple[Upload, PyTree]:
+        def keep(shared: PyTree, slot: PyTree) -> tuple[Upload, PyTree]:
+            return (), local(shared, slot)
+
+        _, (uploads, outputs) = self.inner(keep, shared, slots, weights)
+        if self.axis is not None:
+            uploads, weights = jax.lax.all_gather((uploads, weights), self.axis, tiled=True)
+        return self.aggregate(uploads, weights), outputs
+
+
+def gathered(
+    aggregate: Callable[[Upload, Array], Upload], inner: Execution | None = None
+) -> Execution:
+    """An aggregator other than the weighted mean: ``aggregate(uploads [S, ...], weights [S])``.
+
+    All uploads of a round are held at once, and on a mesh they are gathered: this costs
+    cohort x parameters of memory where the mean costs one model.
+
+    Example:
+        >>> median = gathered(lambda u, w: jnp.median(u, axis=0), vmapped())
+        >>> float(median(lambda shared, x: (x, ()), (), jnp.array([1.0, 2.0, 9.0]), jnp.ones(3))[0])
+        2.0
+    """
+    return Gathered(aggregate, inner or auto())
+
+
+def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
+    """Inside ``shard_map``: the mean over all devices of each one's mean, in one all-reduce.
+
+    Example:
+        >>> of_all = jax.vmap(lambda m, w: all_reduced(m, w, "clients"), axis_name="clients")
+        >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
+        [2.0, 2.0]
+    """
+    scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
+    total, weights = jax.lax.psum((scaled, weight), axis)
+    return _divide(total, weights)
+
+
+def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree]:
+    """The shapes of one client's upload and outputs."""
+    first = jax.tree.map(lambda x: x[0], slots)
+    return jax.eval_shape(local, shared, first)
+
+
+def _zero_upload(local: Local, shared: PyTree, slots: PyTree) -> Upload:
+    upload, _ = _shapes(local, shared, slots)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), upload)
+
+
+def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:
+    """Filled up to a multiple with repetitions of the first slot, of weight 0."""
+    missing = -weights.shape[0] % multiple
+
+    def fill(x: Array) -> Array:
+        return jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))])
+
+    return jax.tree.map(fill, slots), jnp.pad(weights, (0, missing))
+
+
+def _weighted(upload: Upload, weight: Array) -> Upload:
+    """``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
+
+    Exactly 0 for weight 0, also where the upload of an empty slot is not finite.
+    """
+
+    def scaled(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(
+                f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
+                "uploads are averaged"
+            )
+        w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
+        return jnp.where(w > 0, w * leaf, 0)
+
+    return jax.tree.map(scaled, upload)
+
+
+def _weighted_sum(uploads: Upload, weights: Array) -> Upload:
+    return jax.tree.map(lambda u: u.sum(axis=0), _weighted(uploads, weights))
+
+
+def _divide(total: Upload, weight: Array) -> Upload:
+    """``total / weight``; zeros for an empty round, which the engine then discards."""
+    safe = jnp.where(weight > 0, weight, 1)
+    return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)

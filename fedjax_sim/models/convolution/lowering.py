@@ -1,0 +1,221 @@
+"""Convolutions that stay fast under ``vmap`` over weights and inside loops.
+
+Clients have weights of their own, so ``vmap`` over clients turns an ordinary convolution into a
+grouped one, which is slow on every backend; and inside ``scan`` XLA:CPU runs the gradients that JAX
+derives for an ordinary convolution as scalar loops.  The functions here take the arguments of
+``jax.lax.conv_general_dilated`` and compute the same numbers (to rounding) by matrix products or by
+convolutions in the one layout that is fast everywhere.  Pass one to flax:
+``nnx.Conv(..., conv_general_dilated=auto)``, likewise in ``flax.linen``.
+
+All of them compose with ``jit``, ``grad`` and ``jvp`` of any order and mixture, ``vmap``, ``scan``,
+``checkpoint`` and ``shard_map``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from fedjax_sim.models.convolution.geometry import Form, Geometry, Setting
+from fedjax_sim.models.convolution.trilinear import convolve
+
+
+class Convolution(Protocol):
+    """The signature of ``jax.lax.conv_general_dilated``."""
+
+    def __call__(
+        self,
+        lhs: Array,
+        rhs: Array,
+        window_strides: Sequence[int],
+        padding: str | Sequence[tuple[int, int]],
+        lhs_dilation: Sequence[int] | None = None,
+        rhs_dilation: Sequence[int] | None = None,
+        dimension_numbers: Any = None,
+        feature_group_count: int = 1,
+        batch_group_count: int = 1,
+        precision: Any = None,
+        preferred_element_type: Any = None,
+        out_sharding: Any = None,
+    ) -> Array: ...
+
+
+def lowered(choose: Callable[[Setting], Form]) -> Convolution:
+    """A convolution whose form is chosen by ``choose``, operation by operation.
+
+    ``out[b, i, j, o] = sum_{k, l, c} lhs[b, s i + d k - p, s' j + d' l - p', c] rhs[k, l, c, o]``
+
+    with strides s, s', kernel dilations d, d', leading paddings p, p' of height and width.
+
+    ``choose`` is asked once for each of the three operations (the convolution, its gradient in
+    ``lhs``, its gradient in ``rhs``) when it is compiled or batched, and answers
+
+    * ``"gemm"``: patches times a matrix.  Patches are recomputed for the gradient in ``rhs``, not
+      kept;
+    * ``"blocks"``: the same with 2 x 2 output pixels as one of four times as many channels, where
+      strides and dilations are 1, else ``"gemm"``.  Patches take (kh + 1) (kw + 1) / (4 kh kw) of
+      the memory for (kh + 1) (kw + 1) / (kh kw) of the arithmetic;
+    * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC; ``"gemm"`` where ``vmap`` batches the
+      kernels, which would make it a grouped one.
+
+    Args:
+        choose: function of a :class:`~fedjax_sim.models.convolution.geometry.Setting` (operation, platform,
+            size of one patch, bytes of all patches, columns of the product).  Use a named
+            function, not a fresh lambda per call, so that compiled programs are found again.
+
+    Returns:
+        A function with the arguments of ``jax.lax.conv_general_dilated``.  Supported: ``lhs``
+        ``[B, H, W, C]``, ``rhs`` ``[kh, kw, C, O]`` of the same floating dtype, layouts
+        ``("NHWC", "HWIO", "NHWC")``, any strides, any padding, kernel dilation.  It raises
+        ValueError for other layouts or ranks, ``lhs_dilation``, groups, ``preferred_element_type``
+        and ``out_sharding``, and for other answers of ``choose``.
+
+    Example:
+        >>> conv = lowered(lambda setting: "gemm" if setting.patch_size <= 100 else "conv")
+        >>> x, w = jnp.ones((2, 8, 8, 3)), jnp.ones((5, 5, 3, 4))
+        >>> conv(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")).shape
+        (2, 4, 4, 4)
+    """
+
+    def conv(
+        lhs,
+        rhs,
+        window_strides,
+        padding,
+        lhs_dilation=None,
+        rhs_dilation=None,
+        dimension_numbers=None,
+        feature_group_count=1,
+        batch_group_count=1,
+        precision=None,
+        preferred_element_type=None,
+        out_sharding=None,
+    ):
+        _check_arrays(lhs, rhs)
+        _check_layout(lhs, rhs, dimension_numbers)
+        for name, value, expected in (
+            ("feature_group_count", feature_group_count, 1),
+            ("batch_group_count", batch_group_count, 1),
+            ("preferred_element_type", preferred_element_type, None),
+            ("out_sharding", out_sharding, None),
+        ):
+            if value != expected:
+                raise ValueError(f"{name} is {value}; expected {expected}")
+        if lhs_dilation is not None and tuple(lhs_dilation) != (1, 1):
+            raise ValueError(f"lhs_dilation is {tuple(lhs_dilation)}; expected (1, 1)")
+        kernel_size = rhs.shape[:2]
+        strides = _positive_pair("window_strides", window_strides)
+        dilation = _positive_pair("rhs_dilation", (1, 1) if rhs_dilation is None else rhs_dilation)
+        pads = _pads(padding, lhs.shape[1:3], kernel_size, strides, dilation)
+        geometry = Geometry(lhs.shape[1:3], kernel_size, strides, pads, dilation, precision, choose)
+        if min(geometry.output_size) < 1:
+            raise ValueError(
+                f"lhs has spatial size {lhs.shape[1:3]}; expected at least the extent of rhs of "
+                f"size {kernel_size} (dilation {dilation}, padding {pads})"
+            )
+        return convolve(lhs, rhs, geometry)
+
+    return conv
+
+
+def _check_arrays(lhs: Array, rhs: Array) -> None:
+    for name, array in (("lhs", lhs), ("rhs", rhs)):
+        if jnp.ndim(array) != 4:
+            raise ValueError(f"{name} has shape {jnp.shape(array)}; expected 4 dimensions")
+    if lhs.shape[3] != rhs.shape[2]:
+        raise ValueError(
+            f"rhs has {rhs.shape[2]} input channels; expected {lhs.shape[3]} as in lhs"
+        )
+    if lhs.dtype != rhs.dtype or not jnp.issubdtype(lhs.dtype, jnp.floating):
+        raise ValueError(
+            f"lhs and rhs have dtypes {lhs.dtype} and {rhs.dtype}; expected one floating dtype"
+        )
+
+
+def _check_layout(lhs: Array, rhs: Array, dimension_numbers: Any) -> None:
+    expected = lax.conv_dimension_numbers(lhs.shape, rhs.shape, ("NHWC", "HWIO", "NHWC"))
+    if lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers) != expected:
+        raise ValueError(
+            f"dimension_numbers is {dimension_numbers}; expected ('NHWC', 'HWIO', 'NHWC')"
+        )
+
+
+def _positive_pair(name: str, value: Sequence[int]) -> tuple[int, int]:
+    if len(value) != 2 or min(value) < 1:
+        raise ValueError(f"{name} is {value}; expected two positive integers")
+    return int(value[0]), int(value[1])
+
+
+def _pads(padding, input_size, kernel_size, strides, dilation):
+    if isinstance(padding, str):
+        if padding.upper() not in ("VALID", "SAME", "SAME_LOWER"):
+            raise ValueError(
+                f"padding is {padding!r}; expected 'VALID', 'SAME', 'SAME_LOWER' or two pairs"
+            )
+        extent = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
+        padding = lax.padtype_to_pads(input_size, extent, strides, padding)
+    pads = tuple((int(low), int(high)) for low, high in padding)
+    if len(pads) != 2:
+        raise ValueError(f"padding is {padding}; expected a (low, high) pair for height and width")
+    return pads
+
+
+def _gemm(setting: Setting) -> Form:
+    del setting
+    return "gemm"
+
+
+def _blocks(setting: Setting) -> Form:
+    del setting
+    return "blocks"
+
+
+def _conv(setting: Setting) -> Form:
+    del setting
+    return "conv"
+
+
+# On two x86 cores, milliseconds per client step inside a scan over clients: patches of 75 and 150
+# (LeNet-5) 3.4 by GEMM against 5.7; of 9 and 288 (FEMNIST) 6.9 against 9.5; of 576 (residual block
+# of 64 channels) 86 against 60.
+_MAX_PATCH = 400
+# Keeps evaluation batches (1,000 images: 660 MB of patches in the FEMNIST model's second layer)
+# from needing more memory than training.
+_MAX_PATCH_BYTES = 2**26
+# Wider patches are worth a matrix while there are few of them, as of 2 x 2 images: with 512
+# channels (the end of VGG-11, batch 50) XLA:CPU's convolution takes 935 ms, its input gradient
+# 926; GEMMs 9 and 5. At 4 x 4 both are equal.
+_MAX_WIDE_PATCHES = 512
+# Blocks against pixels by GEMM, one layer with its gradients, ratio of CPU times: 0.37 (5 x 5, 3 to
+# 6 channels), 0.51 (5 x 5, 6 to 16), 0.62 (3 x 3, 3 to 16), 0.48 (5 x 5, 16 to 32), 0.90 (3 x 3, 16
+# to 32); with wide outputs 0.94 (5 x 5, 3 to 64), 1.25 (3 x 3, 32 to 64). Blocks save patches and
+# cost a rearrangement of the outputs: 1.66 for 5 x 5, 1 to 32.
+_MAX_OUTPUTS = 32
+
+
+def _auto(setting: Setting) -> Form:
+    if setting.platform != "cpu":
+        return "conv"
+    if setting.patch_size > _MAX_PATCH:
+        num_patches = setting.patch_bytes // (4 * setting.patch_size)  # in single precision
+        return "gemm" if num_patches <= _MAX_WIDE_PATCHES else "conv"
+    if setting.patch_bytes > _MAX_PATCH_BYTES:
+        return "conv"
+    return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
+
+
+im2col: Convolution = lowered(_gemm)
+"""Always patches times a matrix; kh kw times the input's memory while an operation runs."""
+
+blocked: Convolution = lowered(_blocks)
+"""Patches of 2 x 2 output pixels times a matrix; :data:`im2col` for strides and dilations."""
+
+canonical: Convolution = lowered(_conv)
+"""Ordinary convolutions where kernels are shared, gradients included; GEMMs where batched."""
+
+auto: Convolution = lowered(_auto)
+"""The default.  CPU: a GEMM while kh kw C <= 400 and the patches take at most 64 MiB, in blocks
+while O <= min(32, kh kw C), and of at most 512 patches; else an ordinary convolution.
+Accelerators: ordinary convolutions.
+Batched kernels: batched GEMMs, by the same rule for blocks."""

@@ -1,0 +1,79 @@
+"""Convolution and its two gradients as patches times a matrix."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedjax_sim.models.convolution.geometry import Geometry
+
+
+def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
+    """The spatial axes along which patches are gathered, in order.
+
+    Few channels: one axis after the other, width first. That is kh + kw slices instead of
+    kh * kw, and the second concatenation, which writes most, copies runs of kw * C numbers. Many
+    channels: both at once, without an array in between.
+    """
+    return ((1,), (0,)) if channels < 32 else ((0, 1),)
+
+
+def patches(x: Array, geometry: Geometry) -> Array:
+    """[B, H, W, C] -> [B, Ho, Wo, kh * kw * C], in the order of the rows of a reshaped kernel."""
+    if any(any(pair) for pair in geometry.padding):
+        config = [(0, 0, 0), *((low, high, 0) for low, high in geometry.padding), (0, 0, 0)]
+        x = lax.pad(x, jnp.zeros((), x.dtype), config)
+    for axes in _stages(x.shape[3]):
+        slices = []
+        for offset in np.ndindex(*(geometry.kernel_size[axis] for axis in axes)):
+            start, stop, strides = [0] * 4, list(x.shape), [1] * 4
+            for axis, k in zip(axes, offset, strict=True):
+                strides[axis + 1] = geometry.strides[axis]
+                start[axis + 1] = k * geometry.dilation[axis]
+                span = (geometry.output_size[axis] - 1) * geometry.strides[axis] + 1
+                stop[axis + 1] = start[axis + 1] + span
+            slices.append(lax.slice(x, start, stop, strides))
+        # Fused, one concatenation would be recomputed by every slice of the next.
+        x = lax.optimization_barrier(lax.concatenate(slices, 3))
+    return x
+
+
+def add_patches(columns: Array, geometry: Geometry) -> Array:
+    """The transpose of :func:`patches`: [B, Ho, Wo, kh * kw * C] -> [B, H, W, C]."""
+    channels = columns.shape[3] // (geometry.kernel_size[0] * geometry.kernel_size[1])
+    for axes in reversed(_stages(channels)):
+        offsets = list(np.ndindex(*(geometry.kernel_size[axis] for axis in axes)))
+        width = columns.shape[3] // len(offsets)
+        total = None
+        for number, offset in enumerate(offsets):
+            config = [(0, 0, 0)] * 4
+            for axis, k in zip(axes, offset, strict=True):
+                stride = geometry.strides[axis]
+                low = k * geometry.dilation[axis] - geometry.padding[axis][0]
+                span = (geometry.output_size[axis] - 1) * stride + 1
+                # Negative amounts crop what came from the padding.
+                config[axis + 1] = (low, geometry.input_size[axis] - low - span, stride - 1)
+            part = lax.slice_in_dim(columns, number * width, (number + 1) * width, axis=3)
+            part = lax.pad(part, jnp.zeros((), part.dtype), config)
+            total = part if total is None else total + part
+        # Fused into what follows, the sum would be recomputed by each of its uses.
+        columns = lax.optimization_barrier(total)
+    return columns
+
+
+def conv_gemm(x: Array, w: Array, g: Geometry) -> Array:
+    return jnp.matmul(patches(x, g), w.reshape(-1, w.shape[-1]), precision=g.precision)
+
+
+def input_grad_gemm(z: Array, w: Array, g: Geometry) -> Array:
+    columns = jnp.matmul(z, w.reshape(-1, w.shape[-1]).T, precision=g.precision)
+    return add_patches(columns, g)
+
+
+def kernel_grad_gemm(x: Array, z: Array, g: Geometry) -> Array:
+    rows = patches(x, g)
+    rows = rows.reshape(-1, rows.shape[-1])
+    # On XLA:CPU a product with the few output channels first is faster; left to itself, the
+    # compiler would turn it round to save the small transposition.
+    product = jnp.matmul(z.reshape(-1, z.shape[-1]).T, rows, precision=g.precision)
+    product = lax.optimization_barrier(product).T
+    return product.reshape(*g.kernel_size, x.shape[-1], z.shape[-1])

@@ -1,0 +1,71 @@
+"""Measured suboptimalities with the bounds of theory over them."""
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from fedjax_sim.plotting.curves import curves, legend_above, line_look
+from fedjax_sim.theory.overlays import Overlay
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDTH = 95  # characters of a caption's line
+
+
+def bound_curves(
+    history: "pd.DataFrame", metric: str, overlay: Overlay, *, by: str = "algorithm"
+) -> Figure:
+    """What was measured and its bounds against rounds, both axes logarithmic.
+
+    Measured curves are means over seeds with the band of all seeds; bounds are thin and dashed.
+    Bounds without a valid value are left out, and the caption says why.
+
+    Args:
+        history: tidy frame as of :func:`fedjax_sim.plotting.curves`; rounds and values that are not
+            positive have no place on logarithmic axes and are left out.
+        metric: which metric of it.
+        overlay: of the same rounds.
+        by: column that tells the measured curves apart.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.plotting.curves`; nothing positive to draw.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fedjax_sim.theory.overlays import Row
+        >>> columns = ["algorithm", "seed", "round", "metric", "value"]
+        >>> rows = [("fedavg", 0, r, "suboptimality", 0.1 / r) for r in (1, 2, 4)]
+        >>> found = Overlay([Row(r, "convex", 1 / r, True) for r in (1, 2, 4)], {})
+        >>> figure = bound_curves(pd.DataFrame(rows, columns=columns), "suboptimality", found)
+        >>> [line.get_label() for line in figure.axes[0].lines]
+        ['fedavg', 'bound: convex']
+    """
+    drawn = history.loc[(history["round"] > 0) & (history["value"] > 0), :]
+    if not (drawn["metric"] == metric).any():
+        raise ValueError(f"history has no positive {metric!r} after round 0; expected some")
+    figure = curves(drawn, metric, by=by, band="minmax", yscale="log")
+    axes = figure.axes[0]
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    valid = [row for row in overlay.rows if row.valid]
+    names = list(dict.fromkeys(row.bound for row in valid))
+    measured = len(axes.lines)
+    for i, name in enumerate(names):
+        rounds, values = np.array([row[:3:2] for row in valid if row.bound == name], float).T
+        color = line_look(measured + i)["color"]
+        axes.plot(rounds, values, color=color, ls="--", lw=1.2, label=f"bound: {name}")
+    figure.legends[0].remove()
+    figure.set_size_inches(6.4, 4.6)
+    legend_above(figure, [str(line.get_label()) for line in axes.lines], 2)
+    if overlay.skipped:
+        reasons = [f"no bound “{name}”: {reason}" for name, reason in overlay.skipped.items()]
+        figure.supxlabel("\n".join(map(_wrapped, reasons)), fontsize=6.5, x=0.02, ha="left")
+    return figure
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent="   "))

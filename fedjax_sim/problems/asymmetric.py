@@ -1,0 +1,61 @@
+r"""One-dimensional objectives whose curvature differs on the two sides of the optimum 0.
+
+Each function is a gradient F'(x), elementwise; ``functools.partial`` fixes the constants.
+
+References:
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 2.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.types import Scalar
+
+
+def piecewise_quadratic(x: Array, right: Scalar, left: Scalar) -> Array:
+    r"""F' of :math:`F(x) = \frac a2 x^2` for :math:`x \ge 0`, :math:`\frac b2 x^2` for x < 0.
+
+    Smooth of second order only: F'' jumps at 0.
+
+    Args:
+        x: any shape.
+        right: a.
+        left: b.
+
+    Source: thesis, Figure 2.1 (a = 2, b = 0.2) and section 2.3.1 (a = 2 b).
+
+    Example:
+        >>> piecewise_quadratic(jnp.array([-1.0, 0.0, 1.0]), 2.0, 0.25).tolist()
+        [-0.25, 0.0, 2.0]
+    """
+    return x * jnp.where(x >= 0, jnp.asarray(right, x.dtype), jnp.asarray(left, x.dtype))
+
+
+def third_order_smooth(x: Array, smoothness: Scalar, third: Scalar) -> Array:
+    r"""F' with :math:`F'' \in [L/2, L]` and :math:`F''' \in (0, Q]`, the latter largest at 0.
+
+    .. math::
+        F'(x) &= \tfrac34 L x + \tfrac{L^2}{16 Q} \log\cosh(\tfrac{4Q}{L} x) \\
+        F''(x) &= \tfrac34 L + \tfrac L4 \tanh(\tfrac{4Q}{L} x), \qquad
+        F'''(x) = Q\, \mathrm{sech}^2(\tfrac{4Q}{L} x)
+
+    Derivatives of every order come from autodiff, at 0, too.
+
+    Args:
+        x: any shape.
+        smoothness: L.
+        third: Q.
+
+    Source: thesis, Equation (A.15).
+
+    Example:
+        >>> import jax
+        >>> gradient = lambda x: third_order_smooth(x, 1.0, 0.5)
+        >>> [float(f(0.0)) for f in (gradient, jax.grad(gradient), jax.grad(jax.grad(gradient)))]
+        [0.0, 0.75, 0.5]
+    """
+    u = 4 * third / smoothness * x
+    # |u| + log1p(exp(-2 |u|)) - log 2, but differentiable twice at 0.
+    log_cosh = jnp.logaddexp(u, -u) - np.log(2.0)
+    return 0.75 * smoothness * x + smoothness**2 / (16 * third) * log_cosh

@@ -1,0 +1,218 @@
+r"""Scans of brains at two kinds of pictures, a client being a session of a person's.
+
+:func:`haxby` reads the recordings of Haxby et al.; :func:`sparse_classification` makes a problem of
+the same shapes for where these are not at hand.  Both hold persons back for testing.
+
+References:
+    Haxby et al., "Distributed and Overlapping Representations of Faces and Objects in Ventral
+        Temporal Cortex", 2001.
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, section 4.5.4.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedjax_sim.data.federated import FederatedData, from_clients
+from fedjax_sim.problems.synthetic import check_at_least
+
+TRAIN_SUBJECTS, TEST_SUBJECTS = (1, 2, 3, 4, 5), (6,)
+# Of the subjects; each has nine scans at houses and nine at faces in a session.
+TRAIN_SESSIONS, TEST_SESSIONS, SCANS, VOXELS = (12, 12, 12, 12, 11), (12,), 18, 39912
+CLASSES = ("house", "face")
+FOLDER = "haxby2001"  # nilearn's, in the data directory
+
+
+class Scans(NamedTuple):
+    """``{"x": [N, voxels] float, "y": [N] int32}``, client after client, and who is tested on."""
+
+    train: FederatedData
+    test: FederatedData  # of other subjects
+    weight: np.ndarray | None  # [voxels]: by which the classes differ, if that is known
+
+
+def sparse_classification(
+    seed: int | np.random.Generator,
+    *,
+    dim: int = VOXELS,
+    num_nonzero: int = VOXELS // 200,
+    train_sessions: Sequence[int] = TRAIN_SESSIONS,
+    test_sessions: Sequence[int] = TEST_SESSIONS,
+    examples_per_session: int = SCANS,
+    separation: float = 5.0,
+    heterogeneity: float = 0.5,
+    dtype: DTypeLike = np.float32,
+) -> Scans:
+    r"""Two classes that differ in few of many features, seen through each subject's shift.
+
+    .. math::
+        x = h\, \nu_s + c\, (y - \tfrac12)\, w + \varepsilon, \qquad
+        \nu_s, \varepsilon \sim N(0, I), \quad \|w\|_2 = 1
+
+    w has ``num_nonzero`` entries of equal size at random places, with random signs.  The shift
+    :math:`\nu_s` is drawn once a subject.  Half of every session's examples are of class 0, the
+    others of class 1.  Given the shift the best rule is the sign of :math:`\langle w, x - h \nu_s
+    \rangle`, right with probability :math:`\Phi(c / 2)`; a new subject's shift is unknown.
+
+    One seed is one problem: the training examples depend neither on ``dtype`` nor on the sessions
+    of the test part.
+
+    Args:
+        seed: int or generator.
+        dim: features of an example.
+        num_nonzero: of the entries of w, 1 to ``dim``.
+        train_sessions: of every subject that trains, the number of its sessions.
+        test_sessions: the same of those that are tested on.
+        examples_per_session: an even number.
+        separation: c, the distance between the classes' means, >= 0.
+        heterogeneity: h, >= 0.
+        dtype: of inputs and w.
+
+    Raises:
+        ValueError: a count below 1, an odd number of examples, ``num_nonzero`` above ``dim``, a
+            negative scale.
+
+    Example:
+        >>> scans = sparse_classification(0, dim=50, num_nonzero=5, train_sessions=(2, 1))
+        >>> scans.train.num_clients, scans.train.examples["x"].shape, scans.test.num_clients
+        (3, (54, 50), 12)
+        >>> scans.train.client(0)["y"].mean().item(), scans.train.client_ids[2]
+        (0.5, 'subject 2, session 1')
+    """
+    check_at_least(1, dim=dim, num_nonzero=num_nonzero, examples_per_session=examples_per_session)
+    check_at_least(0.0, separation=separation, heterogeneity=heterogeneity)
+    if num_nonzero > dim:
+        raise ValueError(f"num_nonzero is {num_nonzero}; expected at most dim, {dim}")
+    if examples_per_session % 2:
+        raise ValueError(f"examples_per_session is {examples_per_session}; expected an even number")
+    for name, counts in (("train_sessions", train_sessions), ("test_sessions", test_sessions)):
+        if not counts or min(counts) < 1:
+            raise ValueError(f"{name} is {counts}; expected at least one session of each subject")
+    rng = np.random.default_rng(seed)
+    weight = np.zeros(dim)
+    places = rng.choice(dim, num_nonzero, replace=False)
+    weight[places] = rng.choice([-1.0, 1.0], num_nonzero) / math.sqrt(num_nonzero)
+    y = np.repeat(np.arange(2, dtype=np.int32), examples_per_session // 2)
+    apart = separation * np.outer(y - 0.5, weight)
+
+    def of_subject(sessions: int) -> list[dict[str, np.ndarray]]:
+        shift = heterogeneity * rng.standard_normal(dim)
+        return [
+            {"x": (shift + apart + rng.standard_normal((len(y), dim))).astype(dtype), "y": y}
+            for _ in range(sessions)
+        ]
+
+    train, test = ([of_subject(n) for n in counts] for counts in (train_sessions, test_sessions))
+    names = range(1, len(train) + 1), range(len(train) + 1, len(train) + len(test) + 1)
+    return Scans(_joined(names[0], train), _joined(names[1], test), weight.astype(dtype))
+
+
+def is_at_hand(data_dir: str | Path | None) -> bool:
+    """Whether the data directory has a folder of the recordings.
+
+    Example:
+        >>> is_at_hand("/nowhere")
+        False
+    """
+    return data_dir is not None and (Path(data_dir).expanduser() / FOLDER).is_dir()
+
+
+def haxby(
+    data_dir: str | Path,
+    *,
+    train_subjects: Sequence[int] = TRAIN_SUBJECTS,
+    test_subjects: Sequence[int] = TEST_SUBJECTS,
+    download: bool = False,
+) -> Scans:
+    """The scans at houses (class 0) and faces (class 1) of Haxby et al., by nilearn.
+
+    Every scan is the recording's voxels within the mask that comes with the data, each brought to
+    mean 0 and variance 1 over its session, before the scans of the two classes are picked.  A
+    client is a session; subject 5 has 11 of them, the others have 12.
+
+    Args:
+        data_dir: where nilearn has its folder ``haxby2001``.
+        train_subjects: numbers from 1 to 6.
+        test_subjects: others.
+        download: let nilearn fetch what is missing, about 300 MB a subject.
+
+    Raises:
+        ValueError: subjects that are not distinct numbers from 1 to 6; labels that do not fit the
+            scans; without ``download``, files that are missing.
+        ImportError: nilearn is not installed.
+    """
+    subjects = [*train_subjects, *test_subjects]
+    if not (train_subjects and test_subjects) or len(set(subjects)) < len(subjects):
+        raise ValueError(f"subjects are {subjects}; expected some of either part, each once")
+    if not set(subjects) <= set(range(1, 7)):
+        raise ValueError(f"subjects are {subjects}; expected numbers from 1 to 6")
+    root = Path(data_dir).expanduser()
+    if not download:
+        _check_files(root / FOLDER, subjects)
+    datasets, maskers = _nilearn()
+    found = datasets.fetch_haxby(data_dir=os.fspath(root), subjects=subjects, verbose=0)
+    recordings = zip(found["func"], found["session_target"], strict=True)
+    by_subject = [_sessions(maskers, found["mask"], *paths) for paths in recordings]
+    count = len(train_subjects)
+    return Scans(
+        _joined(train_subjects, by_subject[:count]),
+        _joined(test_subjects, by_subject[count:]),
+        None,
+    )
+
+
+def _sessions(
+    maskers: ModuleType, mask: str, recording: str, labels: str
+) -> list[dict[str, np.ndarray]]:
+    """One subject's examples, a session after the other."""
+    head, *rows = [line.split() for line in Path(labels).read_text().splitlines() if line.strip()]
+    if head != ["labels", "chunks"] or any(len(row) != 2 for row in rows):
+        raise ValueError(f"{labels}: columns {head}; expected labels and chunks, a row a scan")
+    kinds, sessions = np.array([row[0] for row in rows]), np.array([int(row[1]) for row in rows])
+    masker = maskers.NiftiMasker(mask_img=mask, runs=sessions, standardize="zscore_sample")
+    x = np.asarray(masker.fit_transform(recording), np.float32)
+    if len(x) != len(kinds):
+        raise ValueError(f"{labels}: {len(kinds)} rows; expected {len(x)}, one of every scan")
+    y = np.select([kinds == name for name in CLASSES], range(len(CLASSES)), -1).astype(np.int32)
+    picked = [(sessions == session) & (y >= 0) for session in np.unique(sessions)]
+    return [{"x": x[rows], "y": y[rows]} for rows in picked]
+
+
+def _joined(
+    subjects: Sequence[int], by_subject: Sequence[Sequence[dict[str, np.ndarray]]]
+) -> FederatedData:
+    names = [
+        f"subject {subject}, session {session}"
+        for subject, sessions in zip(subjects, by_subject, strict=True)
+        for session in range(1, len(sessions) + 1)
+    ]
+    return from_clients([client for sessions in by_subject for client in sessions], names)
+
+
+def _check_files(folder: Path, subjects: Sequence[int]) -> None:
+    of_each = [f"subj{i}/{name}" for i in subjects for name in ("bold.nii.gz", "labels.txt")]
+    missing = [
+        name for name in ("mask.nii.gz", "MD5SUMS", *of_each) if not (folder / name).is_file()
+    ]
+    if missing:
+        raise ValueError(
+            f"{folder}: {', '.join(missing)} missing; expected nilearn's folder of all subjects, "
+            "or download=True"
+        )
+
+
+def _nilearn() -> tuple[ModuleType, ModuleType]:
+    try:
+        from nilearn import datasets, maskers  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            f"nilearn could not be imported ({error}); "
+            "install it with: pip install 'fedjax_sim[fmri]'"
+        ) from error
+    return datasets, maskers

@@ -1,0 +1,1 @@
+"""Problems that satisfy a Lojasiewicz inequality."""

@@ -1,0 +1,177 @@
+r"""Clients that satisfy an alpha-Lojasiewicz inequality, with the constants known.
+
+A family is ``f_c(x)`` and its gradient, client by client, and the constants of
+
+.. math:: \|\nabla f_c(x)\|^2 \ge \mu\, (f_c(x) - f_c^*)^\alpha, \qquad
+    \frac1M \sum_c \|\nabla f_c(x) - \nabla F(x)\|^2 \le \zeta^2, \qquad f_c\ L\text{-smooth.}
+
+:func:`noisy_task` makes a task of it by adding noise of known variance.  The families are in
+:mod:`~fedjax_sim.problems.lojasiewicz.families` and, policies whose constants depend on the models
+visited, in :mod:`~fedjax_sim.problems.lojasiewicz.policies`; the bounds in
+:mod:`~fedjax_sim.theory.lojasiewicz`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.tree_util import Partial
+from jax.typing import ArrayLike
+
+from fedjax_sim.types import Oracle, Scalar, Step, Task
+
+Noise = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> E ||noise||^2 = 1, mean 0
+
+
+class Constants(NamedTuple):
+    """Of a family."""
+
+    alpha: float
+    mu: float
+    L: float
+    zeta: float
+    infima: np.ndarray  # [M]  f_c^*
+    minimum: float  # inf F, at least the mean of the infima
+
+    @property
+    def optimum(self) -> float:
+        """``F*``, from which the bounds measure: the mean of the clients' infima."""
+        return float(np.mean(self.infima))
+
+    @property
+    def floor(self) -> float:
+        """``inf F - F*``, below which no gap goes."""
+        return self.minimum - self.optimum
+
+
+class Family(NamedTuple):
+    """Clients' objectives; the functions are pytrees of their data."""
+
+    value: Callable[[Array, Array], Array]  # (client, x) -> f_c(x)
+    gradient: Callable[[Array, Array], Array]  # (client, x) -> its gradient, x's shape
+    constants: Constants
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.constants.infima)
+
+
+def gap(family: Family, x: Array) -> Array:
+    """``F(x) - F*``, the mean over clients of ``f_c(x) - f_c^*``.
+
+    Example:
+        >>> from fedjax_sim.problems.lojasiewicz.families import power
+        >>> family = power(2.0, radius=1.0, num_clients=3)
+        >>> float(gap(family, jnp.array([0.6, 0.8])))
+        0.5
+    """
+    values = jax.vmap(family.value, (0, None))(jnp.arange(family.num_clients), x)
+    return (values - jnp.asarray(family.constants.infima, values.dtype)).mean()
+
+
+def gradients(
+    gradient: Callable[[Array, Array], Array], num_clients: int, x: Array
+) -> tuple[Array, Array]:
+    """``grad F(x)``, and ``sqrt((1 / M) sum_c ||grad f_c(x) - grad F(x)||^2)``, the spread.
+
+    Example:
+        >>> from fedjax_sim.problems.lojasiewicz.families import quadratic
+        >>> family = quadratic(np.eye(1), np.array([[-1.0], [1.0]]))
+        >>> mean, spread = gradients(family.gradient, 2, jnp.array([0.5]))
+        >>> mean.tolist(), float(spread)
+        ([0.5], 1.0)
+    """
+    each = jax.vmap(gradient, (0, None))(jnp.arange(num_clients), x)
+    mean = each.mean(axis=0)
+    return mean, jnp.sqrt(jnp.square(each - mean).sum() / num_clients)
+
+
+def sphere(key: Array, shape: tuple[int, ...]) -> Array:
+    """Noise of norm 1; for scalars a fair sign.  Bounded, so that iterates stay in known sets.
+
+    Example:
+        >>> abs(float(sphere(jax.random.key(0), ())))
+        1.0
+    """
+    draw = jax.random.normal(key, shape, jnp.float32)
+    return draw / jnp.sqrt(jnp.square(draw).sum())
+
+
+def gaussian(key: Array, shape: tuple[int, ...]) -> Array:
+    """Independent normal entries of variance ``1 / size``.
+
+    Example:
+        >>> gaussian(jax.random.key(0), (3,)).shape
+        (3,)
+    """
+    return jax.random.normal(key, shape, jnp.float32) / math.prod(shape) ** 0.5
+
+
+def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Noise = sphere) -> Task:
+    r"""The family as a task: a step's gradient is :math:`\nabla f_c(x) + \sigma\, \xi`.
+
+    Args:
+        family: of any kind.
+        std: sigma; ``sigma^2`` is the variance ``E||sigma xi||^2``.
+        num_steps: K, local steps of a visit.
+        noise: the law of xi; drawn from the visit's key and the step.
+
+    Raises:
+        ValueError: a negative std, no steps.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> from fedjax_sim.problems.lojasiewicz.families import power
+        >>> task = noisy_task(power(2.0, radius=1.0, num_clients=2), std=0.0, num_steps=3)
+        >>> timeline = fs.timelines.full(2, 2, 3)
+        >>> final, _ = fs.run(fs.fedavg(0.5), task, timeline, jnp.ones(1), jax.random.key(0))
+        >>> final.server.params.tolist()  # 0.5^6
+        [0.015625]
+    """
+    if not isinstance(std, Tracer) and not np.all(np.asarray(std) >= 0):
+        raise ValueError(f"std is {std}; expected a number >= 0")
+    if num_steps < 1:
+        raise ValueError(f"num_steps is {num_steps}; expected at least 1")
+    scale = jnp.asarray(std, jnp.result_type(float))
+    oracle = Partial(_oracle, family.value, family.gradient, Partial(noise), scale)
+    ones = np.ones(family.num_clients, np.int32)
+    return Task(oracle, ones, num_steps * ones)
+
+
+def _oracle(
+    value: Callable[[Array, Array], Array],
+    gradient: Callable[[Array, Array], Array],
+    noise: Noise,
+    std: Array,
+    client: Array,
+    key: Array,
+    max_steps: int,
+) -> Oracle:
+    del max_steps
+
+    def draw(x: Array, step: Step) -> Array:
+        # The laws draw 32 bits also in double precision: both see the same noise.
+        return std.astype(x.dtype) * noise(jax.random.fold_in(key, step), x.shape).astype(x.dtype)
+
+    return Oracle(
+        grad=lambda x, step: gradient(client, x) + draw(x, step),
+        loss=lambda x, step: value(client, x) + (draw(x, step) * x).sum(),
+        full_grad=lambda x: gradient(client, x),
+    )
+
+
+def with_data(value: Callable, gradient: Callable, *data: ArrayLike) -> tuple[Partial, Partial]:
+    """Both functions with the data as their first arguments: pytrees, which pass through jit.
+
+    Example:
+        >>> value, gradient = with_data(lambda a, client, x: a * x, lambda a, client, x: a, 2.0)
+        >>> float(value(0, jnp.array(3.0)))
+        6.0
+    """
+    arrays = [jnp.asarray(x, jnp.result_type(float)) for x in data]
+    return Partial(value, *arrays), Partial(gradient, *arrays)

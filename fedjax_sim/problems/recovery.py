@@ -1,0 +1,167 @@
+r"""Synthetic problems of federated composite optimisation: sparse and low-rank truths to recover.
+
+Clients differ in the means of their inputs, not in the model that generates the targets.  One seed
+is one problem: the training examples depend neither on ``dtype`` nor on the size of the test set.
+
+References:
+    Yuan, Zaheer, Reddi, "Federated Composite Optimization", 2021; section 4.5 of
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.problems.synthetic import check_at_least, offsets_of, sizes_of
+
+
+class RecoveryProblem(NamedTuple):
+    """What the clients have, and what is to be recovered from it."""
+
+    train: FederatedData  # {"x": [N, *shape], "y": [N]}
+    test: FederatedData  # fresh examples of the same clients
+    weight: np.ndarray  # [*shape] the truth
+    bias: np.ndarray  # scalar
+
+
+def sparse_regression(
+    num_clients: int,
+    examples_per_client: int | Sequence[int],
+    num_nonzero: int,
+    dim: int,
+    seed: int | np.random.Generator,
+    *,
+    feature_scale: float = 1.0,
+    heterogeneity: float = 1.0,
+    noise: float = 1.0,
+    test_examples_per_client: int | Sequence[int] = 32,
+    dtype: DTypeLike = np.float32,
+) -> RecoveryProblem:
+    r"""Least squares whose true weights are ``num_nonzero`` ones, then zeros.
+
+    .. math::
+        a = s\,(\mu_m + \delta), \qquad b = \langle a, x \rangle + x^0 + \sigma \varepsilon, \qquad
+        \mu_m \sim N(0, h^2 I), \quad \delta \sim N(0, I), \quad x^0, \varepsilon \sim N(0, 1)
+
+    The client's mean :math:`\mu_m` and the bias :math:`x^0` are drawn once.  The Hessian of a
+    client's mean squared error has an eigenvalue of about :math:`2 s^2 (1 + h^2 d)`.
+
+    Args:
+        num_clients: M.
+        examples_per_client: one size for all, or [M].
+        num_nonzero: ones among the true weights x.
+        dim: d.
+        seed: int or generator.
+        feature_scale: s, > 0; the truth and the noise stay as they are.
+        heterogeneity: h, the standard deviation of the clients' means, >= 0.
+        noise: sigma, >= 0.
+        test_examples_per_client: as ``examples_per_client``.
+        dtype: of inputs, targets and truth.
+
+    Raises:
+        ValueError: a count below 1, ``num_nonzero`` outside 0..dim, sizes of a wrong shape, a
+            negative scale.
+
+    Example:
+        >>> problem = sparse_regression(4, 10, num_nonzero=2, dim=5, seed=0, noise=0.0)
+        >>> problem.train.examples["x"].shape, problem.weight.tolist()
+        ((40, 5), [1.0, 1.0, 0.0, 0.0, 0.0])
+        >>> train = problem.train.examples
+        >>> fitted = train["x"] @ problem.weight + problem.bias
+        >>> bool(np.allclose(fitted, train["y"], atol=1e-5))
+        True
+    """
+    check_at_least(1, dim=dim)
+    _check_within(num_nonzero, "num_nonzero", dim)
+    truth = np.zeros(dim)
+    truth[:num_nonzero] = 1
+    return _problem(
+        truth, num_clients, examples_per_client, test_examples_per_client, seed,
+        feature_scale, heterogeneity, noise, dtype,
+    )  # fmt: skip
+
+
+def low_rank_regression(
+    num_clients: int,
+    examples_per_client: int | Sequence[int],
+    rank: int,
+    size: int,
+    seed: int | np.random.Generator,
+    *,
+    feature_scale: float = 1.0,
+    heterogeneity: float = 1.0,
+    noise: float = 1.0,
+    test_examples_per_client: int | Sequence[int] = 32,
+    dtype: DTypeLike = np.float32,
+) -> RecoveryProblem:
+    r"""Least squares on matrices whose true weights are diagonal: ``rank`` ones, then zeros.
+
+    As :func:`sparse_regression` with matrices A of ``size x size`` in place of vectors:
+    :math:`b = \langle A, X \rangle + x^0 + \sigma \varepsilon`.
+
+    Args:
+        num_clients: M.
+        examples_per_client: one size for all, or [M].
+        rank: of the true weights X.
+        size: rows and columns.
+        seed: int or generator.
+        feature_scale: of the matrices A, > 0.
+        heterogeneity: standard deviation of the entries of the clients' means, >= 0.
+        noise: standard deviation of the targets, >= 0.
+        test_examples_per_client: as ``examples_per_client``.
+        dtype: of inputs, targets and truth.
+
+    Raises:
+        ValueError: as :func:`sparse_regression`; ``rank`` outside 0..size.
+
+    Example:
+        >>> problem = low_rank_regression(4, 10, rank=2, size=3, seed=0)
+        >>> problem.train.examples["x"].shape, problem.weight.tolist()
+        ((40, 3, 3), [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    """
+    check_at_least(1, size=size)
+    _check_within(rank, "rank", size)
+    truth = np.diag(np.arange(size) < rank).astype(np.float64)
+    return _problem(
+        truth, num_clients, examples_per_client, test_examples_per_client, seed,
+        feature_scale, heterogeneity, noise, dtype,
+    )  # fmt: skip
+
+
+def _problem(
+    truth: np.ndarray,
+    num_clients: int,
+    train_sizes: int | Sequence[int],
+    test_sizes: int | Sequence[int],
+    seed: int | np.random.Generator,
+    feature_scale: float,
+    heterogeneity: float,
+    noise: float,
+    dtype: DTypeLike,
+) -> RecoveryProblem:
+    check_at_least(1, num_clients=num_clients)
+    check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
+    if not 0 < feature_scale < np.inf:
+        raise ValueError(f"feature_scale is {feature_scale}; expected a positive number")
+    rng = np.random.default_rng(seed)
+    bias = rng.standard_normal()
+    means = heterogeneity * rng.standard_normal((num_clients, truth.size))
+
+    def draw(examples_per_client: int | Sequence[int]) -> FederatedData:
+        sizes = sizes_of(num_clients, examples_per_client)
+        x = rng.standard_normal((sizes.sum(), truth.size)) + np.repeat(means, sizes, axis=0)
+        x *= feature_scale
+        y = x @ truth.ravel() + bias + noise * rng.standard_normal(len(x))
+        x = x.reshape(-1, *truth.shape).astype(dtype)
+        return FederatedData({"x": x, "y": y.astype(dtype)}, offsets_of(sizes))
+
+    train, test = draw(train_sizes), draw(test_sizes)  # in this order, see the module
+    return RecoveryProblem(train, test, truth.astype(dtype), np.asarray(bias, dtype))
+
+
+def _check_within(value: int, name: str, most: int) -> None:
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is {value}; expected 0 to {most}")

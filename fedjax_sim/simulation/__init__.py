@@ -1,0 +1,1 @@
+"""Runs with progress reports, files, checkpoints and resuming."""

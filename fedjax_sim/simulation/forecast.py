@@ -1,0 +1,278 @@
+"""What a run will take, before it is run: parameters, memory by part, arithmetic, time."""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from fedjax_sim.checks import check_arguments, check_batch
+from fedjax_sim.engine import NO_PROBES, EvalFn, Probes, RunState, Weighting, uniform_weights
+from fedjax_sim.execution import offload
+from fedjax_sim.execution.devices import memory_limit
+from fedjax_sim.execution.placement import WHOLE, everywhere
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.programs import programs, stride
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Task, Timeline, Work
+
+MEASURED = 3  # rounds; the quickest counts
+# What to turn where a part does not fit.
+KNOBS = {
+    "examples": "load them as rounds need them (offload.on_host, --examples-memory) or divide them "
+    "over devices (placement.by_client, --num-strata)",
+    "client states": "keep them on the host (--states host) or divide them over devices "
+    "(placement.by_client, --num-strata)",
+    "server": "models of fewer parameters or in bfloat16, fewer seeds at once (--seeds), for "
+    "asynchronous schedules less staleness",
+    "evaluation": "evaluate on fewer examples",
+    "temporaries": "fewer clients at once (cohort.chunked, --execution chunked --chunk-size), "
+    "smaller batches, fewer seeds at once (--seeds), or bfloat16 (--precision)",
+}
+
+
+class Forecast(NamedTuple):
+    """Of one run, or of a batch of them together; bytes are those of one device.
+
+    Attributes:
+        parameters: of one model.
+        client_bytes: what one client keeps between rounds, of all runs together.
+        upload_bytes: what one client sends in a round.
+        parts: bytes on the device at the peak, by part; ``temporaries`` as XLA analyses the
+            compiled round.
+        memory: bytes that may be used.
+        flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
+        rounds: of the whole run.
+        seconds_per_round: of rounds that were run for it; None: not measured.
+        compile_seconds: for the program of one round.
+    """
+
+    parameters: int
+    client_bytes: int
+    upload_bytes: int
+    parts: dict[str, int]
+    memory: int
+    flops_per_round: float
+    rounds: int
+    seconds_per_round: float | None
+    compile_seconds: float
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak."""
+        return sum(self.parts.values())
+
+    def check(self) -> None:
+        """Refuses what cannot fit.
+
+        Raises:
+            ValueError: with the numbers, and what to turn.
+        """
+        if self.peak <= self.memory:
+            return
+        largest = max(self.parts, key=self.parts.__getitem__)
+        sizes = ", ".join(f"{name} {size / 1e9:.3g}" for name, size in self.parts.items())
+        raise ValueError(
+            f"memory of a device is {self.memory / 1e9:.3g} GB; expected at least "
+            f"{self.peak / 1e9:.3g} ({sizes}); largest are the {largest}: {KNOBS[largest]}"
+        )
+
+
+def forecast(
+    algorithm: FedAlgorithm,
+    task: Task,
+    timeline: Timeline,
+    params: Params,
+    key: Array,
+    *,
+    cohort: Execution | None = None,
+    weighting: Weighting = uniform_weights,
+    eval_fn: EvalFn | None = None,
+    eval_every: int = 1,
+    probes: Probes = NO_PROBES,
+    memory: int | None = None,
+    measure: bool = True,
+) -> Forecast:
+    """Compiles one round of a run and says what it takes; runs a few if they fit.
+
+    Args:
+        algorithm, task, timeline, params, key, cohort, weighting, eval_fn, eval_every,
+            probes: as in :func:`~fedjax_sim.simulation.simulate.simulate`.
+        memory: bytes of a device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
+        measure: run the first rounds, if they fit.
+
+    Raises:
+        ValueError: contradictory arguments.  What does not fit is not refused here but by
+            :meth:`Forecast.check`.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((6, 5), np.float32)}, np.array([0, 2, 6]))
+        >>> loss = lambda w, batch, key: (batch["x"] @ w - 2) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
+        >>> timeline = fs.timelines.full(30, 2, task.num_steps)
+        >>> found = forecast(fs.scaffold(0.1), task, timeline, np.zeros(5, np.float32),
+        ...                  jax.random.key(0))
+        >>> found.parameters, found.client_bytes, found.parts["client states"]
+        (5, 20, 40)
+    """
+    batched = key.ndim == 1
+    replicas = key.shape[0] if batched else 1
+    check_arguments(task, timeline, params, 1)
+    check_batch(batched, replicas, params, timeline)
+    timeline = jax.tree.map(np.asarray, timeline)
+    initial, segment = programs(
+        algorithm,
+        task,
+        timeline,
+        batched=batched,
+        cohort=cohort,
+        weighting=weighting,
+        eval_every=1,
+        probes=probes,
+    )
+    put = everywhere(task)
+    first, params, key = put(timeline[:1]), put(params), put(key)
+    on_device = _on_device(task, timeline, eval_every)
+    state = jax.eval_shape(initial, params, first)
+    if on_device.rows is not None:
+        state = state._replace(clients=_resized(state.clients, on_device.rows, key.ndim))
+    elif task.placement is not None and task.placement.axis is not None:
+        state = _spread(jax.jit(initial).lower(params, first).compile(), state)
+    began = time.perf_counter()
+    lowered = jax.jit(segment, donate_argnums=3).lower(on_device.task, None, first, state, key)
+    compiled = lowered.compile()
+    compile_seconds = time.perf_counter() - began
+    model = jax.tree.map(lambda x: x[0], params) if batched else params
+    upload, own = jax.eval_shape(lambda: _visit(algorithm, on_device.task, timeline, model))
+    steps = float(np.where(timeline.mask, timeline.num_steps, 0).sum() / timeline.num_rounds)
+    if timeline.clients.ndim == 2:  # the same in all runs
+        steps *= replicas
+    found = Forecast(
+        parameters=sum(int(np.size(x)) for x in jax.tree.leaves(model)),
+        client_bytes=replicas * _bytes(own),
+        upload_bytes=_bytes(upload),
+        parts={
+            "examples": on_device.examples,
+            "client states": _bytes(state.clients),
+            "server": _bytes((state.server, state.past)),
+            "evaluation": _bytes(eval_fn),
+            "temporaries": _temporaries(compiled),
+        },
+        memory=memory_limit(jax.local_devices()[0]) if memory is None else memory,
+        flops_per_round=steps * _step_flops(on_device.task, timeline, model),
+        rounds=timeline.num_rounds,
+        seconds_per_round=None,
+        compile_seconds=compile_seconds,
+    )
+    if not measure or found.peak > found.memory:
+        return found
+    if on_device.rows is None:
+        held = jax.jit(initial)(params, first)
+    else:  # without the table of all clients; what a state holds does not matter to the time
+        rest = jax.jit(lambda params, first: initial(params, first)._replace(clients=()))
+        own = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
+        held = rest(params, first)._replace(clients=own)
+    seconds = []
+    for t in range(min(MEASURED, timeline.num_rounds)):
+        # Of examples on the host only the first clients' are at hand.
+        part = first if on_device.task is not task else put(timeline[t : t + 1])
+        arguments = on_device.task, None, part, held, key
+        arguments = jax.device_put(arguments, compiled.input_shardings[0])
+        began = time.perf_counter()
+        held = jax.block_until_ready(compiled(*arguments))[0]
+        seconds.append(time.perf_counter() - began)
+    return found._replace(seconds_per_round=min(seconds))
+
+
+class _OnDevice(NamedTuple):
+    """What of a task is on the device in the first rounds."""
+
+    task: Task
+    examples: int  # bytes
+    rows: int | None  # of the table of states; None: of all clients
+
+
+def _on_device(task: Task, timeline: Timeline, eval_every: int) -> _OnDevice:
+    where = task.placement
+    if not isinstance(where, offload.OnHost):
+        return _OnDevice(task, _bytes(task), None)
+    plan = offload.plan(task, timeline, 0, eval_every, stride(timeline.num_rounds, eval_every))
+    with offload.Feed(task, timeline, plan) as feed:
+        _, _, loaded = next(feed.loads(0, 1))
+    examples = 2 * _bytes(loaded.oracle)  # and the next load, on its way
+    if not where.states:
+        return _OnDevice(loaded, examples, None)
+    data: Any = loaded.oracle  # a Partial of what is at hand
+    present = offload.PresentStates(data.args[0].ids)
+    return _OnDevice(loaded._replace(placement=present), examples, plan.clients)
+
+
+def _spread(initial: Any, state: RunState) -> RunState:
+    """The state's shapes, where a compiled program puts them."""
+    return jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+        state,
+        initial.output_shardings,
+    )
+
+
+def _resized(states: PyTree, rows: int, axis: int) -> PyTree:
+    """The shapes of a table of so many clients."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], rows, *x.shape[axis + 1 :]), x.dtype),
+        states,
+    )
+
+
+def _bytes(tree: PyTree) -> int:
+    """On one device."""
+
+    def size(x: Any) -> int:
+        if not hasattr(x, "dtype"):  # a function
+            return 0
+        sharding = getattr(x, "sharding", None)
+        shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
+        return int(np.prod(shape)) * x.dtype.itemsize
+
+    return sum(size(x) for x in jax.tree.leaves(tree))
+
+
+def _temporaries(compiled: Any) -> int:
+    """What a program needs beside arguments and results that it writes in place."""
+    sizes = compiled.memory_analysis()
+    if sizes is None:  # a backend that does not say
+        return 0
+    return sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+
+
+def _visit(
+    algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params
+) -> tuple[PyTree, PyTree]:
+    """One client's upload and its state, traced only: gradients that are none will do."""
+    oracle = Oracle(
+        grad=lambda x, step: x, loss=lambda x, step: jnp.zeros(()), full_grad=lambda x: x
+    )
+    zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
+    server = algorithm.init(jax.tree.map(jnp.asarray, params))
+    message = algorithm.broadcast(server, Round(zero, zero, task.num_clients, key))
+    own = algorithm.init_client(params)
+    work = Work(zero, zero, zero, zero, zero, key, timeline.max_steps)
+    return algorithm.local(message, own, oracle, work)[0], own
+
+
+def _step_flops(task: Task, timeline: Timeline, params: Params) -> float:
+    """Of one client's local gradient; XLA counts a loop's body once, so loops are left out."""
+
+    def step(task: Task, params: Params) -> Params:
+        start = () if task.continues is None else (jnp.array(0, jnp.int32),)
+        key, client = jax.random.key(0), jnp.array(0, jnp.int32)
+        return task.oracle(client, key, timeline.max_steps, *start).grad(params, 0)
+
+    where = WHOLE if task.placement is None else task.placement
+    program = where.spread(step, (PartitionSpec(),), PartitionSpec())
+    params = everywhere(task)(jax.tree.map(jnp.asarray, params))
+    analysis = jax.jit(program).lower(task, params).compile().cost_analysis()
+    return float((analysis or {}).get("flops", 0.0))

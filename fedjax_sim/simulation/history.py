@@ -1,0 +1,132 @@
+"""The history of a run on disk: a tidy CSV that survives being killed.
+
+Rows are ``replica, round, metric, value``.  Values are written in the shortest decimal form that
+reads back to the same bits.  A checkpoint remembers the length of the file; resuming cuts
+what was written after it, and the same rounds, run again, write the same rows.
+"""
+
+import csv
+import os
+import pathlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine import History
+from fedjax_sim.types import Timeline
+
+COLUMNS = ("replica", "round", "metric", "value")
+Row = tuple[str, int, str, str]
+
+
+class Clock:
+    """What has happened up to each round of a (possibly batched) timeline, per replica."""
+
+    def __init__(self, timeline: Timeline, num_replicas: int):
+        def batched(x, ndim: int) -> np.ndarray:
+            x = np.asarray(x)
+            return x if x.ndim > ndim else np.broadcast_to(x, (num_replicas, *x.shape))
+
+        self.mask = batched(timeline.mask, 2)  # [n, T, S]
+        self.time = batched(timeline.time, 1)  # [n, T]
+        steps = np.where(self.mask, batched(timeline.num_steps, 2), 0).sum(-1, dtype=np.int64)
+        self.local_steps = np.cumsum(steps, axis=-1)  # [n, T]
+
+
+def complete(
+    history: History, clock: Clock, client_probes: Collection[str] = (), seeds: Any = slice(None)
+) -> History:
+    """A history whose arrays carry a leading replica axis, on the host, made self-contained.
+
+    Its metrics begin with the simulated time and the local steps done so far; client probes become
+    the mean over the clients that reported, NaN in a round without any.  ``seeds`` picks the
+    clock's replicas that the history is of.
+    """
+    history = jax.tree.map(np.asarray, history)
+    at = np.asarray(history.round) - 1
+    metrics: dict[str, Any] = {
+        name: np.take_along_axis(getattr(clock, name)[seeds], at, axis=1)
+        for name in ("time", "local_steps")
+    }
+    metrics |= dict(sorted(history.metrics.items()))
+    probes: dict[str, Any] = dict(sorted(history.probes.items()))
+    for name in client_probes:
+        rounds = history.round[0, -1] - probes[name].shape[1], history.round[0, -1]
+        mask = clock.mask[seeds, slice(*rounds)]
+        probes[name] = np.stack(
+            [
+                np.stack([_mean(v, m) for v, m in zip(*replica, strict=True)])
+                for replica in zip(probes[name], mask, strict=True)
+            ]
+        )
+    return History(history.round, metrics, probes)
+
+
+def rows(
+    history: History, clock: Clock, replicas: Sequence[str], client_probes: Collection[str] = ()
+) -> Iterator[Row]:
+    """The rows of one segment, whose arrays carry a leading replica axis.
+
+    Per replica: the metrics of each evaluation as :func:`complete` gives them, then the probes of
+    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...
+    """
+    history = complete(history, clock, client_probes)
+    for r, replica in enumerate(replicas):
+        for done, name, value in melted(jax.tree.map(lambda x, r=r: x[r], history)):
+            yield replica, done, name, str(value)
+
+
+def melted(history: History) -> Iterator[tuple[int, str, Any]]:
+    """``(round, metric, value)`` of one replica's complete history."""
+    for e, done in enumerate(history.round):
+        for name, values in history.metrics.items():
+            yield from _entries(int(done), name, values[e])
+    for name, values in history.probes.items():
+        first = int(history.round[-1]) - len(values) + 1
+        for done, value in enumerate(values, start=first):
+            yield from _entries(done, name, value)
+
+
+def _mean(values: np.ndarray, reported: np.ndarray) -> np.ndarray:
+    """Over the clients of a round that reported."""
+    if reported.any():
+        return values[reported].mean(axis=0)
+    return np.full(values.shape[1:], np.nan, np.result_type(values.mean(axis=0)))
+
+
+def _entries(round: int, name: str, value: Any) -> Iterator[tuple[int, str, Any]]:
+    if value.ndim == 0:
+        yield round, name, value[()]
+    for i, entry in enumerate(value.reshape(-1) if value.ndim else ()):
+        yield round, f"{name}/{i}", entry
+
+
+def create(path: pathlib.Path) -> int:
+    """Writes an empty history; returns its length in bytes."""
+    path.write_text(",".join(COLUMNS) + "\n")
+    return path.stat().st_size
+
+
+def append(path: pathlib.Path, new: Iterable[Row]) -> int:
+    """Appends rows and forces them to the disk; returns the file's new length in bytes."""
+    with path.open("a", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(new)
+        file.flush()
+        os.fsync(file.fileno())
+    return path.stat().st_size
+
+
+def truncate(path: pathlib.Path, length: int) -> None:
+    """Cuts the history back to a length it once had.
+
+    Raises:
+        ValueError: the file is missing or shorter than that.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        raise ValueError(
+            f"{path} has {size} bytes; expected at least the {length} its checkpoint recorded"
+        )
+    os.truncate(path, length)

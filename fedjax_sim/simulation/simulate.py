@@ -1,0 +1,222 @@
+"""Runs for people: compiled segments, progress, history on disk, checkpoints, resuming."""
+
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim.checks import check_arguments, check_batch
+from fedjax_sim.engine import (
+    NO_PROBES,
+    EvalFn,
+    History,
+    Probes,
+    RunState,
+    Weighting,
+    uniform_weights,
+)
+from fedjax_sim.execution import distributed, offload
+from fedjax_sim.execution.placement import everywhere
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation import history as history_file
+from fedjax_sim.simulation.interrupt import deferred_interrupt
+from fedjax_sim.simulation.programs import Compiled, Resident, Streamed, programs, stride
+from fedjax_sim.simulation.store import Store, identify
+from fedjax_sim.types import FedAlgorithm, Params, Task, Timeline
+
+
+class Progress(NamedTuple):
+    """What a progress callback is told after every segment."""
+
+    round: int
+    num_rounds: int
+    metrics: Mapping[str, float]  # last evaluation, mean over replicas
+
+
+class Simulation(NamedTuple):
+    """A finished, stopped or interrupted run."""
+
+    state: RunState
+    history: History | None  # of this call's rounds; None if none were left to do
+    rounds_done: int
+    interrupted: bool
+    compile_seconds: float
+    run_seconds: float
+    local_steps: int  # done by this call, all replicas together
+
+
+class DivergenceError(FloatingPointError):
+    """The server state of a run became infinite or NaN."""
+
+
+def simulate(
+    algorithm: FedAlgorithm,
+    task: Task,
+    timeline: Timeline,
+    params: Params,
+    key: Array,
+    *,
+    cohort: Execution | None = None,
+    weighting: Weighting = uniform_weights,
+    eval_fn: EvalFn | None = None,
+    eval_every: int = 1,
+    probes: Probes = NO_PROBES,
+    evals_per_segment: int | None = None,
+    directory: str | pathlib.Path | None = None,
+    replicas: Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    checkpoint_seconds: float = 5.0,
+    on_divergence: Literal["raise", "stop", "record"] = "raise",
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Simulation:
+    """:func:`~fedjax_sim.engine.run` in compiled segments, with everything so far on disk.
+
+    With ``n`` keys, n replicas (seeds) run in one compiled program; ``params`` then has a leading
+    axis n, and ``timeline`` may have one.  With a directory, the history goes to
+    ``history.csv`` segment by segment and the state to ``checkpoints/``; calling again with the
+    same arguments resumes and ends with the same bits as an uninterrupted run.  Ctrl-C ends
+    after the segment in progress; a second one ends at once.  Of a task placed by client over the
+    devices of several processes all call this together, with one directory that all can reach;
+    the first writes the history.
+
+    Args:
+        algorithm, task, timeline, params, key, cohort, weighting, eval_fn, eval_every, probes: as
+            in :func:`~fedjax_sim.engine.run`.
+        evals_per_segment: evaluations per dispatch; default a twentieth of the run.
+        directory: where history and checkpoints go; None keeps everything in memory.
+        replicas: names of the replicas in the history; default "0", "1", ...
+        config: JSON-able description of the run; resuming with another one is refused.
+        checkpoint_seconds: least time between two checkpoints.
+        on_divergence: when a server state is no longer finite, "raise" a DivergenceError, "stop"
+            (when all replicas have diverged) or "record" and go on.
+        on_progress: called after every segment.
+
+    Raises:
+        ValueError: contradictory arguments, or a directory that holds another run.
+        DivergenceError: see ``on_divergence``.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))
+        >>> objective = lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2
+        >>> task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=2))
+        >>> timeline = fs.timelines.full(30, 2, task.num_steps)
+        >>> result = simulate(fs.fedavg(0.1), task, timeline, np.float32(0), jax.random.key(0))
+        >>> round(float(result.state.server.params), 3)
+        2.0
+    """
+    batched = key.ndim == 1
+    names = _replica_names(replicas, key.shape[0] if batched else 1)
+    check_arguments(task, timeline, params, eval_every)
+    check_batch(batched, len(names), params, timeline)
+    if on_divergence not in ("raise", "stop", "record"):
+        raise ValueError(
+            f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
+        )
+
+    initial, segment = programs(
+        algorithm,
+        task,
+        timeline,
+        batched=batched,
+        cohort=cohort,
+        weighting=weighting,
+        eval_every=eval_every,
+        probes=probes,
+    )
+    put = everywhere(task)
+    compiled = Compiled(segment, put)
+
+    clock = history_file.Clock(timeline, len(names))
+    num_rounds = timeline.num_rounds
+    step = stride(num_rounds, eval_every, evals_per_segment)
+    timeline = jax.tree.map(np.asarray, timeline)  # cut on the host
+    state = jax.jit(initial)(put(params), put(timeline))
+    on_host = isinstance(task.placement, offload.OnHost)
+    if on_host and task.placement.states:
+        state = state._replace(clients=offload.table(state.clients, task.num_clients, key.ndim))
+    store = None
+    if directory is not None:
+        identity = identify(config, timeline, params, key, eval_every, names)
+        store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
+        state = store.restore(state)
+    done = resumed = int(np.max(state.round))
+    parts: list[History] = []
+    run_seconds, stopped = 0.0, False
+    if eval_fn is not None and not isinstance(eval_fn, Partial):
+        eval_fn = Partial(eval_fn)
+    if on_host:
+        loads = offload.plan(task, timeline, done, eval_every, step)
+        execute = Streamed(compiled, task, eval_fn, timeline, key, loads)
+    else:
+        execute = Resident(compiled, task, eval_fn, timeline, key, put)
+
+    with deferred_interrupt() as signalled, execute:
+
+        def interrupted() -> bool:
+            return distributed.any_of(signalled())
+
+        while done < num_rounds and not stopped and not interrupted():
+            last = min(done + step, num_rounds)
+            began = time.perf_counter()
+            before = compiled.seconds
+            state, history = execute(done, last, state)
+            history = jax.tree.map(np.asarray, history)  # waits for the device
+            run_seconds += time.perf_counter() - began - (compiled.seconds - before)
+            parts.append(history)
+            done = last
+            lead = history if batched else jax.tree.map(lambda x: x[None], history)
+            if store is not None:
+                store.append(history_file.rows(lead, clock, names, probes.client.keys()))
+            diverged_at = np.atleast_1d(np.asarray(state.diverged_at))
+            if on_divergence == "raise" and diverged_at.any():
+                raise _divergence(diverged_at, names, store)
+            stopped = on_divergence == "stop" and bool(diverged_at.all())
+            if store is not None:
+                store.save_if_due(state)
+            if on_progress is not None:
+                latest = {k: float(v[:, -1].mean()) for k, v in lead.metrics.items() if v.ndim == 2}
+                on_progress(Progress(done, num_rounds, latest))
+        if store is not None and parts:
+            store.save(state)
+        was_interrupted = interrupted() and done < num_rounds
+
+    axis = 1 if batched else 0
+    history = jax.tree.map(lambda *x: np.concatenate(x, axis), *parts) if parts else None
+    steps = clock.local_steps[:, done - 1] - (clock.local_steps[:, resumed - 1] if resumed else 0)
+    return Simulation(
+        state,
+        history,
+        done,
+        was_interrupted,
+        compiled.seconds,
+        run_seconds,
+        int(steps.sum()) if done else 0,
+    )
+
+
+def _divergence(
+    diverged_at: np.ndarray, names: Sequence[str], store: Store | None
+) -> DivergenceError:
+    which = ", ".join(f"{n} in round {r}" for n, r in zip(names, diverged_at, strict=True) if r)
+    good = "no checkpoint was kept (no directory given)"
+    if store is not None:
+        last = store.last_round
+        good = (
+            f"no checkpoint precedes it in {store.checkpoints}"
+            if last is None
+            else f"the last good checkpoint is round {last} in {store.checkpoints}"
+        )
+    return DivergenceError(f"server state is not finite: replica {which}; {good}")
+
+
+def _replica_names(replicas: Sequence[str] | None, count: int) -> list[str]:
+    names = [str(i) for i in range(count)] if replicas is None else [str(r) for r in replicas]
+    if len(names) != count or len(set(names)) != count:
+        raise ValueError(f"replicas is {names}; expected {count} distinct names, one per key")
+    return names

@@ -1,0 +1,151 @@
+"""A run's directory: identity, history and checkpoints, safe against a kill at any moment.
+
+The order on disk is: rows of a segment, then the checkpoint that records the history's length.
+"""
+
+import hashlib
+import json
+import pathlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.engine import RunState
+from fedjax_sim.execution import distributed
+from fedjax_sim.simulation import history
+from fedjax_sim.types import Params, PyTree, Timeline
+
+
+class Store:
+    """A run's directory: identity, history, checkpoints."""
+
+    def __init__(self, directory: pathlib.Path, identity: dict, checkpoint_seconds: float):
+        import orbax.checkpoint as ocp  # slow to import, and needed only here
+
+        self._ocp = ocp
+        self._history = directory / "history.csv"
+        self._interval = checkpoint_seconds
+        self._saved = time.monotonic()
+        self.checkpoints = directory / "checkpoints"
+        directory.mkdir(parents=True, exist_ok=True)
+        if distributed.is_first():
+            claim(directory / "run.json", identity)
+        distributed.wait("directory claimed")
+        claim(directory / "run.json", identity)
+        self._manager = ocp.CheckpointManager(
+            self.checkpoints.absolute(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=2, enable_async_checkpointing=False, create=True
+            ),
+        )
+        self._length = 0
+
+    @property
+    def last_round(self) -> int | None:
+        return self._manager.latest_step()
+
+    def restore(self, state: RunState) -> RunState:
+        """The latest checkpoint, the history cut to it; or ``state`` and an empty history."""
+        args, step = self._ocp.args, self.last_round
+        if step is None:
+            if distributed.is_first():
+                self._length = history.create(self._history)
+            return state
+        # The state's own devices, not those of the process that saved it.
+        shapes = jax.tree.map(
+            lambda x: (
+                x
+                if isinstance(x, np.ndarray)  # states on the host
+                else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+            ),
+            state,
+        )
+        saved = self._manager.restore(
+            step,
+            args=args.Composite(state=args.StandardRestore(shapes), meta=args.JsonRestore()),
+        )
+        self._length = saved["meta"]["history_bytes"]
+        if distributed.is_first():
+            history.truncate(self._history, self._length)
+        return jax.tree.map(_uncommitted, saved["state"])
+
+    def append(self, rows: Iterable[history.Row]) -> None:
+        if distributed.is_first():
+            self._length = history.append(self._history, rows)
+
+    def save_if_due(self, state: RunState) -> None:
+        """Saves unless the last checkpoint is younger than ``checkpoint_seconds``."""
+        if distributed.any_of(time.monotonic() - self._saved >= self._interval):
+            self.save(state)
+
+    def save(self, state: RunState) -> None:
+        step = int(np.max(state.round))
+        if step == self.last_round:
+            return
+        args = self._ocp.args
+        meta = {"history_bytes": self._length}
+        self._manager.save(
+            step, args=args.Composite(state=args.StandardSave(state), meta=args.JsonSave(meta))
+        )
+        self._saved = time.monotonic()
+
+
+def _uncommitted(x: Array) -> Array:
+    """The same array, free to follow a program to other devices, as a newly made one is.
+
+    One that is spread over devices, or on the host, stays there.
+    """
+    if isinstance(x, np.ndarray) or len(x.sharding.device_set) > 1:
+        return x
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))
+    return jnp.asarray(np.asarray(x))
+
+
+def claim(path: pathlib.Path, identity: dict) -> None:
+    """Writes the run's identity, or compares it with the one that is there."""
+    if not path.exists():
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(identity, indent=2, sort_keys=True) + "\n")
+        partial.replace(path)  # a kill leaves either no file or a whole one
+        return
+    found = json.loads(path.read_text())
+    identity = json.loads(json.dumps(identity))
+    differing = sorted(k for k in found.keys() | identity.keys() if found.get(k) != identity.get(k))
+    if differing:
+        raise ValueError(
+            f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "
+            "choose another directory or delete this one"
+        )
+
+
+def identify(
+    config: Mapping[str, Any] | None,
+    timeline: Timeline,
+    params: Params,
+    key: Array,
+    eval_every: int,
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """What makes two calls the same run, as far as can be told: digests and the given config."""
+
+    def digest(x: PyTree) -> str:
+        sha = hashlib.sha256()
+        for leaf in jax.tree.leaves(x):
+            leaf = np.asarray(leaf)
+            sha.update(f"{leaf.shape}{leaf.dtype}".encode() + leaf.tobytes())
+        return sha.hexdigest()[:16]
+
+    return {
+        "config": dict(config or {}),
+        "timeline": digest(timeline),
+        "params": digest(params),
+        "key": digest(jax.random.key_data(key)),
+        "eval_every": eval_every,
+        "replicas": list(names),
+    }

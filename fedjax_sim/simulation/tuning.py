@@ -1,0 +1,228 @@
+"""Measuring how a round's clients are best executed, on this machine and for this model.
+
+:func:`~fedjax_sim.execution.strategies.auto` goes by rules measured elsewhere; :func:`tune` runs the candidates:
+strategies over clients, chunk sizes, one or all host devices, and the lowerings of convolutions.
+"""
+
+import json
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import AxisType, Mesh
+
+from fedjax_sim.engine import advance, init
+from fedjax_sim.execution import devices, strategies
+from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
+from fedjax_sim.types import FedAlgorithm, Params, Task, Timeline
+
+LOWERINGS: dict[str, Convolution] = {
+    "auto": auto,
+    "im2col": im2col,
+    "blocked": blocked,
+    "canonical": canonical,
+}
+_SECONDS = 0.5  # measured per candidate, at least
+_HOPELESS = 3.0  # times the best: not measured further
+
+
+class ExecutionChoice(NamedTuple):
+    """One way to execute a round.
+
+    ``chunk`` clients run together on each of ``num_devices`` devices, one after the other if 1;
+    ``lowering`` names how convolutions are computed.
+    """
+
+    chunk: int
+    num_devices: int = 1
+    lowering: str = "auto"
+
+    def cohort(self) -> strategies.Execution:
+        """The strategy.
+
+        Raises:
+            ValueError: this process has fewer devices.
+        """
+        inner = strategies.chunked(self.chunk)
+        if self.num_devices == 1:
+            return inner
+        available = devices.workers()
+        if len(available) < self.num_devices:
+            raise ValueError(
+                f"num_devices is {self.num_devices}; expected at most {len(available)}, the "
+                "devices of this process"
+            )
+        chosen = np.array(available[: self.num_devices])
+        return strategies.sharded(Mesh(chosen, ("clients",), axis_types=(AxisType.Auto,)), inner)
+
+
+class Measured(NamedTuple):
+    """What a choice takes: seconds a round (median), to compile, and bytes on a device."""
+
+    choice: ExecutionChoice
+    seconds: float
+    compile_seconds: float
+    num_bytes: int
+
+
+class Problem(NamedTuple):
+    """What is to be executed; of n replicas params and keys have a leading axis n, and the timeline
+    may."""
+
+    algorithm: FedAlgorithm
+    task: Task
+    timeline: Timeline
+    params: Params
+    key: Array
+
+
+def tune(
+    make: Callable[[Convolution], Problem], on_measured: Callable[[Measured], None] | None = None
+) -> list[Measured]:
+    """Measures ways to execute a problem's rounds; the fastest first.
+
+    First chunk sizes on one device and on all, then, if the model has convolutions, the lowerings
+    with the best of these.  Whatever needs more memory than the device has is left out.
+
+    Args:
+        make: the problem with its model's convolutions computed as given.
+        on_measured: called after every measurement.
+
+    Example:
+        >>> import jax.numpy as jnp, fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((8, 2), np.float32)}, np.arange(0, 9, 2))
+        >>> loss = lambda w, batch, key: (batch["x"] @ w - 1) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
+        >>> timeline = fs.timelines.full(2, 4, task.num_steps)
+        >>> found = tune(lambda conv: Problem(
+        ...     fs.fedavg(0.1), task, timeline, jnp.zeros(2), jax.random.key(0)))
+        >>> found[0].seconds <= found[-1].seconds, {m.choice.chunk for m in found} <= {1, 2, 4}
+        (True, True)
+    """
+    problem = make(auto)
+    found: list[Measured] = []
+
+    def add(problem: Problem, choices: Iterator[ExecutionChoice]) -> None:
+        for choice in choices:
+            best = min((m.seconds for m in found), default=float("inf"))
+            measured = _measure(problem, choice, best)
+            if measured is not None:
+                found.append(measured)
+                if on_measured is not None:
+                    on_measured(measured)
+
+    add(problem, _strategies(problem.timeline.cohort_size, len(devices.workers())))
+    if any(np.ndim(leaf) - problem.key.ndim >= 4 for leaf in jax.tree.leaves(problem.params)):
+        for name in list(LOWERINGS)[1:]:
+            best = min(found, key=lambda m: m.seconds).choice
+            add(make(LOWERINGS[name]), iter([best._replace(lowering=name)]))
+    return sorted(found, key=lambda m: m.seconds)
+
+
+def _strategies(cohort_size: int, num_devices: int) -> Iterator[ExecutionChoice]:
+    for count in sorted({1, num_devices}):
+        most = -(-cohort_size // count)
+        powers = [4**i for i in range(most.bit_length()) if 4**i < most]
+        for chunk in [*powers, most]:
+            yield ExecutionChoice(chunk, count)
+
+
+def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured | None:
+    """None if it does not fit the device."""
+    algorithm, task, timeline, params, key = problem
+    batched = key.ndim == 1
+    in_timeline = 0 if timeline.clients.ndim == 3 else None
+
+    def begin(task: Task, timeline: Timeline, params: Params):
+        return init(algorithm, task, timeline, params)
+
+    def rounds(task: Task, timeline: Timeline, state, key: Array):
+        return advance(algorithm, task, timeline, state, key, cohort=choice.cohort())[0]
+
+    if batched:
+        begin = jax.vmap(begin, (None, in_timeline, 0))
+        rounds = jax.vmap(rounds, (None, in_timeline, 0, 0))
+    state = jax.jit(begin)(task, timeline, params)
+    began = time.perf_counter()
+    compiled = jax.jit(rounds, donate_argnums=2).lower(task, timeline, state, key).compile()
+    compile_seconds = time.perf_counter() - began
+    sizes = compiled.memory_analysis()
+    num_bytes = 0
+    if sizes is not None:
+        num_bytes = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+    if num_bytes > devices.memory_limit(devices.workers()[0]):
+        return None
+    task, timeline, state, key = jax.device_put(
+        (task, timeline, state, key), compiled.input_shardings[0]
+    )
+    times: list[float] = []
+    while sum(times) < _SECONDS or len(times) < 3:
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(task, timeline, state, key))
+        times.append(time.perf_counter() - began)
+        if len(times) > 1 and min(times) / timeline.num_rounds > _HOPELESS * best:
+            break
+    seconds = statistics.median(times) / timeline.num_rounds
+    return Measured(choice, seconds, compile_seconds, num_bytes)
+
+
+def describe(problem: Problem, batch_size: int) -> dict[str, Any]:
+    """What a measurement holds for: the machine, and the shapes that decide the time."""
+    leading = problem.key.ndim
+    shapes = jax.tree.map(lambda x: list(np.shape(x))[leading:], problem.params)
+    device = devices.workers()[0]
+    one = jax.eval_shape(
+        lambda p: jax.tree.map(lambda x: x[0], p) if leading else p, problem.params
+    )
+    client_state = jax.eval_shape(problem.algorithm.init_client, one)
+    return {
+        "device": f"{len(devices.workers())} x {device.device_kind}",
+        "cores": devices.num_cores() if device.platform == "cpu" else None,
+        "jax": jax.__version__,
+        "parameters": jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, list)),
+        "batch_size": batch_size,
+        "cohort_size": problem.timeline.cohort_size,
+        "replicas": problem.key.shape[0] if leading else 1,
+        "client_state": bool(jax.tree.leaves(client_state)),
+    }
+
+
+def store(path: pathlib.Path, description: Mapping[str, Any], found: Sequence[Measured]) -> None:
+    """Keeps the fastest choice for a description, beside those of others."""
+    entries = [e for e in _entries(path) if e["for"] != json.loads(json.dumps(description))]
+    best = found[0]
+    entries.append(
+        {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(entries, indent=1) + "\n")
+    partial.replace(path)
+
+
+def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:
+    """The choice kept for a description, if there is one.
+
+    Raises:
+        ValueError: the file is not one that :func:`store` wrote.
+    """
+    wanted = json.loads(json.dumps(description))
+    try:
+        for entry in _entries(path):
+            if entry["for"] == wanted:
+                return ExecutionChoice(**entry["choice"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a file of stored choices: {error}") from error
+    return None
+
+
+def _entries(path: pathlib.Path) -> list[dict[str, Any]]:
+    try:
+        return json.loads(path.read_text()) if path.exists() else []
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a file of stored choices: {error}") from error

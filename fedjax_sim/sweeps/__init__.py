@@ -1,0 +1,1 @@
+"""Grids of hyper-parameters and seeds in few compiled programs."""

@@ -1,0 +1,295 @@
+"""Hyper-parameters x seeds in as few compiled programs as their shapes allow.
+
+Floats vary inside one program; what changes shapes or data (batch size, local steps, cohort size,
+the algorithm itself) makes a group with a program of its own.  A group's runs are cut into blocks
+that fit a device.  All runs of a seed see the same cohorts and minibatches, so differences between
+configurations are paired, and a block gathers each minibatch once for all its configurations.
+"""
+
+import functools
+import inspect
+import pathlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from fedjax_sim.checks import check_arguments, check_batch
+from fedjax_sim.engine import History
+from fedjax_sim.execution import devices as device_list
+from fedjax_sim.simulation import history as history_file
+from fedjax_sim.simulation.interrupt import deferred_interrupt
+from fedjax_sim.sweeps.grid import Block, Configuration, Grid, Group, Plan, expand, groups
+from fedjax_sim.sweeps.program import Program, Programs, Setup, check_names
+from fedjax_sim.sweeps.store import SweepRun, SweepStore, digest, portable
+from fedjax_sim.types import Device
+
+RunNumber = tuple[int, int]  # (configuration, seed)
+
+
+class SweepProgress(NamedTuple):
+    """What a progress callback is told when a group's program is ready and after every segment."""
+
+    static: Configuration  # the group's values that do not vary
+    plan: Plan
+    bytes_per_device: int  # what XLA says the program needs
+    budget: int  # what it may need
+    slices_done: int  # of the group
+    round: int  # of the slice in progress
+    num_rounds: int
+    runs_done: int  # of the whole sweep
+    num_runs: int
+
+
+class Sweep(NamedTuple):
+    """A finished or interrupted sweep."""
+
+    runs: list[SweepRun]  # in the order of the grid, seeds innermost; those that are finished
+    interrupted: bool
+    resumed: int  # runs found on disk
+    compilations: int  # programs compiled for rounds of training
+    compile_seconds: float
+    run_seconds: float
+
+    def rows(self) -> Iterator[tuple[Configuration, str, int, int, str, float]]:
+        """``(configuration, seed, diverged_at, round, metric, value)``: the tidy form."""
+        for run in self.runs:
+            for done, name, value in history_file.melted(run.history):
+                yield run.configuration, run.seed, run.diverged_at, done, name, value
+
+
+def sweep(
+    setup: Setup | Callable[..., Setup],
+    grid: Grid,
+    keys: Array,
+    *,
+    static: Collection[str] | None = None,
+    seeds: Sequence[str] | None = None,
+    memory: int | None = None,
+    devices: Sequence[Device] | None = None,
+    directory: str | pathlib.Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    on_progress: Callable[[SweepProgress], None] | None = None,
+) -> Sweep:
+    """Runs every (configuration, seed) of a grid.
+
+    The static hyper-parameters are given to ``setup``, which has to be a function then (called
+    twice for each of their combinations, first to check it); all others are given to
+    ``Setup.algorithm`` by name, as traced numbers.  A run that diverges is recorded
+    with the round in which it did and disturbs no other.  With a directory, finished slices
+    are kept and not repeated by a later call, also of a larger grid.  Ctrl-C ends after the
+    segment in progress, with the finished slices in the result.
+
+    Args:
+        setup: what the configurations share, or a function of the static hyper-parameters.
+        grid: ``{name: values}`` for the Cartesian product, or a list of configurations, which need
+            not have the same names.
+        keys: one per seed, ``[n]``.
+        static: names of the static hyper-parameters; default: the parameters of ``setup``.
+        seeds: their names; default "0", "1", ...
+        memory: bytes that a program may take on a device, of data, state and temporaries together;
+            default :func:`~fedjax_sim.execution.devices.memory_limit`.
+        devices: where to run, each taking its own configurations and seeds; default
+            :func:`~fedjax_sim.execution.devices.workers`.
+        directory: where finished slices are kept.
+        config: JSON-able description; a directory with another one is refused.
+        on_progress: called when a group's program is ready and after every segment.
+
+    Raises:
+        ValueError: a grid without configurations, a value that is not a number where one is
+            needed, contradictory arguments, a budget that one run exceeds, a directory that holds
+            another sweep.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+        >>> data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))  # 8 clients
+        >>> loss = lambda w, batch, key: (batch["x"] @ w - batch["y"]) ** 2
+        >>> def setup(batch_size):
+        ...     task = fs.empirical_task(loss, data, fs.epochs(2, batch_size))
+        ...     timeline = fs.timelines.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
+        ...     error = lambda w: {"error": abs(w - 1).max()}
+        ...     params = np.zeros((2, 3), np.float32)  # of both seeds
+        ...     return fs.Setup(fs.fedavg, task, timeline, params, eval_fn=error, eval_every=20)
+        >>> keys = jax.random.split(jax.random.key(1), 2)
+        >>> result = sweep(setup, {"batch_size": [1, 5], "lr": [1e-3, 1e-1, 10.0]}, keys)
+        >>> best = min(result.runs, key=lambda run: run.history.metrics["error"][-1])
+        >>> best.configuration["lr"], [run.diverged_at > 0 for run in result.runs[::2]]
+        (0.1, [False, False, True, False, False, True])
+    """
+    if keys.ndim != 1 or not keys.shape[0]:
+        raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
+    names = list(seeds) if seeds is not None else [str(i) for i in range(keys.shape[0])]
+    if len(names) != keys.shape[0] or len(set(names)) != len(names):
+        raise ValueError(f"seeds is {names}; expected {keys.shape[0]} distinct names, one per key")
+    if memory is not None and memory < 1:
+        raise ValueError(f"memory is {memory}; expected a positive number of bytes")
+    configurations = expand(grid)
+    make, fixed = _maker(setup, static)
+    parts = groups(configurations, fixed)
+    for group in parts:  # all of them, before the first runs for hours
+        check_names(make, list(group.static))
+        _check_setup(make(**group.static), group, len(names))
+    where = list(device_list.workers() if devices is None else devices)
+    if not where:
+        raise ValueError("devices is empty; expected at least one device")
+    budget = memory or device_list.memory_limit(where[0])
+    store = SweepStore(pathlib.Path(directory) if directory is not None else None, config)
+    programs = Programs(where, budget)
+
+    finished: dict[RunNumber, SweepRun] = {}
+    num_runs = len(configurations) * len(names)
+    resumed, run_seconds, stopped = 0, 0.0, False
+    with deferred_interrupt() as interrupted:
+        for group in parts:
+            one = make(**group.static)
+            # Without a directory nothing is looked up, and hashing the data would take time.
+            identities = names if directory is None else _identities(one, keys)
+            runs = _Runs(configurations, names, one, identities, store)
+            found = runs.on_disk(group)
+            finished |= found
+            resumed += len(found)
+            if len(found) == len(group.members) * len(names):
+                continue
+            if interrupted():
+                stopped = True
+                break
+            program = programs.ready(one, group, keys)
+            news = SweepProgress(
+                group.static, program.plan, program.compiled.bytes_per_device, budget,
+                0, 0, one.timeline.num_rounds, len(finished), num_runs,
+            )  # fmt: skip
+            began = time.perf_counter()
+            new = _run_slices(program, runs, found, news, on_progress, interrupted)
+            run_seconds += time.perf_counter() - began
+            finished |= new
+            stopped = len(found | new) < len(group.members) * len(names)
+            if stopped:
+                break
+    return Sweep(
+        [finished[number] for number in sorted(finished)],
+        stopped,
+        resumed,
+        programs.compilations,
+        programs.compile_seconds,
+        run_seconds,
+    )
+
+
+class _Runs(NamedTuple):
+    """How a group's runs are named, kept and taken from a slice's arrays."""
+
+    configurations: Sequence[Configuration]
+    seeds: Sequence[str]
+    setup: Setup
+    identities: Sequence[str]  # per seed
+    store: SweepStore
+
+    def on_disk(self, group: Group) -> dict[RunNumber, SweepRun]:
+        found = {
+            (i, j): self.store.find(self.configurations[i], seed, self.identities[j])
+            for i in group.members
+            for j, seed in enumerate(self.seeds)
+        }
+        return {number: run for number, run in found.items() if run is not None}
+
+    def take(
+        self,
+        history: History,
+        diverged_at: np.ndarray,
+        members: list[list[RunNumber]],
+        found: Collection[RunNumber],
+    ) -> dict[RunNumber, SweepRun]:
+        """The runs of a slice that were not found on disk, from its arrays
+        ``[D, width, seeds, ...]``; saved."""
+        clock = history_file.Clock(self.setup.timeline, len(self.seeds))
+        taken: dict[RunNumber, SweepRun] = {}
+        for device, block in enumerate(members):
+            for place, (i, j) in enumerate(block):
+                if (i, j) in found:
+                    continue  # it keeps its bits, which may differ in another block
+                at = (device, *divmod(place, diverged_at.shape[2]))
+                one = jax.tree.map(lambda x, at=at: x[at][None], history)
+                one = history_file.complete(one, clock, self.setup.probes.client.keys(), [j])
+                one = jax.tree.map(lambda x: portable(x[0]), one)
+                configuration = dict(self.configurations[i])
+                taken[i, j] = SweepRun(configuration, self.seeds[j], one, int(diverged_at[at]))
+        self.store.save((self.identities[j], run) for (_, j), run in taken.items())
+        return taken
+
+
+def _run_slices(
+    program: Program,
+    runs: _Runs,
+    found: Mapping[RunNumber, SweepRun],
+    news: SweepProgress,
+    on_progress: Callable[[SweepProgress], None] | None,
+    interrupted: Callable[[], bool],
+) -> dict[RunNumber, SweepRun]:
+    """The slices of a group that are not on disk."""
+
+    def tell(slices: int, round: int) -> None:
+        if on_progress is not None:
+            done = news.runs_done + len(new)
+            on_progress(news._replace(slices_done=slices, round=round, runs_done=done))
+
+    new: dict[RunNumber, SweepRun] = {}
+    tell(0, 0)
+    for number, blocks in enumerate(program.plan.slices):
+        members = [_members(program.plan, b, program.group, len(runs.seeds)) for b in blocks]
+        if all(run in found for block in members for run in block):
+            continue
+        result = program.run(blocks, functools.partial(tell, number), interrupted)
+        if result is None:
+            break
+        new |= runs.take(*result, members, found)
+        tell(number + 1, news.num_rounds)
+    return new
+
+
+def _members(plan: Plan, block: Block, group: Group, num_seeds: int) -> list[RunNumber]:
+    """The (configuration, seed) numbers of a block, ``[width * seeds]``, seeds innermost."""
+    return [
+        (group.members[row], seed)
+        for row in plan.configurations(block, len(group.members))
+        for seed in plan.seed_numbers(block, num_seeds)
+    ]
+
+
+def _maker(
+    setup: Setup | Callable[..., Setup], static: Collection[str] | None
+) -> tuple[Callable[..., Setup], set[str]]:
+    """A function of the static hyper-parameters, and their names."""
+    if isinstance(setup, Setup):
+        if static:
+            raise ValueError(f"static is {set(static)}; expected none, since setup is no function")
+        return lambda: setup, set()
+    return setup, set(inspect.signature(setup).parameters if static is None else static)
+
+
+def _check_setup(setup: Setup, group: Group, num_seeds: int) -> None:
+    check_arguments(setup.task, setup.timeline, setup.params, setup.eval_every)
+    check_batch(True, num_seeds, setup.params, setup.timeline)
+    check_names(setup.algorithm, group.names)
+
+
+def _identities(setup: Setup, keys: Array) -> list[str]:
+    """Per seed what tells its runs from those of other data, schedules, models, keys or times of
+    evaluation; functions cannot be told apart."""
+    batched = setup.timeline.clients.ndim == 3
+    words = np.asarray(jax.random.key_data(keys))
+    leaves = jax.tree.leaves((setup.task, setup.eval_fn))
+    data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
+
+    def of(seed: int) -> str:
+        timeline = setup.timeline
+        if batched:
+            timeline = jax.tree.map(lambda x: np.asarray(x)[seed], timeline)
+        model = jax.tree.map(lambda x: np.asarray(x)[seed], setup.params)
+        own = map(np.asarray, jax.tree.leaves((model, timeline)))
+        return digest(data, *own, words[seed], setup.eval_every, dict(setup.config or {}))
+
+    return [of(seed) for seed in range(len(words))]

@@ -1,0 +1,67 @@
+"""Timelines: cohorts of synchronous rounds, and contacts and arrivals of asynchronous clients."""
+
+from fedjax_sim.timelines.accounting import Spans, bits_moved, spans
+from fedjax_sim.timelines.arrivals import arrivals, arrivals_in_flight
+from fedjax_sim.timelines.availability import Availability, alternating, always
+from fedjax_sim.timelines.buffers import allocate_buffers, held_versions, stacked
+from fedjax_sim.timelines.contacts import InFlight, contacts, contacts_in_flight
+from fedjax_sim.timelines.durations import (
+    deterministic,
+    exponential,
+    from_trace,
+    geometric,
+    log_normal,
+    read_trace,
+    two_speeds,
+)
+from fedjax_sim.timelines.sampling import (
+    arrange_by_stratum,
+    bernoulli,
+    cyclic,
+    dropout,
+    full,
+    sample_without_replacement,
+    single,
+    stratified,
+    uniform,
+    weighted,
+)
+from fedjax_sim.timelines.stepping import independent_counts, renewal_counts
+from fedjax_sim.timelines.synchronous import synchronous
+
+__all__ = [
+    "Availability",
+    "InFlight",
+    "Spans",
+    "allocate_buffers",
+    "alternating",
+    "always",
+    "arrange_by_stratum",
+    "arrivals",
+    "arrivals_in_flight",
+    "bernoulli",
+    "bits_moved",
+    "contacts",
+    "contacts_in_flight",
+    "cyclic",
+    "deterministic",
+    "dropout",
+    "exponential",
+    "from_trace",
+    "full",
+    "geometric",
+    "held_versions",
+    "independent_counts",
+    "log_normal",
+    "read_trace",
+    "renewal_counts",
+    "sample_without_replacement",
+    "single",
+    "spans",
+    "stacked",
+    "stratified",
+    "synchronous",
+    "two_speeds",
+    "uniform",
+    "weighted",
+]

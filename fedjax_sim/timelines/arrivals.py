@@ -1,0 +1,215 @@
+"""Clients report when they are done: the clocks of FedBuff, FedAsync and asynchronous SGD.
+
+From Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022; Xie et al.,
+"Asynchronous Federated Optimization", 2019; Koloskova et al., "Sharper Convergence Guarantees for
+Asynchronous SGD", 2022; runtimes as in "FAVANO", Appendix C.2.
+"""
+
+import heapq
+from typing import Literal
+
+import numpy as np
+from jax import Array
+
+from fedjax_sim.timelines.availability import Availability, always
+from fedjax_sim.timelines.buffers import Visits, assembled
+from fedjax_sim.timelines.contacts import InFlight
+from fedjax_sim.timelines.durations import Durations, host_generator
+from fedjax_sim.types import Timeline
+
+
+def arrivals(
+    key: Array,
+    durations: Durations,
+    *,
+    horizon: float,
+    num_clients: int,
+    num_steps: int,
+    buffer: int = 1,
+    interaction: float = 0.0,
+    restart: Literal["new", "old"] = "new",
+    concurrency: int | None = None,
+    assign: Literal["same", "random"] = "same",
+    availability: Availability | None = None,
+) -> Timeline:
+    """Clients do ``num_steps`` steps and report; every ``buffer``-th report is an update.
+
+    Who has reported waits until the buffer is full, then begins anew.  The server's interaction
+    time passes after that, while clients compute already.
+
+    Args:
+        key: decides durations, and who works.
+        durations: law of the duration of one step.
+        horizon: simulated time; the last update is not after it.
+        num_clients, num_steps: population M, and steps K of every report.
+        buffer: reports an update takes, Z; of FedAsync and asynchronous SGD 1.
+        interaction: the server's time for one update.
+        restart: contributors go on from the "new" model, which they contributed to, or from the
+            "old" one before it (as QuAFL's program has it for FedBuff).
+        concurrency: clients that work at the same time; default all.
+        assign: the model goes to the "same" client that has just reported, so that only the first
+            ``concurrency`` ever work, or to a "random" one, who does its jobs one after the other;
+            the latter for ``buffer`` 1.
+        availability: when clients are present; default always. Who leaves goes on at its return.
+
+    Raises:
+        ValueError: a count outside its range, a horizon before the first update or infinite, a
+            negative interaction time.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_sim.timelines import arrivals, deterministic
+        >>> speeds = deterministic(np.array([1.0, 1.0, 4.0]))
+        >>> timeline = arrivals(
+        ...     jax.random.key(0), speeds, horizon=4.0, num_clients=3, num_steps=1, buffer=2)
+        >>> timeline.clients.tolist(), timeline.version.tolist()
+        ([[0, 1], [0, 1], [0, 1], [2, 0]], [[0, 0], [1, 1], [2, 2], [0, 3]])
+    """
+    replay = _Replay(
+        key, durations, num_clients, num_steps, buffer, restart, concurrency, assign, availability
+    )
+    updates = list(replay.updates(horizon, interaction))
+    if not updates:
+        raise ValueError(f"horizon is {horizon}; expected at least the time of the first update")
+    return assembled(updates, buffer, num_steps)
+
+
+def arrivals_in_flight(
+    key: Array,
+    durations: Durations,
+    *,
+    every: int,
+    horizon: float,
+    num_clients: int,
+    num_steps: int,
+    buffer: int = 1,
+    interaction: float = 0.0,
+    restart: Literal["new", "old"] = "new",
+    availability: Availability | None = None,
+) -> InFlight:
+    """What all clients have after every ``every``-th update of the same schedule.
+
+    Raises:
+        ValueError: as :func:`arrivals`; ``every`` below 1.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_sim.timelines import arrivals_in_flight, deterministic
+        >>> flight = arrivals_in_flight(
+        ...     jax.random.key(0), deterministic(np.array([1.0, 1.0, 4.0])), every=3, horizon=4.0,
+        ...     num_clients=3, num_steps=2, buffer=1)
+        >>> flight.round.tolist(), flight.num_steps.tolist()
+        ([3], [[0, 2, 1]])
+    """
+    if every < 1:
+        raise ValueError(f"every is {every}; expected at least 1 update")
+    replay = _Replay(
+        key, durations, num_clients, num_steps, buffer, restart, None, "same", availability
+    )
+    moments, found = [], []
+    for t, _ in enumerate(replay.updates(horizon, interaction)):
+        if (t + 1) % every == 0:
+            moments.append(t + 1)
+            found.append(replay.everyone())
+    version, steps, first_step = map(np.array, zip(*found, strict=True)) if found else [[]] * 3
+    return InFlight(np.array(moments), *map(np.asarray, (version, steps, first_step)))
+
+
+class _Replay:
+    """Jobs in the order in which they end."""
+
+    def __init__(
+        self,
+        key,
+        durations,
+        num_clients,
+        num_steps,
+        buffer,
+        restart,
+        concurrency,
+        assign,
+        available,
+    ):
+        working = num_clients if concurrency is None else concurrency
+        _check(num_clients, num_steps, buffer, working, restart, assign)
+        choosing, drawing = host_generator(key).spawn(2)
+        self.choosing: np.random.Generator = choosing
+        self.durations, self.drawing = durations, drawing
+        self.num_steps, self.buffer, self.assign = num_steps, buffer, assign
+        self.new = restart == "new"
+        self.available: Availability = available or always(num_clients)
+        self.free = self.available.active(0.0)  # [M] time of presence at which a client's jobs end
+        self.ends = np.zeros((num_clients, num_steps))  # of the steps of its last job
+        self.version = np.zeros(num_clients, int)
+        self.steps_done = np.zeros(num_clients, int)
+        self.jobs: list[tuple[float, int, int, int]] = []  # (end, number, client, version)
+        self.count = 0
+        self.time = 0.0
+        first = np.arange(num_clients)
+        if working < num_clients:
+            first = np.sort(choosing.choice(num_clients, working, replace=False))
+        self.start(first, 0, 0.0)
+
+    def start(self, clients: np.ndarray, version: int, time: float) -> None:
+        begun = np.maximum(self.available.active(time)[clients], self.free[clients])
+        ends = begun[:, None] + np.cumsum(
+            self.durations(self.drawing, clients, self.num_steps), axis=1
+        )
+        self.ends[clients], self.free[clients] = ends, ends[:, -1]
+        self.version[clients] = version
+        for client, end in zip(clients, self.available.when(clients, ends[:, -1]), strict=True):
+            heapq.heappush(self.jobs, (float(end), self.count, int(client), version))
+            self.count += 1
+
+    def updates(self, horizon: float, interaction: float):
+        """The updates up to the horizon, one after the other."""
+        if horizon == np.inf:
+            raise ValueError(f"horizon is {horizon}; expected a finite time")
+        if not interaction >= 0:
+            raise ValueError(f"interaction is {interaction}; expected a time >= 0")
+        t = 0
+        while len(self.jobs) >= self.buffer:
+            arrived = [heapq.heappop(self.jobs) for _ in range(self.buffer)]
+            full = max(self.time, arrived[-1][0])
+            if not full + interaction <= horizon:
+                return
+            clients = np.array([client for _, _, client, _ in arrived])
+            end = np.array([end for end, *_ in arrived])
+            self.time = full + interaction
+            visits = Visits(
+                self.time,
+                clients,
+                np.array([version for *_, version in arrived]),
+                np.full(self.buffer, self.num_steps),
+                full - end,
+            )
+            self.steps_done[clients] += self.num_steps
+            following = clients
+            if self.assign == "random":
+                following = self.choosing.integers(0, len(self.free), (self.buffer,))
+            self.start(following, t + 1 if self.new else t, full)
+            yield visits
+            t += 1
+
+    def everyone(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        now = self.available.active(self.time)
+        steps = (self.ends <= now[:, None]).sum(axis=1)
+        return self.version.copy(), steps, self.steps_done.copy()
+
+
+def _check(num_clients, num_steps, buffer, working, restart, assign) -> None:
+    if num_steps < 1:
+        raise ValueError(f"num_steps is {num_steps}; expected at least 1")
+    if not 1 <= working <= num_clients:
+        raise ValueError(f"concurrency is {working}; expected 1 .. num_clients = {num_clients}")
+    if not 1 <= buffer <= working:
+        raise ValueError(f"buffer is {buffer}; expected 1 .. the clients that work, {working}")
+    if restart not in ("new", "old"):
+        raise ValueError(f"restart is {restart!r}; expected 'new' or 'old'")
+    if assign not in ("same", "random"):
+        raise ValueError(f"assign is {assign!r}; expected 'same' or 'random'")
+    if assign == "random" and buffer > 1:
+        raise ValueError(
+            f"buffer is {buffer} with assign='random'; expected 1, since a client "
+            "could otherwise report twice in an update"
+        )

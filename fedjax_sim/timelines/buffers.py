@@ -1,0 +1,201 @@
+"""From visits to timelines: padding, where past broadcasts are kept, what a timeline holds."""
+
+import dataclasses
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_sim.types import Timeline
+
+
+class Visits(NamedTuple):
+    """One server update's visits, as a schedule produces them; S may differ between updates."""
+
+    time: float
+    clients: np.ndarray  # [S]
+    version: np.ndarray  # [S]
+    num_steps: np.ndarray  # [S]
+    idle: np.ndarray  # [S] time since the client's last step
+    mask: np.ndarray | None = None  # [S]; None: everyone
+
+
+def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Timeline:
+    """The timeline of these updates, its first steps counted and its memory planned."""
+    num_rounds = len(updates)
+    shape = (num_rounds, cohort_size)
+    clients, version, num_steps = (np.zeros(shape, np.int32) for _ in range(3))
+    idle = np.zeros(shape, np.float32)
+    mask = np.zeros(shape, bool)
+    for t, visits in enumerate(updates):
+        count = len(visits.clients)
+        clients[t, :count] = visits.clients
+        version[t] = t  # of empty slots
+        version[t, :count] = visits.version
+        num_steps[t, :count] = visits.num_steps
+        idle[t, :count] = visits.idle
+        mask[t, :count] = True if visits.mask is None else visits.mask
+    done: dict[int, int] = {}
+    first_step = np.zeros(shape, np.int32)
+    for t, s in zip(*np.nonzero(mask), strict=True):
+        client = int(clients[t, s])
+        first_step[t, s] = done.get(client, 0)
+        done[client] = int(first_step[t, s] + num_steps[t, s])
+    staleness = np.where(mask, np.arange(num_rounds)[:, None] - version, 0)
+    timeline = Timeline(
+        clients=clients,
+        version=version,
+        num_steps=num_steps,
+        mask=mask,
+        time=np.array([visits.time for visits in updates], np.float32),
+        max_steps=max_steps,
+        max_staleness=int(staleness.max(initial=0)),
+        first_step=first_step,
+        idle=idle,
+    )
+    return _on_device(allocate_buffers(timeline) if timeline.max_staleness else timeline)
+
+
+def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Timeline:
+    """The same timeline with a place for every broadcast that is needed again.
+
+    A place is free again after the last visit that starts from its broadcast, so that there are as
+    many as broadcasts are in use at once: never more than ``max_staleness + 1``, which a ring
+    needs, and never more than clients that hold one, and one.
+
+    Args:
+        timeline: concrete; one, ``[T, S]``, or a batch ``[n, T, S]``.
+        held: ``[T, M]``, or ``[n, T, M]``, versions that clients hold after each update, to be
+            kept as well, as :func:`holdings` gives them.
+
+    Raises:
+        ValueError: ``held`` of another number of updates or timelines.
+
+    Example:
+        >>> import jax
+        >>> import fedjax_sim as fs
+        >>> slow = fs.timelines.arrivals(  # one of three clients is twenty times as slow
+        ...     jax.random.key(0), fs.timelines.deterministic(np.array([1.0, 1.0, 20.0])),
+        ...     horizon=40.0, num_clients=3, num_steps=1)
+        >>> slow.max_staleness, slow.num_slots
+        (40, 3)
+    """
+    versions, masks = np.asarray(timeline.version), np.asarray(timeline.mask)
+    if held is not None and held.shape[:-1] != masks.shape[:-1]:
+        raise ValueError(f"held has shape {held.shape}; expected {masks.shape[:-1]}, then M")
+    if masks.ndim == 2:
+        store, fetch, num_slots = _places(versions, masks, held)
+        return dataclasses.replace(timeline, store=store, fetch=fetch, num_slots=num_slots)
+    helds = [None] * len(masks) if held is None else held
+    plans = [_places(v, m, h) for v, m, h in zip(versions, masks, helds, strict=True)]
+    num_slots = max(count for _, _, count in plans)
+    # "Kept nowhere" is the number of places, which is the batch's.
+    store = np.stack([np.where(s == count, num_slots, s) for s, _, count in plans])
+    fetch = np.stack([fetch for _, fetch, _ in plans])
+    return dataclasses.replace(timeline, store=store, fetch=fetch, num_slots=num_slots)
+
+
+def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> np.ndarray:
+    """The version of the server's model that each client holds after each update, ``[T, M]``.
+
+    Args:
+        timeline: one, ``[T, S]``.
+        num_clients: M; all of them hold version 0 at first.
+        new: who reports to update t leaves with version t + 1; else with version t.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> holdings(fs.timelines.cyclic(3, 2, 1, num_steps=1), 2).tolist()
+        [[1, 0], [1, 2], [3, 2]]
+    """
+    clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
+    held = np.zeros((timeline.num_rounds, num_clients), np.int32)
+    now = np.zeros(num_clients, np.int32)
+    for t in range(timeline.num_rounds):
+        now[clients[t][mask[t]]] = t + 1 if new else t
+        held[t] = now
+    return held
+
+
+def stacked(timelines: Sequence[Timeline]) -> Timeline:
+    """A batch ``[n, T, S]`` of timelines, one a seed; the shorter ones end with empty updates.
+
+    Raises:
+        ValueError: none, or timelines of different widths S or ``max_steps``.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> full = [fs.timelines.full(rounds, 2, num_steps=1) for rounds in (1, 3)]
+        >>> stacked(full).mask[:, :, 0].tolist()
+        [[True, False, False], [True, True, True]]
+    """
+    kinds = {(t.cohort_size, t.max_steps, t.first_step is None, t.idle is None) for t in timelines}
+    if len(kinds) != 1:
+        raise ValueError(
+            f"timelines have the (cohort size, max_steps, ...) {sorted(kinds)}; expected one kind"
+        )
+    length = max(t.num_rounds for t in timelines)
+
+    def joined(name: str) -> np.ndarray | None:
+        parts = [getattr(t, name) for t in timelines]
+        if parts[0] is None:
+            return None
+        filled = []
+        for part in map(np.asarray, parts):
+            more = length - len(part)
+            if name == "time":
+                last = part[-1:] if len(part) else np.zeros(1, part.dtype)
+                filled.append(np.concatenate([part, np.repeat(last, more)]))
+            else:
+                filled.append(np.pad(part, ((0, more), (0, 0))))
+        return np.stack(filled)
+
+    names = ("clients", "version", "num_steps", "mask", "time", "first_step", "idle")
+    batch = Timeline(
+        **{name: joined(name) for name in names},  # pyright: ignore[reportArgumentType]
+        max_steps=timelines[0].max_steps,
+        max_staleness=max(t.max_staleness for t in timelines),
+    )
+    return _on_device(allocate_buffers(batch) if batch.max_staleness else batch)
+
+
+def _places(
+    version: np.ndarray, mask: np.ndarray, held: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Where each broadcast is kept, and where each slot finds its own."""
+    num_rounds = len(version)
+    last_use = np.full(num_rounds, -1)
+    rounds = np.broadcast_to(np.arange(num_rounds)[:, None], version.shape)
+    np.maximum.at(last_use, version[mask], rounds[mask])
+    if held is not None:
+        rounds = np.broadcast_to(np.arange(num_rounds)[:, None], held.shape)
+        known = held <= rounds  # a version can be held before it is broadcast to slots
+        np.maximum.at(last_use, held[known], rounds[known])
+    place = np.full(num_rounds, -1)
+    free: list[int] = []
+    leaving: list[tuple[int, int]] = []  # (last use, place)
+    num_slots = 0
+    for t in range(num_rounds):
+        while leaving and leaving[0][0] < t:
+            heapq.heappush(free, heapq.heappop(leaving)[1])
+        if last_use[t] < t:
+            continue
+        if not free:
+            free, num_slots = [num_slots], num_slots + 1
+        place[t] = heapq.heappop(free)
+        heapq.heappush(leaving, (int(last_use[t]), int(place[t])))
+    num_slots = max(num_slots, 1)
+    store = np.where(place < 0, num_slots, place).astype(np.int32)
+    fetch = np.where(mask, place[version], 0).astype(np.int32)
+    return store, fetch, num_slots
+
+
+def _on_device(timeline: Timeline) -> Timeline:
+    values = {
+        field.name: jnp.asarray(getattr(timeline, field.name))
+        for field in dataclasses.fields(timeline)
+        if isinstance(getattr(timeline, field.name), np.ndarray)
+    }
+    return dataclasses.replace(timeline, **values)

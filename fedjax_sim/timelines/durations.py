@@ -1,0 +1,215 @@
+"""How long a local step takes: laws of step durations, one parameter a client.
+
+A law is drawn on the host, ``law(rng, clients [S], count) -> [S, count]`` float64, durations of
+``count`` steps of each client, one after the other.  Times are in the simulation's unit.  Fast and
+slow clients are one law whose parameters :func:`two_speeds` assigns.
+"""
+
+import pathlib
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import Array
+
+Generator = np.random.Generator
+Durations = Callable[[Generator, np.ndarray, int], np.ndarray]
+
+
+def geometric(success: np.ndarray | float) -> Durations:
+    r"""Whole numbers of time units, :math:`P(\tau = j) = \lambda (1 - \lambda)^{j - 1}`, j >= 1.
+
+    A step ends in each unit with probability ``success``, whenever it began; its mean is
+    ``1 / success``.
+
+    Args:
+        success: lambda in (0, 1], ``[M]`` or one for all clients.
+
+    Raises:
+        ValueError: a probability outside (0, 1].
+
+    Example:
+        >>> law = geometric(np.array([0.5, 1.0]))
+        >>> law(np.random.default_rng(0), np.array([1, 1]), 3).tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+    success = np.asarray(success, np.float64)
+    if not ((success > 0) & (success <= 1)).all():
+        raise ValueError(f"success is {success}; expected probabilities in (0, 1]")
+
+    def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
+        p = _of(success, clients)
+        return rng.geometric(p, (len(clients), count)).astype(np.float64)
+
+    return law
+
+
+def exponential(mean: np.ndarray | float) -> Durations:
+    """Exponential durations with the given means, ``[M]`` or one for all clients.
+
+    Raises:
+        ValueError: a mean that is not positive.
+
+    Example:
+        >>> law = exponential(np.array([2.0, 16.0]))
+        >>> bool(law(np.random.default_rng(0), np.array([1]), 1000).mean() > 10)
+        True
+    """
+    mean = _positive("mean", mean)
+
+    def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
+        return _of(mean, clients) * rng.standard_exponential((len(clients), count))
+
+    return law
+
+
+def deterministic(duration: np.ndarray | float) -> Durations:
+    """The same duration for every step of a client, ``[M]`` or one for all.
+
+    Raises:
+        ValueError: a duration that is not positive.
+
+    Example:
+        >>> deterministic(3.0)(np.random.default_rng(0), np.array([0, 4]), 2).tolist()
+        [[3.0, 3.0], [3.0, 3.0]]
+    """
+    duration = _positive("duration", duration)
+
+    def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
+        del rng
+        return np.broadcast_to(_of(duration, clients), (len(clients), count))
+
+    return law
+
+
+def log_normal(mean: np.ndarray | float, sigma: float) -> Durations:
+    r"""Log-normal durations, :math:`\tau = m\, e^{\sigma Z - \sigma^2 / 2}`, of mean m.
+
+    Args:
+        mean: m, ``[M]`` or one for all clients.
+        sigma: standard deviation of the logarithm; 1 gives a heavy tail.
+
+    Raises:
+        ValueError: a mean that is not positive, a negative sigma.
+
+    Example:
+        >>> log_normal(2.0, 0.0)(np.random.default_rng(0), np.array([0]), 2).tolist()
+        [[2.0, 2.0]]
+    """
+    mean = _positive("mean", mean)
+    if sigma < 0:
+        raise ValueError(f"sigma is {sigma}; expected a number >= 0")
+
+    def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
+        z = rng.standard_normal((len(clients), count))
+        return _of(mean, clients) * np.exp(sigma * z - sigma**2 / 2)
+
+    return law
+
+
+def from_trace(durations: np.ndarray) -> Durations:
+    """Measured durations, drawn from each client's own record with replacement.
+
+    Args:
+        durations: ``[M, L]``; NaN where a client has fewer than L records.
+
+    Raises:
+        ValueError: a client without a record, or a duration that is not positive.
+
+    Example:
+        >>> law = traced(np.array([[1.0, 1.0], [5.0, np.nan]]))
+        >>> law(np.random.default_rng(0), np.array([0, 1]), 2).tolist()
+        [[1.0, 1.0], [5.0, 5.0]]
+    """
+    durations = np.asarray(durations, np.float64)
+    known = ~np.isnan(durations)
+    if durations.ndim != 2 or not known.any(axis=1).all() or not (durations[known] > 0).all():
+        raise ValueError(
+            f"durations has shape {durations.shape}; expected [M, L] of positive numbers, "
+            "at least one a client"
+        )
+    order = np.argsort(~known, axis=1, kind="stable")
+    durations = np.take_along_axis(durations, order, axis=1)
+    lengths = known.sum(axis=1)
+
+    def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
+        picks = rng.integers(0, lengths[clients][:, None], (len(clients), count))
+        return durations[clients[:, None], picks]
+
+    return law
+
+
+def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
+    """The records ``[M, L]`` of a CSV file of ``client,duration`` with that header line.
+
+    Raises:
+        ValueError: another header, a row that is not an integer and a number, a client outside
+            0 .. num_clients - 1.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".csv", delete=False) as file:
+        ...     _ = file.write("client,duration\\n0,1.5\\n1,4\\n0,2.5\\n")
+        >>> read_trace(file.name, 2).tolist()
+        [[1.5, 2.5], [4.0, nan]]
+    """
+    lines = pathlib.Path(path).read_text().splitlines()
+    if not lines or lines[0].replace(" ", "") != "client,duration":
+        raise ValueError(f"path {str(path)!r} begins with {lines[:1]}; expected 'client,duration'")
+    rows: list[list[float]] = [[] for _ in range(num_clients)]
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            client, duration = line.split(",")
+            # NaN stands for no record.
+            known = 0 <= int(client) < num_clients and not np.isnan(float(duration))
+            if known:
+                rows[int(client)].append(float(duration))
+        except ValueError:
+            known = False
+        if not known:
+            raise ValueError(
+                f"path {str(path)!r}, line {number} is {line!r}; expected a client of "
+                f"0..{num_clients - 1} and a number"
+            )
+    table = np.full((num_clients, max(map(len, rows), default=0)), np.nan)
+    for client, values in enumerate(rows):
+        table[client, : len(values)] = values
+    return table
+
+
+def two_speeds(
+    key: Array, num_clients: int, slow_fraction: float, *, fast: float, slow: float
+) -> np.ndarray:
+    """A parameter a client, ``[M]``: ``slow`` for ``ceil(slow_fraction * M)`` of them at random.
+
+    Raises:
+        ValueError: a fraction outside [0, 1].
+
+    Example:
+        >>> success = two_speeds(jax.random.key(0), 100, 1 / 3, fast=1 / 2, slow=1 / 16)
+        >>> int((success == 1 / 16).sum())
+        34
+    """
+    if not 0 <= slow_fraction <= 1:
+        raise ValueError(f"slow_fraction is {slow_fraction}; expected a number in [0, 1]")
+    values = np.full(num_clients, fast, np.float64)
+    # The small term keeps 0.3 * 10 from becoming 4.
+    count = int(np.ceil(slow_fraction * num_clients - 1e-9))
+    values[host_generator(key).permutation(num_clients)[:count]] = slow
+    return values
+
+
+def host_generator(key: Array) -> Generator:
+    """A NumPy generator that a JAX key decides."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+
+
+def _of(values: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(values[clients] if values.ndim else values, clients.shape)[:, None]
+
+
+def _positive(name: str, values: np.ndarray | float) -> np.ndarray:
+    values = np.asarray(values, np.float64)
+    if not (values > 0).all() or not np.isfinite(values).all():
+        raise ValueError(f"{name} is {values}; expected positive finite numbers")
+    return values

@@ -1,0 +1,112 @@
+"""Oracle -> Oracle: modified gradients that any algorithm can be given.
+
+A transform changes ``grad``, the direction local steps descend; ``loss`` and ``full_grad``
+stay those of the data.  The order of composition is the order of operations:
+``add_decayed_weights(clipped(oracle, 10.0), 1e-3)`` clips first and decays after.  Use
+:func:`transform_oracle` to give a transform to a finished algorithm; the algorithm's own terms
+(proximal, control variates) then come last.  Methods that take a gradient at a perturbed model
+have an argument ``transform`` instead: it acts on that gradient, not on the one that perturbs.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_sim import tree
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
+
+
+def transform_oracle(
+    algorithm: FedAlgorithm, transform: Callable[[Oracle], Oracle]
+) -> FedAlgorithm:
+    """The same algorithm, its clients seeing ``transform(oracle)``.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> decayed = transform_oracle(fedavg(lr=0.1), lambda oracle: add_decayed_weights(oracle, 1e-3))
+    """
+    return algorithm._replace(
+        local=lambda message, state, oracle, work: algorithm.local(
+            message, state, transform(oracle), work
+        )
+    )
+
+
+def proximal(oracle: Oracle, weight: Scalar, anchor: Params) -> Oracle:
+    r"""Gradient of :math:`F_i(x) + \frac{\mu}{2} \|x - \text{anchor}\|^2`, ``weight`` being mu."""
+
+    def grad(x, k):
+        return tree.add_scale(oracle.grad(x, k), weight, tree.sub(x, anchor))
+
+    return oracle._replace(grad=grad)
+
+
+def corrected(oracle: Oracle, correction: Params) -> Oracle:
+    """Adds a constant vector: ``g(x) + correction`` (control variates, dual terms)."""
+    return oracle._replace(grad=lambda x, k: tree.add(oracle.grad(x, k), correction))
+
+
+def perturbed(oracle: Oracle, offset: Params) -> Oracle:
+    """Gradient taken elsewhere: ``g(x + offset)``."""
+    return oracle._replace(grad=lambda x, k: oracle.grad(tree.add(x, offset), k))
+
+
+def sam(oracle: Oracle, radius: Scalar) -> Oracle:
+    r"""Sharpness-aware gradient :math:`g(x + r\, g(x) / \|g(x)\|)` on one minibatch.
+
+    The norm is global over the tree; a zero gradient gives a zero perturbation.
+    Foret et al., 2021.
+    """
+
+    def grad(x, k):
+        ascent = oracle.grad(x, k)
+        return oracle.grad(tree.add_scale(x, tree.over_norm(radius, ascent), ascent), k)
+
+    return oracle._replace(grad=grad)
+
+
+def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
+    r"""Adaptive SAM: :math:`g(x + r\, T^2 g / \|T g\|)` with :math:`T = |x| + \eta`.
+
+    T is 1 on leaves of one dimension or none (biases, scales).  Kwon et al., 2021;
+    in federated form Caldarola et al., 2022.
+    """
+
+    def grad(x, k):
+        def scaling(leaf):
+            return jnp.abs(leaf) + jnp.asarray(eta, leaf.dtype) if leaf.ndim > 1 else None
+
+        def times(t, leaf):
+            return leaf if t is None else t * leaf
+
+        t = [scaling(leaf) for leaf in jax.tree.leaves(x)]
+        leaves, structure = jax.tree.flatten(oracle.grad(x, k))
+        tg = [times(a, b) for a, b in zip(t, leaves, strict=True)]
+        ttg = structure.unflatten([times(a, b) for a, b in zip(t, tg, strict=True)])
+        return oracle.grad(tree.add_scale(x, tree.over_norm(radius, tg), ttg), k)
+
+    return oracle._replace(grad=grad)
+
+
+def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 0.0) -> Oracle:
+    r"""Gradient scaled to norm at most ``max_norm``: :math:`g \min(1, c / (\|g\| + \epsilon))`.
+
+    PyTorch's ``clip_grad_norm_`` has ``eps=1e-6``.
+    """
+
+    def grad(x, k):
+        g = oracle.grad(x, k)
+        return tree.scale(jnp.minimum(1.0, tree.over_norm(max_norm, g, eps)), g)
+
+    return oracle._replace(grad=grad)
+
+
+def unchanged(oracle: Oracle) -> Oracle:
+    """The oracle as it is."""
+    return oracle
+
+
+def add_decayed_weights(oracle: Oracle, weight: Scalar) -> Oracle:
+    """Coupled weight decay on every parameter: ``g(x) + weight * x``."""
+    return oracle._replace(grad=lambda x, k: tree.add_scale(oracle.grad(x, k), weight, x))

@@ -1,0 +1,248 @@
+"""The command line, end to end on a tiny comparison."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from fedjax_sim import datasets
+from fedjax_sim.cli import build, registry, run
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.main import main, presets
+from fedjax_sim.simulation.simulate import simulate
+
+TINY = shlex.split(
+    "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "
+    "--local-steps 2 --seeds 2 --eval-every 1 --algorithms fedavg scaffold"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> pathlib.Path:
+    """The results of the tiny comparison, run once without interruption."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert main([*TINY, "--output", str(folder)]) == 0
+    return folder
+
+
+def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
+    assert main([*TINY, "--output", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "fedavg" in printed
+    assert "scaffold" in printed
+    assert "compile" in printed
+    for name in ("curves.png", "clients.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    history = pd.read_csv(tmp_path / "history.csv")
+    assert history.columns.tolist() == ["algorithm", "seed", "round", "metric", "value"]
+    assert not history.duplicated(["algorithm", "seed", "round", "metric"]).any()
+    # Another folder, the same command: the same bytes.
+    assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["algorithms"]["scaffold"] == {"lr": 0.2, "server_lr": 1.0}
+    assert config["environment"]["versions"]["jax"]
+    assert set(config["config"]) == {field.name for field in dataclasses.fields(RunConfig)}
+
+
+def test_config_json_repeats_the_run_under_changed_defaults(tmp_path, finished, monkeypatch):
+    # The file holds resolved hyper-parameters, so that later defaults do not matter.
+    changed = registry.ALGORITHMS["fedavg"]._replace(defaults={"lr": 9.0})
+    monkeypatch.setitem(registry.ALGORITHMS, "fedavg", changed)
+    assert main(["run", str(finished / "config.json"), "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
+
+
+@pytest.mark.parametrize("interrupted_algorithm", ["fedavg", "scaffold"])
+def test_interrupted_run_resumes_with_the_same_history(
+    tmp_path, finished, monkeypatch, capsys, interrupted_algorithm
+):
+    def interrupting(*args, on_progress, **options):
+        def report(progress):
+            on_progress(progress)
+            if progress.round == 2 and options["config"]["algorithm"] == interrupted_algorithm:
+                signal.raise_signal(signal.SIGINT)
+
+        return simulate(*args, on_progress=report, checkpoint_seconds=0.0, **options)
+
+    command = [*TINY, "--output", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "simulate", interrupting)
+        assert main(command) == 130
+    printed = capsys.readouterr().out
+    assert f"to resume: fedjax-sim {' '.join(command)}" in printed.replace("\n", "")
+    partial = pd.read_csv(tmp_path / "history.csv")
+    rows = partial["algorithm"] == interrupted_algorithm
+    assert partial.loc[rows, "round"].max() == 2
+    summary = json.loads((tmp_path / "summary.json").read_text())["algorithms"]
+    assert not summary[interrupted_algorithm]["finished"]
+
+    assert main(command) == 0
+    assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
+    summary = json.loads((tmp_path / "summary.json").read_text())["algorithms"]
+    # 4 rounds x 3 clients x 2 steps x 2 seeds, counted over both calls.
+    assert [row["local_steps"] for row in summary.values()] == [48, 48]
+
+
+def test_ctrl_c_outside_a_simulation_keeps_what_is_there(tmp_path, monkeypatch, capsys):
+    def stopped(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "simulate", stopped)
+    assert main([*TINY, "--output", str(tmp_path)]) == 130
+    assert "to resume" in capsys.readouterr().out
+    header = "algorithm,seed,round,metric,value\n"
+    assert (tmp_path / "history.csv").read_text() == header
+
+
+def test_finished_algorithms_are_not_run_again(finished, monkeypatch, capsys):
+    before = (finished / "history.csv").read_bytes()
+    results = []
+
+    def observed(*args, **options):
+        results.append(simulate(*args, **options))
+        return results[-1]
+
+    monkeypatch.setattr(run, "simulate", observed)
+    assert main([*TINY, "--output", str(finished)]) == 0
+    assert [(r.local_steps, r.compile_seconds) for r in results] == [(0, 0.0), (0, 0.0)]
+    assert (finished / "history.csv").read_bytes() == before
+    assert "finished before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--rounds", "5"], "rounds is 4 there and 5 here"),
+        (["--lr", "0.5"], "fedavg has {'lr': 0.2} there and {'lr': 0.5} here"),
+    ],
+)
+def test_folder_of_another_comparison_is_refused(finished, capsys, options, reason):
+    before = (finished / "config.json").read_bytes()
+    assert main([*TINY, "--output", str(finished), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-sim: error: --output is ")
+    assert reason in error
+    assert error.count("\n") == 1
+    assert (finished / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--rounds 0", "--rounds is 0"),
+        ("--rounds many", "--rounds"),
+        ("--local-steps 0", "--local-steps is 0"),
+        ("--seed -1", "--seed is -1"),
+        ("--alpha 0", "--alpha is 0"),
+        ("--lr nan", "--lr is nan"),
+        ("--dropout 1", "--dropout is 1.0"),
+        ("--target-accuracy 80", "--target-accuracy is 80.0"),
+        ("--cohort-size 21", "--cohort-size is 21; expected 1 .. 20"),
+        ("--algorithms fedavg fedavg", "--algorithms is ('fedavg', 'fedavg')"),
+        ("--algorithms newton", "--algorithms has 'newton'"),
+        ("--algorithms fedavg --server-lr 1", "--server-lr is 1.0, but none of fedavg has one"),
+        ("--hyper fedavg.mu=1", "--hyper has 'fedavg.mu=1'; fedavg has lr"),
+        ("--hyper fedadam.lr=1", "--hyper has 'fedadam.lr=1'"),
+        ("--hyper mu", "--hyper has 'mu'; expected ALGORITHM.NAME=VALUE"),
+        ("--hyper fedavg.lr=-1", "--hyper has 'fedavg.lr=-1'; expected a positive number"),
+        ("--hyper fedavg.lr=fast", "--hyper has 'fedavg.lr=fast'; expected a positive number"),
+        ("--hyper scaffold.option=III", "option is 'III'; expected 'I' or 'II'"),
+        ("--sampling sometimes", "--sampling"),
+        ("--partition natural", "--partition is 'natural'"),
+        ("--num-clients 5000", "--partition is 'dirichlet'"),
+        ("--model lenet5", "--model is 'lenet5'"),
+        ("--dataset imagenet", "--dataset is 'imagenet'"),
+    ],
+)
+def test_bad_options_exit_with_2_and_name_the_option(tmp_path, capsys, monkeypatch, options, named):
+    def compiled(*args, **options):
+        raise AssertionError("reached the simulation")
+
+    monkeypatch.setattr(run, "simulate", compiled)
+    output = tmp_path / "results"
+    assert main([*TINY, "--output", str(output), *options.split()]) == 2
+    assert named in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_missing_data_files_are_one_line(tmp_path, capsys):
+    output = tmp_path / "results"
+    folder = ["--data-dir", str(tmp_path), "--output", str(output)]
+    assert main([*TINY, "--dataset", "a9a", *folder]) == 2
+    error = capsys.readouterr().err
+    assert "a9a: nothing found in" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["run", "slowstart"], ["run", "nowhere/config.json"]])
+def test_unknown_presets_and_configs_are_refused(arguments, capsys):
+    assert main(arguments) == 2
+    assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "femnist"])
+def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # wide enough that no default is broken over lines
+    assert main(["run", preset, "--help"]) == 0
+    shown = capsys.readouterr().out
+    parts = re.split(r"\n\W*--(?=[a-z])", shown)[1:]
+    described = {part.split()[0]: part for part in parts}
+    for field in dataclasses.fields(RunConfig):
+        value = getattr(presets()[preset], field.name)
+        value = " ".join(value) if isinstance(value, tuple) else value
+        assert f"(default: {value})" in described[field.name.replace("_", "-")]
+
+
+def test_list_names_every_choice(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    named = [*registry.ALGORITHMS, *build.MODELS, *build.PARTITIONS, *datasets.NAMES]
+    assert [name for name in named if name not in shown] == []
+    assert "b1=0.9" in shown  # a default of the factory, not of the command line
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_usage(arguments, capsys):
+    assert main(arguments) == 0
+    assert "fedjax-sim run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["list", "everything"]])
+def test_unknown_command(arguments, capsys):
+    assert main(arguments) == 2
+    assert " ".join(arguments) in capsys.readouterr().err
+
+
+def test_diverging_algorithm_does_not_lose_the_others(tmp_path, capsys, finished, allow_nans):
+    command = [*TINY, "--output", str(tmp_path), "--hyper", "fedavg.lr=1e38"]
+    assert main(command) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())["algorithms"]
+    assert summary["fedavg"]["diverged"] == 2
+    assert summary["scaffold"]["diverged"] == 0
+    history, undisturbed = (
+        (folder / "scaffold" / "history.csv").read_bytes() for folder in (tmp_path, finished)
+    )
+    assert history == undisturbed
+    assert "2 of 2 seeds diverged" in capsys.readouterr().out
+
+    other = str(tmp_path / "raise")
+    assert main([*command, "--output", other, "--on-divergence", "raise"]) == 1
+    assert "not finite" in capsys.readouterr().err
+
+
+def test_core_import_is_light():
+    """Plots, tables and the command line are extras: the library must import without them."""
+    code = (
+        "import sys, fedjax_sim; "
+        "print(sorted({'pandas', 'matplotlib', 'tyro', 'rich', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

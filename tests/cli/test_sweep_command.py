@@ -1,0 +1,525 @@
+"""``fedjax-sim sweep`` end to end: runs, tables, resuming and messages."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import pathlib
+import re
+import shutil
+import signal
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedjax_sim import datasets
+from fedjax_sim.cli import console, sweep
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.main import main
+from fedjax_sim.cli.run import compare, prepare
+from fedjax_sim.cli.sweep import SweepResult, run_sweep
+from fedjax_sim.cli.sweep_config import SweepConfig, with_settings
+from fedjax_sim.execution import devices
+from fedjax_sim.sweeps import program
+from fedjax_sim.sweeps.sweep import SweepProgress
+
+DIVERGING = 2e38  # two steps of it leave float32
+GRID = SweepConfig(
+    model="softmax_regression",
+    partition="quantity",  # clients of different sizes, so that weights matter
+    alpha=1.0,
+    weighting="examples",
+    num_clients=12,
+    dropout=0.6,
+    rounds=4,
+    local_steps=2,
+    seed=9,
+    seeds=2,
+    eval_every=1,
+    algorithms=("fedavg", "fedprox"),
+    hyper=("fedprox.mu=2",),
+    grid=(f"lr=0.05,0.3,{DIVERGING:g}", "cohort_size=2,4"),
+    metric="test/loss",
+    mode="min",
+)
+CONFIGURATIONS = list(itertools.product(["fedavg", "fedprox"], [2, 4], [0.05, 0.3, DIVERGING]))
+KEY = ["algorithm", "cohort_size", "lr"]
+PARTS = ("test", "train")
+COMPARED = {(2, 0.05): ("fedavg", "fedprox"), (4, 0.3): ("fedprox",)}
+# A command that differs from the quickstart by a small model and little work.
+TINY = "sweep quickstart --model softmax_regression --num-clients 12 --local-steps 1".split()
+
+
+def at(output: pathlib.Path, **changes) -> SweepConfig:
+    return dataclasses.replace(GRID, output=output, **changes)
+
+
+@pytest.fixture(scope="module")
+def events() -> list[SweepProgress]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("swept")
+
+
+@pytest.fixture(scope="module")
+def swept(folder, events) -> SweepResult:
+    """Two algorithms x three rates x two cohort sizes x two seeds, once for all tests."""
+    with jax.debug_nans(False):  # one of the rates diverges
+        return run_sweep(at(folder), events.append)
+
+
+@pytest.fixture
+def copied(swept, folder, tmp_path) -> pathlib.Path:
+    """The shared sweep's folder, for a test that writes to it."""
+    return shutil.copytree(folder, tmp_path / "copied")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> dict[tuple[int, float], tuple[pathlib.Path, pd.DataFrame]]:
+    """Comparisons that are parts of the sweep."""
+    found = {}
+    for (cohort_size, lr), algorithms in COMPARED.items():
+        shared = {field.name: getattr(GRID, field.name) for field in dataclasses.fields(RunConfig)}
+        folder = tmp_path_factory.mktemp("compared")
+        changes = {"output": folder, "cohort_size": cohort_size, "lr": lr, "algorithms": algorithms}
+        found[cohort_size, lr] = folder, compare(RunConfig(**(shared | changes))).history
+    return found
+
+
+def files(output: pathlib.Path) -> dict[str, int]:
+    """Everything in a folder, with the time it was written."""
+    paths = [path for path in output.rglob("*") if path.is_file()]
+    return {str(path.relative_to(output)): path.stat().st_mtime_ns for path in paths}
+
+
+def kept(output: pathlib.Path) -> dict[str, int]:
+    return {name: time for name, time in files(output).items() if name.startswith("slices")}
+
+
+def runs_kept(output: pathlib.Path) -> list[tuple[str, str]]:
+    """The (configuration, seed) of every run in the files of finished runs."""
+    found = []
+    for path in output.glob("slices/*.npz"):
+        with np.load(path) as file:
+            found += [tuple(entry[:2]) for entry in json.loads(str(file["meta"]))]
+    return found
+
+
+def entry(history: pd.DataFrame, *values) -> pd.DataFrame:
+    """The rows of one configuration."""
+    same = [history[name] == value for name, value in zip(KEY, values, strict=True)]
+    return history.loc[np.logical_and.reduce(same)]
+
+
+def metric_table(history: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One metric of one configuration: rounds x seeds."""
+    rows = history.loc[history["metric"] == metric]
+    return rows.pivot(index="round", columns="seed", values="value")
+
+
+def assert_same_curves(actual: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Histories of one configuration by two programs, which sum in another order.
+
+    Eight local steps in float32 keep the losses to 1e-4, as in the tests of comparisons; of an
+    example on the boundary between two labels the rounding may change the label.
+    """
+    examples = {part: len(getattr(datasets.load("digits"), part)["y"]) for part in PARTS}
+    assert set(actual["metric"]) == set(expected["metric"]) > {f"{part}/loss" for part in PARTS}
+    for metric in set(expected["metric"]):
+        one, other = metric_table(actual, metric), metric_table(expected, metric)
+        assert one.index.tolist() == other.index.tolist()
+        assert one.columns.tolist() == other.columns.tolist()
+        part, _, kind = metric.partition("/")
+        slack = 1.01 / examples[part] if kind == "accuracy" else 0
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=slack, err_msg=metric)
+
+
+@pytest.mark.parametrize("own", COMPARED)
+def test_runs_are_those_of_a_comparison(swept, compared, own):
+    _, history = compared[own]
+    assert history["algorithm"].unique().tolist() == list(COMPARED[own])
+    for algorithm, expected in history.groupby("algorithm"):
+        assert_same_curves(entry(swept.history, algorithm, *own), expected)
+
+
+def test_history_is_tidy_and_complete(swept, folder):
+    frame = pd.read_csv(folder / "history.csv")
+    pd.testing.assert_frame_equal(frame, swept.history, check_dtype=False)
+    assert frame.columns.tolist() == [*KEY, "seed", "diverged_at", "round", "metric", "value"]
+    runs = frame.groupby([*KEY, "seed"], sort=False).size()
+    assert runs.index.tolist() == [(*own, seed) for own in CONFIGURATIONS for seed in (9, 10)]
+    assert not frame.duplicated([*KEY, "seed", "round", "metric"]).any()
+    assert set(runs) == {4 * len(set(frame["metric"]))}  # every round was evaluated
+
+
+def test_scores_are_the_last_evaluations(swept, folder):
+    frame = pd.read_csv(folder / "scores.csv")
+    pd.testing.assert_frame_equal(frame, swept.scores, check_dtype=False)
+    assert len(frame) == len(CONFIGURATIONS) * 2
+    for own in CONFIGURATIONS[:2]:
+        losses = metric_table(entry(swept.history, *own), "test/loss")
+        assert entry(frame, *own)["score"].tolist() == pytest.approx(losses.loc[4].tolist())
+
+
+def test_diverging_runs_are_recorded_with_their_round_and_never_chosen(swept, folder):
+    """They leave the finite numbers in the first round that somebody reports in."""
+    scores = pd.read_csv(folder / "scores.csv")
+    rounds = []
+    for algorithm, cohort_size in itertools.product(GRID.algorithms, (2, 4)):
+        own = with_settings(GRID, {"algorithm": algorithm, "cohort_size": cohort_size})
+        reported = np.asarray(prepare(own, datasets.load("digits")).timeline.mask).any(axis=-1)
+        found = entry(scores, algorithm, cohort_size, DIVERGING)
+        assert found["diverged_at"].tolist() == (1 + reported.argmax(axis=-1)).tolist()
+        assert np.isnan(found["score"].to_numpy()).all()
+        rounds += found["diverged_at"].tolist()
+    assert len(set(rounds)) > 1, "the schedules do not test anything"
+    others = scores.loc[scores["lr"] != DIVERGING]
+    assert set(others["diverged_at"]) == {0}
+    assert np.isfinite(others["score"]).all()
+    assert DIVERGING not in pd.read_csv(folder / "best.csv")["lr"].tolist()
+
+
+def best_by_hand(
+    history: pd.DataFrame, metric: str, mode: str, last: int = 1, best: bool = False
+) -> pd.DataFrame:
+    """The mean over seeds of every configuration that did not diverge, best first."""
+    rows = history.loc[(history["metric"] == metric) & (history["lr"] != DIVERGING)]
+    values = rows.sort_values("round").groupby([*KEY, "seed"])["value"]
+    score = values.agg(mode) if best else values.agg(lambda x: x.tail(last).mean())
+    mean = score.groupby(level=KEY).mean().sort_values(ascending=mode == "min")
+    return mean.rename("mean").reset_index()
+
+
+def assert_chosen(best: pd.DataFrame, means: pd.DataFrame) -> None:
+    assert best["algorithm"].tolist() == ["fedavg", "fedprox"]
+    for row in best.to_dict(orient="records"):
+        first, second = means.loc[means["algorithm"] == row["algorithm"]].to_dict("records")[:2]
+        assert abs(first["mean"] - second["mean"]) > 1e-6, "a tie tests nothing"
+        assert [row[name] for name in KEY] == [first[name] for name in KEY]
+        assert row["mean"] == pytest.approx(first["mean"], rel=1e-12)  # of float64 numbers
+
+
+def test_best_is_the_best(swept, folder):
+    best = pd.read_csv(folder / "best.csv")
+    pd.testing.assert_frame_equal(best, swept.best, check_dtype=False)
+    assert_chosen(best, best_by_hand(swept.history, "test/loss", "min"))
+    for row in best.to_dict(orient="records"):
+        score = entry(swept.scores, *(row[name] for name in KEY))["score"]
+        interval = stats.t.interval(0.95, 1, score.mean(), stats.sem(score))
+        assert (row["low"], row["high"]) == pytest.approx(interval, rel=1e-9)
+        assert (row["num_seeds"], row["num_failed"]) == (2, 0)
+
+
+def test_paired_differences_are_those_of_scipy(swept, folder):
+    scores, best = pd.read_csv(folder / "scores.csv"), pd.read_csv(folder / "best.csv")
+    (row,) = pd.read_csv(folder / "paired.csv").to_dict(orient="records")
+    a, b = (entry(scores, *own)["score"] for own in best[KEY].itertuples(index=False))
+    expected = stats.ttest_rel(a, b)
+    assert (row["a"], row["b"]) == ("fedavg", "fedprox")
+    assert row["mean"] == pytest.approx(np.mean(a.to_numpy() - b.to_numpy()), rel=1e-9)
+    assert row["p_value"] == row["p_holm"] == pytest.approx(expected.pvalue, rel=1e-9)
+    interval = expected.confidence_interval(0.95)
+    assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+
+
+def test_figures_and_the_configuration_are_written(swept, folder):
+    figures = {
+        f"{kind}_{algorithm}{name}.png"
+        for algorithm in GRID.algorithms
+        for kind, name in (
+            ("sensitivity", "_lr"),
+            ("sensitivity", "_cohort_size"),
+            ("heat_map", ""),
+        )
+    }
+    assert {path.name for path in folder.glob("*.png")} == figures
+    for name in figures:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    written = json.loads((folder / "config.json").read_text())
+    assert set(written["config"]) == {field.name for field in dataclasses.fields(SweepConfig)}
+    assert written["config"]["grid"] == list(GRID.grid)
+    assert written["environment"]["versions"]["jax"]
+
+
+def test_progress_is_reported_from_start_to_end(swept, events):
+    groups = [{"algorithm": a, "cohort_size": m} for a in GRID.algorithms for m in (2, 4)]
+    started = [news.static for news in events if news.round == 0]
+    assert started == groups
+    assert (events[0].runs_done, events[-1].runs_done, events[-1].num_runs) == (0, 24, 24)
+    assert {news.num_rounds for news in events} == {4}
+    assert swept.sweep.compilations == len(groups)  # rates and seeds share a program
+
+
+def test_a_larger_grid_repeats_nothing(swept, copied):
+    """One more rate, one more seed, one algorithm less, another order."""
+    before = kept(copied)
+    changes = {"algorithms": ("fedavg",), "hyper": (), "seeds": 3}
+    grid = ("cohort_size=2", "lr=0.1,0.3,0.05")
+    result = run_sweep(at(copied, grid=grid, **changes))
+    assert (result.sweep.resumed, len(result.sweep.runs)) == (2 * 2, 3 * 3)
+    assert result.sweep.compilations == 1
+    assert kept(copied).items() > before.items()
+    now = runs_kept(copied)
+    assert len(now) == len(set(now)) == 24 + 9 - 4  # only what was not there
+    assert result.best["num_seeds"].tolist() == [3]
+    for lr in (0.05, 0.3):
+        old, new = (entry(h, "fedavg", 2, lr) for h in (swept.history, result.history))
+        new = new.loc[new["seed"] < 11]
+        pd.testing.assert_frame_equal(
+            new.reset_index(drop=True), old.reset_index(drop=True), check_exact=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "reduce"),
+    [
+        ("train/loss", "min", {"last": 3}),
+        ("test/accuracy", "max", {"best": True}),
+    ],
+)
+def test_another_metric_takes_no_training(swept, copied, metric, mode, reduce):
+    before = kept(copied)
+    result = run_sweep(at(copied, metric=metric, mode=mode, **reduce))
+    assert (result.sweep.resumed, result.sweep.compilations) == (24, 0)
+    assert kept(copied) == before
+    assert_chosen(result.best, best_by_hand(swept.history, metric, mode, **reduce))
+    written = json.loads((copied / "config.json").read_text())["config"]
+    assert (written["metric"], written["mode"]) == (metric, mode)
+
+
+def test_cells_and_speed_up(swept, copied):
+    config = at(
+        copied,
+        metric="test/accuracy",
+        mode="max",
+        cells=("cohort_size", "lr"),
+        over="cohort_size",
+        reference=1.0,
+    )
+    result = run_sweep(config)
+    assert result.sweep.compilations == 0
+    last = swept.history.loc[
+        (swept.history["metric"] == "test/accuracy") & (swept.history["round"] == 4)
+    ]
+    means, spreads = (last.groupby(KEY)["value"].agg(f) for f in ("mean", "std"))
+    factor = stats.t.ppf(0.975, 1) / np.sqrt(2)  # of two seeds
+
+    lines = [
+        line.strip("| ").split(" | ") for line in (copied / "cells.md").read_text().split("\n")
+    ]
+    heads, cells = lines[0], {(row[0], int(row[1])): row[2:] for row in lines[2:-1]}
+    assert heads == ["algorithm", "cohort_size", "lr = 0.05", "lr = 0.3", "lr = 2e+38"]
+    assert list(cells) == list(itertools.product(["fedavg", "fedprox"], [2, 4]))
+    for (algorithm, size), texts in cells.items():
+        assert texts[2] == "2/2 failed"
+        for lr, text in zip((0.05, 0.3), texts, strict=False):
+            shown, _, half = text.partition(" ± ")
+            assert float(shown) == pytest.approx(means[algorithm, size, lr], abs=5.1e-4)
+            expected = factor * spreads[algorithm, size, lr]
+            assert float(half) == pytest.approx(expected, abs=5.1e-4)  # three decimals
+
+    curve = pd.read_csv(copied / "speed_up.csv").set_index(["algorithm", "lr", "cohort_size"])
+    for algorithm, lr in itertools.product(["fedavg", "fedprox"], [0.05, 0.3]):
+        few, many = (1 - means[algorithm, size, lr] for size in (2, 4))
+        found = curve.loc[(algorithm, lr)]
+        assert found["error"].tolist() == pytest.approx([few, many], rel=1e-9)
+        assert found["speed_up"].tolist() == pytest.approx([1, few / many], rel=1e-9)
+        assert found["linear"].tolist() == [1, 2]
+    assert np.isnan(curve.xs(DIVERGING, level="lr")["speed_up"].to_numpy()).all()
+    assert (copied / "speed_up.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch, copied):
+    """A part of the sweep, with few figures."""
+    labels = []
+    figure = sweep.sweeps.speed_up_figure
+
+    def observed(*arguments, label, **options):
+        labels.append(label)
+        return figure(*arguments, label=label, **options)
+
+    monkeypatch.setattr(sweep.sweeps, "speed_up_figure", observed)
+    grid = ("cohort_size=2,4", "lr=0.3")
+    config = at(copied, over="cohort_size", grid=grid, algorithms=("fedavg",), hyper=())
+    run_sweep(config)
+    run_sweep(dataclasses.replace(config, reference=0.5))
+    run_sweep(dataclasses.replace(config, reference=1.0, metric="test/accuracy", mode="max"))
+    assert labels == ["test/loss", "test/loss - 0.5", "1 - test/accuracy"]
+
+
+def load_as(change: Callable[[datasets.Dataset], datasets.Dataset]):
+    """Data sets by any name are the digits, changed."""
+    load = datasets.load
+    return lambda name, folder: change(load("digits"))
+
+
+def doubled(dataset: datasets.Dataset) -> datasets.Dataset:
+    return dataset._replace(train={**dataset.train, "x": 2 * dataset.train["x"]})
+
+
+OTHERS = {  # options, data and the reason of the refusal
+    "batch size": ("--batch-size 9", None, "had other data or settings"),
+    "hyper-parameter": ("--hyper fedprox.mu=3", None, "had other data or settings"),
+    "evaluations": ("--eval-every 2", None, "had other data or settings"),
+    "data set": ("--dataset mnist", lambda dataset: dataset, "holds another run: config differ"),
+    "same name, other data": ("", doubled, "had other data or settings"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, other):
+    options, change, reason = OTHERS[other]
+    before = files(folder)
+
+    def compiled(*args):
+        raise AssertionError("compiles")
+
+    monkeypatch.setattr(program.Programs, "ready", compiled)
+    if change is not None:
+        monkeypatch.setattr(sweep.datasets, "load", load_as(change))
+    assert main(["sweep", str(folder / "config.json"), *options.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-sim: error: ")
+    assert str(folder) in error
+    assert reason in error
+    assert error.count("\n") == 1
+    assert files(folder) == before
+
+
+def interrupting(when: Callable[[SweepProgress], bool]):
+    """``console.sweep_progress`` with a Ctrl-C in it."""
+    shown = console.sweep_progress
+
+    @contextlib.contextmanager
+    def sweep_progress(screen):
+        with shown(screen) as on_progress:
+
+            def report(news: SweepProgress) -> None:
+                on_progress(news)
+                if when(news):
+                    signal.raise_signal(signal.SIGINT)
+
+            yield report
+
+    return sweep_progress
+
+
+def test_config_json_repeats_the_sweep_also_after_ctrl_c(
+    swept, folder, tmp_path, capsys, monkeypatch, allow_nans
+):
+    output = tmp_path / "again"
+    command = ["sweep", str(folder / "config.json"), "--output", str(output)]
+
+    def second_group(news):
+        return news.static == {"algorithm": "fedavg", "cohort_size": 4} and news.round == 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "sweep_progress", interrupting(second_group))
+        assert main(command) == 130
+    printed = capsys.readouterr().out.replace("\n", "")
+    assert "6 runs (0 found)" in printed
+    assert f"to resume: fedjax-sim {' '.join(command)}" in printed
+    # Everything there is about the first group, and nothing else: not even half a comparison.
+    for name in ("history.csv", "scores.csv", "best.csv"):
+        frame = pd.read_csv(output / name)
+        assert frame["algorithm"].unique().tolist() == ["fedavg"]
+        assert frame["cohort_size"].unique().tolist() == [2]
+    assert not (output / "paired.csv").exists()
+
+    assert main(command) == 0
+    assert "24 runs (6 found), 3 programs compiled" in capsys.readouterr().out
+    for name in ("history.csv", "scores.csv", "best.csv", "paired.csv"):
+        assert (output / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("cohort_size", "seeds_done", "scored"),
+    [(2, 0, {}), (2, 1, {2: {9}}), (4, 0, {2: {9, 10}}), (4, 1, {2: {9, 10}, 4: {9}})],
+)
+def test_best_has_configurations_with_all_seeds_only(
+    tmp_path, capsys, monkeypatch, cohort_size, seeds_done, scored
+):
+    """Ctrl-C between two seeds, which one device runs one after the other."""
+    monkeypatch.setattr(devices, "workers", lambda: jax.devices()[:1])
+
+    def now(news):
+        return (news.static["cohort_size"], news.slices_done, news.round) == (
+            cohort_size,
+            seeds_done,
+            1,
+        )
+
+    monkeypatch.setattr(console, "sweep_progress", interrupting(now))
+    options = "--grid lr=0.1,0.2 cohort_size=2,4 --rounds 2 --eval-every 1 --seed 9 --seeds 2"
+    more = "--over cohort_size --metric test/loss --mode min"
+    command = [*TINY, "--output", str(tmp_path), *options.split(), *more.split()]
+    assert main(command) == 130
+    assert "interrupted; finished runs are in" in capsys.readouterr().out
+    if not scored:
+        assert not (tmp_path / "history.csv").exists()
+        return
+    seeds = pd.read_csv(tmp_path / "scores.csv").groupby("cohort_size")["seed"]
+    assert {size: set(found) for size, found in seeds} == scored
+    if len(scored[2]) == 1:
+        assert not (tmp_path / "best.csv").exists()
+        return
+    best = pd.read_csv(tmp_path / "best.csv")
+    assert best[["algorithm", "cohort_size"]].to_numpy().tolist() == [["fedavg", 2]]
+    assert pd.read_csv(tmp_path / "speed_up.csv")["cohort_size"].tolist() == [2]
+
+
+def test_a_comparison_is_a_start(compared, tmp_path, capsys):
+    """Its config.json gives settings, algorithms and their hyper-parameters."""
+    run, history = compared[2, 0.05]
+    command = ["sweep", str(run / "config.json"), "--output", str(tmp_path), "--seeds", "2"]
+    assert main([*command, "--grid", "lr=0.05"]) == 0
+    found = pd.read_csv(tmp_path / "history.csv")
+    for algorithm in GRID.algorithms:
+        own = found.loc[found["algorithm"] == algorithm]
+        assert_same_curves(own, history.loc[history["algorithm"] == algorithm])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"algorithm=fedavg: 1 slices on \d devices, 1 configurations x 1 seeds", printed
+    )
+    assert re.search(r"algorithm=fedprox: .* each; [\d.]+ of [\d.]+ GB each", printed)
+    assert "4 runs (0 found), 2 programs compiled" in printed
+    assert f"results: {tmp_path}".replace(" ", "") in printed.replace(" ", "")
+    best = pd.read_csv(tmp_path / "best.csv")
+    assert all(f"{mean:.4g}" in printed for mean in best["mean"])
+
+
+def test_settings_of_every_kind_reach_the_runs(tmp_path, capsys):
+    """Counted in local steps: clients x steps of each x rounds."""
+    points = tmp_path / "points.csv"
+    points.write_text(
+        "sampling,cohort_size,local_steps,rounds,lr\nfull,,1,1,0.1\nuniform,3,2,2,0.1\n"
+    )
+    output = ["--output", str(tmp_path / "swept"), "--points", str(points), "--seeds", "1"]
+    assert main([*TINY, *output]) == 0
+    history = pd.read_csv(tmp_path / "swept" / "history.csv")
+    steps = history.loc[history["metric"] == "local_steps"].groupby("sampling")["value"].max()
+    assert steps.to_dict() == {"full": 12 * 1 * 1, "uniform": 3 * 2 * 2}
+    assert "2 programs compiled" in capsys.readouterr().out
+    assert not (tmp_path / "swept" / "paired.csv").exists()
+
+
+def test_groups_of_the_same_shapes_share_a_program(tmp_path):
+    config = dataclasses.replace(
+        GRID,
+        output=tmp_path,
+        algorithms=("fedavg",),
+        hyper=(),
+        partition="dirichlet",  # of equal sizes
+        grid=("lr=0.1,0.2", "alpha=1,2"),
+    )
+    result = run_sweep(config)
+    assert (len(result.sweep.runs), result.sweep.compilations) == (8, 1)
+    again = dataclasses.replace(config, lr=0.7)  # every configuration has its own
+    assert run_sweep(again).sweep.resumed == 8

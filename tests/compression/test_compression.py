@@ -1,0 +1,355 @@
+"""Codecs against NumPy, their bits by hand, and algorithms that send through them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_problems import (
+    KEY,
+    assert_close,
+    assert_identical,
+    execute,
+    quadratic_task,
+    upload_algorithm,
+)
+
+import fedjax_sim as fs
+from fedjax_sim import compression
+from fedjax_sim.compression import Codec, compressed, identity, lattice, luq_codec, qsgd, uniform
+
+EPS = np.finfo(np.float32).eps
+SCALED = {"uniform": uniform(5), "qsgd": qsgd(3), "luq": luq_codec()}
+ALL = {
+    "identity": identity(),
+    "lattice": lattice(6, 0.25),
+    "stochastic": lattice(6, 0.25, stochastic=True),
+    **SCALED,
+}
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def nearest_meaning(code, near, q, cell):
+    """The multiple of the cell nearest to ``near`` among code + q m, by trying all m around."""
+    points = cell * (code + q * (np.arange(-3, 4) + np.round(near / (q * cell))))
+    return points[np.abs(points - near).argmin()]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(2, 14), st.floats(1e-4, 3.0))
+def test_lattice_is_exact_to_half_a_cell_within_its_radius(seed, bits, cell):
+    rng = np.random.default_rng(seed)
+    q = 2**bits
+    y = (10 * rng.normal(size=40)).astype(np.float32)
+    x = (y + rng.uniform(-1, 1, 40) * (q * cell / 2 - cell)).astype(np.float32)
+    decoded = lattice(bits, cell).through(KEY, jnp.asarray(x), jnp.asarray(y))
+    # Quotient by the cell and product with it: three roundings of numbers of the size of x.
+    slack = 3 * EPS * (np.abs(x).max() + cell)
+    assert np.abs(np.asarray(decoded, float) - x).max() <= cell / 2 + slack
+
+
+def test_lattice_wraps_beyond_its_radius():
+    bits, cell, rng = 5, 0.125, np.random.default_rng(0)
+    span = 2**bits * cell
+    y = np.round(8 * rng.normal(size=200)) / 8  # binary fractions: everything below is exact
+    far = y + (span / 2 + cell) * np.sign(rng.normal(size=200)) * rng.integers(1, 9, 200)
+    decoded = np.asarray(lattice(bits, cell).through(KEY, jnp.asarray(far), jnp.asarray(y)), float)
+    assert (np.abs(decoded - y) <= span / 2).all()
+    wraps = (decoded - far) / span
+    assert (wraps != 0).all()
+    np.testing.assert_array_equal(wraps, np.round(wraps))
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(2, 12), st.booleans())
+def test_lattice_codes_fit_in_their_bits(seed, bits, stochastic):
+    """Also those of large and of negative numbers; decoded by a search over all meanings."""
+    cell, q = 0.25, 2**bits
+    x, y = 50 * normal(seed, 30), normal(seed + 1, 30)
+    key = jax.random.key(seed) if stochastic else None
+    code = compression.lattice_encode(jnp.asarray(x), bits, cell, key)
+    assert code.dtype == jnp.uint32
+    assert int(code.max()) < q
+    decoded = compression.lattice_decode(code, jnp.asarray(y), bits, cell)
+    meant = [nearest_meaning(c, near, q, cell) for c, near in zip(np.asarray(code), y, strict=True)]
+    np.testing.assert_array_equal(decoded, np.asarray(meant, np.float32))  # powers of two: exact
+    if not stochastic:
+        np.testing.assert_array_equal(code, np.round(x / cell).astype(int) % q)
+        through = lattice(bits, cell).through(KEY, jnp.asarray(x), jnp.asarray(y))
+        np.testing.assert_array_equal(through, decoded)
+
+
+def test_stochastic_lattice_errs_by_less_than_a_cell():
+    codec, y = lattice(6, 0.1, stochastic=True), normal(0, 500)
+    x = y + np.random.default_rng(1).uniform(-1, 1, 500).astype(np.float32) * (3.2 - 0.1)
+    decoded = np.asarray(codec.through(KEY, jnp.asarray(x), jnp.asarray(y)))
+    assert np.abs(decoded - x).max() < 0.1 + 4 * EPS * np.abs(x).max()
+    assert np.abs(decoded - x).max() > 0.09  # to nearest it would be 0.05
+
+
+@pytest.mark.parametrize("name", ["stochastic", *SCALED])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_random_codecs_are_unbiased(name, scale):
+    draws, x = 4000, jnp.asarray(scale * normal(3, 30))
+    codec = lattice(10, 0.7 * scale, stochastic=True) if name == "stochastic" else ALL[name]
+    keys = jax.random.split(jax.random.key(7), draws)
+    sent = np.asarray(jax.vmap(lambda key: codec.through(key, x, jnp.zeros_like(x)))(keys), float)
+    error = np.abs(sent.mean(axis=0) - np.asarray(x))
+    # Five standard errors of the mean, for 30 entries; entries on the grid do not vary.
+    assert (error <= 5 * sent.std(axis=0) / np.sqrt(draws) + 4 * EPS * np.abs(x).max()).all()
+    assert sent.std(axis=0).max() > 0
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.integers(2, 40))
+def test_uniform_rounds_to_its_levels(seed, levels):
+    x = normal(seed, 6, 5)
+    decoded = np.asarray(uniform(levels).through(jax.random.key(seed), jnp.asarray(x), x))
+    unit = (float(x.max()) - float(x.min())) / (levels - 1)
+    steps = (decoded - float(x.min())) / unit
+    # A few roundings of numbers of the size of x, counted in units.
+    slack = 8 * EPS * np.abs(x).max() / unit
+    np.testing.assert_allclose(steps, np.round(steps), rtol=0, atol=slack)
+    assert -slack <= steps.min() <= steps.max() <= levels - 1 + slack
+    assert np.abs(decoded - x).max() < unit * (1 + slack)
+    assert decoded.flat[x.argmin()] == x.min()
+
+
+@pytest.mark.parametrize("levels", [1, 4, 16])
+def test_qsgd_variance_is_below_the_papers(levels):
+    n, draws = 64, 1000
+    x = jnp.asarray(normal(5, n))
+    norm = float(np.linalg.norm(np.asarray(x, float)))
+    keys = jax.random.split(jax.random.key(1), draws)
+    sent = np.asarray(jax.vmap(lambda key: qsgd(levels).through(key, x, x))(keys), float)
+    steps = sent * levels / norm
+    np.testing.assert_allclose(steps, np.round(steps), rtol=0, atol=1e-5 * levels)  # float32
+    assert np.abs(steps).max() < levels + 0.5
+    ratio = np.abs(np.asarray(x, float)) * levels / norm
+    p = ratio - np.floor(ratio)
+    exact = (norm / levels) ** 2 * (p * (1 - p)).sum()
+    measured = ((sent - np.asarray(x, float)) ** 2).sum(axis=1)
+    # The mean of 1000 squared errors: five standard errors.
+    assert abs(measured.mean() - exact) < 5 * measured.std() / np.sqrt(draws)
+    assert exact <= min(n / levels**2, np.sqrt(n) / levels) * norm**2
+
+
+def test_qsgd_of_tiny_entries_does_not_underflow():
+    x = 1e-25 * jnp.array([3.0, -4.0])
+    np.testing.assert_allclose(qsgd(5).through(KEY, x, x), x, rtol=4 * EPS)
+
+
+SHAPES = {
+    "w": jax.ShapeDtypeStruct((30, 4), jnp.float32),
+    "b": jax.ShapeDtypeStruct((), jnp.bfloat16),
+    "count": jax.ShapeDtypeStruct((2,), jnp.int32),
+}
+
+
+@pytest.mark.parametrize(
+    ("codec", "expected"),
+    [
+        (identity(), 120 * 32 + 16 + 64),
+        (lattice(14, 1e-4), 121 * 14 + 64),
+        (uniform(2**8), 121 * 8 + 2 * 32 + 2 * 16 + 64),
+        (uniform(5), 121 * 3 + 2 * 32 + 2 * 16 + 64),
+        (qsgd(1), 121 * 2 + 32 + 16 + 64),  # -1, 0, 1
+        (qsgd(7), 121 * 4 + 32 + 16 + 64),  # 15 values
+        (qsgd(8), 121 * 5 + 32 + 16 + 64),  # 17 values
+        (luq_codec(6), 121 * 4 + 32 + 16 + 64),
+        (luq_codec(7), 121 * 5 + 32 + 16 + 64),
+    ],
+)
+def test_bits(codec, expected):
+    bits = codec.bits(SHAPES)
+    assert type(bits) is int
+    assert bits == expected
+    assert codec.bits(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), SHAPES)) == expected
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_codecs_keep_zeros_dtypes_and_what_is_not_floating(name):
+    codec = ALL[name]
+    x = {
+        "half": jnp.full((3,), 0.5, jnp.bfloat16),
+        "scalar": jnp.array(0.5),
+        "empty": jnp.zeros((0, 2)),
+        "count": jnp.arange(3),
+    }
+    zeros = jax.tree.map(jnp.zeros_like, x)
+    decoded = codec.through(KEY, x, zeros)
+    assert jax.tree.map(lambda v: (v.shape, v.dtype), decoded) == jax.tree.map(
+        lambda v: (v.shape, v.dtype), x
+    )
+    np.testing.assert_array_equal(decoded["count"], x["count"])
+    assert_identical(codec.through(KEY, zeros, zeros), zeros)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_codecs_in_double_precision(name, x64):
+    x = jnp.asarray(normal(0, 20).astype(np.float64))
+    assert ALL[name].through(KEY, x, x).dtype == jnp.float64
+
+
+@pytest.mark.parametrize("name", ["stochastic", *SCALED])
+def test_leaves_have_draws_of_their_own(name):
+    x = jnp.asarray(normal(0, 200))
+    first, second = ALL[name].through(KEY, [x, x], [x, x])
+    assert (np.asarray(first) != np.asarray(second)).mean() > 0.1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_codecs_compile_and_batch(name):
+    """Per-tensor scales are per message, not per batch."""
+    codec = ALL[name]
+    x = {"w": jnp.asarray(normal(0, 4, 3, 5) * np.array([1, 2, 4, 8], np.float32)[:, None, None])}
+    keys = jax.random.split(KEY, 4)
+    batched = jax.jit(jax.vmap(codec.through))(keys, x, x)
+    one_by_one = [codec.through(k, {"w": w}, {"w": w}) for k, w in zip(keys, x["w"], strict=True)]
+    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *one_by_one)
+    assert_close(batched, expected, rtol=4 * EPS)  # XLA may contract products and sums
+
+
+def test_the_cell_may_be_traced():
+    x, y = jnp.asarray(normal(0, 20)), jnp.asarray(normal(1, 20))
+    cells = jnp.array([0.25, 0.5])
+    batched = jax.vmap(lambda cell: lattice(8, cell).through(KEY, x, y))(cells)
+    for row, cell in zip(batched, (0.25, 0.5), strict=True):
+        np.testing.assert_array_equal(row, lattice(8, cell).through(KEY, x, y))
+
+
+def test_divergence_passes_through_the_lattice(allow_nans):
+    x = jnp.array([jnp.nan, jnp.inf, 1.0])
+    decoded = lattice(8, 0.5).through(KEY, x, jnp.zeros(3))
+    assert np.isnan(decoded[:2]).all()
+    assert decoded[2] == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: lattice(1, 0.1), "bits is 1"),
+        (lambda: lattice(25, 0.1), "bits is 25"),
+        (lambda: lattice(8, 0.0), "cell is 0.0"),
+        (lambda: compression.lattice_encode(jnp.ones(2), 8, -1.0), "cell is -1.0"),
+        (lambda: uniform(1), "levels is 1"),
+        (lambda: qsgd(0), "levels is 0"),
+        (lambda: luq_codec(-1), "exponent_levels is -1"),
+    ],
+)
+def test_bad_arguments(make, name):
+    with pytest.raises(ValueError, match=name):
+        make()
+
+
+STEPS = np.array([[3, 0, 2, 1], [1, 2, 0, 3]], np.int32)
+
+
+def timeline(num_steps=STEPS, clients=((4, 1, 6, 2), (0, 5, 3, 7))):
+    return fs.Timeline(
+        clients=np.array(clients, np.int32),
+        version=np.repeat(np.arange(2, dtype=np.int32)[:, None], 4, 1),
+        num_steps=num_steps,
+        mask=np.ones((2, 4), bool),
+        time=np.arange(2.0),
+        max_steps=3,
+    )
+
+
+def test_uploads_of_models_are_decoded_near_the_message():
+    """The server's model leaves the radius of the lattice, the uploads stay within it."""
+
+    def model_after(message, work):
+        return message + 0.3 * work.client.astype(jnp.float32)
+
+    algorithm = upload_algorithm(model_after)._replace(
+        update=lambda state, mean, round: state._replace(params=mean)
+    )
+    codec = lattice(4, 0.5)  # radius 3.75
+    start, schedule = jnp.array(100.25), timeline()
+    expected = 100.25
+    for clients in schedule.clients:
+        uploads = expected + 0.3 * np.asarray(clients, np.float64)
+        expected = (0.5 * np.round(uploads / 0.5)).mean()
+    state, _ = execute(compressed(algorithm, codec), schedule, start)
+    assert_close(state.server.params, np.asarray(expected), rtol=4 * EPS)
+    state, _ = execute(compressed(algorithm, codec, near=compression.zeros), schedule, start)
+    assert abs(float(state.server.params)) <= 4
+
+
+def test_messages_are_decoded_near_a_client_state_of_their_form():
+    """Message 20.3 through a lattice of radius 3.75: near a client's 19 it arrives, near 0 not."""
+    codec = lattice(4, 0.5)
+    echo = fs.FedAlgorithm(
+        init=fs.fedsgd(0.1).init,
+        local=lambda message, own, oracle, work: (message, own),
+        update=lambda state, mean, round: state._replace(params=mean),
+    )
+    models = echo._replace(init_client=lambda params: jnp.array(19.0))
+    counts = echo._replace(init_client=lambda params: jnp.array(19, jnp.int32))
+    one = timeline(STEPS)[:1]
+    results = [
+        float(execute(compressed(a, identity(), down=codec), one, jnp.array(20.3))[0].server.params)
+        for a in (models, counts, echo)
+    ]
+    assert results == [20.5, -3.5, -3.5]  # 41 cells; 41 mod 16 = 9 = -7 mod 16
+
+
+@pytest.mark.parametrize("codec", [identity(), lattice(24, 2.0**-20)])
+def test_an_exact_codec_changes_nothing(codec):
+    """Binary fractions of at least a cell, within the radius: the lattice has them all."""
+
+    def model_after(message, work):
+        return message + 0.125 * work.num_steps.astype(jnp.float32)
+
+    algorithm = upload_algorithm(model_after)
+    plain = execute(algorithm, timeline())
+    assert_identical(execute(compressed(algorithm, codec, codec), timeline()), plain)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_visits_without_steps_send_nothing(name):
+    """A difference of models that is zero stays zero."""
+    params, task = (
+        jnp.asarray(normal(1, 3)),
+        quadratic_task(np.ones((8, 1, 1)) * np.eye(3), np.zeros((8, 3)), 3),
+    )
+    algorithm = compressed(fs.fedavg(0.5), ALL[name], near=compression.zeros)
+    still = timeline(np.zeros((2, 4), np.int32))
+    state, _ = execute(algorithm, still, params, task)
+    assert_identical(state.server.params, params)
+    moved, _ = execute(algorithm, timeline(), params, task)
+    assert not np.array_equal(moved.server.params, params)
+
+
+def test_draws_do_not_depend_on_the_cohort():
+    """Neither on how it is executed, nor on who else is in it, nor on the slot."""
+
+    def constant(message, work):
+        return message + 0.3
+
+    codec = lattice(12, 1.0, stochastic=True)
+    probes = fs.Probes(client={"upload": lambda visit: visit.upload})
+    algorithm = compressed(upload_algorithm(constant), codec, near=compression.zeros)
+    start = jnp.full(50, 0.25)
+
+    def uploads(schedule, cohort):
+        return execute(algorithm, schedule, start, cohort=cohort, probes=probes)[1].probes["upload"]
+
+    first = uploads(timeline(), fs.execution.vmapped())
+    assert_identical(uploads(timeline(), fs.execution.sequential())[0], first[0])
+    others = timeline(clients=((2, 3, 4, 0), (1, 5, 6, 7)))
+    moved = uploads(others, fs.execution.chunked(2))
+    np.testing.assert_array_equal(moved[0, 2], first[0, 0])  # client 4
+    np.testing.assert_array_equal(moved[0, 0], first[0, 3])  # client 2
+    assert len(np.unique(np.asarray(first[0]), axis=0)) == 4
+
+
+def test_a_codec_is_any_pair_of_functions():
+    codec = Codec(lambda key, x, near: jax.tree.map(jnp.round, x), lambda x: 0)
+    algorithm = compressed(upload_algorithm(lambda message, work: jnp.array(1.6)), codec)
+    assert float(execute(algorithm, timeline())[0].server.params) == 4

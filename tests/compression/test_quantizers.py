@@ -1,0 +1,263 @@
+"""Quantisers against NumPy: LUQ with the same uniform numbers, uniform grids by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_sim.compression import quantizers as q
+
+EPS = np.finfo(np.float32).eps
+KEY = jax.random.key(0)
+
+
+def heavy_tailed(seed, *shape):
+    """Magnitudes over many powers of two, as neural gradients have."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=shape) * np.exp(2 * rng.normal(size=shape))).astype(np.float32)
+
+
+def numpy_luq(uniforms, x, exponent_levels, largest):
+    """Entry by entry, stepping through the powers."""
+    threshold = float(largest) / 2**exponent_levels
+    out = np.zeros(x.shape)
+    for index, value in np.ndenumerate(x.astype(float)):
+        size, low = abs(value), threshold
+        if size < threshold:
+            out[index] = np.sign(value) * threshold * (uniforms[index] < size / threshold)
+            continue
+        while 2 * low <= size:
+            low *= 2
+        out[index] = np.sign(value) * (2 * low if uniforms[index] < (size - low) / low else low)
+    return out
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(0, 8), st.integers(-60, 60))
+def test_luq_is_the_paper_s(seed, exponent_levels, power):
+    x = np.ldexp(heavy_tailed(seed, 7, 5), power)
+    key = jax.random.key(seed)
+    uniforms = np.asarray(jax.random.uniform(key, x.shape, jnp.float32))
+    expected = numpy_luq(uniforms, x, exponent_levels, np.abs(x).max())
+    actual = np.asarray(q.luq(key, jnp.asarray(x), exponent_levels), float)
+    # The threshold's powers are exact; quotients in single precision could tip an entry of 35
+    # over if a uniform number lay within 1e-7 of its probability.
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(("exponent_levels", "count"), [(6, 15), (7, 17)])
+def test_luq_values(exponent_levels, count):
+    """0 and +-2^j a: 4 bits hold 16 values, hence 6 levels and not 7."""
+    x = np.random.default_rng(0).choice([-1, 1], 3000) * 2.0 ** np.linspace(-10, 3, 3000)
+    x = x.astype(np.float32)  # about as many entries in every octave
+    values = np.unique(np.asarray(q.luq(KEY, jnp.asarray(x), exponent_levels), float))
+    threshold = np.abs(x).max().astype(float) / 2**exponent_levels
+    positive = threshold * 2.0 ** np.arange(exponent_levels + 1)
+    np.testing.assert_array_equal(values, [*-positive[::-1], 0, *positive])
+    assert len(values) == count
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.integers(0, 8))
+def test_luq_keeps_its_own_grid(seed, exponent_levels):
+    """The largest magnitude is on the grid, hence the grid of the result is that of x."""
+    x = jnp.asarray(heavy_tailed(seed, 40))
+    once = q.luq(jax.random.key(seed), x, exponent_levels)
+    assert float(jnp.abs(once).max()) == float(jnp.abs(x).max())
+    np.testing.assert_array_equal(q.luq(jax.random.key(seed + 1), once, exponent_levels), once)
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+@pytest.mark.parametrize("maximum", [q.max_magnitude, jnp.max])
+def test_luq_is_unbiased(repeat, maximum):
+    draws, x = 4000, heavy_tailed(1, 40)
+    keys = jax.random.split(KEY, draws)
+    out = jax.vmap(lambda key: q.luq(key, jnp.asarray(x), 6, repeat, maximum))(keys)
+    out = np.asarray(out, float)
+    low = float(maximum(jnp.asarray(x))) / 2**6 * 2.0 ** np.arange(-1, 16)
+    low[0] = 0  # below the threshold the two neighbours are 0 and the threshold
+    place = np.searchsorted(low, np.abs(x).astype(float), side="right") - 1
+    variance = (low[place + 1] - np.abs(x)) * (np.abs(x) - low[place]) / repeat
+    # Five standard errors; the 40 probabilities are exact to a few roundings.
+    assert (np.abs(out.mean(0) - x) <= 5 * np.sqrt(variance / draws) + 4 * EPS * np.abs(x)).all()
+    assert out.var(0).sum() == pytest.approx(variance.sum(), rel=0.1)  # 4000 draws of 40 entries
+
+
+def test_luq_with_the_circulating_maximum():
+    """Without absolute value, entries below -max go on to higher powers."""
+    x = jnp.array([-64.0, 1.0, 0.5, -40.0])
+    out = np.asarray(q.luq(KEY, x, 0, maximum=jnp.max))
+    assert out[0] == -64
+    assert out[3] in (-32.0, -64.0)
+    np.testing.assert_array_equal(q.luq(KEY, -jnp.abs(x), maximum=jnp.max), -jnp.abs(x))
+
+
+def test_luq_of_nothing_and_next_to_nothing():
+    for x in (jnp.zeros((3, 2)), jnp.zeros((0, 4)), jnp.full(3, 1e-37), jnp.zeros(())):
+        np.testing.assert_array_equal(q.luq(KEY, x), x)
+        np.testing.assert_array_equal(jax.jit(q.luq)(KEY, x), x)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_quantisers_keep_the_dtype(dtype):
+    x = jnp.asarray(heavy_tailed(0, 30)).astype(dtype)
+    assert q.luq(KEY, x).dtype == dtype
+    assert q.symmetric(x, q.signed(3)).dtype == dtype
+    assert q.symmetric(x, q.signed(4), q.sawb_clip()).dtype == dtype
+    assert jax.grad(lambda x: q.luq_gradient(KEY, x).sum())(x).dtype == dtype
+
+
+def test_double_precision_sees_the_draws_of_single(x64):
+    x = heavy_tailed(0, 200)
+    double = q.luq(KEY, jnp.asarray(x.astype(np.float64)))
+    assert double.dtype == jnp.float64
+    np.testing.assert_array_equal(double, q.luq(KEY, jnp.asarray(x)))
+    assert q.symmetric(jnp.asarray(x.astype(np.float64)), q.signed(3)).dtype == jnp.float64
+
+
+def test_luq_batches_by_tensor():
+    x = jnp.asarray(heavy_tailed(0, 3, 20) * np.array([[1], [1e3], [0]], np.float32))
+    keys = jax.random.split(KEY, 3)
+    batched = jax.jit(jax.vmap(lambda key, row: q.luq(key, row, repeat=2)))(keys, x)
+    for key, row, out in zip(keys, x, batched, strict=True):
+        # The mean of two draws times the threshold: XLA may order the products otherwise.
+        np.testing.assert_allclose(out, q.luq(key, row, repeat=2), rtol=4 * EPS)
+
+
+def test_gradients_pass_luq_and_values_do_not():
+    x, slopes = jnp.asarray(heavy_tailed(0, 4, 30)), jnp.asarray(heavy_tailed(1, 4, 30))
+    keys = jax.random.split(KEY, 4)
+
+    def loss(x, slope, key):
+        return (q.luq_gradient(key, x, exponent_levels=5) * slope).sum()
+
+    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(loss)))(x, slopes, keys)
+    np.testing.assert_allclose(values, (x * slopes).sum(axis=1), rtol=1e-4)  # sums of 30
+    for key, slope, gradient in zip(keys, slopes, gradients, strict=True):
+        np.testing.assert_array_equal(gradient, q.luq(key, slope, 5))
+
+
+def numpy_symmetric(x, low, high, clip):
+    unit = 2 * clip / (high - low)
+    return unit * np.round(np.clip(x / unit, low, high))
+
+
+def numpy_widest(x, low, high):
+    return np.abs(x).max() * (high - low) / (2 * high)
+
+
+LEVELS = [q.signed(3), q.signed(2), q.signed_excess(3), q.non_negative(3), q.signed(8)]
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_uniform_quantisation_with_the_best_clip(levels, x64):
+    """The error is the smallest on the grid of candidates, and the values are NumPy's."""
+    x = np.random.default_rng(0).normal(size=(20, 15))
+    x = np.abs(x) if levels.low == 0 else x
+    candidates = tuple(np.linspace(0.05, 1, 24))
+    tried = [
+        numpy_symmetric(x, *levels, fraction * numpy_widest(x, *levels)) for fraction in candidates
+    ]
+    expected = tried[np.argmin([((out - x) ** 2).mean() for out in tried])]
+    out = q.symmetric(jnp.asarray(x), levels, q.mse_clip(candidates))
+    np.testing.assert_allclose(out, expected, rtol=1e-12)  # double precision
+    assert len(np.unique(expected)) <= levels.high - levels.low + 1
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_the_default_clip_is_close_to_the_best(levels):
+    """Candidates a factor 2^(1/4) apart, against a fine search."""
+    x = np.random.default_rng(1).normal(size=2000).astype(np.float32)
+    x = np.abs(x) if levels.low == 0 else x
+
+    def error(out):
+        return float(((np.asarray(out, float) - x) ** 2).mean())
+
+    widest = numpy_widest(x.astype(float), *levels)
+    best = min(error(numpy_symmetric(x, *levels, c * widest)) for c in np.linspace(0.02, 1, 300))
+    assert error(q.symmetric(jnp.asarray(x), levels)) <= 1.1 * best
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from(["signed", "non_negative"]))
+def test_errors_without_clipping_are_half_a_unit(seed, bits, kind):
+    x = heavy_tailed(seed, 30)
+    x = np.abs(x) if kind == "non_negative" else x
+    levels = getattr(q, kind)(bits)
+    out = np.asarray(q.symmetric(jnp.asarray(x), levels, q.mse_clip((1.0,))))
+    unit = np.abs(x).max() / levels.high
+    assert np.abs(out - x).max() <= unit / 2 * (1 + 8 * EPS * levels.high)
+
+
+def test_levels_fit_in_their_bits():
+    for bits in range(2, 9):
+        for make in (q.signed, q.non_negative):
+            levels = make(bits)
+            assert levels.high - levels.low + 1 <= 2**bits
+        assert q.non_negative(bits).high + 1 == 2**bits
+        assert q.signed(bits).low == -q.signed(bits).high
+        excess = q.signed_excess(bits)
+        assert excess.high - excess.low + 1 == 2**bits + 1
+
+
+def test_sawb_clip():
+    x = heavy_tailed(0, 1000).astype(np.float64)
+    clip = 12.1 * np.sqrt((x**2).mean()) - 12.2 * np.abs(x).mean()
+    levels = q.signed(4)
+    out = q.symmetric(jnp.asarray(x, jnp.float32), levels, q.sawb_clip())
+    # The clip is a difference, so single precision loses a digit; no entry is that near a tie.
+    np.testing.assert_allclose(out, numpy_symmetric(x, *levels, clip), rtol=1e-4)
+
+
+@pytest.mark.parametrize("clip", [q.mse_clip(), q.sawb_clip()])
+def test_tensors_of_one_magnitude_and_of_zeros(clip):
+    """SAWB's clip is negative for the first; nothing is clipped then."""
+    x = jnp.array([0.5, -0.5, 0.5])
+    np.testing.assert_array_equal(q.symmetric(x, q.signed(3), clip), x)
+    for levels in (q.signed(3), q.non_negative(3)):
+        np.testing.assert_array_equal(q.symmetric(jnp.zeros(4), levels, clip), jnp.zeros(4))
+
+
+def test_the_range_follows_the_sign():
+    x = jnp.asarray([[-1.0, 2.0, 3.0], [0.0, 2.0, 7.0]])
+    out = jax.jit(jax.vmap(lambda row: q.symmetric(row, q.by_sign(row, 3))))(x)
+    np.testing.assert_allclose(out, x, rtol=4 * EPS)  # on the grids -3 .. 3 and 0 .. 7
+    two_sided = q.symmetric(x[1], q.signed(3))
+    assert np.abs(np.asarray(two_sided) - x[1]).max() > 0.1
+
+
+def test_gradients_are_straight_through():
+    """Also of clipped entries, in reverse and forward mode, and twice."""
+    x = jnp.asarray(heavy_tailed(0, 40))
+    weights = jnp.asarray(heavy_tailed(1, 40))
+
+    def loss(x):
+        return (q.symmetric(x, q.signed(3)) ** 2 * weights).sum()
+
+    quantised = np.asarray(q.symmetric(x, q.signed(3)))
+    assert np.abs(quantised).max() < np.abs(x).max()  # something is clipped
+    expected = 2 * quantised * np.asarray(weights)
+    np.testing.assert_allclose(jax.grad(loss)(x), expected, rtol=4 * EPS)
+    direction = jnp.asarray(heavy_tailed(2, 40))
+    _, slope = jax.jvp(loss, (x,), (direction,))
+    np.testing.assert_allclose(slope, (expected * direction).sum(), rtol=1e-4)  # sum of 40
+    second = jax.grad(lambda x: (jax.grad(loss)(x) * direction).sum())(x)
+    np.testing.assert_allclose(second, 2 * weights * direction, rtol=4 * EPS)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: q.luq(KEY, jnp.ones(2), -1), "exponent_levels is -1"),
+        (lambda: q.luq(KEY, jnp.ones(2), repeat=0), "repeat is 0"),
+        (lambda: q.signed(1), "bits is 1"),
+        (lambda: q.non_negative(0), "bits is 0"),
+        (lambda: q.mse_clip(()), r"candidates is \(\)"),
+        (lambda: q.mse_clip((0.5, 1.5)), "candidates is"),
+    ],
+)
+def test_bad_arguments(make, name):
+    with pytest.raises(ValueError, match=name):
+        make()

@@ -1,0 +1,134 @@
+"""Several processes on one machine: the run of one process, written once, resumed elsewhere."""
+
+import csv
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedjax_sim.execution import distributed
+
+HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
+pytestmark = pytest.mark.slow
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return server.getsockname()[1]
+
+
+def run_together(commands: list[list[str]]) -> list[str]:
+    """The processes' output; of a failed or hanging one the test fails, and none is left behind."""
+    env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="", PYTHONUNBUFFERED="1")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = [subprocess.Popen(command, env=env, **pipes) for command in commands]
+    try:
+        outputs = [process.communicate(timeout=240)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * len(started), outputs
+    return outputs
+
+
+def workers(folder, number: int, devices: int, *options: str) -> list[str]:
+    script, port = str(HELPERS / "one_of_several.py"), str(free_port())
+    return run_together([
+        [sys.executable, script, str(folder), str(i), str(number), port, str(devices), *options]
+        for i in range(number)
+    ])  # fmt: skip
+
+
+def history(folder) -> tuple[list, np.ndarray]:
+    with (folder / "history.csv").open(newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return [row[:-1] for row in rows], np.array([float(row[-1]) for row in rows])
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """One process with two devices."""
+    folder = tmp_path_factory.mktemp("alone")
+    workers(folder, 1, 2)
+    return history(folder)
+
+
+def assert_same_history(found, expected):
+    assert found[0] == expected[0]
+    # Devices' sums are added in another order: a few units of single precision.
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_two_processes_are_as_one(tmp_path, alone):
+    outputs = workers(tmp_path, 2, 2)
+    assert_same_history(history(tmp_path), alone)
+    # Each loads its own strata's clients: 5, 5, 5 and 4.
+    assert "loaded [(0, 5), (5, 10)]" in outputs[0]
+    assert "loaded [(10, 15), (15, 19)]" in outputs[1]
+
+
+def test_interrupted_by_one_continued_by_another_number(tmp_path, alone):
+    """Ctrl-C in one process ends both after the same round; one process on one device goes on."""
+    outputs = workers(tmp_path, 2, 1, "--stop-at", "5")
+    assert all("rounds 5 interrupted True" in output for output in outputs)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    (output,) = workers(tmp_path, 1, 1)
+    assert "rounds 12 interrupted False" in output
+    assert_same_history(history(tmp_path), alone)
+
+
+def test_command_in_two_processes(tmp_path):
+    """``fedjax-sim run``: the first process speaks and writes the result of one process."""
+    options = "--rounds 2 --seeds 2 --algorithms scaffold --num-strata 2 --model softmax_regression"
+    options = options.split()
+    command = [sys.executable, "-m", "fedjax_sim.cli", "run", "quickstart", *options, "--output"]
+    run_together([[*command, str(tmp_path / "one")]])
+    where = ["--coordinator", f"localhost:{free_port()}", "--num-processes", "2", "--process-id"]
+    # One device each, which two strata allow.
+    outputs = run_together([
+        [sys.executable, "-c", ONE_DEVICE, *command[3:], str(tmp_path / "two"), *where, str(i)]
+        for i in range(2)
+    ])  # fmt: skip
+    assert "results: " in outputs[0]
+    assert "results: " not in outputs[1]
+    tables = []
+    for name in ("one", "two"):
+        with (tmp_path / name / "history.csv").open(newline="") as file:
+            tables.append(list(csv.DictReader(file)))
+    assert len(tables[0]) == len(tables[1]) > 0
+    for one, two in zip(*tables, strict=True):
+        assert [one[k] for k in ("algorithm", "seed", "round", "metric")] == [
+            two[k] for k in ("algorithm", "seed", "round", "metric")
+        ]
+        # An example at the border of two classes may be counted for the other.
+        assert float(one["value"]) == pytest.approx(float(two["value"]), rel=1e-4, abs=3e-3)
+    config = json.loads((tmp_path / "two" / "config.json").read_text())["config"]
+    assert config["num_strata"] == 2
+    assert "coordinator" not in config
+
+
+ONE_DEVICE = """
+import sys, jax
+jax.config.update("jax_num_cpu_devices", 1)
+from fedjax_sim.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("a:1", None, 0), "num_processes is None; expected all of coordinator, num_processes, "),
+        (("a:1", 0, 0), "num_processes is 0; expected at least 1"),
+        (("a:1", 2, -1), "process_id is -1; expected 0 .. num_processes - 1 = 1"),
+    ],
+)
+def test_refuses(given, message):
+    with pytest.raises(ValueError, match=message):
+        distributed.connect(*given)

@@ -1,0 +1,228 @@
+"""Examples and states on the host: the bits of a resident run, and no more memory than allowed."""
+
+import functools
+import itertools
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_problems import (
+    KEY,
+    NUM_CLIENTS,
+    SIZES,
+    assert_identical,
+    logistic_data,
+    logistic_losses,
+    logistic_params,
+    logistic_task,
+)
+
+import fedjax_sim as fs
+from fedjax_sim.data import source
+from fedjax_sim.execution import offload
+from fedjax_sim.timelines import sampling
+
+BATCHES = fs.epochs(2, 2)
+ROUNDS = 13
+ROW = 4 * (3 + 1)  # three features and a label, single precision
+ENOUGH = 2 * ROW * int(SIZES.sum())
+LARGEST = 17  # examples of a round's clients, at most
+MEMORIES = [ENOUGH, 2 * ROW * 25, 2 * ROW * LARGEST]
+
+
+def host_task(memory=ENOUGH, data=None, **options):
+    data = logistic_data() if data is None else data
+    where = offload.on_host(memory, **options)
+    return fs.empirical_task(logistic_losses, data, BATCHES, placement=where)
+
+
+@functools.cache
+def timeline():
+    drawn = sampling.uniform(jax.random.key(3), ROUNDS, NUM_CLIENTS, 3, logistic_task().num_steps)
+    return sampling.dropout(jax.random.key(4), drawn, 0.2)
+
+
+def train(task, algorithm=None, key=KEY, schedule=None, params=None, **options):
+    settings = {
+        "eval_fn": lambda params: {"norm": jnp.linalg.norm(params["w"])},
+        "eval_every": 4,
+        "evals_per_segment": 2,
+        "probes": fs.Probes(client={"steps": lambda visit: visit.work.num_steps}),
+    }
+    algorithm = fs.scaffold(0.1) if algorithm is None else algorithm
+    params = logistic_params() if params is None else params
+    schedule = timeline() if schedule is None else schedule
+    return fs.simulate(algorithm, task, schedule, params, key, **(settings | options))
+
+
+@functools.cache
+def resident():
+    return train(logistic_task())
+
+
+def assert_same_run(found, expected):
+    assert_identical(found.state, expected.state)
+    assert_identical(found.history, expected.history)
+    assert found.rounds_done == expected.rounds_done
+
+
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_the_bits_of_a_resident_run(memory, states):
+    """With as many rounds a load as a segment has, with a few, and with one."""
+    assert_same_run(train(host_task(memory, states=states)), resident())
+
+
+def test_memory_decides_the_rounds_of_a_load():
+    lengths = {}
+    for memory in MEMORIES:
+        made = offload.plan(host_task(memory), timeline(), 0, 4, 8)
+        assert made.rows * ROW * 2 <= memory
+        lengths[memory] = max(load.last - load.first for load in made.loads)
+    assert list(lengths.values()) == [8, 4, 1]
+
+
+@given(
+    segments=st.integers(0, 4),
+    eval_every=st.integers(1, 5),
+    evaluations=st.integers(1, 3),
+    rows=st.integers(LARGEST, 40),
+)
+def test_loads_cover_what_is_left_and_end_where_it_is_evaluated(
+    segments, eval_every, evaluations, rows
+):
+    stride = eval_every * evaluations
+    done = min(segments * stride, ROUNDS)
+    made = offload.plan(host_task(2 * ROW * rows), timeline(), done, eval_every, stride)
+    covered = list(itertools.chain(*(range(load.first, load.last) for load in made.loads)))
+    assert covered == list(range(done, ROUNDS))
+    for load in made.loads:
+        # A segment is never cut by a load, and the engine counts from a load's first round.
+        assert load.first // stride == (load.last - 1) // stride
+        inside = [t for t in range(load.first + 1, load.last + 1) if t % eval_every == 0]
+        assert load.evaluate == bool(inside or load.last == ROUNDS)
+        if len(inside) > 1 or (inside and inside[-1] != load.last):
+            assert load.first % eval_every == 0
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_several_seeds(states):
+    """Each with its own cohorts: a load holds the clients of all."""
+    keys = jax.random.split(KEY, 2)
+    params = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), logistic_params())
+    steps = logistic_task().num_steps
+    schedules = [sampling.uniform(k, ROUNDS, NUM_CLIENTS, 2, steps) for k in keys]
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *schedules)
+    options = {"key": keys, "schedule": batch, "params": params}
+    found = train(host_task(2 * ROW * 35, states=states), **options)
+    assert_same_run(found, train(logistic_task(), **options))
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_resumed_equals_uninterrupted(tmp_path, states):
+    """Stopped after a segment; the checkpoint holds the states of all clients."""
+    task = host_task(MEMORIES[1], states=states)
+
+    def stop(progress):
+        if progress.round == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(task, directory=tmp_path, checkpoint_seconds=0, on_progress=stop)
+    found = train(task, directory=tmp_path)
+    assert found.rounds_done == ROUNDS
+    assert_identical(found.state, resident().state)
+    assert threading.active_count() < 20  # loading threads have ended
+
+
+def test_clients_of_a_load_are_read_once_and_the_next_ones_meanwhile():
+    data, asked = logistic_data(), []
+
+    def load(start, stop):
+        if stop > start:
+            asked.append((start, threading.current_thread() is threading.main_thread()))
+        return source.from_data(data).load(start, stop)
+
+    given = source.ClientSource(np.asarray(data.sizes), load)
+    train(host_task(MEMORIES[1], given))
+    made = offload.plan(host_task(MEMORIES[1]), timeline(), 0, 4, 8)
+    expected = [
+        int(client)
+        for load in made.loads
+        for client in offload._clients(timeline(), load.first, load.last)
+    ]
+    assert [client for client, _ in asked] == expected
+    assert not any(in_main for _, in_main in asked)
+
+
+def test_a_file_is_read_as_it_is_needed(tmp_path):
+    data = logistic_data()
+    for name, value in data.examples.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    maps = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in data.examples}
+    mapped = fs.FederatedData(maps, data.offsets)
+    assert_same_run(train(host_task(data=mapped)), resident())
+
+
+def test_a_failing_source_ends_the_run():
+    data = logistic_data()
+
+    def load(start, stop):
+        if start == 5:
+            raise OSError("disk gone")
+        return source.from_data(data).load(start, stop)
+
+    given = source.ClientSource(np.asarray(data.sizes), load)
+    with pytest.raises(OSError, match="disk gone"):
+        train(host_task(data=given))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: offload.on_host(0), "memory is 0; expected a positive number of bytes"),
+        (
+            lambda: train(host_task(2 * ROW)),
+            f"memory of on_host is {2 * ROW} bytes; expected at least {MEMORIES[2]}: the examples "
+            "of the largest round's clients, twice",
+        ),
+        (
+            lambda: fs.run(fs.fedavg(0.1), host_task(), timeline(), logistic_params(), KEY),
+            "task has its examples on the host; expected it in simulate",
+        ),
+        (lambda: host_task().oracle(0, KEY, 1), "task has its examples on the host"),
+    ],
+)
+def test_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_two_loads_at_most_take_turns_in_two_buffers():
+    task, done = host_task(MEMORIES[2]), []
+    made = offload.plan(task, timeline(), 0, 1, 1)
+
+    class Result:
+        """Of rounds that run; waiting for it is noted."""
+
+        def __init__(self, number):
+            self.number = number
+
+        def block_until_ready(self):
+            done.append(self.number)
+
+    places = []
+    with offload.Feed(task, timeline(), made) as feed:
+        for number, (_, _, loaded) in enumerate(feed.loads(0, ROUNDS)):
+            # Before the next one is loaded, those before the last have ended.
+            assert done == list(range(number - 1))
+            places.append(loaded.oracle.args[0].examples["x"].unsafe_buffer_pointer())
+            feed.started(Result(number))
+    assert len(places) == ROUNDS
+    assert set(places[::2]) == {places[0]}
+    assert set(places[1::2]) == {places[1]}
+    assert places[0] != places[1]

@@ -1,0 +1,77 @@
+"""One process of several, or the only one: a SCAFFOLD run by client over all devices.
+
+    python tests/one_of_several.py FOLDER PROCESS_ID NUM_PROCESSES PORT DEVICES [--stop-at ROUND]
+
+Process 0 gets a Ctrl-C after the given round.  The folder gets history and checkpoints.
+"""
+
+import os
+import signal
+import sys
+
+import jax
+
+
+def main() -> None:
+    folder, process_id, num_processes, port, devices = sys.argv[1:6]
+    stop_at = int(sys.argv[7]) if len(sys.argv) > 6 else None
+    jax.config.update("jax_num_cpu_devices", int(devices))
+
+    from fedjax_sim.execution import distributed, placement
+    from fedjax_sim.timelines import sampling
+
+    if int(num_processes) > 1:
+        distributed.connect(f"localhost:{port}", int(num_processes), int(process_id))
+
+    import jax.numpy as jnp
+    import numpy as np
+
+    import fedjax_sim as fs
+    from fedjax_sim.data.source import ClientSource, from_data
+
+    num_clients, strata, rounds = 19, 4, 12
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 6, num_clients))])
+    x = rng.normal(size=(offsets[-1], 3))
+    data = fs.FederatedData({"x": x, "y": x.sum(axis=1) + rng.normal(size=offsets[-1])}, offsets)
+    asked = []
+
+    def load(start, stop):
+        asked.append((start, stop))
+        return from_data(data).load(start, stop)
+
+    def losses(params, batch, key):
+        return (batch["x"] @ params - batch["y"]) ** 2
+
+    task = fs.empirical_task(
+        losses,
+        ClientSource(np.diff(offsets), load),
+        fs.epochs(2, 2),
+        placement=placement.by_client(num_clients, num_strata=strata),
+    )
+    print("loaded", asked[1:])
+    timeline = sampling.stratified(
+        jax.random.key(0), rounds, num_clients, 8, task.num_steps, num_strata=strata
+    )
+
+    def on_progress(progress):
+        if progress.round == stop_at and distributed.is_first():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = fs.simulate(
+        fs.scaffold(0.05),
+        task,
+        timeline,
+        jnp.zeros(3),
+        jax.random.key(1),
+        eval_fn=lambda params: {"norm": jnp.linalg.norm(params)},
+        probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])}),
+        directory=folder,
+        checkpoint_seconds=0,
+        on_progress=on_progress,
+    )
+    print("rounds", result.rounds_done, "interrupted", result.interrupted)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The recovery problems: the laws they promise, their truths, and what they refuse."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
+
+
+def test_inputs_vary_around_the_means_of_their_clients():
+    """Var of a client's sample mean is s^2 (h^2 + 1/n), of its examples s^2."""
+    num_clients, count, dim, scale, heterogeneity = 200, 50, 20, 0.5, 2.0
+    problem = sparse_regression(
+        num_clients, count, 3, dim, 0, feature_scale=scale, heterogeneity=heterogeneity,
+        test_examples_per_client=count, dtype=np.float64,
+    )  # fmt: skip
+    x = problem.train.examples["x"].reshape(num_clients, count, dim)
+    centres = x.mean(axis=1)
+    # Relative standard error of a variance from n normal numbers is sqrt(2 / n); five of them.
+    between = scale**2 * (heterogeneity**2 + 1 / count)
+    np.testing.assert_allclose(centres.var(), between, rtol=5 * np.sqrt(2 / centres.size))
+    within = x - centres[:, None]
+    size = num_clients * (count - 1) * dim
+    np.testing.assert_allclose((within**2).sum() / size, scale**2, rtol=5 * np.sqrt(2 / size))
+    # Coordinates of an example are independent: correlations have standard error 1 / sqrt(N).
+    correlation = np.corrcoef(within.reshape(-1, dim).T) - np.eye(dim)
+    assert np.abs(correlation).max() < 5 / np.sqrt(num_clients * count)
+    # The test set has the same means and other draws.
+    other = problem.test.examples["x"].reshape(x.shape).mean(axis=1)
+    difference = scale**2 * 2 / count
+    np.testing.assert_allclose(
+        ((other - centres) ** 2).mean(), difference, rtol=5 * np.sqrt(2 / centres.size)
+    )
+
+
+def test_hessian_of_a_client_has_one_large_eigenvalue():
+    """2 (||mu||^2 + 1), of the mean squared error: why rates above 1e-3 diverge if d = 1,024."""
+    problem = sparse_regression(1, 20_000, 1, 50, 0, dtype=np.float64)
+    x = problem.train.examples["x"]
+    largest = np.linalg.eigvalsh(2 * x.T @ x / len(x))[-1]
+    mean = x.mean(axis=0)  # of errors 1 / sqrt(n)
+    np.testing.assert_allclose(largest, 2 * (1 + mean @ mean), rtol=0.05)
+    # ||mu||^2 is chi-squared, mean d and variance 2 d: four deviations.
+    assert abs(mean @ mean - 50) < 4 * 10
+
+
+@pytest.mark.parametrize("make", [sparse_regression, low_rank_regression])
+def test_targets_follow_the_truth(make):
+    problem = make(4, 2000, 2, 5, 0, noise=0.5, feature_scale=0.3, dtype=np.float64)
+    for data in (problem.train, problem.test):
+        x, y = data.examples["x"].reshape(len(data.examples["y"]), -1), data.examples["y"]
+        residual = y - x @ problem.weight.ravel() - problem.bias
+        # Five standard errors of a deviation, 1 / sqrt(2 n), and of a mean, 1 / sqrt(n).
+        np.testing.assert_allclose(residual.std(), 0.5, rtol=5 / np.sqrt(2 * len(y)))
+        assert abs(residual.mean()) < 5 * 0.5 / np.sqrt(len(y))
+        assert np.abs(x.T @ residual / len(y)).max() < 5 * 0.5 / np.sqrt(len(y))
+
+
+def test_bias_is_standard_normal_over_seeds():
+    biases = [float(sparse_regression(1, 1, 0, 1, seed).bias) for seed in range(400)]
+    assert abs(np.mean(biases)) < 5 / np.sqrt(400)
+    np.testing.assert_allclose(np.std(biases), 1, rtol=5 / np.sqrt(800))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    dim=st.integers(1, 6),
+    part=st.integers(0, 6),
+)
+def test_shapes_and_truths(sizes, dim, part):
+    count = min(part, dim)
+    sparse = sparse_regression(len(sizes), sizes, count, dim, 0, test_examples_per_client=2)
+    low_rank = low_rank_regression(len(sizes), sizes, count, dim, 0, test_examples_per_client=2)
+    assert sparse.weight.tolist() == [1.0] * count + [0.0] * (dim - count)
+    np.testing.assert_array_equal(low_rank.weight, np.diag(sparse.weight))
+    assert np.linalg.matrix_rank(low_rank.weight) == count
+    for problem, shape in ((sparse, (dim,)), (low_rank, (dim, dim))):
+        assert problem.train.sizes.tolist() == sizes
+        assert problem.test.sizes.tolist() == [2] * len(sizes)
+        assert problem.train.examples["x"].shape == (sum(sizes), *shape)
+        assert problem.train.examples["y"].shape == (sum(sizes),)
+        assert problem.bias.shape == ()
+
+
+@pytest.mark.parametrize("make", [sparse_regression, low_rank_regression])
+def test_one_seed_is_one_problem(make):
+    single, double = (make(3, 4, 1, 3, 0, dtype=dtype) for dtype in (np.float32, np.float64))
+    more = make(3, 4, 1, 3, np.random.default_rng(0), test_examples_per_client=1, dtype=np.float64)
+    for name in ("x", "y"):
+        exact = double.train.examples[name]
+        assert single.train.examples[name].dtype == single.weight.dtype == np.float32
+        np.testing.assert_array_equal(single.train.examples[name], exact.astype(np.float32))
+        np.testing.assert_array_equal(more.train.examples[name], exact)
+    assert single.bias == np.float32(double.bias)
+    assert (make(3, 4, 1, 3, 1).train.examples["x"] != single.train.examples["x"]).all()
+    # Neither the ones nor the scale of the features change the draws.
+    other = make(3, 4, 2, 3, 0, feature_scale=0.25, dtype=np.float64)
+    np.testing.assert_array_equal(other.train.examples["x"], 0.25 * double.train.examples["x"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_clients": 0}, "num_clients is 0; expected at least 1"),
+        ({"examples_per_client": [1, 2]}, r"examples_per_client is \[1, 2\]; expected a positive"),
+        ({"test_examples_per_client": 0}, "examples_per_client is 0; expected a positive"),
+        ({"feature_scale": 0.0}, "feature_scale is 0.0; expected a positive number"),
+        ({"feature_scale": np.inf}, "feature_scale is inf; expected a positive number"),
+        ({"heterogeneity": -1.0}, "heterogeneity is -1.0; expected at least 0"),
+        ({"noise": np.nan}, "noise is nan; expected at least 0"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("make", "counts"),
+    [
+        (sparse_regression, {"num_nonzero": 2, "dim": 4}),
+        (low_rank_regression, {"rank": 2, "size": 4}),
+    ],
+)
+def test_refusals(make, counts, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**({"num_clients": 3, "examples_per_client": 5, "seed": 0} | counts | options))
+
+
+def test_truths_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="num_nonzero is 5; expected 0 to 4"):
+        sparse_regression(1, 1, 5, 4, 0)
+    with pytest.raises(ValueError, match="rank is -1; expected 0 to 4"):
+        low_rank_regression(1, 1, -1, 4, 0)
+    with pytest.raises(ValueError, match="dim is 0; expected at least 1"):
+        sparse_regression(1, 1, 0, 0, 0)
+    with pytest.raises(ValueError, match="size is 0; expected at least 1"):
+        low_rank_regression(1, 1, 0, 0, 0)

@@ -1,0 +1,208 @@
+"""Forecasts: what they say beside what runs really hold; refusals; ``fedjax-sim run --dry-run``."""
+
+import dataclasses
+import shlex
+
+import jax
+import numpy as np
+import pytest
+from small_problems import (
+    KEY,
+    NUM_CLIENTS,
+    NUM_FEATURES,
+    SIZES,
+    logistic_data,
+    logistic_losses,
+    logistic_params,
+    logistic_task,
+)
+
+import fedjax_sim as fs
+from fedjax_sim import models, objectives
+from fedjax_sim.cli.main import main
+from fedjax_sim.execution import offload, placement
+from fedjax_sim.simulation.forecast import KNOBS, Forecast, forecast
+from fedjax_sim.timelines import sampling
+
+ROUNDS, COHORT, RUNS = 6, 4, 3
+MODEL = 4 * (NUM_FEATURES + 1)  # bytes of the parameters
+ROW = 4 * (NUM_FEATURES + 1)  # of an example: features and label
+ALGORITHM = fs.scaffold(0.1)
+
+
+def timeline():
+    steps = logistic_task().num_steps
+    return sampling.uniform(jax.random.key(1), ROUNDS, NUM_CLIENTS, COHORT, steps)
+
+
+def found(task=None, when=None, params=None, key=KEY, **options) -> Forecast:
+    task = logistic_task() if task is None else task
+    when = timeline() if when is None else when
+    params = logistic_params() if params is None else params
+    return forecast(ALGORITHM, task, when, params, key, **options)
+
+
+def held(tree, device=None) -> int:
+    """Bytes of the arrays, on one device."""
+    device = jax.devices()[0] if device is None else device
+    pieces = [
+        piece.data.nbytes
+        for leaf in jax.tree.leaves(tree)
+        for piece in leaf.addressable_shards
+        if piece.device == device
+    ]
+    return sum(pieces)
+
+
+def test_numbers_of_a_resident_run():
+    evaluate = fs.evaluation.evaluator(
+        lambda params, x: {"mean": x["x"] @ params["w"]}, {"x": np.ones((7, 3), np.float32)}
+    )
+    one = found(eval_fn=evaluate)
+    done = fs.simulate(ALGORITHM, logistic_task(), timeline(), logistic_params(), KEY)
+    assert one.parameters == NUM_FEATURES + 1
+    assert one.client_bytes == MODEL
+    assert one.upload_bytes == 2 * MODEL  # model and control variate
+    # The examples, where each client's begin, and the clients' sizes and steps.
+    indices = NUM_CLIENTS + 1 + 2 * NUM_CLIENTS
+    assert one.parts["examples"] == ROW * SIZES.sum() + 4 * indices
+    assert one.parts["client states"] == held(done.state.clients) == NUM_CLIENTS * MODEL
+    assert one.parts["server"] == held((done.state.server, done.state.past))
+    assert one.parts["evaluation"] >= 7 * 3 * 4
+    assert one.parts["temporaries"] > COHORT * MODEL  # a cohort's models at least
+    assert one.peak == sum(one.parts.values())
+    assert one.rounds == ROUNDS
+    assert one.seconds_per_round is not None
+    assert one.seconds_per_round > 0
+    assert one.compile_seconds > 0
+
+
+def test_numbers_of_several_runs_together():
+    params = jax.tree.map(lambda x: np.stack([x] * RUNS), logistic_params())
+    several = found(params=params, key=jax.random.split(KEY, RUNS))
+    one = found(measure=False)
+    assert several.parameters == one.parameters
+    assert several.client_bytes == RUNS * one.client_bytes
+    assert several.upload_bytes == one.upload_bytes
+    assert several.parts["client states"] == RUNS * one.parts["client states"]
+    assert several.parts["examples"] == one.parts["examples"]
+    assert several.flops_per_round == RUNS * one.flops_per_round
+    assert one.seconds_per_round is None
+
+
+def test_arithmetic_of_a_step():
+    # A softmax regression's gradient is two products of the batch with a matrix, forward and
+    # backward; what is done beside them (softmax, differences) is of a lower order.
+    rng = np.random.default_rng(0)
+    batch, inputs, classes, steps = 8, 200, 30, 5
+    data = fs.FederatedData(
+        {
+            "x": rng.normal(size=(4 * batch, inputs)).astype(np.float32),
+            "y": rng.integers(classes, size=4 * batch),
+        },
+        np.arange(5) * batch,
+    )
+    model = models.softmax_regression(inputs, classes)
+    loss = objectives.cross_entropy(model.apply)
+    task = fs.empirical_task(loss, data, fs.stream(batch, steps))
+    when = sampling.uniform(KEY, 3, 4, 2, task.num_steps)
+    one = forecast(fs.fedavg(0.1), task, when, model.init(KEY), KEY, measure=False)
+    products = 2 * steps * 2 * (2 * batch * inputs * classes)
+    assert products <= one.flops_per_round <= 1.2 * products
+
+
+def test_numbers_of_clients_by_device():
+    where = placement.by_client(NUM_CLIENTS, num_strata=4)
+    task = fs.empirical_task(logistic_losses, logistic_data(), fs.epochs(2, 2), placement=where)
+    when = sampling.stratified(KEY, ROUNDS, NUM_CLIENTS, COHORT, task.num_steps, num_strata=4)
+    one = found(task, when)
+    done = fs.simulate(ALGORITHM, task, when, logistic_params(), KEY)
+    assert one.parts["client states"] == held(done.state.clients) == NUM_CLIENTS // 4 * MODEL
+    assert one.parts["server"] == held((done.state.server, done.state.past))
+    assert one.parts["examples"] < found(measure=False).parts["examples"]
+    assert one.seconds_per_round is not None
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("states", [False, True])
+def test_numbers_with_examples_on_the_host(states, batched):
+    limit = 2 * ROW * int(np.sort(SIZES)[-COHORT:].sum()) + 1
+    where = offload.on_host(limit, states=states)
+    task = fs.empirical_task(logistic_losses, logistic_data(), fs.epochs(2, 2), placement=where)
+    runs, params, key = 1, logistic_params(), KEY
+    if batched:
+        runs, key = RUNS, jax.random.split(KEY, RUNS)
+        params = jax.tree.map(lambda x: np.stack([x] * RUNS), params)
+    one = found(task, params=params, key=key)
+    made = offload.plan(task, timeline(), 0, 1, 1)
+    # The load at hand and the next one: rows, where each client's begin, whose they are.
+    assert one.parts["examples"] == 2 * (made.rows * ROW + 4 * (2 * made.clients + 1))
+    assert 2 * made.rows * ROW <= limit
+    clients = COHORT if states else NUM_CLIENTS
+    assert one.parts["client states"] == runs * clients * MODEL
+    assert one.seconds_per_round is not None
+
+
+PARTS = {"examples": 4, "client states": 3, "server": 2, "evaluation": 1, "temporaries": 5}
+
+
+@pytest.mark.parametrize("largest", PARTS)
+def test_what_cannot_fit_is_refused_with_the_numbers_and_the_knob(largest):
+    parts = {name: 10**9 * size for name, size in PARTS.items()} | {largest: 7 * 10**9}
+    fits = Forecast(1, 0, 4, parts, sum(parts.values()), 1.0, 1, None, 1.0)
+    fits.check()
+    with pytest.raises(ValueError, match="memory of a device is ") as error:
+        fits._replace(memory=fits.peak - 1).check()
+    text = str(error.value)
+    assert KNOBS[largest] in text
+    assert f"expected at least {fits.peak / 1e9:g} " in text
+    assert all(f"{name} {size / 1e9:g}" in text for name, size in parts.items())
+
+
+def test_what_does_not_fit_is_not_run(monkeypatch):
+    short = found(memory=1)
+    assert short.seconds_per_round is None
+    with pytest.raises(ValueError, match="memory of a device is 1e-09 GB"):
+        short.check()
+
+
+def test_contradictions_are_refused_before_any_compilation():
+    when = timeline()
+    wrong = dataclasses.replace(when, clients=when.clients + NUM_CLIENTS)
+    with pytest.raises(ValueError, match="timeline"):
+        found(when=wrong)
+
+
+DRY = shlex.split(
+    "run quickstart --model softmax_regression --num-clients 20 --cohort-size 4 --rounds 4 "
+    "--local-steps 2 --seeds 2 --algorithms fedavg scaffold --dry-run"
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--num-strata 2",
+        "--examples-memory 0.01 --states host",
+        "--precision bfloat16",
+        "--precision float64",
+    ],
+)
+def test_dry_run_prints_and_writes_nothing(options, tmp_path, capsys):
+    output = tmp_path / "results"
+    assert main([*DRY, "--output", str(output), *options.split()]) == 0
+    printed = capsys.readouterr().out
+    assert "parameters of a model" in printed
+    assert "not run" not in printed
+    size = "10,400" if options.endswith("64") else "5,200"  # 650 parameters, two seeds
+    assert size in printed
+    assert not output.exists()
+
+
+def test_dry_run_refuses_what_cannot_fit(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedjax_sim.simulation.forecast.memory_limit", lambda device: 1000)
+    assert main([*DRY, "--output", str(tmp_path / "results")]) == 2
+    captured = capsys.readouterr()
+    assert "not run" in captured.out
+    assert "memory of a device is 1e-06 GB; expected at least" in captured.err

@@ -1,0 +1,323 @@
+"""Segments, history on disk, checkpoints: resumed equals uninterrupted, bit for bit."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.simulation import history
+from fedjax_sim.simulation.simulate import DivergenceError, simulate
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "helpers" / "killed_run.py"
+
+
+@pytest.fixture(scope="module")
+def task():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 3)).astype(np.float32)
+    data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.array([0, 4, 5, 17, 30], np.int32))
+
+    def objective(w, batch, key):
+        del key
+        return (batch["x"] @ w - batch["y"]) ** 2
+
+    return fs.empirical_task(objective, data, fs.epochs(1, batch_size=4))
+
+
+@pytest.fixture(scope="module")
+def timeline(task):
+    return fs.timelines.uniform(jax.random.key(0), 11, 4, 2, task.num_steps)
+
+
+def norm(w):
+    return {"norm": jnp.sum(w**2)}
+
+
+def read(directory) -> pd.DataFrame:
+    return pd.read_csv(pathlib.Path(directory) / "history.csv", dtype={"value": str})
+
+
+def test_segments_equal_run(task, timeline):
+    args = (fs.fedavg(0.05), task, timeline, jnp.zeros(3), jax.random.key(1))
+    whole_state, whole = jax.jit(
+        lambda task: fs.run(args[0], task, *args[2:], eval_fn=norm, eval_every=2)
+    )(task)
+    parts = simulate(*args, eval_fn=norm, eval_every=2, evals_per_segment=2)
+    assert parts.rounds_done == 11
+    assert not parts.interrupted
+    np.testing.assert_array_equal(parts.history.round, [2, 4, 6, 8, 10, 11])
+    # The same operations, but compiled as other programs: equal to float32 rounding.
+    np.testing.assert_allclose(parts.history.metrics["norm"], whole.metrics["norm"], rtol=1e-6)
+    np.testing.assert_allclose(
+        parts.state.server.params, whole_state.server.params, rtol=1e-6, atol=1e-7
+    )
+
+
+def test_replicas_equal_single_runs(task):
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    timelines = jax.vmap(lambda k: fs.timelines.uniform(k, 6, 4, 2, task.num_steps))(keys)
+    params = jnp.arange(9.0).reshape(3, 3)
+    together = simulate(fs.fedavg(0.05), task, timelines, params, keys, eval_fn=norm)
+    for r in range(3):
+        alone = simulate(
+            fs.fedavg(0.05),
+            task,
+            jax.tree.map(lambda x, r=r: x[r], timelines),
+            params[r],
+            keys[r],
+            eval_fn=norm,
+        )
+        np.testing.assert_allclose(  # batched matrix products round differently
+            together.history.metrics["norm"][r], alone.history.metrics["norm"], rtol=1e-5
+        )
+        assert together.local_steps > alone.local_steps > 0
+
+
+def test_history_on_disk(task, timeline, tmp_path):
+    result = simulate(
+        fs.fedavg(0.05),
+        task,
+        timeline,
+        jnp.zeros(3),
+        jax.random.key(1),
+        eval_fn=norm,
+        eval_every=3,
+        directory=tmp_path,
+        replicas=["seed7"],
+        probes=fs.Probes(
+            client={"steps": lambda visit: visit.work.num_steps},
+            server={"moved": lambda update: jnp.sum(jnp.abs(update.mean))},
+        ),
+    )
+    frame = pd.read_csv(tmp_path / "history.csv")
+    assert list(frame.columns) == list(history.COLUMNS)
+    assert set(frame.replica) == {"seed7"}
+    wide = frame.pivot(index="round", columns="metric", values="value")
+    evaluated = wide["norm"].dropna()
+    assert evaluated.index.tolist() == [3, 6, 9, 11]
+    # str() of a float32 is its shortest decimal form that reads back equal.
+    np.testing.assert_array_equal(
+        evaluated.to_numpy().astype(np.float32), result.history.metrics["norm"]
+    )
+    np.testing.assert_array_equal(wide["time"].dropna(), [3, 6, 9, 11])
+    steps = np.asarray(timeline.num_steps)
+    np.testing.assert_array_equal(
+        wide["local_steps"].dropna(), steps.sum(1).cumsum()[[2, 5, 8, 10]]
+    )
+    np.testing.assert_allclose(wide["steps"], steps.mean(1))
+    np.testing.assert_array_equal(
+        wide["moved"].to_numpy().astype(np.float32), result.history.probes["moved"]
+    )
+
+
+def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
+    full = fs.timelines.full(8, 4, task.num_steps)
+    timeline = fs.timelines.dropout(jax.random.key(3), full, 0.5)
+    simulate(
+        fs.fedavg(0.05),
+        task,
+        timeline,
+        jnp.zeros(3),
+        jax.random.key(1),
+        directory=tmp_path,
+        probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)}),
+    )
+    frame = pd.read_csv(tmp_path / "history.csv").query("metric == 'client'")
+    mask = np.asarray(timeline.mask)
+    expected = [np.arange(4)[m].mean() if m.any() else np.nan for m in mask]
+    np.testing.assert_allclose(frame.value, expected, rtol=1e-6)
+
+
+def test_finished_run_is_not_redone(task, timeline, tmp_path):
+    arguments = (fs.fedavg(0.05), task, timeline, jnp.zeros(3), jax.random.key(1))
+    first = simulate(*arguments, eval_fn=norm, directory=tmp_path)
+    before = read(tmp_path)
+    again = simulate(*arguments, eval_fn=norm, directory=tmp_path)
+    assert again.history is None
+    assert again.local_steps == 0
+    assert again.compile_seconds == 0
+    np.testing.assert_array_equal(again.state.server.params, first.state.server.params)
+    pd.testing.assert_frame_equal(read(tmp_path), before)
+
+
+@pytest.mark.parametrize("change", ["config", "key", "timeline", "eval_every"])
+def test_another_run_is_refused(task, timeline, tmp_path, change):
+    arguments = {
+        "timeline": timeline,
+        "key": jax.random.key(1),
+        "eval_every": 1,
+        "config": {"lr": 0.05},
+    }
+    other = {
+        "config": {"lr": 0.06},
+        "key": jax.random.key(2),
+        "timeline": timeline[:10],
+        "eval_every": 2,
+    }
+
+    def start(arguments):
+        simulate(fs.fedavg(0.05), task, params=jnp.zeros(3), directory=tmp_path, **arguments)
+
+    start(arguments)
+    with pytest.raises(ValueError, match=f"another run: {change} differ"):
+        start(arguments | {change: other[change]})
+
+
+def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
+    def go(directory, on_progress=None):
+        return simulate(
+            fs.scaffold(0.05),
+            task,
+            timeline,
+            jnp.zeros(3),
+            jax.random.key(1),
+            eval_fn=norm,
+            evals_per_segment=2,
+            directory=directory,
+            checkpoint_seconds=1e9,
+            on_progress=on_progress,
+        )
+
+    def interrupt(progress):
+        if progress.round == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    whole = go(tmp_path / "whole")
+    stopped = go(tmp_path / "stopped", interrupt)
+    assert stopped.interrupted
+    assert stopped.rounds_done == 4  # the segment in progress was finished, no other begun
+    assert read(tmp_path / "stopped")["round"].max() == 4
+    resumed = go(tmp_path / "stopped")
+    assert resumed.rounds_done == 11
+    assert resumed.history.round[0] == 5
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+    assert (tmp_path / "stopped/history.csv").read_bytes() == (
+        tmp_path / "whole/history.csv"
+    ).read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_run_resumes_with_the_same_bits(tmp_path):
+    """SIGKILL at several moments, in the middle of segments and of writes."""
+    env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="")
+
+    def finish(directory):
+        subprocess.run([sys.executable, SCRIPT, directory], env=env, check=True, timeout=300)
+
+    finish(tmp_path / "whole")
+    expected = (tmp_path / "whole/history.csv").read_bytes()
+    killed = tmp_path / "killed"
+    for delay in (0.0, 0.013, 0.031):
+        process = subprocess.Popen([sys.executable, SCRIPT, killed, "0.02"], env=env)
+        seen = _size(killed)
+        deadline = time.monotonic() + 120
+        while _size(killed) <= seen and process.poll() is None:  # until it has made progress
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+    rounds = read(killed)["round"]
+    assert 0 < rounds.max() < 40, "the kills came too late to test anything"
+    written = (killed / "history.csv").read_bytes()
+    # What a kill leaves is a beginning of the true history, but for a torn last row.
+    whole_rows = written[: written.rfind(b"\n") + 1]
+    assert expected.startswith(whole_rows)
+    finish(killed)
+    assert (killed / "history.csv").read_bytes() == expected
+
+
+def _size(directory) -> int:
+    path = directory / "history.csv"
+    return path.stat().st_size if path.exists() else 0
+
+
+@pytest.fixture
+def diverging(task):
+    """Two replicas of which the second starts so far out that it overflows in a few rounds."""
+    timeline = fs.timelines.full(12, 4, task.num_steps)
+    keys = jax.vmap(jax.random.key)(jnp.arange(2))
+    params = jnp.array([[0.0, 0.0, 0.0], [3e38, 3e38, 3e38]])
+
+    def go(**options):
+        return simulate(
+            fs.fedavg(lambda round: 0.05),
+            task,
+            timeline,
+            params,
+            keys,
+            eval_fn=norm,
+            evals_per_segment=3,
+            checkpoint_seconds=0,
+            **options,
+        )
+
+    return go
+
+
+def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
+    timeline = fs.timelines.full(12, 4, task.num_steps)
+
+    def go(on_divergence):
+        return simulate(
+            # Diverges by design: the rate explodes in round 5 (counted from 0).
+            fs.fedavg(lambda round: jnp.where(round < 5, 0.01, 1e30)),
+            task,
+            timeline,
+            jnp.zeros(3),
+            jax.random.key(0),
+            eval_fn=norm,
+            evals_per_segment=2,
+            checkpoint_seconds=0,
+            directory=tmp_path / on_divergence,
+            on_divergence=on_divergence,
+        )
+
+    with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 4"):
+        go("raise")
+    assert read(tmp_path / "raise")["round"].max() == 6  # nothing computed is lost
+    stopped = go("stop")
+    assert (stopped.rounds_done, int(stopped.state.diverged_at)) == (6, 6)
+    recorded = go("record")
+    assert (recorded.rounds_done, int(recorded.state.diverged_at)) == (12, 6)
+
+
+def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
+    result = diverging(on_divergence="stop")
+    assert result.rounds_done == 12
+    first, second = np.asarray(result.state.diverged_at)
+    assert first == 0
+    assert second > 0
+    assert np.isfinite(result.history.metrics["norm"][0]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eval_every": 0}, "eval_every is 0"),
+        ({"on_divergence": "ignore"}, "on_divergence is 'ignore'"),
+        ({"replicas": ["a", "b"]}, "replicas is"),
+        ({"params": ()}, "params has no leaves"),
+        ({"key": jax.vmap(jax.random.key)(jnp.arange(2))}, "params has leaves of shapes"),
+    ],
+)
+def test_bad_arguments_are_refused(task, timeline, options, message):
+    arguments = {"timeline": timeline, "params": jnp.zeros(3), "key": jax.random.key(0)}
+    with pytest.raises(ValueError, match=message):
+        simulate(fs.fedavg(0.1), task, **(arguments | options))
+
+
+def test_truncate_refuses_a_shorter_history(tmp_path):
+    path = tmp_path / "history.csv"
+    history.create(path)
+    with pytest.raises(ValueError, match="expected at least the 999"):
+        history.truncate(path, 999)

@@ -1,0 +1,181 @@
+"""Tuning: what is measured is executed as said, kept, and found again."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim import models, objectives
+from fedjax_sim.cli import build, run
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.main import main
+from fedjax_sim.cli.tune import run_tune
+from fedjax_sim.simulation import tuning
+from fedjax_sim.simulation.tuning import ExecutionChoice
+
+TINY = RunConfig(
+    algorithms=("fedavg", "fedprox", "scaffold"), cohort_size=4, seeds=2, rounds=3, local_epochs=1
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(tuning, "_SECONDS", 0.0)
+
+
+def image_problem(conv, batched=False):
+    model = models.digits_cnn(conv=conv)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 8, 8, 1)).astype(np.float32)
+    data = fs.FederatedData({"x": x, "y": np.arange(12, dtype=np.int32) % 10}, np.arange(0, 13, 3))
+    loss = objectives.cross_entropy(model.apply)
+    task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=3))
+    timeline = fs.timelines.full(2, 4, task.num_steps)
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = jax.vmap(model.init)(keys) if batched else model.init(keys[0])
+    return tuning.Problem(fs.fedavg(0.1), task, timeline, params, keys if batched else keys[0])
+
+
+@pytest.mark.slow
+def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
+    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:2])
+    found = tuning.tune(image_problem)
+    seconds = [m.seconds for m in found]
+    assert seconds == sorted(seconds)
+    assert all(s > 0 for s in seconds)
+    plain = {m.choice for m in found if m.choice.lowering == "auto"}
+    assert plain == {
+        ExecutionChoice(1),
+        ExecutionChoice(4),
+        ExecutionChoice(1, 2),
+        ExecutionChoice(2, 2),
+    }
+    rest = [m.choice for m in found if m.choice.lowering != "auto"]
+    assert sorted(c.lowering for c in rest) == ["blocked", "canonical", "im2col"]
+    best = min((m for m in found if m.choice in plain), key=lambda m: m.seconds).choice
+    assert {c._replace(lowering="auto") for c in rest} == {best}
+
+
+def test_what_does_not_fit_is_left_out(monkeypatch):
+    needed = {m.choice: m.num_bytes for m in tuning.tune(dense_problem)}
+    assert needed[ExecutionChoice(8)] > needed[ExecutionChoice(1)]
+    monkeypatch.setattr(
+        tuning.devices, "memory_limit", lambda device: needed[ExecutionChoice(8)] - 1
+    )
+    kept = {m.choice for m in tuning.tune(dense_problem)}
+    assert ExecutionChoice(8) not in kept
+    assert ExecutionChoice(1) in kept
+
+
+def dense_problem(conv):
+    data = fs.FederatedData({"x": np.ones((16, 50), np.float32)}, np.arange(0, 17, 2))
+    task = fs.empirical_task(
+        lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.epochs(1, batch_size=2)
+    )
+    timeline = fs.timelines.full(2, 8, task.num_steps)
+    return tuning.Problem(fs.fedavg(0.1), task, timeline, jnp.zeros(50), jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ExecutionChoice(1),
+        ExecutionChoice(3),
+        ExecutionChoice(8),
+        ExecutionChoice(2, 2),
+        ExecutionChoice(1, 4),
+    ],
+)
+def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
+    monkeypatch.setattr(tuning.devices, "workers", jax.devices)
+    algorithm, task, timeline, params, key = dense_problem(None)
+    expected, _ = fs.run(algorithm, task, timeline, params, key, cohort=fs.execution.vmapped())
+    found, _ = fs.run(algorithm, task, timeline, params, key, cohort=choice.cohort())
+    # Sums of 8 clients in another order: a few units in the last place of float32.
+    np.testing.assert_allclose(found.server.params, expected.server.params, rtol=1e-6)
+
+
+def test_a_choice_for_more_devices_than_there_are_is_refused(monkeypatch):
+    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:1])
+    with pytest.raises(ValueError, match="num_devices is 2; expected at most 1"):
+        ExecutionChoice(4, 2).cohort()
+
+
+def test_stored_choices_are_found_by_what_they_hold_for(tmp_path):
+    path = tmp_path / "folder" / "tuned.json"
+    first, second = {"batch_size": 1, "parameters": [(2, 3)]}, {"batch_size": 2}
+    assert tuning.stored(path, first) is None
+    tuning.store(path, first, [tuning.Measured(ExecutionChoice(4), 1.0, 2.0, 3)])
+    tuning.store(path, second, [tuning.Measured(ExecutionChoice(2, 2, "im2col"), 1.0, 2.0, 3)])
+    assert tuning.stored(path, first) == ExecutionChoice(4)
+    assert tuning.stored(path, second) == ExecutionChoice(2, 2, "im2col")
+    tuning.store(path, first, [tuning.Measured(ExecutionChoice(1), 1.0, 2.0, 3)])  # measured again
+    assert tuning.stored(path, first) == ExecutionChoice(1)
+    assert len(json.loads(path.read_text())) == 2
+
+
+@pytest.mark.parametrize("text", ["{", '[{"choice": 1}]', '{"a": 1}'])
+def test_a_file_of_something_else_is_refused(tmp_path, text):
+    (tmp_path / "tuned.json").write_text(text)
+    with pytest.raises(ValueError, match="not a file of stored choices"):
+        tuning.stored(tmp_path / "tuned.json", {"batch_size": 1})
+
+
+def test_descriptions_differ_where_times_do():
+    problem = image_problem(models.auto, batched=True)
+    base = tuning.describe(problem, 3)
+    assert base["parameters"] == [list(x.shape[1:]) for x in jax.tree.leaves(problem.params)]
+    assert (base["replicas"], base["cohort_size"], base["client_state"]) == (2, 4, False)
+    assert tuning.describe(problem._replace(algorithm=fs.scaffold(0.1)), 3)["client_state"]
+    assert tuning.describe(image_problem(models.auto), 3)["replicas"] == 1
+    assert tuning.describe(problem, 4) != base
+
+
+def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
+    path = tmp_path / "tuned.json"
+    names = [name for name, _ in run_tune(TINY, path)]
+    assert names == ["fedavg", "scaffold"]  # fedprox keeps no client state either
+    used = []
+
+    class Spy(ExecutionChoice):
+        def cohort(self):
+            used.append(self)
+            return super().cohort()
+
+    monkeypatch.setattr(tuning, "Choice", Spy)
+    config = dataclasses.replace(TINY, output=tmp_path / "run")
+    tuned = run.compare(config, tuning_file=path)
+    assert len(used) == 3
+    config = dataclasses.replace(TINY, output=tmp_path / "other", execution="sequential")
+    plain = run.compare(config, tuning_file=path)  # an execution that was asked for is kept
+    assert len(used) == 3
+    # The same runs up to the order of float32 sums, which 3 rounds amplify a little.
+    np.testing.assert_allclose(tuned.history["value"], plain.history["value"], rtol=1e-3)
+
+
+def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
+    config = dataclasses.replace(
+        TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, output=tmp_path / "run"
+    )
+    monkeypatch.setattr(tuning, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
+    built = []
+    original = build.model
+    monkeypatch.setattr(
+        build, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
+    )
+    run.compare(config, tuning_file=tmp_path / "tuned.json")
+    assert built == [models.auto, models.canonical]
+
+
+def test_tune_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
+    assert main(["tune", *options]) == 0
+    assert "convolutions" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "fedjax_sim" / "tuned.json").read_text())) == 1
+    assert main(["tune", "--cohort-size", "0"]) == 2
+    assert "--cohort-size is 0" in capsys.readouterr().err

@@ -1,0 +1,244 @@
+"""Synchronous timelines: ranges, laws of inclusion, prefixes, transformations, refusals."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedjax_sim.timelines import sampling
+from fedjax_sim.timelines.sampling import sample_without_replacement
+
+KEY = jax.random.key(0)
+STEPS = np.array([3, 0, 5, 1, 2, 4])
+WEIGHTS = np.array([1.0, 2.0, 3.0, 4.0, 0.0, 2.0])
+
+# Every kind, as a function of (key, num_rounds), over 6 clients.
+KINDS = {
+    "full": lambda key, t: sampling.full(t, 6, STEPS),
+    "uniform": lambda key, t: sampling.uniform(key, t, 6, 4, STEPS),
+    "weighted": lambda key, t: sampling.weighted(key, t, WEIGHTS, 4, STEPS),
+    "bernoulli": lambda key, t: sampling.bernoulli(key, t, 6, 0.4, STEPS),
+    "cyclic": lambda key, t: sampling.cyclic(t, 6, 4, STEPS),
+    "stratified": lambda key, t: sampling.stratified(key, t, 6, 4, STEPS, num_strata=2),
+    "dropout": lambda key, t: sampling.dropout(key, sampling.uniform(key, t, 6, 4, STEPS), 0.3),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+# A chi-square statistic beyond this quantile of its law fails. The seeds are fixed, so a test
+# either always passes or always fails; a sound generator is refused with this probability only.
+FALSE_ALARM = 1e-6
+
+
+def assert_follows(counts, probabilities):
+    """Chi-square test of the counts of disjoint outcomes against their probabilities."""
+    counts = np.asarray(counts, float)
+    expected = counts.sum() * np.asarray(probabilities)
+    assert expected.min() >= 5, "too few draws for the chi-square law"
+    statistic = np.sum((counts - expected) ** 2 / expected)
+    assert statistic < stats.chi2.isf(FALSE_ALARM, len(counts) - 1)
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@every_kind
+def test_timeline_is_synchronous_and_in_range(kind):
+    timeline = KINDS[kind](KEY, 7)
+    clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
+    assert timeline.num_rounds == 7
+    assert clients.shape == mask.shape == (7, timeline.cohort_size)
+    assert clients.min() >= 0
+    assert clients.max() < 6
+    assert all(len(set(row)) == len(row) for row in clients)
+    np.testing.assert_array_equal(timeline.version, np.arange(7)[:, None] + 0 * clients)
+    np.testing.assert_array_equal(timeline.num_steps, STEPS[clients])
+    np.testing.assert_array_equal(timeline.time, np.arange(1, 8))
+    assert timeline.max_steps == 5
+    assert timeline.max_staleness == 0
+    assert {leaf.dtype.name for leaf in (timeline.clients, timeline.version)} == {"int32"}
+
+
+@every_kind
+def test_longer_timeline_begins_like_a_shorter_one(kind):
+    assert_same(KINDS[kind](KEY, 9)[:4], KINDS[kind](KEY, 4))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("full", "cyclic")])
+def test_works_under_jit_and_vmap_over_keys(kind):
+    keys = jax.random.split(KEY, 3)
+    build = functools.partial(KINDS[kind], t=4)
+    together = jax.jit(jax.vmap(build))(keys)
+    for i, key in enumerate(keys):
+        assert_same(jax.tree.map(lambda x, i=i: x[i], together), build(key))
+    one, other = (np.asarray(together.clients[i]) * np.asarray(together.mask[i]) for i in (0, 1))
+    assert (one != other).any()
+
+
+@every_kind
+def test_precision_does_not_change_the_timeline(kind):
+    """A float64 check of a float32 run sees the same cohorts."""
+    single = KINDS[kind](KEY, 5)
+    with jax.enable_x64(True):
+        double = KINDS[kind](KEY, 5)
+    assert_same(double, single)
+    assert [x.dtype for x in jax.tree.leaves(double)] == [x.dtype for x in jax.tree.leaves(single)]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def subsets(key, num, population, size):
+    """[num, size]: independent samples, sorted."""
+    keys = jax.random.split(key, num)
+    draw = jax.vmap(lambda key: sample_without_replacement(key, population, size))
+    return jnp.sort(draw(keys), axis=1)
+
+
+# (5, 2) permutes the population; the others are small enough for Floyd's algorithm.
+@pytest.mark.parametrize(
+    ("population", "size", "num"), [(5, 2, 2000), (18, 2, 6000), (30, 3, 60000)]
+)
+def test_all_subsets_are_equally_likely(population, size, num):
+    drawn = np.asarray(subsets(KEY, num, population, size))
+    assert drawn.min() >= 0
+    assert drawn.max() < population
+    assert (np.diff(drawn, axis=1) > 0).all()
+    _, counts = np.unique(drawn @ population ** np.arange(size), return_counts=True)
+    number = math.comb(population, size)
+    assert len(counts) == number
+    assert_follows(counts, np.full(number, 1 / number))
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 40])
+def test_samples_are_distinct_on_either_side_of_the_switch(size):
+    """Of 40, cohorts of 1 .. 4 are drawn by Floyd's algorithm, larger ones by a permutation."""
+    drawn = np.asarray(subsets(KEY, 50, 40, size))
+    assert (np.diff(drawn, axis=1) > 0).all()
+    assert drawn.min() >= 0
+    assert drawn.max() < 40
+
+
+def test_uniform_includes_every_client_equally():
+    timeline = sampling.uniform(KEY, 3000, 6, 4, 1)
+    # Cohorts are subsets, 15 of them.
+    codes = np.sum(1 << np.asarray(timeline.clients), axis=1)
+    counts = np.bincount(codes, minlength=64)
+    subsets_of_four = [sum(1 << i for i in c) for c in itertools.combinations(range(6), 4)]
+    assert counts[subsets_of_four].sum() == 3000
+    assert_follows(counts[subsets_of_four], np.full(15, 1 / 15))
+
+
+def test_weighted_is_successive_sampling():
+    """Against enumeration: P(i then j) = w_i / W * w_j / (W - w_i), in this order."""
+    weights = np.array([1.0, 2.0, 3.0, 4.0])
+    timeline = sampling.weighted(KEY, 5000, weights, 2, 1)
+    pairs = list(itertools.permutations(range(4), 2))
+    total = weights.sum()
+    exact = [weights[i] / total * weights[j] / (total - weights[i]) for i, j in pairs]
+    first, second = np.asarray(timeline.clients).T
+    counts = [np.sum((first == i) & (second == j)) for i, j in pairs]
+    assert_follows(counts, exact)
+
+
+def test_weighted_never_draws_weight_zero():
+    clients = np.asarray(sampling.weighted(KEY, 200, WEIGHTS, 5, 1).clients)
+    assert 4 not in clients
+
+
+def test_bernoulli_coins_are_fair_and_independent():
+    """All 2^3 outcomes of a round have their product probability."""
+    timeline = sampling.bernoulli(KEY, 4000, 3, 0.3, 1)
+    np.testing.assert_array_equal(timeline.clients[0], [0, 1, 2])
+    mask = np.asarray(timeline.mask)
+    outcomes = list(itertools.product([False, True], repeat=3))
+    counts = [np.sum((mask == outcome).all(axis=1)) for outcome in outcomes]
+    assert_follows(counts, [0.3 ** sum(o) * 0.7 ** (3 - sum(o)) for o in outcomes])
+    certain = sampling.bernoulli(KEY, 5, 3, 1.0, 1)
+    assert np.asarray(certain.mask).all()
+
+
+def test_dropout_rate():
+    sampled = sampling.uniform(KEY, 4000, 6, 3, 1)
+    thinned = sampling.dropout(jax.random.key(1), sampled, 0.25)
+    outcomes = np.asarray(thinned.mask).sum(axis=1)
+    assert_follows(np.bincount(outcomes, minlength=4), stats.binom.pmf(range(4), 3, 0.75))
+    np.testing.assert_array_equal(thinned.clients, sampled.clients)
+
+
+def test_dropout_never_revives():
+    away = sampling.bernoulli(KEY, 50, 6, 0.5, 1)
+    thinned = sampling.dropout(jax.random.key(1), away, 0.5)
+    assert not np.any(np.asarray(thinned.mask) & ~np.asarray(away.mask))
+    assert_same(sampling.dropout(jax.random.key(1), away, 0.0), away)
+
+
+@pytest.mark.parametrize(("num_clients", "cohort_size"), [(1, 1), (5, 2), (6, 4), (7, 7)])
+def test_cyclic_takes_turns(num_clients, cohort_size):
+    timeline = sampling.cyclic(5, num_clients, cohort_size, 1)
+    turns = np.asarray(timeline.clients).ravel()
+    np.testing.assert_array_equal(turns, np.arange(5 * cohort_size) % num_clients)
+
+
+def test_slices_of_a_batch_of_timelines():
+    keys = jax.random.split(KEY, 3)
+    batch = jax.vmap(lambda key: sampling.uniform(key, 6, 5, 2, 1))(keys)
+    part = batch[2:5]
+    assert (batch.num_rounds, batch.cohort_size, part.num_rounds) == (6, 2, 3)
+    np.testing.assert_array_equal(part.clients, batch.clients[:, 2:5])
+    np.testing.assert_array_equal(part.time, batch.time[:, 2:5])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: sampling.full(0, 3, 1), "num_rounds is 0"),
+        (lambda: sampling.full(3, 0, 1), "num_clients is 0"),
+        (lambda: sampling.cyclic(0, 3, 1, 1), "num_rounds is 0"),
+        (lambda: sampling.uniform(KEY, 0, 3, 1, 1), "num_rounds is 0"),
+        (lambda: sampling.uniform(KEY, 1, 3, 4, 1), "cohort_size is 4"),
+        (lambda: sampling.uniform(KEY, 1, 3, 0, 1), "cohort_size is 0"),
+        (lambda: sampling.cyclic(1, 3, 4, 1), "cohort_size is 4"),
+        (lambda: sampling.weighted(KEY, 1, np.array([1, -1]), 1, 1), "weights must be"),
+        (lambda: sampling.weighted(KEY, 1, np.array([1, np.nan]), 1, 1), "weights must be"),
+        (lambda: sampling.weighted(KEY, 1, np.array([[1, 2]]), 1, 1), "weights must be"),
+        (
+            lambda: sampling.weighted(KEY, 1, np.array([1, 0]), 2, 1),
+            "weights has 1 positive entries",
+        ),
+        (lambda: sampling.weighted(KEY, 1, np.array([1, 1]), 0, 1), "cohort_size is 0"),
+        (lambda: sampling.bernoulli(KEY, 1, 3, 0.0, 1), "probability is 0.0"),
+        (lambda: sampling.bernoulli(KEY, 1, 3, 1.5, 1), "probability is 1.5"),
+        (lambda: sampling.bernoulli(KEY, 1, 3, np.nan, 1), "probability is nan"),
+        (
+            lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), 1.0),
+            "probability is 1.0",
+        ),
+        (
+            lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), -0.1),
+            "probability is -0.1",
+        ),
+        (lambda: sampling.full(1, 3, np.array(1.5)), "num_steps must be integers >= 0"),
+        (lambda: sampling.full(1, 3, -1), "num_steps must be integers >= 0; got -1"),
+        (lambda: sampling.full(1, 3, np.array([1, 2])), r"num_steps has shape \(2,\)"),
+    ],
+)
+def test_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_refuses_traced_steps():
+    with pytest.raises(ValueError, match="num_steps is traced"):
+        jax.jit(lambda steps: sampling.full(1, 3, steps))(3)
+
+
+def test_traced_probability_passes():
+    masks = jax.jit(jax.vmap(lambda p: sampling.bernoulli(KEY, 20, 5, p, 1).mask))(
+        jnp.array([0.2, 0.9])
+    )
+    few, many = np.asarray(masks).sum(axis=(1, 2))
+    assert few < many

@@ -1,0 +1,299 @@
+"""Where past broadcasts are kept: each is found again, in as few places as there can be."""
+
+import dataclasses
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import regression
+from hypothesis import given
+from small_problems import assert_identical, compiled, execute, no_data, upload_algorithm
+
+import fedjax_sim as fs
+from fedjax_sim.timelines import allocate_buffers, held_versions, stacked
+
+M = 5
+
+
+def timeline_of(clients, version, mask) -> fs.Timeline:
+    clients, version, mask = np.asarray(clients), np.asarray(version), np.asarray(mask)
+    rounds = np.arange(len(clients))
+    staleness = np.where(mask, rounds[:, None] - version, 0)
+    return fs.Timeline(
+        clients=clients.astype(np.int32),
+        version=version.astype(np.int32),
+        num_steps=np.ones_like(clients, np.int32),
+        mask=mask,
+        time=rounds.astype(np.float32),
+        max_steps=1,
+        max_staleness=int(staleness.max(initial=0)),
+    )
+
+
+@st.composite
+def timelines(draw, causal=False):
+    """Any cohorts, reports and versions; ``causal``: of clients that hold one version each."""
+    rounds, slots = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    clients = np.stack([rng.choice(M, slots, replace=False) for _ in range(rounds)])
+    mask = rng.random(clients.shape) < draw(st.sampled_from([0.2, 0.7, 1.0]))
+    latest = np.arange(rounds)[:, None]
+    version = rng.integers(0, latest + 1, clients.shape)
+    if causal:
+        held = np.zeros(M, int)
+        new = draw(st.booleans())
+        for t in range(rounds):
+            version[t] = np.where(mask[t], held[clients[t]], t)
+            held[clients[t][mask[t]]] = t + 1 if new else t
+    return timeline_of(clients, version, mask)
+
+
+def contents(timeline):
+    """What the places hold after each broadcast, ``[T, places]``; -1: nothing yet."""
+    held, after = np.full(timeline.num_slots, -1), []
+    for t, place in enumerate(np.asarray(timeline.store)):
+        if place < timeline.num_slots:
+            held[place] = t
+        after.append(held.copy())
+    return np.array(after)
+
+
+def most_alive(timeline, held=None):
+    """Broadcasts v <= t that are used at t or later, the most at any t: by looking at all pairs."""
+    rounds = timeline.num_rounds
+    uses = [set(timeline.version[u][timeline.mask[u]].tolist()) for u in range(rounds)]
+    if held is not None:
+        uses = [a | {int(v) for v in held[u] if v <= u} for u, a in enumerate(uses)]
+    return max(len({v for u in range(t, rounds) for v in uses[u] if v <= t}) for t in range(rounds))
+
+
+@given(timelines())
+def test_every_slot_finds_its_broadcast(timeline):
+    plan = allocate_buffers(timeline)
+    held = contents(plan)
+    for t in range(plan.num_rounds):
+        reports = plan.mask[t]
+        np.testing.assert_array_equal(held[t][plan.fetch[t][reports]], plan.version[t][reports])
+    assert plan.num_slots == max(most_alive(timeline), 1) <= timeline.max_staleness + 1
+    for field in dataclasses.fields(timeline):
+        if field.name not in ("store", "fetch", "num_slots"):
+            assert_identical(getattr(plan, field.name), getattr(timeline, field.name))
+
+
+@given(timelines(causal=True))
+def test_no_more_places_than_clients_and_one(timeline):
+    plan = allocate_buffers(timeline)
+    assert plan.num_slots <= min(timeline.max_staleness, M) + 1
+    assert_identical(allocate_buffers(plan).store, plan.store)  # once is enough
+
+
+@given(timelines(causal=True), st.booleans())
+def test_held_versions_stay(timeline, new):
+    """Also those of clients that report no more; in places that every slot still finds."""
+    held = held_versions(timeline, M, new=new)
+    plan = allocate_buffers(timeline, held)
+    after = contents(plan)
+    for t in range(plan.num_rounds):
+        assert set(held[t][held[t] <= t].tolist()) <= set(after[t].tolist())
+        reports = plan.mask[t]
+        np.testing.assert_array_equal(after[t][plan.fetch[t][reports]], plan.version[t][reports])
+    assert plan.num_slots == max(most_alive(timeline, held), 1)
+    # Version 0 may be held although nobody reports from it again.
+    assert plan.num_slots <= M + 1
+
+
+@given(timelines(causal=True), st.booleans())
+def test_holdings_one_by_one(timeline, new):
+    held = np.zeros(M, int)
+    for t, found in enumerate(held_versions(timeline, M, new=new)):
+        for client in timeline.clients[t][timeline.mask[t]]:
+            held[client] = t + 1 if new else t
+        np.testing.assert_array_equal(found, held)
+
+
+@given(st.lists(timelines(), min_size=1, max_size=3))
+def test_stacked_timelines_keep_their_rounds(several):
+    slots = min(t.cohort_size for t in several)
+    several = [
+        timeline_of(t.clients[:, :slots], t.version[:, :slots], t.mask[:, :slots]) for t in several
+    ]
+    batch = jax.device_get(stacked(several))
+    longest = max(t.num_rounds for t in several)
+    assert batch.clients.shape == (len(several), longest, slots)
+    assert batch.max_staleness == max(t.max_staleness for t in several)
+    assert batch.num_slots == (
+        max(allocate_buffers(t).num_slots for t in several) if batch.store is not None else 0
+    )
+    for i, timeline in enumerate(several):
+        rounds = timeline.num_rounds
+        for name in ("clients", "version", "num_steps", "mask", "time"):
+            np.testing.assert_array_equal(getattr(batch, name)[i, :rounds], getattr(timeline, name))
+        assert not batch.mask[i, rounds:].any()
+        assert (batch.time[i, rounds:] == timeline.time[-1]).all()
+        if batch.store is not None:
+            one = dataclasses.replace(
+                timeline, store=batch.store[i, :rounds], num_slots=batch.num_slots
+            )
+            held = contents(one)
+            for t in range(rounds):
+                fetch = batch.fetch[i, t][timeline.mask[t]]
+                np.testing.assert_array_equal(held[t][fetch], timeline.version[t][timeline.mask[t]])
+
+
+def test_stacked_refuses_other_kinds():
+    one = fs.timelines.full(2, 3, num_steps=1)
+    for others in ([], [one, fs.timelines.full(2, 4, num_steps=1)],
+                   [one, dataclasses.replace(one, max_steps=2)],
+                   [one, dataclasses.replace(one, idle=jnp.zeros((2, 3)))]):  # fmt: skip
+        with pytest.raises(ValueError, match=r"timelines have the .*; expected one kind"):
+            stacked(others)
+
+
+def test_holdings_of_a_batch():
+    """As each by itself, but for the number of places."""
+    several = [some_timeline(seed=seed) for seed in range(3)]
+    helds = np.stack([held_versions(timeline, M) for timeline in several])
+    batch = allocate_buffers(jax.device_get(stacked(several)), helds)
+    alone = [
+        allocate_buffers(timeline, held) for timeline, held in zip(several, helds, strict=True)
+    ]
+    assert batch.num_slots == max(one.num_slots for one in alone)
+    for i, one in enumerate(alone):
+        np.testing.assert_array_equal(batch.fetch[i], one.fetch)
+        kept = one.store < one.num_slots
+        np.testing.assert_array_equal(batch.store[i][kept], one.store[kept])
+        assert (batch.store[i][~kept] == batch.num_slots).all()
+
+
+def test_planned_refuses_holdings_of_another_shape():
+    one = some_timeline()
+    for timeline, held in (
+        (one, np.zeros((7, M), int)),
+        (stacked([one, one]), held_versions(one, M)),
+    ):
+        with pytest.raises(ValueError, match=r"held has shape \(., 5\); expected .*M"):
+            allocate_buffers(timeline, held)
+
+
+# ---- runs
+
+
+def some_timeline(rounds=8, seed=0) -> fs.Timeline:
+    """Versions that overlap in time, empty slots, an empty round, broadcasts that nobody uses."""
+    rng = np.random.default_rng(seed)
+    clients = np.stack([rng.choice(M, 3, replace=False) for _ in range(rounds)])
+    mask = rng.random(clients.shape) < 0.7
+    mask[2] = False
+    held = np.zeros(M, int)
+    version = np.zeros_like(clients)
+    for t in range(rounds):
+        version[t] = np.where(mask[t], held[clients[t]], t)
+        held[clients[t][mask[t]]] = t + 1
+    return timeline_of(clients, version, mask)
+
+
+ECHO = upload_algorithm(lambda message, work: 1 + message / 2)  # the model it started from
+
+
+def by_hand(timeline):
+    models = [0.0]
+    for t in range(timeline.num_rounds):
+        started = [models[v] for v in timeline.version[t][timeline.mask[t]]]
+        models.append(models[-1] + (np.mean([1 + x / 2 for x in started]) if started else 0))
+    return np.array(models[1:])
+
+
+RECORD = {"eval_fn": lambda params: {"model": params}}
+
+
+def test_planned_ring_and_numpy_agree(x64):
+    """1e-14: means of three numbers, eight times."""
+    ring = some_timeline()
+    plan = allocate_buffers(ring)
+    assert 2 < plan.num_slots < ring.max_staleness + 1
+    assert (plan.store == plan.num_slots).any()
+    start = jnp.array(0.0)
+    expected = by_hand(ring)
+    for timeline in (ring, plan, allocate_buffers(ring, held_versions(ring, M))):
+        _, history = execute(ECHO, timeline, start, **RECORD)
+        np.testing.assert_allclose(history.metrics["model"], expected, rtol=1e-14)
+
+
+def test_models_agree_on_the_regression_problem(x64):
+    ring = some_timeline(seed=1)
+
+    @compiled
+    def final(task, timeline):
+        params = regression.start_params()
+        return fs.run(fs.fedavg(0.1), task, timeline, params, jax.random.key(0))[0]
+
+    states = [final(regression.task(), timeline) for timeline in (ring, allocate_buffers(ring))]
+    assert_identical(states[0].server, states[1].server)
+
+
+def test_slices_run_on_with_the_state():
+    plan = allocate_buffers(some_timeline())
+    task = no_data(M)
+    whole, _ = execute(ECHO, plan, jnp.array(0.0), task)
+    state = fs.init(ECHO, task, plan, jnp.array(0.0))
+    assert state.past.shape == (plan.num_slots,)
+    for part in (plan[:1], plan[1:5], plan[5:]):
+        assert part.num_slots == plan.num_slots
+        go = compiled(lambda part, state: fs.advance(ECHO, task, part, state, jax.random.key(0))[0])
+        state = go(part, state)
+    assert_identical(state, whole)
+
+
+def test_stacked_timelines_run_as_one_program(x64):
+    several = [some_timeline(rounds, seed) for rounds, seed in ((8, 0), (5, 1), (6, 2))]
+    batch = stacked(several)
+    task = no_data(M)
+
+    @compiled
+    def final(batch):
+        return jax.vmap(
+            lambda timeline: fs.run(ECHO, task, timeline, jnp.array(0.0), jax.random.key(0))[0]
+        )(batch)
+
+    expected = [by_hand(timeline)[-1] for timeline in several]
+    np.testing.assert_allclose(final(batch).server.params, expected, rtol=1e-14)
+
+
+def damaged(**changes):
+    plan = allocate_buffers(some_timeline())
+    return dataclasses.replace(
+        plan, **{name: change(np.array(getattr(plan, name))) for name, change in changes.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("timeline", "message"),
+    [
+        (lambda: damaged(fetch=lambda x: (x + 1) % 3), r"timeline\.fetch in round \d names places"),
+        (lambda: damaged(store=lambda x: np.roll(x, 1)), r"timeline\.fetch in round \d names plac"),
+        # A place that does not exist is one that nothing was written to.
+        (lambda: damaged(fetch=lambda x: x + 99), r"fetch in \d+\.\.\d+; expected 0\.\."),
+        (lambda: damaged(store=lambda x: x - 1), r"timeline\.store is in -1\.\.\d+ and fetch"),
+        (lambda: damaged(store=lambda x: x[1:]), r"timeline\.store and fetch have shapes"),
+        (lambda: damaged(store=lambda x: 0 * x), r"timeline\.fetch in round \d names places that"),
+        (
+            lambda: dataclasses.replace(allocate_buffers(some_timeline()), store=None),
+            r"timeline\.num_slots is \d without store and fetch; expected both",
+        ),
+        (
+            lambda: damaged(fetch=lambda x: x[:, :2]),
+            r"timeline\.fetch has shape \(8, 2\); expected",
+        ),
+        (
+            lambda: dataclasses.replace(
+                allocate_buffers(some_timeline()), first_step=np.zeros((8, 2), np.int32)
+            ),
+            r"timeline\.first_step has shape \(8, 2\); expected \(8, 3\), as clients",
+        ),
+    ],
+)
+def test_damaged_plans_are_refused(timeline, message):
+    with pytest.raises(ValueError, match=message):
+        fs.run(ECHO, no_data(M), timeline(), jnp.array(0.0), jax.random.key(0))
