@@ -297,7 +297,7 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
     return {
         "seconds": seconds / num_contacts,
         "schedule_seconds": scheduling / num_contacts,
-        "places": timeline.num_slots,
+        "places": timeline.num_buffers,
         "max_staleness": timeline.max_staleness,
         "data_mb": round(x.nbytes / 1e6, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),

@@ -77,14 +77,14 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
             f"timeline.num_steps has {steps.min()}..{steps.max()} steps; "
             f"expected 0..{timeline.max_steps}, timeline.max_steps"
         )
-    for name in ("first_step", "fetch"):
+    for name in ("first_step", "read_buffer"):
         value = getattr(timeline, name)
         if value is not None and np.shape(value) != clients.shape:
             raise ValueError(
                 f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, as clients"
             )
-    if timeline.num_slots:
-        _check_places(timeline, mask, version)
+    if timeline.num_buffers:
+        _check_buffers(timeline, mask, version)
     # Empty slots count as so many different absentees.
     present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
     if (present[..., 1:] == present[..., :-1]).any():
@@ -93,38 +93,40 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
         )
 
 
-def _check_places(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> None:
-    """Of a whole timeline: what a slot fetches must be the broadcast that it names."""
-    if timeline.store is None or timeline.fetch is None:
+def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> None:
+    """Checks that every slot reads the broadcast of the version that it names."""
+    if timeline.write_buffer is None or timeline.read_buffer is None:
         raise ValueError(
-            f"timeline.num_slots is {timeline.num_slots} without store and fetch; expected both"
+            f"timeline.num_buffers is {timeline.num_buffers} without write_buffer and read_buffer; "
+            "expected both"
         )
-    shapes = np.shape(timeline.store), np.shape(timeline.fetch)
+    shapes = np.shape(timeline.write_buffer), np.shape(timeline.read_buffer)
     if shapes != (mask.shape[:-1], mask.shape):
         raise ValueError(
-            f"timeline.store and fetch have shapes {shapes}; expected {mask.shape[:-1]} and "
-            f"{mask.shape}"
+            f"timeline.write_buffer and read_buffer have shapes {shapes}; "
+            f"expected {mask.shape[:-1]} and {mask.shape}"
         )
-    rounds, last = timeline.num_rounds, timeline.num_slots
-    store, fetch = np.asarray(timeline.store), np.asarray(timeline.fetch)
-    if store.min() < 0 or store.max() > last or fetch.min() < 0 or fetch.max() >= last:
+    rounds, last = timeline.num_rounds, timeline.num_buffers
+    written, read = np.asarray(timeline.write_buffer), np.asarray(timeline.read_buffer)
+    if written.min() < 0 or written.max() > last or read.min() < 0 or read.max() >= last:
         raise ValueError(
-            f"timeline.store is in {store.min()}..{store.max()} and fetch in {fetch.min()}.."
-            f"{fetch.max()}; expected 0..{last}, timeline.num_slots, and 0..{last - 1}"
+            f"timeline.write_buffer is in {written.min()}..{written.max()} and read_buffer in "
+            f"{read.min()}..{read.max()}; expected 0..{last}, timeline.num_buffers, and "
+            f"0..{last - 1}"
         )
     replicas = zip(
-        np.reshape(timeline.store, (-1, rounds)),
-        np.reshape(timeline.fetch, (-1, *mask.shape[-2:])),
-        np.reshape(version, (-1, *mask.shape[-2:])),
-        np.reshape(mask, (-1, *mask.shape[-2:])),
+        written.reshape(-1, rounds),
+        read.reshape(-1, *mask.shape[-2:]),
+        version.reshape(-1, *mask.shape[-2:]),
+        mask.reshape(-1, *mask.shape[-2:]),
         strict=True,
     )
-    for store, fetch, started, present in replicas:
-        held = np.full(timeline.num_slots + 1, -1)
+    for written, read, started, present in replicas:
+        content = np.full(last + 1, -1)
         for t in range(rounds):
-            held[store[t]] = t
-            if (held[fetch[t]] != started[t])[present[t]].any():
+            content[written[t]] = t
+            if (content[read[t]] != started[t])[present[t]].any():
                 raise ValueError(
-                    f"timeline.fetch in round {t} names places that hold the broadcasts "
-                    f"{held[fetch[t]].tolist()}; expected timeline.version, {started[t].tolist()}"
+                    f"timeline.read_buffer in round {t} names buffers that hold the broadcasts "
+                    f"{content[read[t]].tolist()}; expected timeline.version, {started[t].tolist()}"
                 )

@@ -360,20 +360,20 @@ def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
 
 def _places(timeline: Timeline) -> int:
     """Past broadcasts to keep room for."""
-    return timeline.num_slots or (timeline.max_staleness and timeline.max_staleness + 1)
+    return timeline.num_buffers or (timeline.max_staleness and timeline.max_staleness + 1)
 
 
 def _remember(now: Timeline, state: RunState, message: Message) -> tuple[Message, Array | None]:
     """The past broadcasts with this round's among them, and where each slot's is, ``[S]``."""
     if not _places(now):
         return state.past, None
-    if now.num_slots:
-        store, fetch = jnp.asarray(now.store), jnp.asarray(now.fetch)
+    if now.num_buffers:
+        write_to, read_from = jnp.asarray(now.write_buffer), jnp.asarray(now.read_buffer)
     else:
         depth = _places(now)
-        store, fetch = state.round % depth, now.version % depth
-    past = jax.tree.map(lambda p, m: p.at[store].set(m, mode="drop"), state.past, message)
-    return past, jnp.asarray(fetch)
+        write_to, read_from = state.round % depth, now.version % depth
+    past = jax.tree.map(lambda p, m: p.at[write_to].set(m, mode="drop"), state.past, message)
+    return past, jnp.asarray(read_from)
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:

@@ -139,8 +139,8 @@ class Timeline:
     empty: nobody was there, or the client dropped out; it changes neither the server
     nor the client's state.  Within a round the clients of unmasked slots are distinct.
 
-    Past broadcasts are kept in a ring of the last ``max_staleness + 1``, or, where the timeline
-    says so (:func:`~fedjax_sim.timelines.allocate_buffers`), in ``num_slots`` places, as few as possible.
+    Past broadcasts are kept in a ring of the last ``max_staleness + 1``, or in ``num_buffers``
+    buffers that :func:`~fedjax_sim.timelines.allocate_buffers` assigned, as few as possible.
     """
 
     clients: Array | np.ndarray  # [T, S] int
@@ -154,9 +154,9 @@ class Timeline:
     max_staleness: int = 0  # static: bounds t - version[t]
     first_step: Array | np.ndarray | None = None  # [T, S] int    steps the client did before
     idle: Array | np.ndarray | None = None  # [T, S] float    time the client waited with its report
-    store: Array | np.ndarray | None = None  # [T] int    place of broadcast t; num_slots: not kept
-    fetch: Array | np.ndarray | None = None  # [T, S] int    place of the broadcast started from
-    num_slots: int = 0  # static: places for broadcasts; 0: a ring
+    write_buffer: Array | np.ndarray | None = None  # [T] int    of broadcast t; num_buffers: none
+    read_buffer: Array | np.ndarray | None = None  # [T, S] int    of the broadcast started from
+    num_buffers: int = 0  # static: buffers for past broadcasts; 0: a ring of max_staleness + 1
 
     @property
     def num_rounds(self) -> int:
@@ -173,16 +173,17 @@ class Timeline:
             value = getattr(self, name)
             if value is None:
                 return None
-            return value[..., rounds] if name in ("time", "store") else value[..., rounds, :]
+            return value[..., rounds] if name in ("time", "write_buffer") else value[..., rounds, :]
 
         return dataclasses.replace(self, **{name: cut(name) for name in _TIMELINE_DATA})
 
 
 _TIMELINE_DATA = [
-    "clients", "version", "num_steps", "mask", "time", "first_step", "idle", "store", "fetch"
+    "clients", "version", "num_steps", "mask", "time", "first_step", "idle",
+    "write_buffer", "read_buffer",
 ]  # fmt: skip
 jax.tree_util.register_dataclass(
     Timeline,
     data_fields=_TIMELINE_DATA,
-    meta_fields=["max_steps", "max_staleness", "num_slots"],
+    meta_fields=["max_steps", "max_staleness", "num_buffers"],
 )

@@ -35,18 +35,18 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
         >>> from fedjax_sim.timelines import holdings, planned
         >>> timeline = fs.timelines.cyclic(2, 2, 1, num_steps=1)
         >>> timeline = planned(timeline, holdings(timeline, num_clients=2))
-        >>> past = jnp.zeros(timeline.num_slots).at[timeline.store[1]].set(3.0)  # of broadcast 1
+        >>> past = jnp.zeros(timeline.num_buffers).at[timeline.write_buffer[1]].set(3.0)  # of broadcast 1
         >>> from fedjax_sim.algorithms.asynchronous import AsyncState
         >>> state = RunState(jnp.array(2), AsyncState(jnp.array(5.0)), (), past, jnp.array(0))
         >>> held_models(state, timeline, jnp.array([1, 2])).tolist()
         [3.0, 5.0]
     """
-    if timeline.store is None:
+    if timeline.write_buffer is None:
         raise ValueError(
             "timeline has no planned places; expected planned(timeline, holdings(timeline, M))"
         )
     version = jnp.asarray(version, jnp.int32)
-    places = jnp.asarray(timeline.store)[jnp.minimum(version, state.round - 1)]
+    places = jnp.asarray(timeline.write_buffer)[jnp.minimum(version, state.round - 1)]
     is_new = version == state.round
 
     def pick(past: Array, new: Array) -> Array:

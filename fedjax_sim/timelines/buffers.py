@@ -79,22 +79,26 @@ def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Time
         >>> slow = fs.timelines.arrivals(  # one of three clients is twenty times as slow
         ...     jax.random.key(0), fs.timelines.deterministic(np.array([1.0, 1.0, 20.0])),
         ...     horizon=40.0, num_clients=3, num_steps=1)
-        >>> slow.max_staleness, slow.num_slots
+        >>> slow.max_staleness, slow.num_buffers
         (40, 3)
     """
     versions, masks = np.asarray(timeline.version), np.asarray(timeline.mask)
     if held is not None and held.shape[:-1] != masks.shape[:-1]:
         raise ValueError(f"held has shape {held.shape}; expected {masks.shape[:-1]}, then M")
     if masks.ndim == 2:
-        store, fetch, num_slots = _places(versions, masks, held)
-        return dataclasses.replace(timeline, store=store, fetch=fetch, num_slots=num_slots)
+        write_buffer, read_buffer, num_buffers = _places(versions, masks, held)
+        return dataclasses.replace(
+            timeline, write_buffer=write_buffer, read_buffer=read_buffer, num_buffers=num_buffers
+        )
     helds = [None] * len(masks) if held is None else held
     plans = [_places(v, m, h) for v, m, h in zip(versions, masks, helds, strict=True)]
-    num_slots = max(count for _, _, count in plans)
+    num_buffers = max(count for _, _, count in plans)
     # "Kept nowhere" is the number of places, which is the batch's.
-    store = np.stack([np.where(s == count, num_slots, s) for s, _, count in plans])
-    fetch = np.stack([fetch for _, fetch, _ in plans])
-    return dataclasses.replace(timeline, store=store, fetch=fetch, num_slots=num_slots)
+    write_buffer = np.stack([np.where(s == count, num_buffers, s) for s, _, count in plans])
+    read_buffer = np.stack([read_buffer for _, read_buffer, _ in plans])
+    return dataclasses.replace(
+        timeline, write_buffer=write_buffer, read_buffer=read_buffer, num_buffers=num_buffers
+    )
 
 
 def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> np.ndarray:
@@ -176,20 +180,20 @@ def _places(
     place = np.full(num_rounds, -1)
     free: list[int] = []
     leaving: list[tuple[int, int]] = []  # (last use, place)
-    num_slots = 0
+    num_buffers = 0
     for t in range(num_rounds):
         while leaving and leaving[0][0] < t:
             heapq.heappush(free, heapq.heappop(leaving)[1])
         if last_use[t] < t:
             continue
         if not free:
-            free, num_slots = [num_slots], num_slots + 1
+            free, num_buffers = [num_buffers], num_buffers + 1
         place[t] = heapq.heappop(free)
         heapq.heappush(leaving, (int(last_use[t]), int(place[t])))
-    num_slots = max(num_slots, 1)
-    store = np.where(place < 0, num_slots, place).astype(np.int32)
-    fetch = np.where(mask, place[version], 0).astype(np.int32)
-    return store, fetch, num_slots
+    num_buffers = max(num_buffers, 1)
+    write_buffer = np.where(place < 0, num_buffers, place).astype(np.int32)
+    read_buffer = np.where(mask, place[version], 0).astype(np.int32)
+    return write_buffer, read_buffer, num_buffers
 
 
 def _on_device(timeline: Timeline) -> Timeline:

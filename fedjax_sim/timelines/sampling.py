@@ -253,7 +253,7 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
         return np.take_along_axis(flat(value), picked, axis=1).reshape(*batch, -1)
 
     filled = filled.reshape(*batch, -1)
-    names = ("clients", "version", "num_steps", "first_step", "idle", "fetch")
+    names = ("clients", "version", "num_steps", "first_step", "idle", "read_buffer")
     return dataclasses.replace(timeline, mask=filled, **{name: rearranged(name) for name in names})
 
 

@@ -112,7 +112,7 @@ def test_planned_places_equal_a_ring(name):
     if algorithm(name, hyper(name)).synchronous_only:
         pytest.skip("needs current broadcasts, so that none are kept")
     planned = stale_timeline()
-    ring = dataclasses.replace(planned, store=None, fetch=None, num_slots=0)
+    ring = dataclasses.replace(planned, write_buffer=None, read_buffer=None, num_buffers=0)
     states = [trained(name, timeline, exact_task()) for timeline in (planned, ring)]
     assert_identical(states[0].server, states[1].server)
     assert_identical(states[0].clients, states[1].clients)

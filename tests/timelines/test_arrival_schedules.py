@@ -52,7 +52,7 @@ def test_buffer_by_hand():
     assert timeline.mask.all()
     assert (timeline.num_steps == 1).all()
     assert timeline.first_step.tolist() == [[0, 0], [1, 1], [2, 2], [0, 3]]
-    assert (timeline.max_steps, timeline.max_staleness, timeline.num_slots) == (1, 3, 2)
+    assert (timeline.max_steps, timeline.max_staleness, timeline.num_buffers) == (1, 3, 2)
 
 
 def test_busy_server_by_hand():

@@ -44,7 +44,7 @@ def buffered(num_seeds):
 def test_sweep_over_schedules_of_different_lengths(x64):
     timeline = buffered(2)
     assert not np.asarray(timeline.mask).all()
-    assert timeline.num_slots > 1
+    assert timeline.num_buffers > 1
     setup = fs.Setup(
         lambda server_lr, power: fs.fedbuff(0.2, server_lr, polynomial(power)),
         logistic_task(fs.stream(2, 2)),
@@ -166,7 +166,9 @@ def test_variance_probe_at_its_moments_only(allow_nans):
 
 
 def test_places_are_wanted_and_streams_too():
-    ring = dataclasses.replace(favano_timeline(jax.random.key(4)), store=None, fetch=None)
+    ring = dataclasses.replace(
+        favano_timeline(jax.random.key(4)), write_buffer=None, read_buffer=None
+    )
     with pytest.raises(ValueError, match="timeline has no planned places; expected planned"):
         held_models(None, ring, jnp.zeros(NUM_CLIENTS, int))  # pyright: ignore[reportArgumentType]
     counts = {name: jnp.zeros(NUM_CLIENTS, int) for name in ("num_steps", "first_step")}

@@ -127,9 +127,9 @@ def test_receives_current():
     for name in ("clients", "num_steps", "first_step", "mask", "time", "idle"):
         np.testing.assert_array_equal(getattr(new, name), getattr(current, name))
     np.testing.assert_array_equal(current.version, np.arange(30)[:, None].repeat(2, 1))
-    assert current.max_staleness == current.num_slots == 0
+    assert current.max_staleness == current.num_buffers == 0
     assert new.max_staleness > 1
-    assert 0 < new.num_slots <= 7
+    assert 0 < new.num_buffers <= 7
 
 
 def test_steps_in_5000_units():

@@ -112,8 +112,8 @@ def test_dealt_schedules_have_the_same_visits(name, number):
     timeline = schedules()[name]
     dealt = sampling.arrange_by_stratum(timeline, 11, number)
     fields = ["clients", "version", "num_steps"]
-    fields += [x for x in ("first_step", "idle", "fetch") if getattr(timeline, x) is not None]
-    assert ("fetch" in fields) == (name == "late")
+    fields += [x for x in ("first_step", "idle", "read_buffer") if getattr(timeline, x) is not None]
+    assert ("read_buffer" in fields) == (name == "late")
     assert visits(dealt, fields) == visits(timeline, fields)
     blocks, width = strata(11, number), dealt.cohort_size // number
     of = blocks.of(np.asarray(dealt.clients))

@@ -36,7 +36,7 @@ def test_by_hand():
     np.testing.assert_array_equal(timeline.version, np.arange(len(timeline.time))[:, None] + [0, 0])
     assert (timeline.num_steps == 3).all()
     assert timeline.mask.all()
-    assert (timeline.max_steps, timeline.max_staleness, timeline.num_slots) == (3, 0, 0)
+    assert (timeline.max_steps, timeline.max_staleness, timeline.num_buffers) == (3, 0, 0)
     for client in range(3):
         firsts = timeline.first_step[timeline.clients == client]
         np.testing.assert_array_equal(firsts, 3 * np.arange(len(firsts)))

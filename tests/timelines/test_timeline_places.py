@@ -33,8 +33,12 @@ def timeline_of(clients, version, mask) -> fs.Timeline:
 
 
 @st.composite
-def timelines(draw, causal=False):
-    """Any cohorts, reports and versions; ``causal``: of clients that hold one version each."""
+def timelines(draw, causal=False, new=st.booleans()):
+    """Any cohorts, reports and versions.
+
+    If ``causal``, every client holds one version: after its report to update t version t + 1 if
+    ``new``, else version t.
+    """
     rounds, slots = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     clients = np.stack([rng.choice(M, slots, replace=False) for _ in range(rounds)])
@@ -43,7 +47,7 @@ def timelines(draw, causal=False):
     version = rng.integers(0, latest + 1, clients.shape)
     if causal:
         held = np.zeros(M, int)
-        new = draw(st.booleans())
+        new = draw(new)
         for t in range(rounds):
             version[t] = np.where(mask[t], held[clients[t]], t)
             held[clients[t][mask[t]]] = t + 1 if new else t
@@ -52,9 +56,9 @@ def timelines(draw, causal=False):
 
 def contents(timeline):
     """What the places hold after each broadcast, ``[T, places]``; -1: nothing yet."""
-    held, after = np.full(timeline.num_slots, -1), []
-    for t, place in enumerate(np.asarray(timeline.store)):
-        if place < timeline.num_slots:
+    held, after = np.full(timeline.num_buffers, -1), []
+    for t, place in enumerate(np.asarray(timeline.write_buffer)):
+        if place < timeline.num_buffers:
             held[place] = t
         after.append(held.copy())
     return np.array(after)
@@ -75,37 +79,46 @@ def test_every_slot_finds_its_broadcast(timeline):
     held = contents(plan)
     for t in range(plan.num_rounds):
         reports = plan.mask[t]
-        np.testing.assert_array_equal(held[t][plan.fetch[t][reports]], plan.version[t][reports])
-    assert plan.num_slots == max(most_alive(timeline), 1) <= timeline.max_staleness + 1
+        np.testing.assert_array_equal(
+            held[t][plan.read_buffer[t][reports]], plan.version[t][reports]
+        )
+    assert plan.num_buffers == max(most_alive(timeline), 1) <= timeline.max_staleness + 1
     for field in dataclasses.fields(timeline):
-        if field.name not in ("store", "fetch", "num_slots"):
+        if field.name not in ("write_buffer", "read_buffer", "num_buffers"):
             assert_identical(getattr(plan, field.name), getattr(timeline, field.name))
 
 
 @given(timelines(causal=True))
 def test_no_more_places_than_clients_and_one(timeline):
     plan = allocate_buffers(timeline)
-    assert plan.num_slots <= min(timeline.max_staleness, M) + 1
-    assert_identical(allocate_buffers(plan).store, plan.store)  # once is enough
+    assert plan.num_buffers <= min(timeline.max_staleness, M) + 1
+    assert_identical(allocate_buffers(plan).write_buffer, plan.write_buffer)  # once is enough
 
 
 @given(timelines(causal=True), st.booleans())
 def test_held_versions_stay(timeline, new):
-    """Also those of clients that report no more; in places that every slot still finds."""
+    """Versions of clients that report no more are kept too; every slot still finds its own."""
     held = held_versions(timeline, M, new=new)
     plan = allocate_buffers(timeline, held)
     after = contents(plan)
     for t in range(plan.num_rounds):
         assert set(held[t][held[t] <= t].tolist()) <= set(after[t].tolist())
         reports = plan.mask[t]
-        np.testing.assert_array_equal(after[t][plan.fetch[t][reports]], plan.version[t][reports])
-    assert plan.num_slots == max(most_alive(timeline, held), 1)
-    # Version 0 may be held although nobody reports from it again.
-    assert plan.num_slots <= M + 1
+        np.testing.assert_array_equal(
+            after[t][plan.read_buffer[t][reports]], plan.version[t][reports]
+        )
+    assert plan.num_buffers == max(most_alive(timeline, held), 1)
+
+
+@given(st.booleans(), st.data())
+def test_no_more_buffers_than_clients_and_one_with_held_versions(new, data):
+    timeline = data.draw(timelines(causal=True, new=st.just(new)))
+    plan = allocate_buffers(timeline, held_versions(timeline, M, new=new))
+    assert plan.num_buffers <= M + 1
 
 
 @given(timelines(causal=True), st.booleans())
-def test_holdings_one_by_one(timeline, new):
+def test_held_versions_one_by_one(timeline, new):
     held = np.zeros(M, int)
     for t, found in enumerate(held_versions(timeline, M, new=new)):
         for client in timeline.clients[t][timeline.mask[t]]:
@@ -123,8 +136,10 @@ def test_stacked_timelines_keep_their_rounds(several):
     longest = max(t.num_rounds for t in several)
     assert batch.clients.shape == (len(several), longest, slots)
     assert batch.max_staleness == max(t.max_staleness for t in several)
-    assert batch.num_slots == (
-        max(allocate_buffers(t).num_slots for t in several) if batch.store is not None else 0
+    assert batch.num_buffers == (
+        max(allocate_buffers(t).num_buffers for t in several)
+        if batch.write_buffer is not None
+        else 0
     )
     for i, timeline in enumerate(several):
         rounds = timeline.num_rounds
@@ -132,14 +147,16 @@ def test_stacked_timelines_keep_their_rounds(several):
             np.testing.assert_array_equal(getattr(batch, name)[i, :rounds], getattr(timeline, name))
         assert not batch.mask[i, rounds:].any()
         assert (batch.time[i, rounds:] == timeline.time[-1]).all()
-        if batch.store is not None:
+        if batch.write_buffer is not None:
             one = dataclasses.replace(
-                timeline, store=batch.store[i, :rounds], num_slots=batch.num_slots
+                timeline, write_buffer=batch.write_buffer[i, :rounds], num_buffers=batch.num_buffers
             )
             held = contents(one)
             for t in range(rounds):
-                fetch = batch.fetch[i, t][timeline.mask[t]]
-                np.testing.assert_array_equal(held[t][fetch], timeline.version[t][timeline.mask[t]])
+                read_buffer = batch.read_buffer[i, t][timeline.mask[t]]
+                np.testing.assert_array_equal(
+                    held[t][read_buffer], timeline.version[t][timeline.mask[t]]
+                )
 
 
 def test_stacked_refuses_other_kinds():
@@ -159,12 +176,12 @@ def test_holdings_of_a_batch():
     alone = [
         allocate_buffers(timeline, held) for timeline, held in zip(several, helds, strict=True)
     ]
-    assert batch.num_slots == max(one.num_slots for one in alone)
+    assert batch.num_buffers == max(one.num_buffers for one in alone)
     for i, one in enumerate(alone):
-        np.testing.assert_array_equal(batch.fetch[i], one.fetch)
-        kept = one.store < one.num_slots
-        np.testing.assert_array_equal(batch.store[i][kept], one.store[kept])
-        assert (batch.store[i][~kept] == batch.num_slots).all()
+        np.testing.assert_array_equal(batch.read_buffer[i], one.read_buffer)
+        kept = one.write_buffer < one.num_buffers
+        np.testing.assert_array_equal(batch.write_buffer[i][kept], one.write_buffer[kept])
+        assert (batch.write_buffer[i][~kept] == batch.num_buffers).all()
 
 
 def test_planned_refuses_holdings_of_another_shape():
@@ -212,8 +229,8 @@ def test_planned_ring_and_numpy_agree(x64):
     """1e-14: means of three numbers, eight times."""
     ring = some_timeline()
     plan = allocate_buffers(ring)
-    assert 2 < plan.num_slots < ring.max_staleness + 1
-    assert (plan.store == plan.num_slots).any()
+    assert 2 < plan.num_buffers < ring.max_staleness + 1
+    assert (plan.write_buffer == plan.num_buffers).any()
     start = jnp.array(0.0)
     expected = by_hand(ring)
     for timeline in (ring, plan, allocate_buffers(ring, held_versions(ring, M))):
@@ -238,9 +255,9 @@ def test_slices_run_on_with_the_state():
     task = no_data(M)
     whole, _ = execute(ECHO, plan, jnp.array(0.0), task)
     state = fs.init(ECHO, task, plan, jnp.array(0.0))
-    assert state.past.shape == (plan.num_slots,)
+    assert state.past.shape == (plan.num_buffers,)
     for part in (plan[:1], plan[1:5], plan[5:]):
-        assert part.num_slots == plan.num_slots
+        assert part.num_buffers == plan.num_buffers
         go = compiled(lambda part, state: fs.advance(ECHO, task, part, state, jax.random.key(0))[0])
         state = go(part, state)
     assert_identical(state, whole)
@@ -271,20 +288,38 @@ def damaged(**changes):
 @pytest.mark.parametrize(
     ("timeline", "message"),
     [
-        (lambda: damaged(fetch=lambda x: (x + 1) % 3), r"timeline\.fetch in round \d names places"),
-        (lambda: damaged(store=lambda x: np.roll(x, 1)), r"timeline\.fetch in round \d names plac"),
-        # A place that does not exist is one that nothing was written to.
-        (lambda: damaged(fetch=lambda x: x + 99), r"fetch in \d+\.\.\d+; expected 0\.\."),
-        (lambda: damaged(store=lambda x: x - 1), r"timeline\.store is in -1\.\.\d+ and fetch"),
-        (lambda: damaged(store=lambda x: x[1:]), r"timeline\.store and fetch have shapes"),
-        (lambda: damaged(store=lambda x: 0 * x), r"timeline\.fetch in round \d names places that"),
         (
-            lambda: dataclasses.replace(allocate_buffers(some_timeline()), store=None),
-            r"timeline\.num_slots is \d without store and fetch; expected both",
+            lambda: damaged(read_buffer=lambda x: (x + 1) % 3),
+            r"timeline\.read_buffer in round \d names buffers",
         ),
         (
-            lambda: damaged(fetch=lambda x: x[:, :2]),
-            r"timeline\.fetch has shape \(8, 2\); expected",
+            lambda: damaged(write_buffer=lambda x: np.roll(x, 1)),
+            r"timeline\.read_buffer in round \d names buf",
+        ),
+        # A place that does not exist is one that nothing was written to.
+        (
+            lambda: damaged(read_buffer=lambda x: x + 99),
+            r"read_buffer in \d+\.\.\d+; expected 0\.\.",
+        ),
+        (
+            lambda: damaged(write_buffer=lambda x: x - 1),
+            r"timeline\.write_buffer is in -1\.\.\d+ and read_buffer",
+        ),
+        (
+            lambda: damaged(write_buffer=lambda x: x[1:]),
+            r"timeline\.write_buffer and read_buffer have shapes",
+        ),
+        (
+            lambda: damaged(write_buffer=lambda x: 0 * x),
+            r"timeline\.read_buffer in round \d names buffers that",
+        ),
+        (
+            lambda: dataclasses.replace(allocate_buffers(some_timeline()), write_buffer=None),
+            r"timeline\.num_buffers is \d without write_buffer and read_buffer; expected both",
+        ),
+        (
+            lambda: damaged(read_buffer=lambda x: x[:, :2]),
+            r"timeline\.read_buffer has shape \(8, 2\); expected",
         ),
         (
             lambda: dataclasses.replace(
