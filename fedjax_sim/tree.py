@@ -8,7 +8,7 @@ carry (or fail under strict promotion).
 import jax
 import jax.numpy as jnp
 from jax import Array
-from optax.tree import add, norm, sub, where, zeros_like
+from optax.tree import add, norm, sub, vdot, where, zeros_like
 
 from fedjax_sim.types import PyTree, Scalar
 
@@ -22,6 +22,7 @@ __all__ = [
     "scale",
     "sub",
     "take",
+    "vdot",
     "where",
     "zeros_like",
 ]

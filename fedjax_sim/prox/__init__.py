@@ -1,14 +1,15 @@
-r"""Regularisers and constraints of composite problems, by their proximal operators.
+r"""Regularisers and constraints of composite problems, given by their proximal operators.
 
-A regulariser psi acts on one array, whatever its shape, and has
+A regulariser psi acts on one array of any shape. Its methods are
 
-* ``value(x)``: :math:`\psi(x)`; of a constraint 0 inside, infinity outside (to rounding);
-* ``prox(v, c)``: :math:`\operatorname{argmin}_x \tfrac12 \|x - v\|^2 + c\,\psi(x)`; of a
-  constraint the projection for every c, 0 included;
-* ``subgradient(x)``, if psi is finite: the one that is 0 wherever that is possible.
+* ``value(x)``: :math:`\psi(x)`. A constraint has the value 0 inside the set and infinity outside,
+  up to rounding.
+* ``prox(v, c)``: :math:`\operatorname{argmin}_x \tfrac12 \|x - v\|^2 + c\,\psi(x)`. For a
+  constraint this is the projection, for every c including 0.
+* ``subgradient(x)``, only if psi is finite: the subgradient that is 0 wherever possible.
 
-All are pytrees of their numbers, so that weights and radii can be swept and differentiated.
-:func:`composite` applies one, with a mirror map, to the leaves of a model.
+All regularisers are pytrees of their numbers, so weights and radii can be swept and differentiated.
+:func:`composite` applies a regulariser and a mirror map to the leaves of a model.
 
 References:
     Parikh and Boyd, "Proximal Algorithms", 2014.

@@ -1,15 +1,13 @@
-"""What regularisers have in common."""
+"""Protocols of regularisers, their registration as pytrees, and numerical helpers."""
 
 import dataclasses
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.core import Tracer
 
-from fedjax_sim.types import PyTree, Scalar
+from fedjax_sim.types import Scalar
 
 T = TypeVar("T")
 
@@ -37,9 +35,9 @@ class Penalty(Regularizer, Protocol):
 
 
 def pytree(cls: type[T]) -> type[T]:
-    """Registers a dataclass, whose trees are put together without the constructor's checks.
+    """Registers a dataclass as a pytree that is unflattened without the constructor's checks.
 
-    A gradient with respect to a weight is a tree of the same class, and may be negative.
+    A gradient with respect to a weight is an instance of the same class and may be negative.
     """
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     data = [f.name for f in fields if not f.metadata.get("static", False)]
@@ -71,41 +69,33 @@ def soft_threshold(v: Array, threshold: Scalar) -> Array:
 
 
 def like(x: Array, scalar: Scalar) -> Array:
+    """The scalar in the dtype of x."""
     return jnp.asarray(scalar).astype(x.dtype)
 
 
 def times(x: Array, a: Scalar, b: Scalar) -> Array:
+    """``a b`` in the dtype of x."""
     return like(x, a) * like(x, b)
 
 
 def root(squared: Array) -> Array:
-    """The square root, of derivative 0 at 0."""
+    """The square root, with derivative 0 at 0."""
     positive = squared > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1)), 0)
 
 
 def norm(x: Array) -> Array:
-    """The Euclidean norm, of any magnitude whose square need not be a number; derivative 0 at 0."""
+    """The Euclidean norm, with derivative 0 at 0.
+
+    The square of the norm may overflow or underflow.
+    """
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
     scale = jnp.where(largest > 0, largest, 1)
     return scale * root(jnp.sum((x / scale) ** 2))
 
 
 def indicator(violation: Array, x: Array, size: Scalar) -> Array:
-    """0 where the violation is rounding, relative to a size, infinity elsewhere."""
-    # Rounding of a sum of many entries; a tenth is what sums in half precision are good for.
+    """0 where the violation, relative to a size, is at most rounding; infinity elsewhere."""
+    # Allows for rounding of a sum of many entries; sums in half precision err by up to a tenth.
     slack = min(1000 * float(jnp.finfo(x.dtype).eps), 0.1) * like(x, size)
     return jnp.where(violation <= slack, 0, jnp.inf).astype(x.dtype)
-
-
-def concrete(value: PyTree) -> bool:
-    """Whether it is a number, rather than traced or what jax puts in a pytree meanwhile."""
-    return isinstance(value, (int, float, np.ndarray, np.generic, Array)) and not isinstance(
-        value, Tracer
-    )
-
-
-def check_least(least: float, **scalars: Scalar) -> None:
-    for name, value in scalars.items():
-        if concrete(value) and not np.all(np.asarray(value) >= least):
-            raise ValueError(f"{name} is {value}; expected a number of at least {least:g}")

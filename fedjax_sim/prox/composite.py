@@ -1,4 +1,4 @@
-"""A regulariser and a mirror map on the leaves of a model."""
+"""Regulariser and mirror map, applied to the leaves of a model."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,17 +12,17 @@ from fedjax_sim.prox.mirror import Euclidean, Mirror
 from fedjax_sim.prox.penalties import Zero
 from fedjax_sim.types import Params, Scalar
 
-Where = Callable[[str, Any], bool]  # (path of a leaf, the leaf) -> whether it is regularised
+Where = Callable[[str, Any], bool]  # (path of a leaf, the leaf) -> True if it is regularised
 
 
 def every_leaf(path: str, leaf: Any) -> bool:
-    """The whole model is regularised."""
+    """Chooses the whole model."""
     del path, leaf
     return True
 
 
 def kernels(path: str, leaf: Any) -> bool:
-    """Leaves of at least two axes are regularised; biases and scales are not.
+    """Chooses the leaves with at least two axes, and so neither biases nor scales.
 
     Example:
         >>> kernels("w", jnp.ones((2, 3))), kernels("b", jnp.ones(2))
@@ -33,10 +33,10 @@ def kernels(path: str, leaf: Any) -> bool:
 
 
 class Composite(NamedTuple):
-    r"""What a composite method asks of :math:`F + \psi` besides gradients of F.
+    r"""The functions of :math:`F + \psi` that a composite method needs besides gradients of F.
 
-    psi and h are sums over the leaves chosen by ``where``, each a separate array; on the others psi
-    is 0 and h Euclidean.
+    psi and h are sums over the leaves chosen by ``where``; each leaf is a separate array. On the
+    other leaves psi is 0 and h is Euclidean.
     """
 
     psi: Regularizer
@@ -64,7 +64,8 @@ class Composite(NamedTuple):
         """An element of psi's subdifferential.
 
         Raises:
-            ValueError: a constraint, which has none outside, and no unique one inside.
+            ValueError: psi is a constraint, which has no subgradient outside its set and no
+                unique one at its boundary.
         """
 
         def one(psi: Regularizer, mirror: Mirror, x: Array) -> Array:
@@ -87,13 +88,13 @@ class Composite(NamedTuple):
 def composite(
     psi: Regularizer, mirror: Mirror | None = None, where: Where = every_leaf
 ) -> Composite:
-    r"""The regulariser psi of a composite problem :math:`\min_x F(x) + \psi(x)`, in a geometry.
+    r"""The regulariser psi of a composite problem :math:`\min_x F(x) + \psi(x)`, with a geometry.
 
     Args:
-        psi: a penalty or a constraint of :mod:`fedjax_sim.prox`, or your own.
-        mirror: the distance-generating function. Default: Euclidean.
-        where: which leaves of the model are regularised, given a leaf's path such as
-            ``"layer/kernel"`` and the leaf. Default: all; see :func:`kernels`.
+        psi: a penalty or a constraint of :mod:`fedjax_sim.prox`, or any :class:`Regularizer`.
+        mirror: the distance-generating function h. Default: Euclidean.
+        where: chooses the leaves that are regularised, from a leaf's path, such as
+            ``"layer/kernel"``, and the leaf. Default: all leaves; see :func:`kernels`.
 
     Example:
         >>> from fedjax_sim import prox

@@ -1,4 +1,4 @@
-r"""Constraints: indicators of convex sets, whose proximal operators are projections.
+r"""Constraints: indicators of convex sets. Their proximal operators are projections.
 
 References:
     Parikh and Boyd, "Proximal Algorithms", 2014, section 6.
@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.prox.base import check_least, concrete, indicator, like, norm, pytree
+from fedjax_sim.checks import check_at_least, check_positive, is_concrete
+from fedjax_sim.prox.base import indicator, like, norm, pytree
 from fedjax_sim.types import Scalar
 
 
@@ -33,7 +34,7 @@ class L1Ball:
     radius: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, radius=self.radius)
+        check_at_least(0.0, radius=self.radius)
 
     def value(self, x: Array) -> Array:
         return indicator(jnp.sum(jnp.abs(x)) - like(x, self.radius), x, self.radius)
@@ -42,14 +43,14 @@ class L1Ball:
         del c
         size, radius = jnp.abs(v), like(v, self.radius)
         inside = jnp.sum(size) <= radius
-        # Inside the goal does not matter; from 0 the search ends at once.
+        # For a point inside, the level is not used; a total of 0 ends the search at once.
         return jnp.where(inside, v, jnp.sign(v) * _above_level(size, jnp.where(inside, 0, radius)))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class L2Ball:
-    r""":math:`\{\|x\|_2 \le \rho\}`, of a matrix the Frobenius norm.
+    r""":math:`\{\|x\|_2 \le \rho\}`, ``radius`` being rho; for a matrix, the Frobenius norm.
 
     Raises:
         ValueError: a negative radius.
@@ -62,7 +63,7 @@ class L2Ball:
     radius: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, radius=self.radius)
+        check_at_least(0.0, radius=self.radius)
 
     def value(self, x: Array) -> Array:
         return indicator(norm(x) - like(x, self.radius), x, self.radius)
@@ -91,7 +92,7 @@ class Box:
     high: Scalar = np.inf
 
     def __post_init__(self) -> None:
-        if not (concrete(self.low) and concrete(self.high)):
+        if not (is_concrete(self.low) and is_concrete(self.high)):
             return
         if not np.all(np.asarray(self.low) <= np.asarray(self.high)):
             raise ValueError(f"low is {self.low}; expected at most high, {self.high}")
@@ -122,8 +123,7 @@ class Simplex:
     total: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        if concrete(self.total) and not np.all(self.total > 0):
-            raise ValueError(f"total is {self.total}; expected a positive number")
+        check_positive(total=self.total)
 
     def value(self, x: Array) -> Array:
         off = jnp.abs(jnp.sum(x) - like(x, self.total))
@@ -135,12 +135,12 @@ class Simplex:
 
 
 def _above_level(v: Array, total: Array) -> Array:
-    r""":math:`\max(v - \theta, 0)` with the theta at which it sums to the total (Michelot, 1986).
+    r""":math:`\max(v - \theta, 0)` with the theta at which the entries sum to the total.
 
-    Newton's method on the sum, convex and piecewise linear in theta, comes from the left without
-    overshooting and ends exactly; a dozen passes over v, where sorting costs far more.
+    Newton's method (Michelot, 1986) on the sum, which is convex and piecewise linear in theta. It
+    approaches theta from the left without overshooting and ends exactly. It takes about a dozen
+    passes over v; sorting costs far more.
     """
-
     still, goal = jax.lax.stop_gradient((v, total))
     largest = jnp.max(still)
 
@@ -151,19 +151,19 @@ def _above_level(v: Array, total: Array) -> Array:
 
     start = jnp.maximum((jnp.sum(still) - goal) / v.size, largest - goal)
     start = jnp.minimum(start, largest)
-    start += _newton(still, goal, start)  # back, where rounding of the sum put it to the right
+    start += _newton(still, goal, start)  # goes left where rounding put the start to the right
     theta, _ = jax.lax.while_loop(lambda carry: carry[1], climb, (start, jnp.array(True)))
-    # Once more, differentiably, and not added to theta: the total may be less than its rounding.
+    # A last, differentiable step, not added to theta: the rounding of theta may exceed the total.
     return jnp.maximum((v - theta) - _newton(v, total, theta), 0)
 
 
 def _newton(v: Array, total: Array, theta: Array) -> Array:
-    """What Newton's method adds to theta; at a kink the slope is that of the side it goes to."""
+    """Newton's step for theta; at a kink it uses the slope of the side it moves to."""
     right, left = _excess(v, total, theta, v > theta), _excess(v, total, theta, v >= theta)
     return jnp.where(right > 0, right, left)
 
 
 def _excess(v: Array, total: Array, theta: Array, above: Array) -> Array:
-    """Over the total, for each of the entries above theta: exact to rounding when it is small."""
+    """The excess of the sum over the total, per entry above theta; a small excess is exact."""
     count = jnp.maximum(jnp.sum(above, dtype=v.dtype), 1)
     return (jnp.sum(jnp.where(above, v - theta, 0)) - total) / count

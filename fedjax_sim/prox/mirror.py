@@ -1,13 +1,14 @@
 r"""Mirror maps: the geometry in which a composite method measures distances.
 
-A distance-generating function h of one array has ``value(x)``, its gradient ``to_dual(x)``, the
-inverse of that ``to_primal(y)``, and the map all composite methods are made of,
+A distance-generating function h of one array has the methods ``value(x)``; ``to_dual(x)``, the
+gradient of h; ``to_primal(y)``, the inverse of that gradient; and the map that all composite
+methods use,
 
 .. math:: \text{argmin}(\psi, y, c)
     = \operatorname{argmin}_x h(x) + c\,\psi(x) - \langle y, x\rangle,
 
-in closed form for the regularisers that have one.  For constraints it is the Bregman projection of
-``to_primal(y)``, whatever c.
+in closed form, for the regularisers that have one. For a constraint this is the Bregman projection
+of ``to_primal(y)``, for every c.
 
 References:
     Beck and Teboulle, "Mirror Descent and Nonlinear Projected Subgradient Methods", 2003.
@@ -23,14 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.prox.base import Regularizer, concrete, like, pytree, soft_threshold, times
+from fedjax_sim.checks import check_positive, is_concrete
+from fedjax_sim.prox.base import Regularizer, like, pytree, soft_threshold, times
 from fedjax_sim.prox.constraints import Box, L1Ball, Simplex
 from fedjax_sim.prox.penalties import L1, ElasticNet, SquaredL2, Zero
 from fedjax_sim.types import Scalar
 
 
 class Mirror(Protocol):
-    """A distance-generating function of one array; theorems want it 1-strongly convex in a norm."""
+    """A distance-generating function h of one array; theorems require it 1-strongly convex."""
 
     def value(self, x: Array) -> Array:
         """h(x)."""
@@ -45,12 +47,12 @@ class Mirror(Protocol):
         ...
 
     def argmin(self, psi: Regularizer, y: Array, c: Scalar) -> Array:
-        """The minimiser of ``h + c psi - <y, .>``; ValueError where it has no closed form."""
+        """The minimiser of ``h + c psi - <y, .>``; raises ValueError without a closed form."""
         ...
 
 
 def divergence(mirror: Mirror, x: Array, z: Array) -> Array:
-    r"""Bregman's divergence :math:`h(x) - h(z) - \langle \nabla h(z), x - z \rangle`.
+    r"""The Bregman divergence :math:`h(x) - h(z) - \langle \nabla h(z), x - z \rangle`.
 
     Example:
         >>> float(divergence(Euclidean(), jnp.array([3.0]), jnp.array([1.0])))
@@ -62,7 +64,7 @@ def divergence(mirror: Mirror, x: Array, z: Array) -> Array:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Euclidean:
-    r""":math:`h(x) = \|x\|_2^2 / 2`: primal and dual are the same, argmin is psi's prox."""
+    r""":math:`h(x) = \|x\|_2^2 / 2`: primal and dual are equal, and argmin is the prox of psi."""
 
     def value(self, x: Array) -> Array:
         return jnp.sum(x**2) / 2
@@ -93,8 +95,7 @@ class Weighted:
     scales: Array
 
     def __post_init__(self) -> None:
-        if concrete(self.scales) and not np.all(np.asarray(self.scales) > 0):
-            raise ValueError(f"scales is {self.scales}; expected positive numbers")
+        check_positive(scales=self.scales)
 
     def value(self, x: Array) -> Array:
         return jnp.sum(like(x, self.scales) * x**2) / 2
@@ -118,9 +119,10 @@ class Weighted:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Entropy:
-    r""":math:`h(x) = \sum_i x_i \log x_i - x_i` on positive x: multiplicative updates.
+    r""":math:`h(x) = \sum_i x_i \log x_i - x_i` for positive x; gives multiplicative updates.
 
-    1-strongly convex in the l1 norm on the simplex.  An x of 0 counts as the least positive number.
+    1-strongly convex in the l1 norm on the simplex. An entry of 0 is replaced by the smallest
+    positive number.
 
     Example:
         >>> Entropy().argmin(Simplex(), jnp.zeros(4), 0.0).tolist()
@@ -138,7 +140,7 @@ class Entropy:
 
     def argmin(self, psi: Regularizer, y: Array, c: Scalar) -> Array:
         match psi:
-            case L1(weight):  # of positive x the sum
+            case L1(weight):  # x is positive, so its l1 norm is its sum
                 return jnp.exp(y - times(y, c, weight))
             case Simplex(total):
                 return _on_simplex(y, total)
@@ -156,7 +158,7 @@ class PNorm:
 
     .. math:: \nabla h(x)_i = \operatorname{sign}(x_i) |x_i|^{p-1} \|x\|_p^{2-p} / (p - 1)
 
-    With p = 1 + 1 / log d it suits sparse x.
+    p = 1 + 1 / log d suits sparse x with d entries.
 
     Raises:
         ValueError: p outside (1, 2].
@@ -169,7 +171,7 @@ class PNorm:
     p: Scalar
 
     def __post_init__(self) -> None:
-        if concrete(self.p) and not np.all((np.asarray(self.p) > 1) & (np.asarray(self.p) <= 2)):
+        if is_concrete(self.p) and not np.all((np.asarray(self.p) > 1) & (np.asarray(self.p) <= 2)):
             raise ValueError(f"p is {self.p}; expected a number above 1, at most 2")
 
     def value(self, x: Array) -> Array:
@@ -188,7 +190,7 @@ class PNorm:
         match psi:
             case Zero():
                 return self.to_primal(y)
-            case L1(weight):  # the gradient of h keeps signs and zeros
+            case L1(weight):  # the gradient of h preserves signs and zeros
                 return self.to_primal(soft_threshold(y, times(y, c, weight)))
             case _:
                 raise _no_closed_form(self, psi)
@@ -199,7 +201,8 @@ class PNorm:
 class Hypentropy:
     r""":math:`h(x) = \sum_i x_i \operatorname{arsinh}(x_i / b) - \sqrt{x_i^2 + b^2}`.
 
-    Between entropy on both signs (small b) and the Euclidean map (large b, up to scale).
+    For small b it behaves as the entropy, with both signs; for large b as the Euclidean map, up to
+    a scale.
 
     Raises:
         ValueError: b that is not positive.
@@ -212,8 +215,7 @@ class Hypentropy:
     b: Scalar
 
     def __post_init__(self) -> None:
-        if concrete(self.b) and not np.all(np.asarray(self.b) > 0):
-            raise ValueError(f"b is {self.b}; expected a positive number")
+        check_positive(b=self.b)
 
     def value(self, x: Array) -> Array:
         b = like(x, self.b)
@@ -230,13 +232,13 @@ class Hypentropy:
 
 
 def _separable(mirror: Mirror, psi: Regularizer, y: Array, c: Scalar) -> Array:
-    """For h a sum over entries whose derivatives have the signs of the entries."""
+    """argmin for an h that is a sum over entries, with derivatives of the entries' signs."""
     match psi:
         case Zero():
             return mirror.to_primal(y)
         case L1(weight):
             return mirror.to_primal(soft_threshold(y, times(y, c, weight)))
-        case Box():  # convex in every entry: the nearest allowed value
+        case Box():  # h is convex in every entry: the minimiser is the nearest feasible value
             return psi.prox(mirror.to_primal(y), c)
         case _:
             raise _no_closed_form(mirror, psi)
@@ -245,7 +247,7 @@ def _separable(mirror: Mirror, psi: Regularizer, y: Array, c: Scalar) -> Array:
 def _no_closed_form(mirror: Mirror, psi: Regularizer) -> ValueError:
     return ValueError(
         f"psi is {type(psi).__name__}, mirror {type(mirror).__name__}; expected a pair with a "
-        "closed form: Euclidean goes with every regulariser"
+        "closed form, such as Euclidean with any regulariser"
     )
 
 

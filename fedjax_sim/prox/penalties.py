@@ -1,4 +1,4 @@
-r"""Regularisers that are finite everywhere.
+r"""Penalties: regularisers that are finite everywhere.
 
 References:
     Parikh and Boyd, "Proximal Algorithms", 2014, section 6.
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.prox.base import check_least, like, pytree, root, soft_threshold, times
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.prox.base import like, pytree, root, soft_threshold, times
 from fedjax_sim.prox.constraints import L1Ball
 from fedjax_sim.types import Scalar
 
@@ -19,7 +20,7 @@ from fedjax_sim.types import Scalar
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Zero:
-    """No regulariser.
+    """The penalty 0.
 
     Example:
         >>> Zero().prox(jnp.array([3.0]), 2.0).tolist()
@@ -53,7 +54,7 @@ class L1:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, weight=self.weight)
+        check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.sum(jnp.abs(x))
@@ -68,7 +69,7 @@ class L1:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class SquaredL2:
-    r""":math:`\lambda \|x\|_2^2`, without the customary one half.
+    r""":math:`\lambda \|x\|_2^2` without a factor 1/2, ``weight`` being lambda.
 
     Raises:
         ValueError: a negative weight.
@@ -81,7 +82,7 @@ class SquaredL2:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, weight=self.weight)
+        check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.sum(x**2)
@@ -96,7 +97,7 @@ class SquaredL2:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ElasticNet:
-    r""":math:`\lambda_1 \|x\|_1 + \lambda_2 \|x\|_2^2`.
+    r""":math:`\lambda_1 \|x\|_1 + \lambda_2 \|x\|_2^2` without a factor 1/2.
 
     Raises:
         ValueError: a negative weight.
@@ -110,7 +111,7 @@ class ElasticNet:
     l2: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, l1=self.l1, l2=self.l2)
+        check_at_least(0.0, l1=self.l1, l2=self.l2)
 
     def value(self, x: Array) -> Array:
         return L1(self.l1).value(x) + SquaredL2(self.l2).value(x)
@@ -125,12 +126,12 @@ class ElasticNet:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GroupL1:
-    r""":math:`\lambda \sum_g \|x_g\|_2`: the group lasso, which drops whole groups.
+    r""":math:`\lambda \sum_g \|x_g\|_2`: the group lasso, which sets whole groups to 0.
 
     Args:
         weight: lambda.
-        axis: every slice along it is a group.
-        labels: in place of the axis a group number below ``labels.size`` for every entry.
+        axis: every slice along this axis is a group.
+        labels: replaces the axis: the group of every entry, a number below ``labels.size``.
 
     Raises:
         ValueError: a negative weight; an array without the axis.
@@ -148,7 +149,7 @@ class GroupL1:
     labels: Array | None = None
 
     def __post_init__(self) -> None:
-        check_least(0.0, weight=self.weight)
+        check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.sum(root(self._squares(x)))
@@ -161,7 +162,7 @@ class GroupL1:
         return self._spread(like(x, self.weight) / self._norms(x), x) * x
 
     def _norms(self, x: Array) -> Array:
-        """Of every group, to divide by: if its square vanishes, the largest it can be."""
+        """The norm of every group as a divisor; if its square underflows, an upper bound."""
         squares = self._squares(x)
         return jnp.where(squares > 0, root(squares), float(jnp.finfo(x.dtype).tiny) ** 0.5)
 
@@ -174,11 +175,11 @@ class GroupL1:
         rest = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
         return jnp.sum(x**2, axis=rest, keepdims=True)
 
-    def _spread(self, of_group: Array, x: Array) -> Array:
-        """A number of every group, at the group's entries."""
+    def _spread(self, per_group: Array, x: Array) -> Array:
+        """Numbers per group, repeated for the group's entries."""
         if self.labels is not None:
-            return of_group[self.labels.ravel()].reshape(x.shape)
-        return of_group
+            return per_group[self.labels.ravel()].reshape(x.shape)
+        return per_group
 
 
 @pytree
@@ -197,7 +198,7 @@ class LInf:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, weight=self.weight)
+        check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.max(jnp.abs(x))
@@ -215,12 +216,15 @@ class LInf:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Nuclear:
-    r""":math:`\lambda \|X\|_*`: the singular values of every matrix in the last two axes.
+    r""":math:`\lambda \|X\|_*`: the sum of the singular values.
 
-    On several host devices of a CPU see ``threads`` of :func:`fedjax_sim.execution.devices.use_all_cores`.
+    An array with more than two axes is a stack of matrices in its last two axes.
+
+    For several host devices of a CPU see the argument ``threads`` of
+    :func:`fedjax_sim.execution.devices.use_all_cores`.
 
     Raises:
-        ValueError: a negative weight; an array of fewer than two axes.
+        ValueError: a negative weight; an array with fewer than two axes.
 
     Example:
         >>> Nuclear(0.5).prox(jnp.diag(jnp.array([3.0, 0.5])), 2.0).round(4).tolist()
@@ -230,7 +234,7 @@ class Nuclear:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_least(0.0, weight=self.weight)
+        check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
         size = jnp.sum(jnp.linalg.svd(_matrix(x), compute_uv=False))
@@ -243,14 +247,14 @@ class Nuclear:
 
     def subgradient(self, x: Array) -> Array:
         u, s, w = jnp.linalg.svd(_matrix(x), full_matrices=False)
-        # What rounding leaves of singular values that are 0.
+        # Computed singular values below the cutoff are rounding errors of 0.
         cutoff = max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps) * s[..., :1]
         signs = (u * (s > cutoff).astype(s.dtype)[..., None, :]) @ w
         return like(x, self.weight) * signs.astype(x.dtype)
 
 
 def _matrix(x: Array) -> Array:
-    """Checked, and in the precision that a singular value decomposition needs."""
+    """Returns x in at least single precision, as a singular value decomposition requires."""
     if x.ndim < 2:
         raise ValueError(f"x has shape {x.shape}; expected a matrix for the nuclear norm")
     return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x

@@ -251,9 +251,9 @@ def test_bounds_of_two_precisions(x64):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: prox.L1Ball(-1.0), "radius is -1.0; expected a number of at least 0"),
+        (lambda: prox.L1Ball(-1.0), "radius is -1.0; expected at least 0"),
         (lambda: prox.L2Ball(jnp.array([1.0, -1.0])), "radius is .*; expected a number of at"),
-        (lambda: prox.L2Ball(float("nan")), "radius is nan; expected a number of at least 0"),
+        (lambda: prox.L2Ball(float("nan")), "radius is nan; expected at least 0"),
         (lambda: prox.Box(1.0, 0.0), "low is 1.0; expected at most high, 0.0"),
         (lambda: prox.Box(float("nan"), 0.0), "low is nan; expected at most high, 0.0"),
         (lambda: prox.Box(np.array([0.0, 2.0]), np.ones(2)), "low is .*; expected at most high"),

@@ -190,7 +190,7 @@ def test_bfloat16(name):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: prox.Weighted(jnp.array([1.0, 0.0])), "scales is .*; expected positive numbers"),
+        (lambda: prox.Weighted(jnp.array([1.0, 0.0])), "scales is .*; expected a positive number"),
         (lambda: prox.PNorm(1.0), "p is 1.0; expected a number above 1, at most 2"),
         (lambda: prox.PNorm(2.5), "p is 2.5; expected a number above 1, at most 2"),
         (lambda: prox.PNorm(float("nan")), "p is nan; expected a number above 1, at most 2"),

@@ -206,13 +206,13 @@ def test_soft_threshold_keeps_the_type_of_the_point(x64):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: prox.L1(-0.5), "weight is -0.5; expected a number of at least 0"),
-        (lambda: prox.SquaredL2(-1), "weight is -1; expected a number of at least 0"),
-        (lambda: prox.GroupL1(float("nan")), "weight is nan; expected a number of at least 0"),
-        (lambda: prox.LInf(jnp.array([1.0, -1.0])), "weight is .*; expected a number of at"),
-        (lambda: prox.Nuclear(np.float32(-2)), "weight is -2.0; expected a number of at least 0"),
-        (lambda: prox.ElasticNet(-1.0, 1.0), "l1 is -1.0; expected a number of at least 0"),
-        (lambda: prox.ElasticNet(1.0, -1.0), "l2 is -1.0; expected a number of at least 0"),
+        (lambda: prox.L1(-0.5), "weight is -0.5; expected at least 0"),
+        (lambda: prox.SquaredL2(-1), "weight is -1; expected at least 0"),
+        (lambda: prox.GroupL1(float("nan")), "weight is nan; expected at least 0"),
+        (lambda: prox.LInf(jnp.array([1.0, -1.0])), "weight is .*; expected at least 0"),
+        (lambda: prox.Nuclear(np.float32(-2)), "weight is -2.0; expected at least 0"),
+        (lambda: prox.ElasticNet(-1.0, 1.0), "l1 is -1.0; expected at least 0"),
+        (lambda: prox.ElasticNet(1.0, -1.0), "l2 is -1.0; expected at least 0"),
     ],
 )
 def test_bad_weights(build, message):
