@@ -1,4 +1,4 @@
-"""Messages of few bits: codecs as values, and algorithms whose messages pass through one."""
+"""Codecs, which reduce messages to few bits, and algorithms that communicate through codecs."""
 
 from fedjax_sim.compression.channel import compressed, own_message, zeros
 from fedjax_sim.compression.codec import Codec, identity

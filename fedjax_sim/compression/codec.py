@@ -1,4 +1,4 @@
-"""What a codec is."""
+"""Codecs as pairs of functions, the identity, and the number of bits of a message."""
 
 import math
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from fedjax_sim.types import PyTree
 
 
 class Codec(NamedTuple):
-    """A channel from a sender to a receiver, as two functions.
+    """Channel from a sender to a receiver, as two functions.
 
-    ``through(key, x, near)`` is what the receiver makes of the pytree x: x encoded, sent, decoded.
-    The receiver holds the pytree ``near`` of the same structure, shapes and dtypes, which only
-    :func:`lattice` looks at.  It is pure, keeps dtypes, draws from ``key``, and can be jitted and
-    vmapped.
+    ``through(key, x, near)`` returns the pytree x after encoding, sending and decoding. The
+    receiver already holds the pytree ``near``, with the structure, shapes and dtypes of x; only
+    :func:`lattice` uses it. The function is pure, preserves dtypes, draws its random numbers from
+    ``key``, and can be jitted and vmapped.
 
-    ``bits(x)`` is the number of bits on the wire, a Python int, for a pytree of the shapes and
-    dtypes of x (``jax.ShapeDtypeStruct`` will do), with what is sent beside the entries of a tensor
-    (its scale, its smallest and largest entry).
+    ``bits(x)`` returns the number of bits that are sent, a Python int, for a pytree with the shapes
+    and dtypes of x (of arrays or ``jax.ShapeDtypeStruct``). It includes the numbers that are sent
+    with the entries of a tensor (its scale, its smallest and largest entry).
 
-    Leaves that are not floating are sent as they are, by all codecs.
+    All codecs send leaves that are not floating unchanged.
 
     Example:
         >>> halves = Codec(
@@ -41,7 +41,7 @@ class Codec(NamedTuple):
 
 
 def identity() -> Codec:
-    """Everything arrives as it was sent, in the bits of its dtype.
+    """Returns the codec that sends every leaf unchanged, with the bits of its dtype.
 
     Example:
         >>> identity().bits({"w": jax.ShapeDtypeStruct((3, 2), jnp.float32)})
@@ -56,9 +56,10 @@ def identity() -> Codec:
 def per_tensor(
     through: Callable[[Array, Array, Array], Array], bits: Callable[[Any], int]
 ) -> Codec:
-    """The codec of a pytree from that of one floating tensor, with its own key for every leaf.
+    """Returns a codec for pytrees from the functions of a codec for one floating tensor.
 
-    ``through`` gets tensors of at least single precision.
+    Every leaf has its own key. The function ``through`` receives tensors of at least single
+    precision.
 
     Example:
         >>> codec = per_tensor(lambda key, x, near: jnp.round(x), lambda x: 4 * x.size)
@@ -68,12 +69,12 @@ def per_tensor(
 
     def through_tree(key: Array, x: PyTree, near: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(x)
-        held = structure.flatten_up_to(near)
+        near_leaves = structure.flatten_up_to(near)
         decoded = [
             through(jax.random.fold_in(key, i), wide(a), wide(b)).astype(a.dtype)
             if _coded(a)
             else a
-            for i, (a, b) in enumerate(zip(leaves, held, strict=True))
+            for i, (a, b) in enumerate(zip(leaves, near_leaves, strict=True))
         ]
         return structure.unflatten(decoded)
 
@@ -85,7 +86,7 @@ def per_tensor(
 
 
 def plain_bits(leaf: Any) -> int:
-    """Bits of a tensor that is sent as it is.
+    """Number of bits of a tensor that is sent unchanged.
 
     Example:
         >>> plain_bits(jnp.ones(3, jnp.bfloat16))
@@ -95,7 +96,7 @@ def plain_bits(leaf: Any) -> int:
 
 
 def scalar_bits(leaf: Any) -> int:
-    """Bits of one number of a tensor's dtype.
+    """Number of bits of one entry of a tensor.
 
     Example:
         >>> scalar_bits(jnp.ones(3, jnp.bfloat16))
@@ -105,7 +106,7 @@ def scalar_bits(leaf: Any) -> int:
 
 
 def code_bits(num_values: int) -> int:
-    """Bits of one of so many values, in a code of fixed length.
+    """Number of bits of a fixed-length code for ``num_values`` values.
 
     Example:
         >>> [code_bits(n) for n in (2, 15, 16, 17)]

@@ -1,8 +1,8 @@
-r"""The lattice of QuAFL's program: multiples of a cell, sent modulo a power of two.
+r"""The lattice codec of QuAFL's program: multiples of a cell, sent modulo a power of two.
 
-The sender rounds x to a multiple of the cell d and sends the multiple modulo :math:`q = 2^b`; among
-the multiples that this can mean the receiver takes the one nearest to a vector y of its own.  The
-error is set by d, not by the size of x; what has to be small is x - y.
+The sender rounds x to a multiple of the cell d and sends the multiple modulo :math:`q = 2^b`. A
+code stands for many multiples; the receiver chooses the multiple nearest to a vector y that it
+holds. The error depends on d and not on the size of x. The difference x - y must be small.
 
 References:
     Zakerinia et al., "QuAFL: Federated Averaging Can Be Both Asynchronous and
@@ -12,30 +12,33 @@ References:
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_positive
 from fedjax_sim.compression.codec import Codec, per_tensor
 from fedjax_sim.compression.quantizers.rounding import stochastic_round, wide
 from fedjax_sim.types import Scalar
 
-_MAX_BITS = 24  # integers that single precision holds
+_MAX_BITS = 24  # single precision represents integers of 24 bits exactly
 
 
 def lattice(bits: int, cell: Scalar, stochastic: bool = False) -> Codec:
-    r"""Entries as b bits each: :math:`e = \operatorname{round}(x / d) \bmod q`, decoded near y.
+    r"""Sends b bits per entry: :math:`e = \operatorname{round}(x / d) \bmod q`, decoded near y.
 
     .. math::
         \hat x = d\, (q\, m + e), \qquad m = \operatorname{round}\!\big((y / d - e) / q\big)
 
-    Where :math:`|x - y| < (q d - d) / 2`, the error is at most d / 2, up to rounding.  Beyond, the
-    receiver takes another point: the result is off by a multiple of q d, within q d / 2 of y, and
-    nothing tells.  So the cohort's models have to stay within that radius of each other; the
-    examples of the authors' program, b = 14 and d = 1e-4, have 0.82.  NaNs and infinities, which
-    no code could carry, arrive as NaN, so that divergence shows.
+    Where :math:`|x - y| < (q d - d) / 2`, the error is at most d / 2, up to rounding. Outside this
+    radius the receiver chooses another point: the result is wrong by a multiple of q d and lies
+    within q d / 2 of y, and the receiver cannot detect this. Therefore the models of a cohort must
+    stay within the radius of each other; it is 0.82 for b = 14 and d = 1e-4, the examples in the
+    authors' program. NaN and Inf, for which there is no code, arrive as NaN, so that divergence is
+    visible.
 
     Args:
         bits: b, in 2 to 24.
         cell: d; may be traced.
-        stochastic: round x / d at random instead of to nearest, to either neighbour with
-            expectation x / d: errors below d of mean 0, where :math:`|x - y| < q d / 2 - d`.
+        stochastic: rounds x / d to either neighbouring integer at random, with expectation x / d,
+            instead of to the nearest integer. Where :math:`|x - y| < q d / 2 - d`, the errors have
+            mean 0 and are below d.
 
     Raises:
         ValueError: ``bits`` outside 2 to 24; a ``cell`` that is not positive.
@@ -60,12 +63,12 @@ def lattice(bits: int, cell: Scalar, stochastic: bool = False) -> Codec:
 
 
 def lattice_encode(x: Array, bits: int, cell: Scalar, key: Array | None = None) -> Array:
-    """The codes of a finite tensor: integers uint32 in 0 .. 2^bits - 1.
+    """Codes of a finite tensor: uint32 in 0 .. 2^bits - 1.
 
     Args:
         x: floating tensor.
-        bits, cell: of :func:`lattice`.
-        key: for stochastic rounding; None rounds to nearest.
+        bits, cell: see :func:`lattice`.
+        key: for stochastic rounding; None rounds to the nearest integer.
 
     Example:
         >>> lattice_encode(jnp.array([0.75, -0.25, 4.0]), bits=4, cell=0.25).tolist()
@@ -76,7 +79,7 @@ def lattice_encode(x: Array, bits: int, cell: Scalar, key: Array | None = None) 
 
 
 def lattice_decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
-    """The multiples of the cell that codes mean to a receiver who holds ``near``.
+    """Multiples of the cell that have the given codes and are nearest to ``near``.
 
     Example:
         >>> code = lattice_encode(jnp.array([0.75, -0.25, 4.0]), bits=4, cell=0.25)
@@ -88,7 +91,7 @@ def lattice_decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
     return _decode(code.astype(full.dtype), full, bits, cell).astype(near.dtype)
 
 
-# Codes are floating here: NaN has to pass, and the arithmetic is exact.
+# Codes are floating here, so that NaN passes; the arithmetic is exact.
 def _encode(x: Array, bits: int, cell: Scalar, key: Array | None) -> Array:
     cells = x / jnp.asarray(cell).astype(x.dtype)
     multiple = jnp.round(cells) if key is None else stochastic_round(key, cells)
@@ -104,5 +107,4 @@ def _decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
 def _check(bits: int, cell: Scalar) -> None:
     if not 2 <= bits <= _MAX_BITS:
         raise ValueError(f"bits is {bits}; expected 2 to {_MAX_BITS}")
-    if isinstance(cell, (int, float)) and not cell > 0:
-        raise ValueError(f"cell is {cell}; expected a positive number")
+    check_positive(cell=cell)

@@ -1,4 +1,6 @@
-"""Codecs whose grid is set by the tensor itself, which is sent along; unbiased, without ``near``.
+"""Unbiased codecs with a grid that depends on the tensor and is sent with it.
+
+They do not use ``near``.
 
 References:
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -10,6 +12,7 @@ References:
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.codec import Codec, code_bits, per_tensor, scalar_bits
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
@@ -22,9 +25,9 @@ def uniform(levels: int) -> Codec:
         \hat x = \min x + u \lfloor (x - \min x) / u + U[0, 1) \rfloor, \qquad
         u = \frac{\max x - \min x}{k - 1}
 
-    Unbiased, with errors below u.  ``ceil(log2 k)`` bits an entry, and two numbers a tensor; with b
-    bits an entry, ``uniform(2**b)``.  The "QSGD" of QuAFL's program; for that of the paper see
-    :func:`qsgd`.
+    Unbiased, with errors below u. Sends ``ceil(log2 k)`` bits per entry and two numbers per tensor;
+    ``uniform(2**b)`` sends b bits per entry. QuAFL's program calls this codec QSGD; the QSGD of the
+    paper is :func:`qsgd`.
 
     Raises:
         ValueError: fewer than two ``levels``.
@@ -36,14 +39,13 @@ def uniform(levels: int) -> Codec:
         >>> y[:3].tolist(), float(y[3]) in (0.0, 1.0), uniform(levels=3).bits(x)
         ([-1.0, 0.0, 1.0], True, 72)
     """
-    if levels < 2:
-        raise ValueError(f"levels is {levels}; expected at least 2")
+    check_at_least(2, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near
         lowest = x.min()
         unit = (x.max() - lowest) / (levels - 1)
-        # Of equal entries the unit is 0.
+        # The unit is 0 if all entries are equal.
         steps = stochastic_round(key, (x - lowest) / jnp.where(unit == 0, 1, unit))
         return lowest + unit * jnp.minimum(steps, levels - 1)
 
@@ -76,12 +78,11 @@ def qsgd(levels: int) -> Codec:
         >>> qsgd(levels=5).through(jax.random.key(0), x, x).tolist(), qsgd(levels=5).bits(x)
         ([3.0, -4.0], 40)
     """
-    if levels < 1:
-        raise ValueError(f"levels is {levels}; expected at least 1")
+    check_at_least(1, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near
-        # Scaled by the largest entry, or the squares of tiny ones would vanish.
+        # Scaled by the largest entry, so that the squares of tiny entries do not underflow.
         largest = max_magnitude(x)
         scaled = x / jnp.where(largest == 0, 1, largest)
         unit = jnp.sqrt(jnp.square(scaled).sum()) / levels
@@ -93,7 +94,9 @@ def qsgd(levels: int) -> Codec:
 
 
 def luq_codec(exponent_levels: int = 6) -> Codec:
-    """:func:`~fedjax_sim.compression.quantizers.luq` as a codec: 2 J + 3 values, and the largest magnitude.
+    """:func:`~fedjax_sim.compression.quantizers.luq` as a codec.
+
+    Sends one of 2 J + 3 values per entry, and the largest magnitude per tensor.
 
     Raises:
         ValueError: a negative ``exponent_levels``.
@@ -102,8 +105,7 @@ def luq_codec(exponent_levels: int = 6) -> Codec:
         >>> luq_codec().bits(jnp.ones(10)), luq_codec(exponent_levels=7).bits(jnp.ones(10))
         (72, 82)
     """
-    if exponent_levels < 0:
-        raise ValueError(f"exponent_levels is {exponent_levels}; expected 0 or more")
+    check_at_least(0, exponent_levels=exponent_levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near

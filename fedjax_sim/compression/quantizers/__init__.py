@@ -1,10 +1,10 @@
 """Quantisers of tensors for training in low precision.
 
-Neural gradients: :func:`luq`, unbiased, on a logarithmic grid; :func:`luq_gradient` puts it into
-the backward pass.  Weights and activations: :func:`symmetric`, round to nearest on a uniform grid
-with a straight-through gradient; the range is a rule of its own (:func:`mse_clip`,
-:func:`sawb_clip`).  All act on one tensor, whose statistics set the grid, keep its dtype, and
-compute in at least float32.
+For neural gradients: :func:`luq` is unbiased, on a logarithmic grid; :func:`luq_gradient` applies
+it in the backward pass. For weights and activations: :func:`symmetric` rounds to the nearest point
+of a uniform grid, with a straight-through gradient; a separate function chooses the range
+(:func:`mse_clip`, :func:`sawb_clip`). All quantisers act on one tensor, whose statistics determine
+the grid, preserve its dtype, and compute in at least float32.
 """
 
 from fedjax_sim.compression.quantizers.logarithmic import luq, luq_gradient

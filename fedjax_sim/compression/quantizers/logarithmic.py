@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.quantizers.rounding import bernoulli, max_magnitude, wide
 
 
@@ -33,17 +34,18 @@ def luq(
             & 2^e a \le |x| < 2^{e+1} a
         \end{cases}
 
-    These are 2 J + 3 values: 15 for J = 6, which 4 bits can hold, and 17 for J = 7, as the first
-    version of the authors' program has it, which they cannot.  A tensor of zeros stays as it is, as
-    do tensors so small that a would be subnormal.
+    There are 2 J + 3 values. J = 6 gives 15 values, which fit in 4 bits; J = 7, as in the first
+    version of the authors' program, gives 17, which do not. Tensors of zeros are returned
+    unchanged, and so are tensors so small that a would be subnormal.
 
     Args:
         key: for the draws, one number per entry and repetition.
         x: tensor of any shape.
         exponent_levels: J; the largest exponent e.
-        repeat: mean of so many independent draws, which divides the variance.
-        maximum: gives M.  That program's is ``jnp.max``, without absolute value: entries below -M
-            then go on to larger powers, and a tensor without positive entries stays as it is.
+        repeat: number of independent draws, of which the mean is returned; it divides the variance.
+        maximum: returns M. The authors' program uses ``jnp.max``, without the absolute value: then
+            entries below -M have larger powers, and a tensor without positive entries is returned
+            unchanged.
 
     Raises:
         ValueError: a negative ``exponent_levels``, or ``repeat`` below 1.
@@ -57,15 +59,13 @@ def luq(
         >>> luq(jax.random.key(0), x)[jnp.array([0, 1, 3])].tolist()  # on the grid already
         [64.0, -2.0, 0.0]
     """
-    if exponent_levels < 0:
-        raise ValueError(f"exponent_levels is {exponent_levels}; expected 0 or more")
-    if repeat < 1:
-        raise ValueError(f"repeat is {repeat}; expected at least 1")
+    check_at_least(0, exponent_levels=exponent_levels)
+    check_at_least(1, repeat=repeat)
     full = wide(x)
     threshold = maximum(full) * 2.0**-exponent_levels
     usable = threshold > 0
     ratio = jnp.abs(full) / jnp.where(usable, threshold, 1)
-    _, exponent = jnp.frexp(ratio)  # exact, which the floor of a logarithm is not
+    _, exponent = jnp.frexp(ratio)  # exact, unlike the floor of a logarithm
     below = jnp.where(ratio < 1, 0, jnp.ldexp(jnp.ones_like(ratio), exponent - 1))
     gap = jnp.maximum(below, 1)
     p = (ratio - below) / gap
@@ -84,13 +84,13 @@ def luq_gradient(
     repeat: int = 1,
     maximum: Callable[[Array], Array] = max_magnitude,
 ) -> Array:
-    """The identity, whose gradient is quantised: backwards the cotangent passes :func:`luq`.
+    """The identity with a quantised gradient: :func:`luq` is applied to the cotangent.
 
-    Reverse mode only: forward mode would need the transpose of a random rounding.
+    Supports reverse mode only; forward mode would need the transpose of a random rounding.
 
     Args:
-        key, exponent_levels, repeat, maximum: of :func:`luq`.
-        x: tensor of any shape, returned as it is.
+        key, exponent_levels, repeat, maximum: see :func:`luq`.
+        x: tensor of any shape, returned unchanged.
 
     Example:
         >>> x, slope = jnp.ones(2), jnp.array([64.0, 2.5])

@@ -1,4 +1,4 @@
-"""What quantisers share: the precision they compute in, and random rounding."""
+"""Precision of quantisers, and random rounding."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ from jax import Array
 
 
 def wide(x: Array) -> Array:
-    """``x`` in the precision that quantisers compute in: float32, or its own if that is higher.
+    """``x`` in float32, or in its own dtype if that has higher precision.
 
     Example:
         >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
@@ -16,9 +16,9 @@ def wide(x: Array) -> Array:
 
 
 def bernoulli(key: Array, p: Array) -> Array:
-    """1 with probability p, else 0, in the dtype of p; the probabilities are exact to 2^-23.
+    """1 with probability p, else 0, in the dtype of p; probabilities are exact to 2^-23.
 
-    Drawn in single precision, so that a float64 run sees the float32 run's draws.
+    The draws are in single precision, so a float64 run has the same draws as a float32 run.
 
     Example:
         >>> bernoulli(jax.random.key(0), jnp.array([0.0, 1.0])).tolist()
@@ -28,7 +28,7 @@ def bernoulli(key: Array, p: Array) -> Array:
 
 
 def stochastic_round(key: Array, x: Array) -> Array:
-    """One of the two integers next to x, with expectation x; integers stay.
+    """Rounds x to one of the two nearest integers at random, with expectation x.
 
     Example:
         >>> stochastic_round(jax.random.key(0), jnp.array([2.0, -3.0])).tolist()
@@ -39,7 +39,7 @@ def stochastic_round(key: Array, x: Array) -> Array:
 
 
 def max_magnitude(x: Array) -> Array:
-    """``max |x|``; 0 of no entries.
+    """``max |x|``; 0 for a tensor without entries.
 
     Example:
         >>> float(max_magnitude(jnp.array([-2.0, 1.0])))

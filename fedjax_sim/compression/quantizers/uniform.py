@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, wide
 from fedjax_sim.types import Scalar
 
 
 class Levels(NamedTuple):
-    """The integers ``low .. high`` that a uniform quantiser's values are multiples of."""
+    """Integers ``low .. high``; the values of a uniform quantiser are their multiples."""
 
     low: Scalar
     high: Scalar
@@ -28,26 +29,28 @@ Clip: TypeAlias = Callable[[Array, Levels], Array]  # (tensor, levels) -> clip, 
 
 
 def signed(bits: int) -> Levels:
-    """``-(2^(b-1) - 1) .. 2^(b-1) - 1``: the largest range with zero and as many integers on either
-    side that b bits can hold, 2^b - 1 integers.
+    """``-(2^(b-1) - 1) .. 2^(b-1) - 1``: the largest symmetric range that fits in b bits.
+
+    It has 2^b - 1 integers.
 
     Example:
         >>> signed(3)
         Levels(low=-3, high=3)
     """
-    _check_bits(bits, 2)
+    check_at_least(2, bits=bits)
     return Levels(1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
 
 
 def signed_excess(bits: int) -> Levels:
-    """``-2^(b-1) .. 2^(b-1)``, as in the first version of LUQ's program: 2^b + 1 integers, of which
-    b bits can hold all but one.
+    """``-2^(b-1) .. 2^(b-1)``, as in the first version of LUQ's program.
+
+    It has 2^b + 1 integers, one more than fit in b bits.
 
     Example:
         >>> signed_excess(3)
         Levels(low=-4, high=4)
     """
-    _check_bits(bits, 1)
+    check_at_least(1, bits=bits)
     return Levels(-(2 ** (bits - 1)), 2 ** (bits - 1))
 
 
@@ -58,12 +61,14 @@ def non_negative(bits: int) -> Levels:
         >>> non_negative(3)
         Levels(low=0, high=7)
     """
-    _check_bits(bits, 1)
+    check_at_least(1, bits=bits)
     return Levels(0, 2**bits - 1)
 
 
 def by_sign(x: Array, bits: int) -> Levels:
-    """:func:`signed` for a tensor with a negative entry, else :func:`non_negative`; traced.
+    """:func:`signed` for a tensor with a negative entry, else :func:`non_negative`.
+
+    The levels may be traced.
 
     Example:
         >>> [int(level) for level in by_sign(jnp.array([0.0, 2.0]), 3)]
@@ -74,14 +79,15 @@ def by_sign(x: Array, bits: int) -> Levels:
     return Levels(*(jnp.where(negative, a, b) for a, b in zip(two_sided, one_sided, strict=True)))
 
 
-# A ratio of 2^(1/4) between neighbours: the error is flat where it is smallest.
+# Neighbours have the ratio 2^(1/4); near its minimum the error hardly changes.
 _FRACTIONS = tuple(2 ** (-k / 4) for k in range(16))
 
 
 def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
-    """The clip of the smallest mean squared error among fractions of the one that clips nothing.
+    """Returns a clip rule that minimises the mean squared error.
 
-    Costs a pass over the tensor for every candidate.
+    The candidates are fractions of the smallest clip that changes no entry's range. Each candidate
+    costs a pass over the tensor.
 
     Args:
         candidates: the fractions, in (0, 1].
@@ -91,7 +97,7 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
 
     Example:
         >>> x = jnp.array([3.0, -1.0, 2.0, 0.0])
-        >>> float(mse_clip()(x, signed(3)))  # on a grid of unit spacing already
+        >>> float(mse_clip()(x, signed(3)))  # already on a grid of unit spacing
         3.0
     """
     candidates = tuple(candidates)
@@ -113,9 +119,9 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
 def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
     r"""Statistics-aware clipping: :math:`c_1 \sqrt{\mathbb{E} x^2} - c_2 \mathbb{E} |x|`.
 
-    The default is that of LUQ's program for 4 bits; other numbers of bits need constants of their
-    own.  The result can be negative where all magnitudes are alike; :func:`symmetric` clips nothing
-    then.
+    The defaults are the constants of LUQ's program for 4 bits; other numbers of bits need other
+    constants. The result can be negative if all magnitudes are similar; :func:`symmetric` then
+    does not clip.
 
     Example:
         >>> round(float(sawb_clip()(jnp.array([3.0, -1.0, 2.0, 0.0]), signed(4))), 4)
@@ -131,19 +137,19 @@ def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
 
 
 def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
-    r"""Uniform quantisation, round to nearest, with the straight-through gradient 1 everywhere.
+    r"""Rounds to the nearest point of a uniform grid, with the straight-through gradient 1.
 
     .. math::
         Q(x) = \Delta \operatorname{round}\!\big(\min(\max(x / \Delta, l), h)\big), \qquad
         \Delta = \frac{2\, \text{clip}}{h - l}
 
-    Hence values from -clip to clip where l = -h, and from 0 to 2 clip where l = 0.  A tensor of
-    zeros stays as it is.
+    The values are in [-clip, clip] if l = -h, and in [0, 2 clip] if l = 0. A tensor of zeros is
+    returned unchanged.
 
     Args:
         x: tensor of any shape.
         levels: the integers l, h, e.g. ``signed(3)``.
-        clip: ``(x, levels) -> clip``, default :func:`mse_clip`; where it is not positive,
+        clip: ``(x, levels) -> clip``, default :func:`mse_clip`. If its result is not positive,
             ``Delta = max |x| / h``.
 
     Example:
@@ -153,26 +159,26 @@ def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
         [1.0, 1.0]
     """
     fixed = wide(jax.lax.stop_gradient(x))
-    found = (clip or mse_clip())(fixed, levels)
-    quantised = _nearest(fixed, jnp.where(found > 0, found, _widest(fixed, levels)), levels)
+    width = (clip or mse_clip())(fixed, levels)
+    quantised = _nearest(fixed, jnp.where(width > 0, width, _widest(fixed, levels)), levels)
     return _straight_through(x, quantised.astype(x.dtype))
 
 
 @jax.custom_jvp
 def _straight_through(x: Array, quantised: Array) -> Array:
-    # x + stop_gradient(quantised - x) would not be a number of the grid.
+    # x + stop_gradient(quantised - x) would be off the grid by rounding.
     del x
     return quantised
 
 
 @_straight_through.defjvp
 def _straight_through_jvp(primals, tangents):
-    # The value again by the function, so that its derivative is straight-through, too.
+    # Calls the function itself, so that second derivatives are straight-through, too.
     return _straight_through(*primals), tangents[0]
 
 
 def _widest(x: Array, levels: Levels) -> Array:
-    """The clip with which the largest magnitude is the highest level."""
+    """The clip for which the largest magnitude is the highest level."""
     low, high = _as(x, levels)
     return max_magnitude(x) * (high - low) / (2 * high)
 
@@ -180,14 +186,9 @@ def _widest(x: Array, levels: Levels) -> Array:
 def _nearest(x: Array, clip: Array, levels: Levels) -> Array:
     low, high = _as(x, levels)
     unit = 2 * clip / (high - low)
-    # Of a tensor of zeros the unit is 0.
+    # The unit is 0 for a tensor of zeros.
     return unit * jnp.round(jnp.clip(x / jnp.where(unit > 0, unit, 1), low, high))
 
 
 def _as(x: Array, levels: Levels) -> tuple[Array, Array]:
     return jnp.asarray(levels.low).astype(x.dtype), jnp.asarray(levels.high).astype(x.dtype)
-
-
-def _check_bits(bits: int, least: int) -> None:
-    if bits < least:
-        raise ValueError(f"bits is {bits}; expected at least {least}")
