@@ -64,13 +64,20 @@ from fedjax_sim.engine import (
     advance,
     init,
     run,
+)
+from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.sweeps.sweep import Sweep, sweep
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Round,
+    Setup,
+    Task,
+    Timeline,
+    Work,
     uniform_weights,
     weight_by_examples,
 )
-from fedjax_sim.simulation.simulate import simulate
-from fedjax_sim.sweeps.program import Setup
-from fedjax_sim.sweeps.sweep import Sweep, sweep
-from fedjax_sim.types import FedAlgorithm, Oracle, Round, Task, Timeline, Work
 
 __all__ = [
     "FedAlgorithm",

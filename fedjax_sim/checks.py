@@ -1,45 +1,43 @@
-"""What can be told wrong from shapes and concrete values, refused before any compilation."""
+"""Argument checks that run before compilation."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.types import Params, Task, Timeline
+from fedjax_sim.types import PyTree, Scalar, Setup, Timeline
 
 
-def check_arguments(task: Task, timeline: Timeline, params: Params, eval_every: int) -> None:
-    """Refuses arguments of a run, or of a batch of runs.
+def check_setup(setup: Setup) -> None:
+    """Refuses a setup of one run or of a batch of runs.
 
     Raises:
         ValueError: naming the argument, its value and what was expected.
     """
-    if eval_every < 1:
-        raise ValueError(f"eval_every is {eval_every}; expected at least 1 round")
-    if not jax.tree.leaves(params):
+    if setup.eval_every < 1:
+        raise ValueError(f"eval_every is {setup.eval_every}; expected at least 1 round")
+    if not jax.tree.leaves(setup.params):
         raise ValueError("params has no leaves; expected a pytree of arrays")
-    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
-        _check_timeline(timeline, task.num_clients)
-        if task.placement is not None:
-            task.placement.check(timeline)
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
+        _check_timeline(setup.timeline, setup.task.num_clients)
+        if setup.task.placement is not None:
+            setup.task.placement.check(setup.timeline)
 
 
-def check_batch(batched: bool, count: int, params: Params, timeline: Timeline) -> None:
-    """Refuses models or timelines that are not one per key, ``count`` of them if ``batched``.
+def check_batch(setup: Setup, count: int | None) -> None:
+    """Refuses models or timelines that are not one per key: ``count`` keys, or None for one run.
 
     Raises:
         ValueError: naming the argument, its shape and what was expected.
     """
-    if not batched and timeline.clients.ndim != 2:
-        raise ValueError(
-            f"timeline.clients has shape {timeline.clients.shape}; expected [T, S] for one key"
-        )
-    if batched and timeline.clients.ndim == 3 and timeline.clients.shape[0] != count:
-        raise ValueError(
-            f"timeline has {timeline.clients.shape[0]} replicas; expected {count}, one per key"
-        )
-    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
-    if batched and any(shape[:1] != (count,) for shape in shapes):
+    clients = setup.timeline.clients
+    if count is None and clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
+    if count is not None and clients.ndim == 3 and clients.shape[0] != count:
+        raise ValueError(f"timeline has {clients.shape[0]} replicas; expected {count}, one per key")
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(setup.params)]
+    if count is not None and any(shape[:1] != (count,) for shape in shapes):
         raise ValueError(
             f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
             "model per key"
@@ -130,3 +128,45 @@ def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) ->
                     f"timeline.read_buffer in round {t} names buffers that hold the broadcasts "
                     f"{content[read[t]].tolist()}; expected timeline.version, {started[t].tolist()}"
                 )
+
+
+def check_at_least(bound: float, **values: Scalar) -> None:
+    """Raises ValueError for numbers below a bound; traced values pass.
+
+    Example:
+        >>> check_at_least(1, num_clients=3)
+        >>> check_at_least(0.0, noise=-1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: noise is -1.0; expected at least 0
+    """
+    for name, value in values.items():
+        if is_concrete(value) and not np.all(np.asarray(value) >= bound):
+            raise ValueError(f"{name} is {value}; expected at least {bound:g}")
+
+
+def check_positive(**values: Scalar) -> None:
+    """Raises ValueError for numbers that are not above 0; traced values pass.
+
+    Example:
+        >>> check_positive(lr=0.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: lr is 0.0; expected a positive number
+    """
+    for name, value in values.items():
+        if is_concrete(value) and not np.all(np.asarray(value) > 0):
+            raise ValueError(f"{name} is {value}; expected a positive number")
+
+
+def is_concrete(value: PyTree) -> bool:
+    """Returns True for numbers and arrays with known values.
+
+    False for traced values, and for the placeholders that JAX puts into pytrees.
+
+    Example:
+        >>> is_concrete(0.5), is_concrete(None), jax.jit(lambda x: is_concrete(x) + x)(0).item()
+        (True, False, 0)
+    """
+    numbers = (int, float, np.ndarray, np.generic, Array)
+    return isinstance(value, numbers) and not isinstance(value, Tracer)

@@ -1,6 +1,6 @@
 """The engine: one pure function runs a whole federated training run.
 
-:func:`run` is ``start`` followed by a scan of :func:`advance`, which is a scan of rounds.
+:func:`run` is :func:`init` followed by a scan of :func:`advance`, which is a scan of rounds.
 Randomness: round t uses ``fold_in(key, t)``, client i's visit in it ``fold_in(., i)``, the
 oracle and the algorithm separate branches of that; minibatch streams that continue over visits
 have a branch of their own, a key a client.  A client's draws hence depend neither on the
@@ -18,7 +18,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_arguments
+from fedjax_sim.checks import check_setup
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.types import (
@@ -26,21 +26,19 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Message,
     Oracle,
-    Params,
     PyTree,
     Round,
     ServerState,
+    Setup,
     Task,
     Timeline,
     Upload,
+    Weighting,
     Work,
 )
 
 # A round that no run reaches: its branch of the key is the clients' own.
 _NO_ROUND = np.uint32(2**32 - 1)
-
-EvalFn = Callable[[Params], Mapping[str, Array]]
-Weighting = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
 
 
 class RunState(NamedTuple):
@@ -96,28 +94,15 @@ class Probes(NamedTuple):
 NO_PROBES = Probes()
 
 
-def uniform_weights(work: Work) -> Array:
-    """Every upload counts the same."""
-    return jnp.ones(work.client.shape)
-
-
-def weight_by_examples(work: Work) -> Array:
-    """Uploads count by their clients' numbers of examples.
-
-    Methods that turn the mean into a sum over the cohort (SCAFFOLD's server control among them)
-    multiply by the number of uploads; under this weighting that is a weighted sum.
-    """
-    return work.num_examples
-
-
-def init(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params) -> RunState:
-    """The state before the first round.
+def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
+    """Returns the state before the first round.
 
     Raises:
-        ValueError: the timeline has staleness, and the algorithm cannot have it.
+        ValueError: the timeline has staleness and the algorithm requires current broadcasts.
     """
+    task, timeline = setup.task, setup.timeline
     _check_staleness(algorithm, timeline)
-    params = _strong(params)
+    params = _strong(setup.params)
     server = _strong(algorithm.init(params))
     where = _placement(task)
     rows = where.num_rows(task.num_clients)
@@ -136,22 +121,19 @@ def init(algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params
 
 def advance(
     algorithm: FedAlgorithm,
-    task: Task,
-    timeline: Timeline,
+    setup: Setup,
     state: RunState,
     key: Array,
     *,
-    cohort: Execution | None = None,
-    weighting: Weighting = uniform_weights,
-    eval_fn: EvalFn | None = None,
-    eval_every: int | None = None,
+    execution: Execution | None = None,
     probes: Probes = NO_PROBES,
 ) -> tuple[RunState, History]:
-    """Continues a run: arguments and returns as those of :func:`run`.
+    """Continues a run.
 
-    ``timeline`` holds the rounds from ``state.round`` on, and no others.  Without ``eval_every``
-    there is one evaluation, after the last of them.
+    ``setup.timeline`` holds the rounds from ``state.round`` on, and no others; ``setup.params`` is
+    not used.  The other arguments and the results are those of :func:`run`.
     """
+    task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
     _check_staleness(algorithm, timeline)
     where = _placement(task)
     if probes.run and where.axis is not None:
@@ -159,13 +141,13 @@ def advance(
             f"probes.run is {sorted(probes.run)}; expected none where clients' states are spread "
             "over devices"
         )
-    cohort = where.mean_of_all(cohort or auto())
+    execution = where.mean_of_all(execution or auto())
     num_rounds = timeline.num_rounds
-    eval_every = min(eval_every or num_rounds, num_rounds)
+    eval_every = min(setup.eval_every, num_rounds)
 
     def rounds(task: Task, state: RunState, part: Timeline, key: Array):
         def one_round(state: RunState, now: Timeline) -> tuple[RunState, dict[str, Array]]:
-            return _round(algorithm, task, now, state, key, cohort, weighting, probes)
+            return _round(algorithm, task, now, state, key, execution, setup.weighting, probes)
 
         return jax.lax.scan(one_round, state, part)
 
@@ -195,33 +177,22 @@ def advance(
 
 def run(
     algorithm: FedAlgorithm,
-    task: Task,
-    timeline: Timeline,
-    params: Params,
+    setup: Setup,
     key: Array,
     *,
-    cohort: Execution | None = None,
-    weighting: Weighting = uniform_weights,
-    eval_fn: EvalFn | None = None,
-    eval_every: int = 1,
+    execution: Execution | None = None,
     probes: Probes = NO_PROBES,
 ) -> tuple[RunState, History]:
-    """A whole training run as one function: jit it, vmap it over hyper-parameters and keys,
-    differentiate it.
+    """Runs a whole training run as one pure function.
 
-    Pass the task (and an ``eval_fn`` that carries data) as arguments of the function you
-    jit, not by closing over them.
+    It can be jitted, vmapped over hyper-parameters and keys, and differentiated.  Pass the setup
+    as an argument of the function that you jit; do not close over it.
 
     Args:
-        algorithm: e.g. ``fedavg(lr=0.1)``; hyper-parameters may be traced.
-        task: the clients' objectives, e.g. :func:`~fedjax_sim.data.task.empirical_task`.
-        timeline: who reports when, e.g. :func:`~fedjax_sim.timelines.sampling.uniform`.
-        params: the initial model.
+        algorithm: for example ``fedavg(lr=0.1)``; hyper-parameters may be traced.
+        setup: the clients' objectives, the timeline, the initial model and the evaluation.
         key: the only source of randomness.
-        cohort: execution strategy; default :func:`~fedjax_sim.execution.strategies.auto`.
-        weighting: weights of the uploads; :func:`uniform_weights` or :func:`weight_by_examples`.
-        eval_fn: ``params -> {name: value}``, called every ``eval_every`` rounds and after the last.
-        eval_every: rounds between evaluations.
+        execution: execution strategy; default :func:`~fedjax_sim.execution.auto`.
         probes: diagnostics inside every round.
 
     Returns:
@@ -239,30 +210,20 @@ def run(
         >>> task = fs.empirical_task(loss, data, fs.epochs(2, batch_size=2))
         >>> timeline = fs.timelines.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
         >>> @jax.jit
-        ... def error(lr, task):
-        ...     key = jax.random.key(1)
-        ...     state, _ = fs.run(fs.fedavg(lr), task, timeline, jnp.zeros(3), key)
+        ... def error(lr, setup):
+        ...     state, _ = fs.run(fs.fedavg(lr), setup, jax.random.key(1))
         ...     return jnp.abs(state.server.params - 1).max()
-        >>> errors = jax.vmap(error, (0, None))(jnp.array([1e-3, 1e-1]), task)
+        >>> setup = fs.Setup(task, timeline, jnp.zeros(3))
+        >>> errors = jax.vmap(error, (0, None))(jnp.array([1e-3, 1e-1]), setup)
         >>> bool(errors[0] > 0.1), bool(errors[1] < 1e-3)
         (True, True)
     """
-    if timeline.clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
-    check_arguments(task, timeline, params, eval_every)
-    state = init(algorithm, task, timeline, params)
-    return advance(
-        algorithm,
-        task,
-        timeline,
-        state,
-        key,
-        cohort=cohort,
-        weighting=weighting,
-        eval_fn=eval_fn,
-        eval_every=eval_every,
-        probes=probes,
-    )
+    if setup.timeline.clients.ndim != 2:
+        shape = setup.timeline.clients.shape
+        raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
+    check_setup(setup)
+    state = init(algorithm, setup)
+    return advance(algorithm, setup, state, key, execution=execution, probes=probes)
 
 
 def _round(
@@ -271,7 +232,7 @@ def _round(
     now: Timeline,
     state: RunState,
     key: Array,
-    cohort: Execution,
+    execution: Execution,
     weighting: Weighting,
     probes: Probes,
 ) -> tuple[RunState, dict[str, Array]]:
@@ -296,15 +257,15 @@ def _round(
         key=_branch(visit_keys, 1),
         max_steps=now.max_steps,
     )
-    continues = task.continues is not None and now.first_step is not None
-    draws = (stream_keys, now.first_step) if continues else _branch(visit_keys, 0)
+    resumes = task.resumable and now.first_step is not None
+    draws = (stream_keys, now.first_step) if resumes else _branch(visit_keys, 0)
 
     def local(shared: tuple[Task, Message], slot: tuple):
         (task, received), (fields, draw, place, old) = shared, slot
         work = Work(*fields, max_steps=now.max_steps)
         if place is not None:
             received = tree.take(received, place)
-        if continues:
+        if resumes:
             stream_key, first_step = draw
             oracle = task.oracle(work.client, stream_key, work.max_steps, first_step)
         else:
@@ -319,7 +280,7 @@ def _round(
         ((works[:-1], draws, place), weights, mask, where.rows(clients))
     )
     old = tree.take(state.clients, rows)
-    mean, (new, probed) = cohort(local, shared, (*visits, old), own_weights)
+    mean, (new, probed) = execution(local, shared, (*visits, old), own_weights)
 
     # Rows of masked slots go out of bounds, each to its own, and are dropped there.
     absent = where.num_rows(task.num_clients) + jnp.arange(mask.shape[0], dtype=jnp.int32)

@@ -7,10 +7,11 @@ from which model, is data: a :class:`Timeline`.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -50,6 +51,10 @@ class Work(NamedTuple):
     staleness: Array  # int    server updates since the client's download; 0 when synchronous
     key: Array  # PRNG key of this visit, independent of the minibatch draws
     max_steps: int
+
+
+EvalFn: TypeAlias = Callable[[Params], Mapping[str, Array]]
+Weighting: TypeAlias = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
 
 
 class Round(NamedTuple):
@@ -109,26 +114,38 @@ class FedAlgorithm(NamedTuple):
     synchronous_only: str | None = None
 
 
-class Task(NamedTuple):
-    """What the clients minimise: a gradient oracle per client, and the clients' sizes.
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Objectives of all clients: a gradient oracle per client, and the clients' sizes.
 
-    ``oracle`` is a :class:`jax.tree_util.Partial` when it carries data, so that a task
-    is a pytree: pass it to a jitted function as an argument rather than closing over
-    it, or XLA embeds the data set in the program as a constant.
+    A task is a pytree.  An oracle that carries data is a :class:`jax.tree_util.Partial`; pass such
+    a task to a jitted function as an argument.  If the function closes over it, XLA embeds the
+    data set in the program as a constant.
     """
 
     oracle: Callable[..., Oracle]  # (client, key, max_steps) -> Oracle
     num_examples: Array | np.ndarray  # [M] int
     num_steps: Array | np.ndarray  # [M] int    local steps of one visit; concrete
-    # (): visits can continue each other; `oracle` takes the visit's first step as a fourth argument
-    # and then the client's key, the same in all its visits. Empty, since a flag would be traced.
-    continues: tuple[()] | None = None
-    # A fedjax_sim.execution.placement.Placement, static; None: data and states of clients in whole arrays.
+    # Static. True: a visit can continue the client's previous visit. `oracle` then takes the first
+    # step of the visit as a fourth argument, and its key is the client's, equal in all visits.
+    resumable: bool = False
+    # Static: a fedjax_sim.execution.placement.Placement; None: whole arrays on the device.
     placement: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "oracle", _as_pytree(self.oracle))
 
     @property
     def num_clients(self) -> int:
+        """Number of clients M."""
         return self.num_examples.shape[0]
+
+
+jax.tree_util.register_dataclass(
+    Task,
+    data_fields=["oracle", "num_examples", "num_steps"],
+    meta_fields=["resumable", "placement"],
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,3 +204,59 @@ jax.tree_util.register_dataclass(
     data_fields=_TIMELINE_DATA,
     meta_fields=["max_steps", "max_staleness", "num_buffers"],
 )
+
+
+def uniform_weights(work: Work) -> Array:
+    """Returns weight 1 for every upload, ``[S]``."""
+    return jnp.ones(work.client.shape)
+
+
+def weight_by_examples(work: Work) -> Array:
+    """Returns the number of examples of each upload's client, ``[S]``.
+
+    Methods that turn the mean into a sum over the cohort (the server control of SCAFFOLD, for
+    example) multiply by the number of uploads; with these weights that is a weighted sum.
+    """
+    return work.num_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """Everything that stays fixed when algorithms are compared.
+
+    A setup is a pytree: pass it to a jitted function as one argument.  For n seeds, ``params`` has
+    a leading axis n and ``timeline`` may have one.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))
+        >>> loss = lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
+        >>> setup = fs.Setup(task, fs.timelines.full(30, 2, task.num_steps), np.float32(0))
+        >>> state, _ = fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
+        >>> round(float(state.server.params), 3)
+        2.0
+    """
+
+    task: Task
+    timeline: Timeline  # [T, S], or one per seed [n, T, S]
+    params: Params  # initial model [...], or one per seed [n, ...]
+    eval_fn: EvalFn | None = None  # carries the evaluation set
+    eval_every: int = 1  # static: rounds between evaluations; the last round is always evaluated
+    weighting: Weighting = uniform_weights  # static
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eval_fn", _as_pytree(self.eval_fn))
+
+
+jax.tree_util.register_dataclass(
+    Setup,
+    data_fields=["task", "timeline", "params", "eval_fn"],
+    meta_fields=["eval_every", "weighting"],
+)
+
+
+def _as_pytree(function: Any) -> Any:
+    """Wraps a plain function in a Partial without data, which jit accepts as an argument."""
+    wrap = callable(function) and not isinstance(function, jax.tree_util.Partial)
+    return jax.tree_util.Partial(function) if wrap else function

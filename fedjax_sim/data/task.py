@@ -130,7 +130,7 @@ def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
         oracle=Partial(oracle, data),
         num_examples=sizes.astype(np.int32),
         num_steps=np.asarray(oracle.batches.num_steps(sizes), np.int32),
-        continues=None if oracle.batches.resume is None else (),
+        resumable=oracle.batches.resume is not None,
     )
 
 

@@ -85,7 +85,7 @@ class OnHost(Whole):
         bound = dataclasses.replace(self, source=source, build=build)
         # Of no client: its sizes and rules are those of all.
         template = build(PresentData.place, None)
-        return template._replace(oracle=Partial(_elsewhere), placement=bound)
+        return dataclasses.replace(template, oracle=Partial(_elsewhere), placement=bound)
 
     def num_rows(self, num_clients: int) -> int:
         return 1 if self.states else num_clients  # one for the host to copy
@@ -124,7 +124,7 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
         >>> loss = lambda w, batch, key: (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1), placement=on_host(memory=64))
         >>> timeline = fs.timelines.uniform(jax.random.key(0), 30, 6, 2, task.num_steps)
-        >>> done = fs.simulate(fs.fedavg(0.1), task, timeline, np.float32(0), jax.random.key(1))
+        >>> done = fs.simulate(fs.fedavg(0.1), fs.Setup(task, timeline, np.float32(0)), jax.random.key(1))
         >>> 3 < float(done.state.server.params) < 9
         True
     """

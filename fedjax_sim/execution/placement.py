@@ -115,7 +115,7 @@ class ByClient:
                 f"{source.num_clients}, the data's"
             )
         blocks = blocked(source, self.strata, self, self.sharding)
-        return build(BlockedData.place, blocks)._replace(placement=self)
+        return dataclasses.replace(build(BlockedData.place, blocks), placement=self)
 
     @property
     def inside(self) -> bool:
@@ -259,7 +259,7 @@ def by_client(
         >>> loss = lambda w, batch, key: (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1), placement=here)
         >>> timeline = fs.timelines.stratified(jax.random.key(0), 30, 6, 4, 1, num_strata=2)
-        >>> state, _ = fs.run(fs.fedavg(0.1), task, timeline, jnp.float32(0), jax.random.key(1))
+        >>> state, _ = fs.run(fs.fedavg(0.1), fs.Setup(task, timeline, jnp.float32(0)), jax.random.key(1))
         >>> 3 < float(state.server.params) < 9
         True
     """

@@ -1,5 +1,6 @@
 """What a run will take, before it is run: parameters, memory by part, arithmetic, time."""
 
+import dataclasses
 import time
 from typing import Any, NamedTuple
 
@@ -9,14 +10,24 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.checks import check_arguments, check_batch
-from fedjax_sim.engine import NO_PROBES, EvalFn, Probes, RunState, Weighting, uniform_weights
+from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit
 from fedjax_sim.execution.placement import WHOLE, everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.programs import programs, stride
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Task, Timeline, Work
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    PyTree,
+    Round,
+    Setup,
+    Task,
+    Timeline,
+    Work,
+)
 
 MEASURED = 3  # rounds; the quickest counts
 # What to turn where a part does not fit.
@@ -82,15 +93,10 @@ class Forecast(NamedTuple):
 
 def forecast(
     algorithm: FedAlgorithm,
-    task: Task,
-    timeline: Timeline,
-    params: Params,
-    key: Array,
+    setup: Setup,
+    keys: Array,
     *,
-    cohort: Execution | None = None,
-    weighting: Weighting = uniform_weights,
-    eval_fn: EvalFn | None = None,
-    eval_every: int = 1,
+    execution: Execution | None = None,
     probes: Probes = NO_PROBES,
     memory: int | None = None,
     measure: bool = True,
@@ -98,8 +104,7 @@ def forecast(
     """Compiles one round of a run and says what it takes; runs a few if they fit.
 
     Args:
-        algorithm, task, timeline, params, key, cohort, weighting, eval_fn, eval_every,
-            probes: as in :func:`~fedjax_sim.simulation.simulate.simulate`.
+        algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulation.simulate.simulate`.
         memory: bytes of a device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
         measure: run the first rounds, if they fit.
 
@@ -113,24 +118,23 @@ def forecast(
         >>> loss = lambda w, batch, key: (batch["x"] @ w - 2) ** 2
         >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(30, 2, task.num_steps)
-        >>> found = forecast(fs.scaffold(0.1), task, timeline, np.zeros(5, np.float32),
-        ...                  jax.random.key(0))
+        >>> setup = fs.Setup(task, timeline, np.zeros(5, np.float32))
+        >>> found = forecast(fs.scaffold(0.1), setup, jax.random.key(0))
         >>> found.parameters, found.client_bytes, found.parts["client states"]
         (5, 20, 40)
     """
-    batched = key.ndim == 1
-    replicas = key.shape[0] if batched else 1
-    check_arguments(task, timeline, params, 1)
-    check_batch(batched, replicas, params, timeline)
-    timeline = jax.tree.map(np.asarray, timeline)
+    batched = keys.ndim == 1
+    replicas = keys.shape[0] if batched else 1
+    check_setup(setup)
+    check_batch(setup, replicas if batched else None)
+    task, params, key = setup.task, setup.params, keys
+    eval_fn, eval_every = setup.eval_fn, setup.eval_every
+    timeline = jax.tree.map(np.asarray, setup.timeline)
     initial, segment = programs(
         algorithm,
-        task,
-        timeline,
+        dataclasses.replace(setup, eval_every=1),
         batched=batched,
-        cohort=cohort,
-        weighting=weighting,
-        eval_every=1,
+        execution=execution,
         probes=probes,
     )
     put = everywhere(task)
@@ -207,7 +211,7 @@ def _on_device(task: Task, timeline: Timeline, eval_every: int) -> _OnDevice:
         return _OnDevice(loaded, examples, None)
     data: Any = loaded.oracle  # a Partial of what is at hand
     present = offload.PresentStates(data.args[0].ids)
-    return _OnDevice(loaded._replace(placement=present), examples, plan.clients)
+    return _OnDevice(dataclasses.replace(loaded, placement=present), examples, plan.clients)
 
 
 def _spread(initial: Any, state: RunState) -> RunState:
@@ -267,7 +271,7 @@ def _step_flops(task: Task, timeline: Timeline, params: Params) -> float:
     """Of one client's local gradient; XLA counts a loop's body once, so loops are left out."""
 
     def step(task: Task, params: Params) -> Params:
-        start = () if task.continues is None else (jnp.array(0, jnp.int32),)
+        start = (jnp.array(0, jnp.int32),) if task.resumable else ()
         key, client = jax.random.key(0), jnp.array(0, jnp.int32)
         return task.oracle(client, key, timeline.max_steps, *start).grad(params, 0)
 

@@ -1,5 +1,6 @@
 """The rounds of a segment, compiled and run, with examples at hand or loaded as they are needed."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -9,45 +10,34 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import EvalFn, History, Probes, RunState, Weighting, advance, init
+from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.types import FedAlgorithm, Params, PyTree, Task, Timeline
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
 
 
 def programs(
     algorithm: FedAlgorithm,
-    task: Task,
-    timeline: Timeline,
+    setup: Setup,
     *,
     batched: bool,
-    cohort: Execution | None,
-    weighting: Weighting,
-    eval_every: int,
+    execution: Execution | None,
     probes: Probes,
 ) -> tuple[Callable, Callable]:
     """``initial(params, timeline)`` and ``segment(task, eval_fn, timeline, state, key)`` to be
     jitted; of several runs together if ``batched``."""
-    in_timeline = 0 if timeline.clients.ndim == 3 else None
+    in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
 
     def initial(params: Params, timeline: Timeline) -> RunState:
-        return init(algorithm, task, timeline, params)
+        return init(algorithm, dataclasses.replace(setup, timeline=timeline, params=params))
 
     def segment(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
-        return advance(
-            algorithm,
-            task,
-            timeline,
-            state,
-            key,
-            cohort=cohort,
-            weighting=weighting,
-            eval_fn=eval_fn,
-            eval_every=eval_every,
-            probes=probes,
+        part = dataclasses.replace(
+            setup, task=task, timeline=timeline, params=None, eval_fn=eval_fn
         )
+        return advance(algorithm, part, state, key, execution=execution, probes=probes)
 
     if batched:
         initial = jax.vmap(initial, (0, in_timeline))
@@ -154,7 +144,10 @@ class Streamed:
                 here = offload.send(table, ids, self._width, axis)
                 data: Any = task.oracle  # a Partial of what is at hand
                 present = offload.PresentStates(data.args[0].ids)
-                state, task = state._replace(clients=here), task._replace(placement=present)
+                state, task = (
+                    state._replace(clients=here),
+                    dataclasses.replace(task, placement=present),
+                )
             eval_fn = self._eval_fn if load.evaluate else None
             part = self._timeline[load.first : load.last]
             program = self._compiled.program(task, eval_fn, part, state, self._key)

@@ -8,18 +8,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_arguments, check_batch
-from fedjax_sim.engine import (
-    NO_PROBES,
-    EvalFn,
-    History,
-    Probes,
-    RunState,
-    Weighting,
-    uniform_weights,
-)
+from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.engine import NO_PROBES, History, Probes, RunState
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
@@ -27,7 +18,7 @@ from fedjax_sim.simulation import history as history_file
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.programs import Compiled, Resident, Streamed, programs, stride
 from fedjax_sim.simulation.store import Store, identify
-from fedjax_sim.types import FedAlgorithm, Params, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, Setup
 
 
 class Progress(NamedTuple):
@@ -56,15 +47,10 @@ class DivergenceError(FloatingPointError):
 
 def simulate(
     algorithm: FedAlgorithm,
-    task: Task,
-    timeline: Timeline,
-    params: Params,
-    key: Array,
+    setup: Setup,
+    keys: Array,
     *,
-    cohort: Execution | None = None,
-    weighting: Weighting = uniform_weights,
-    eval_fn: EvalFn | None = None,
-    eval_every: int = 1,
+    execution: Execution | None = None,
     probes: Probes = NO_PROBES,
     evals_per_segment: int | None = None,
     directory: str | pathlib.Path | None = None,
@@ -76,8 +62,8 @@ def simulate(
 ) -> Simulation:
     """:func:`~fedjax_sim.engine.run` in compiled segments, with everything so far on disk.
 
-    With ``n`` keys, n replicas (seeds) run in one compiled program; ``params`` then has a leading
-    axis n, and ``timeline`` may have one.  With a directory, the history goes to
+    With ``n`` keys, n replicas (seeds) run in one compiled program; ``setup.params`` then has a
+    leading axis n, and ``setup.timeline`` may have one.  With a directory, the history goes to
     ``history.csv`` segment by segment and the state to ``checkpoints/``; calling again with the
     same arguments resumes and ends with the same bits as an uninterrupted run.  Ctrl-C ends
     after the segment in progress; a second one ends at once.  Of a task placed by client over the
@@ -85,8 +71,8 @@ def simulate(
     the first writes the history.
 
     Args:
-        algorithm, task, timeline, params, key, cohort, weighting, eval_fn, eval_every, probes: as
-            in :func:`~fedjax_sim.engine.run`.
+        algorithm, setup, execution, probes: as in :func:`~fedjax_sim.engine.run`.
+        keys: one key, or n keys ``[n]``.
         evals_per_segment: evaluations per dispatch; default a twentieth of the run.
         directory: where history and checkpoints go; None keeps everything in memory.
         replicas: names of the replicas in the history; default "0", "1", ...
@@ -106,55 +92,48 @@ def simulate(
         >>> objective = lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2
         >>> task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(30, 2, task.num_steps)
-        >>> result = simulate(fs.fedavg(0.1), task, timeline, np.float32(0), jax.random.key(0))
+        >>> setup = fs.Setup(task, timeline, np.float32(0))
+        >>> result = simulate(fs.fedavg(0.1), setup, jax.random.key(0))
         >>> round(float(result.state.server.params), 3)
         2.0
     """
-    batched = key.ndim == 1
-    names = _replica_names(replicas, key.shape[0] if batched else 1)
-    check_arguments(task, timeline, params, eval_every)
-    check_batch(batched, len(names), params, timeline)
+    batched = keys.ndim == 1
+    names = _replica_names(replicas, keys.shape[0] if batched else 1)
+    check_setup(setup)
+    check_batch(setup, len(names) if batched else None)
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
         )
 
     initial, segment = programs(
-        algorithm,
-        task,
-        timeline,
-        batched=batched,
-        cohort=cohort,
-        weighting=weighting,
-        eval_every=eval_every,
-        probes=probes,
+        algorithm, setup, batched=batched, execution=execution, probes=probes
     )
+    task, eval_every = setup.task, setup.eval_every
     put = everywhere(task)
     compiled = Compiled(segment, put)
 
-    clock = history_file.Clock(timeline, len(names))
-    num_rounds = timeline.num_rounds
+    clock = history_file.Clock(setup.timeline, len(names))
+    num_rounds = setup.timeline.num_rounds
     step = stride(num_rounds, eval_every, evals_per_segment)
-    timeline = jax.tree.map(np.asarray, timeline)  # cut on the host
-    state = jax.jit(initial)(put(params), put(timeline))
+    timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
+    state = jax.jit(initial)(put(setup.params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)
     if on_host and task.placement.states:
-        state = state._replace(clients=offload.table(state.clients, task.num_clients, key.ndim))
+        state = state._replace(clients=offload.table(state.clients, task.num_clients, keys.ndim))
     store = None
     if directory is not None:
-        identity = identify(config, timeline, params, key, eval_every, names)
+        identity = identify(config, timeline, setup.params, keys, eval_every, names)
         store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
         state = store.restore(state)
     done = resumed = int(np.max(state.round))
     parts: list[History] = []
     run_seconds, stopped = 0.0, False
-    if eval_fn is not None and not isinstance(eval_fn, Partial):
-        eval_fn = Partial(eval_fn)
     if on_host:
         loads = offload.plan(task, timeline, done, eval_every, step)
-        execute = Streamed(compiled, task, eval_fn, timeline, key, loads)
+        execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads)
     else:
-        execute = Resident(compiled, task, eval_fn, timeline, key, put)
+        execute = Resident(compiled, task, setup.eval_fn, timeline, keys, put)
 
     with deferred_interrupt() as signalled, execute:
 

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh
 from fedjax_sim.engine import advance, init
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
-from fedjax_sim.types import FedAlgorithm, Params, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 LOWERINGS: dict[str, Convolution] = {
     "auto": auto,
@@ -42,7 +42,7 @@ class ExecutionChoice(NamedTuple):
     num_devices: int = 1
     lowering: str = "auto"
 
-    def cohort(self) -> strategies.Execution:
+    def execution(self) -> strategies.Execution:
         """The strategy.
 
         Raises:
@@ -71,13 +71,10 @@ class Measured(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is to be executed; of n replicas params and keys have a leading axis n, and the timeline
-    may."""
+    """An algorithm on a setup; one key, or n keys ``[n]``."""
 
     algorithm: FedAlgorithm
-    task: Task
-    timeline: Timeline
-    params: Params
+    setup: Setup
     key: Array
 
 
@@ -99,8 +96,8 @@ def tune(
         >>> loss = lambda w, batch, key: (batch["x"] @ w - 1) ** 2
         >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(2, 4, task.num_steps)
-        >>> found = tune(lambda conv: Problem(
-        ...     fs.fedavg(0.1), task, timeline, jnp.zeros(2), jax.random.key(0)))
+        >>> setup = fs.Setup(task, timeline, jnp.zeros(2))
+        >>> found = tune(lambda conv: Problem(fs.fedavg(0.1), setup, jax.random.key(0)))
         >>> found[0].seconds <= found[-1].seconds, {m.choice.chunk for m in found} <= {1, 2, 4}
         (True, True)
     """
@@ -116,8 +113,8 @@ def tune(
                 if on_measured is not None:
                     on_measured(measured)
 
-    add(problem, _strategies(problem.timeline.cohort_size, len(devices.workers())))
-    if any(np.ndim(leaf) - problem.key.ndim >= 4 for leaf in jax.tree.leaves(problem.params)):
+    add(problem, _strategies(problem.setup.timeline.cohort_size, len(devices.workers())))
+    if any(np.ndim(leaf) - problem.key.ndim >= 4 for leaf in jax.tree.leaves(problem.setup.params)):
         for name in list(LOWERINGS)[1:]:
             best = min(found, key=lambda m: m.seconds).choice
             add(make(LOWERINGS[name]), iter([best._replace(lowering=name)]))
@@ -134,15 +131,17 @@ def _strategies(cohort_size: int, num_devices: int) -> Iterator[ExecutionChoice]
 
 def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured | None:
     """None if it does not fit the device."""
-    algorithm, task, timeline, params, key = problem
+    algorithm, setup, key = problem
+    task, timeline, params = setup.task, setup.timeline, setup.params
     batched = key.ndim == 1
     in_timeline = 0 if timeline.clients.ndim == 3 else None
 
     def begin(task: Task, timeline: Timeline, params: Params):
-        return init(algorithm, task, timeline, params)
+        return init(algorithm, Setup(task, timeline, params))
 
     def rounds(task: Task, timeline: Timeline, state, key: Array):
-        return advance(algorithm, task, timeline, state, key, cohort=choice.cohort())[0]
+        part = Setup(task, timeline, None, eval_every=timeline.num_rounds)
+        return advance(algorithm, part, state, key, execution=choice.execution())[0]
 
     if batched:
         begin = jax.vmap(begin, (None, in_timeline, 0))
@@ -174,10 +173,10 @@ def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured
 def describe(problem: Problem, batch_size: int) -> dict[str, Any]:
     """What a measurement holds for: the machine, and the shapes that decide the time."""
     leading = problem.key.ndim
-    shapes = jax.tree.map(lambda x: list(np.shape(x))[leading:], problem.params)
+    shapes = jax.tree.map(lambda x: list(np.shape(x))[leading:], problem.setup.params)
     device = devices.workers()[0]
     one = jax.eval_shape(
-        lambda p: jax.tree.map(lambda x: x[0], p) if leading else p, problem.params
+        lambda p: jax.tree.map(lambda x: x[0], p) if leading else p, problem.setup.params
     )
     client_state = jax.eval_shape(problem.algorithm.init_client, one)
     return {
@@ -186,7 +185,7 @@ def describe(problem: Problem, batch_size: int) -> dict[str, Any]:
         "jax": jax.__version__,
         "parameters": jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, list)),
         "batch_size": batch_size,
-        "cohort_size": problem.timeline.cohort_size,
+        "cohort_size": problem.setup.timeline.cohort_size,
         "replicas": problem.key.shape[0] if leading else 1,
         "client_state": bool(jax.tree.leaves(client_state)),
     }

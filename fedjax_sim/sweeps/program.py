@@ -1,8 +1,9 @@
 """The compiled program of a sweep's group: one block of runs a device."""
 
+import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,22 +12,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_sim.engine import (
-    NO_PROBES,
-    EvalFn,
-    History,
-    Probes,
-    RunState,
-    Weighting,
-    advance,
-    init,
-    uniform_weights,
-)
-from fedjax_sim.execution import strategies as cohorts
+from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution.placement import ByClient, make_mesh
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.sweeps.grid import Block, Group, Plan, cut, widths
-from fedjax_sim.types import Device, FedAlgorithm, Params, PyTree, Task, Timeline
+from fedjax_sim.types import Device, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 # Dispatches a slice is cut into, at most: often enough for progress and Ctrl-C.
 _MOST_SEGMENTS = 50
@@ -36,25 +26,13 @@ _MOST_SEGMENTS = 50
 _STATE = RunState(round=None, server=0, clients=0, past=0, diverged_at=0)  # pyright: ignore
 
 
-class Setup(NamedTuple):
-    """What the configurations of a group share; n seeds.
+class Trial(NamedTuple):
+    """Everything that the configurations of a group share."""
 
-    ``algorithm`` is called with the hyper-parameters that vary, by name, as traced numbers.
-    Without a cohort strategy one is chosen for the number of runs in a block.  ``config`` is
-    JSON-able: what the runs depend on and neither their configuration nor the arrays here
-    tell; runs on disk of another one are refused.
-    """
-
-    algorithm: Callable[..., FedAlgorithm]
-    task: Task
-    timeline: Timeline  # [T, S], or one per seed [n, T, S]
-    params: Params  # [n, ...]
-    eval_fn: EvalFn | None = None
-    eval_every: int = 1
-    weighting: Weighting = uniform_weights
-    probes: Probes = NO_PROBES
-    cohort: Execution | None = None
-    config: Mapping[str, Any] | None = None
+    factory: Callable[..., FedAlgorithm]  # called with the traced hyper-parameters, by name
+    setup: Setup  # of all seeds: params [n, ...]
+    execution: Execution | None  # None: chosen for the number of runs in a block
+    probes: Probes
 
 
 class Spread(NamedTuple):
@@ -95,7 +73,7 @@ class Compiled(NamedTuple):
 class Program(NamedTuple):
     """A group, ready to run slice by slice."""
 
-    setup: Setup
+    trial: Trial
     group: Group
     keys: Array  # [n]
     spread: Spread
@@ -109,11 +87,13 @@ class Program(NamedTuple):
         interrupted: Callable[[], bool],
     ) -> tuple[History, np.ndarray] | None:
         """History and divergence of a slice, ``[D, width, seeds, ...]``; None if interrupted."""
-        arguments = _arguments(self.setup, self.group, self.keys, self.spread, self.plan, blocks)
+        arguments = _arguments(
+            self.trial.setup, self.group, self.keys, self.spread, self.plan, blocks
+        )
         hyper, task, eval_fn, timeline, params, keys = arguments
         state = self.compiled.begin(hyper, task, timeline, params)
         parts, done = [], 0
-        for length in _segments(self.setup):
+        for length in _segments(self.trial.setup):
             if interrupted():
                 return None
             part = _rounds(timeline, done, length)
@@ -136,32 +116,33 @@ class Programs:
         self.compilations = 0
         self.compile_seconds = 0.0
 
-    def ready(self, setup: Setup, group: Group, keys: Array) -> Program:
+    def ready(self, trial: Trial, group: Group, keys: Array) -> Program:
         """The cheapest plan whose program fits the budget, compiled.
 
         Raises:
             ValueError: even one run does not fit.
         """
-        if setup.eval_fn is not None and not isinstance(setup.eval_fn, jax.tree_util.Partial):
-            setup = setup._replace(eval_fn=jax.tree_util.Partial(setup.eval_fn))
+        setup = trial.setup
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
         spread = self._spread(setup.task, num_runs)
-        setup = setup._replace(task=setup.task._replace(num_steps=()))
+        task = dataclasses.replace(setup.task, num_steps=())  # concrete, and not needed
+        setup = dataclasses.replace(setup, task=task)
         where = spread.task(setup.task), PartitionSpec()
         data = _data_bytes((setup.task, setup.eval_fn), where, spread.mesh)
         if data <= self._budget:  # copied to the devices once, not for every slice
             shardings = _shardings(where, spread.mesh)
             task, eval_fn = jax.device_put((setup.task, setup.eval_fn), shardings)
-            setup = setup._replace(task=task, eval_fn=eval_fn)
+            setup = dataclasses.replace(setup, task=task, eval_fn=eval_fn)
+        trial = trial._replace(setup=setup)
         needed, per_run = data, 0.0
         for width, seeds in _shapes(spread, len(group.members), num_seeds):
             if data + per_run * width * seeds > self._budget:
                 continue  # larger than one that was compiled and did not fit
             plan = cut(len(group.members), num_seeds, spread.number, width, seeds)
-            compiled = self._compile(setup, group, keys, spread, plan)
+            compiled = self._compile(trial, group, keys, spread, plan)
             needed = compiled.bytes_per_device
             if needed <= self._budget:
-                return Program(setup, group, keys, spread, plan, compiled)
+                return Program(trial, group, keys, spread, plan, compiled)
             per_run = max(needed - data, 0) / (width * seeds)
         raise ValueError(
             f"memory is {self._budget} bytes a device; expected more: one run needs about "
@@ -183,26 +164,28 @@ class Programs:
         return Spread(placed.mesh, others[0] if others else None, placed)
 
     def _compile(
-        self, setup: Setup, group: Group, keys: Array, spread: Spread, plan: Plan
+        self, trial: Trial, group: Group, keys: Array, spread: Spread, plan: Plan
     ) -> Compiled:
+        setup = trial.setup
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
-        probes = tuple(tuple(p.items()) for p in setup.probes)
-        functions = (setup.algorithm, setup.cohort, setup.weighting, setup.eval_every, probes)
+        probes = tuple(tuple(p.items()) for p in trial.probes)
+        functions = (trial.factory, trial.execution, setup.weighting, setup.eval_every, probes)
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
             began = time.perf_counter()
-            self._compiled[key] = self._compile_anew(setup, spread, plan, arguments)
+            self._compiled[key] = self._compile_anew(trial, spread, plan, arguments)
             self.compile_seconds += time.perf_counter() - began
         return self._compiled[key]
 
-    def _compile_anew(self, setup: Setup, spread: Spread, plan: Plan, arguments: tuple) -> Compiled:
+    def _compile_anew(self, trial: Trial, spread: Spread, plan: Plan, arguments: tuple) -> Compiled:
         hyper, task, eval_fn, timeline, params, keys = arguments
-        begin_block, segment_block = _blocks(setup, plan)
+        setup = trial.setup
+        begin_block, segment_block = _blocks(trial, plan)
         batched = 0 if setup.timeline.clients.ndim == 3 else None
         block, every = PartitionSpec(spread.axis), PartitionSpec()
         timelines, tasks = every if batched is None else block, spread.task(task)
-        results = spread.results(setup.probes)
+        results = spread.results(trial.probes)
         begin = _on_devices(
             begin_block,
             spread,
@@ -248,14 +231,16 @@ def _shapes(spread: Spread, num_configurations: int, num_seeds: int) -> Iterator
     yield from ((1, seeds) for seeds in range(together - 1, 0, -1))
 
 
-def _blocks(setup: Setup, plan: Plan) -> tuple[Callable, Callable]:
+def _blocks(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
     """One device's work: all runs of a block begin, and advance by some rounds."""
+    setup = trial.setup
     of_seed = 0 if setup.timeline.clients.ndim == 3 else None
-    cohort = setup.cohort or cohorts.auto(replicas=plan.width * plan.seeds, devices=())
+    execution = trial.execution or auto(replicas=plan.width * plan.seeds, devices=())
 
     def begin(hyper, task, timeline, params) -> RunState:
         def one(hyper, timeline, params):
-            return init(setup.algorithm(**hyper), task, timeline, params)
+            one = dataclasses.replace(setup, task=task, timeline=timeline, params=params)
+            return init(trial.factory(**hyper), one)
 
         over_seeds = _batched(one, (None, of_seed, 0), _STATE, plan.seeds)
         over_both = jax.vmap(over_seeds, (0, None, None), _STATE, axis_size=plan.width)
@@ -263,17 +248,11 @@ def _blocks(setup: Setup, plan: Plan) -> tuple[Callable, Callable]:
 
     def segment(hyper, task, eval_fn, timeline, state, keys) -> tuple[RunState, History]:
         def one(hyper, timeline, state, key):
+            part = dataclasses.replace(
+                setup, task=task, timeline=timeline, params=None, eval_fn=eval_fn
+            )
             return advance(
-                setup.algorithm(**hyper),
-                task,
-                timeline,
-                state,
-                key,
-                cohort=cohort,
-                weighting=setup.weighting,
-                eval_fn=eval_fn,
-                eval_every=setup.eval_every,
-                probes=setup.probes,
+                trial.factory(**hyper), part, state, key, execution=execution, probes=trial.probes
             )
 
         over_seeds = _batched(one, (None, of_seed, _STATE, 0), (_STATE, 0), plan.seeds)

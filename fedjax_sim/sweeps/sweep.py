@@ -17,15 +17,16 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_arguments, check_batch
-from fedjax_sim.engine import History
+from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.engine import NO_PROBES, History, Probes
 from fedjax_sim.execution import devices as device_list
+from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import history as history_file
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.sweeps.grid import Block, Configuration, Grid, Group, Plan, expand, groups
-from fedjax_sim.sweeps.program import Program, Programs, Setup, check_names
+from fedjax_sim.sweeps.program import Program, Programs, Trial, check_names
 from fedjax_sim.sweeps.store import SweepRun, SweepStore, digest, portable
-from fedjax_sim.types import Device
+from fedjax_sim.types import Device, FedAlgorithm, Setup
 
 RunNumber = tuple[int, int]  # (configuration, seed)
 
@@ -62,32 +63,41 @@ class Sweep(NamedTuple):
 
 
 def sweep(
+    factory: Callable[..., FedAlgorithm],
     setup: Setup | Callable[..., Setup],
     grid: Grid,
     keys: Array,
     *,
+    execution: Execution | None = None,
+    probes: Probes = NO_PROBES,
     static: Collection[str] | None = None,
     seeds: Sequence[str] | None = None,
     memory: int | None = None,
     devices: Sequence[Device] | None = None,
     directory: str | pathlib.Path | None = None,
     config: Mapping[str, Any] | None = None,
+    identity: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> Sweep:
     """Runs every (configuration, seed) of a grid.
 
-    The static hyper-parameters are given to ``setup``, which has to be a function then (called
-    twice for each of their combinations, first to check it); all others are given to
-    ``Setup.algorithm`` by name, as traced numbers.  A run that diverges is recorded
+    Static hyper-parameters are passed as they are, by name: to ``setup`` those that it takes (it is
+    a function then, called twice per combination, first for the checks), to ``factory`` the others.
+    All other hyper-parameters are passed to ``factory`` as traced numbers.  A run that diverges is recorded
     with the round in which it did and disturbs no other.  With a directory, finished slices
     are kept and not repeated by a later call, also of a larger grid.  Ctrl-C ends after the
     segment in progress, with the finished slices in the result.
 
     Args:
-        setup: what the configurations share, or a function of the static hyper-parameters.
+        factory: function of the hyper-parameters that returns an algorithm, such as
+            :func:`~fedjax_sim.fedavg`.
+        setup: setup of all configurations, or a function of static hyper-parameters; ``params``
+            has a leading axis n, ``timeline`` may have one.
         grid: ``{name: values}`` for the Cartesian product, or a list of configurations, which need
             not have the same names.
         keys: one per seed, ``[n]``.
+        execution: execution strategy; default: chosen for the number of runs in a block.
+        probes: diagnostics inside every round.
         static: names of the static hyper-parameters; default: the parameters of ``setup``.
         seeds: their names; default "0", "1", ...
         memory: bytes that a program may take on a device, of data, state and temporaries together;
@@ -96,6 +106,9 @@ def sweep(
             :func:`~fedjax_sim.execution.devices.workers`.
         directory: where finished slices are kept.
         config: JSON-able description; a directory with another one is refused.
+        identity: JSON-able values that results depend on and that neither the configuration nor the
+            arrays of the setup show, or a function of the static hyper-parameters that returns
+            them; runs on disk with other values are refused.
         on_progress: called when a group's program is ready and after every segment.
 
     Raises:
@@ -113,9 +126,10 @@ def sweep(
         ...     timeline = fs.timelines.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
         ...     error = lambda w: {"error": abs(w - 1).max()}
         ...     params = np.zeros((2, 3), np.float32)  # of both seeds
-        ...     return fs.Setup(fs.fedavg, task, timeline, params, eval_fn=error, eval_every=20)
+        ...     return fs.Setup(task, timeline, params, eval_fn=error, eval_every=20)
         >>> keys = jax.random.split(jax.random.key(1), 2)
-        >>> result = sweep(setup, {"batch_size": [1, 5], "lr": [1e-3, 1e-1, 10.0]}, keys)
+        >>> grid = {"batch_size": [1, 5], "lr": [1e-3, 1e-1, 10.0]}
+        >>> result = sweep(fs.fedavg, setup, grid, keys)
         >>> best = min(result.runs, key=lambda run: run.history.metrics["error"][-1])
         >>> best.configuration["lr"], [run.diverged_at > 0 for run in result.runs[::2]]
         (0.1, [False, False, True, False, False, True])
@@ -128,11 +142,10 @@ def sweep(
     if memory is not None and memory < 1:
         raise ValueError(f"memory is {memory}; expected a positive number of bytes")
     configurations = expand(grid)
-    make, fixed = _maker(setup, static)
+    make, fixed = _maker(factory, setup, static, execution, probes)
     parts = groups(configurations, fixed)
     for group in parts:  # all of them, before the first runs for hours
-        check_names(make, list(group.static))
-        _check_setup(make(**group.static), group, len(names))
+        _check_trial(make(group.static), group, len(names))
     where = list(device_list.workers() if devices is None else devices)
     if not where:
         raise ValueError("devices is empty; expected at least one device")
@@ -145,9 +158,10 @@ def sweep(
     resumed, run_seconds, stopped = 0, 0.0, False
     with deferred_interrupt() as interrupted:
         for group in parts:
-            one = make(**group.static)
+            one = make(group.static)
+            extra = identity(**group.static) if callable(identity) else identity
             # Without a directory nothing is looked up, and hashing the data would take time.
-            identities = names if directory is None else _identities(one, keys)
+            identities = names if directory is None else _identities(one.setup, keys, extra)
             runs = _Runs(configurations, names, one, identities, store)
             found = runs.on_disk(group)
             finished |= found
@@ -160,7 +174,7 @@ def sweep(
             program = programs.ready(one, group, keys)
             news = SweepProgress(
                 group.static, program.plan, program.compiled.bytes_per_device, budget,
-                0, 0, one.timeline.num_rounds, len(finished), num_runs,
+                0, 0, one.setup.timeline.num_rounds, len(finished), num_runs,
             )  # fmt: skip
             began = time.perf_counter()
             new = _run_slices(program, runs, found, news, on_progress, interrupted)
@@ -184,7 +198,7 @@ class _Runs(NamedTuple):
 
     configurations: Sequence[Configuration]
     seeds: Sequence[str]
-    setup: Setup
+    trial: Trial
     identities: Sequence[str]  # per seed
     store: SweepStore
 
@@ -205,7 +219,7 @@ class _Runs(NamedTuple):
     ) -> dict[RunNumber, SweepRun]:
         """The runs of a slice that were not found on disk, from its arrays
         ``[D, width, seeds, ...]``; saved."""
-        clock = history_file.Clock(self.setup.timeline, len(self.seeds))
+        clock = history_file.Clock(self.trial.setup.timeline, len(self.seeds))
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
@@ -213,7 +227,7 @@ class _Runs(NamedTuple):
                     continue  # it keeps its bits, which may differ in another block
                 at = (device, *divmod(place, diverged_at.shape[2]))
                 one = jax.tree.map(lambda x, at=at: x[at][None], history)
-                one = history_file.complete(one, clock, self.setup.probes.client.keys(), [j])
+                one = history_file.complete(one, clock, self.trial.probes.client.keys(), [j])
                 one = jax.tree.map(lambda x: portable(x[0]), one)
                 configuration = dict(self.configurations[i])
                 taken[i, j] = SweepRun(configuration, self.seeds[j], one, int(diverged_at[at]))
@@ -260,23 +274,35 @@ def _members(plan: Plan, block: Block, group: Group, num_seeds: int) -> list[Run
 
 
 def _maker(
-    setup: Setup | Callable[..., Setup], static: Collection[str] | None
-) -> tuple[Callable[..., Setup], set[str]]:
+    factory: Callable[..., FedAlgorithm],
+    setup: Setup | Callable[..., Setup],
+    static: Collection[str] | None,
+    execution: Execution | None,
+    probes: Probes,
+) -> tuple[Callable[[Configuration], Trial], set[str]]:
     """A function of the static hyper-parameters, and their names."""
-    if isinstance(setup, Setup):
-        if static:
-            raise ValueError(f"static is {set(static)}; expected none, since setup is no function")
-        return lambda: setup, set()
-    return setup, set(inspect.signature(setup).parameters if static is None else static)
+    taken = set() if isinstance(setup, Setup) else set(inspect.signature(setup).parameters)
+    fixed = taken if static is None else set(static)
+
+    def make(values: Configuration) -> Trial:
+        own = {name: value for name, value in values.items() if name in taken}
+        rest = {name: value for name, value in values.items() if name not in taken}
+        if not isinstance(setup, Setup):
+            check_names(setup, list(own))
+        one = setup if isinstance(setup, Setup) else setup(**own)
+        bound = functools.partial(factory, **rest) if rest else factory
+        return Trial(bound, one, execution, probes)
+
+    return make, fixed
 
 
-def _check_setup(setup: Setup, group: Group, num_seeds: int) -> None:
-    check_arguments(setup.task, setup.timeline, setup.params, setup.eval_every)
-    check_batch(True, num_seeds, setup.params, setup.timeline)
-    check_names(setup.algorithm, group.names)
+def _check_trial(trial: Trial, group: Group, num_seeds: int) -> None:
+    check_setup(trial.setup)
+    check_batch(trial.setup, num_seeds)
+    check_names(trial.factory, group.names)
 
 
-def _identities(setup: Setup, keys: Array) -> list[str]:
+def _identities(setup: Setup, keys: Array, extra: Mapping[str, Any] | None) -> list[str]:
     """Per seed what tells its runs from those of other data, schedules, models, keys or times of
     evaluation; functions cannot be told apart."""
     batched = setup.timeline.clients.ndim == 3
@@ -290,6 +316,6 @@ def _identities(setup: Setup, keys: Array) -> list[str]:
             timeline = jax.tree.map(lambda x: np.asarray(x)[seed], timeline)
         model = jax.tree.map(lambda x: np.asarray(x)[seed], setup.params)
         own = map(np.asarray, jax.tree.leaves((model, timeline)))
-        return digest(data, *own, words[seed], setup.eval_every, dict(setup.config or {}))
+        return digest(data, *own, words[seed], setup.eval_every, dict(extra or {}))
 
     return [of(seed) for seed in range(len(words))]
