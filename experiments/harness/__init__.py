@@ -1,0 +1,13 @@
+"""Everything that the experiments of different papers share.
+
+``options``  checks of options (beside those of ``fedjax_sim.checks``), folders, "3 seeds"
+``runs``     sweeps, simulations and frames that are kept on disk and found again; seeds' keys
+``data``     parts of data sets
+``tables``   intervals over seeds, the paper's number beside ours, claims, marks at a grid's edge
+``figures``  curves, lines over a hyper-parameter, saving
+``report``   one text with its CSV, JSON and PNG files, and the command that wrote them
+
+An experiment is ``python -m experiments.<paper>.<script>``.  A script holds settings and published
+numbers; its results are in ``experiments/results/<paper>``.  No paper's folder imports from
+another's.
+"""

@@ -1,0 +1,35 @@
+"""Parts of data sets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedjax_sim import datasets
+
+
+def subsample(examples: Mapping[str, Any], count: int | None) -> dict[str, Any]:
+    """Images and labels of ``count`` random examples, always the same ones; None: of all.
+
+    Example:
+        >>> y = np.arange(100)
+        >>> subsample({"x": y, "y": y}, 5)["y"].tolist()
+        [26, 30, 50, 61, 81]
+    """
+    rows = np.arange(len(examples["y"]))
+    if count is not None and count < len(rows):
+        rows = np.sort(np.random.default_rng(0).choice(len(rows), count, replace=False))
+    return {key: examples[key][rows] for key in ("x", "y")}
+
+
+def pooled_test(dataset: datasets.Dataset) -> dict[str, np.ndarray]:
+    """Test images and labels of the writers that train; of all writers if none of them trains.
+
+    Raises:
+        ValueError: a data set without writers.
+    """
+    if dataset.train_groups is None or dataset.test_groups is None:
+        raise ValueError(f"dataset {dataset.name!r} has no writers; expected one that has them")
+    known = np.isin(dataset.test_groups, dataset.train_groups)
+    rows = known if known.any() else np.full(len(known), True)
+    return {key: dataset.test[key][rows] for key in ("x", "y")}

@@ -1,0 +1,64 @@
+"""Figures that several experiments draw."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_sim.analysis.selection import Mode
+from fedjax_sim.plotting import heat_maps
+
+DPI = 90
+
+
+def save(figure: Figure, path: pathlib.Path, dpi: int = DPI) -> None:
+    """Writes a figure, making its folder, and closes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=dpi)
+    plt.close(figure)
+
+
+def lines(
+    table: pd.DataFrame, over: str, value: str, by: Sequence[str], label: str | None = None
+) -> Figure:
+    """A line per combination of the columns ``by``: ``value`` against ``over``."""
+    figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    for _, part in table.groupby(list(by), sort=False):
+        name = " ".join(str(part[column].iloc[0]) for column in by)
+        axes.plot(part[over], part[value], marker="o", label=name)
+    axes.set(xlabel=over, ylabel=label or value)
+    axes.legend(frameon=False)
+    return figure
+
+
+def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+    """A frame with a column per metric in the form of :func:`fedjax_sim.plotting.curves`, without
+    rows that have no value.
+
+    Args:
+        columns: metrics.
+        names: the other columns to keep, "seed" and the one on the horizontal axis among them.
+    """
+    melted = frame.melt(
+        list(names), value_vars=list(columns), var_name="metric", value_name="value"
+    )
+    return melted.dropna(subset=["value"])
+
+
+def grids(score: pd.DataFrame, x: str, y: str, label: str, mode: Mode) -> dict[str, Figure]:
+    """A heat map of the scores over two hyper-parameters per method: ``{method-grid: figure}``."""
+    return {
+        f"{str(method).lower()}-grid": heat_maps.heat_map(
+            part.drop(columns="method"), x, y, mode=mode, label=f"{method}: {label}"
+        )
+        for method, part in score.groupby("method", sort=False)
+    }
+
+
+def legends(axes: Any, **look: Any) -> None:
+    """A legend without a frame on each of the axes."""
+    for axis in axes:
+        axis.legend(frameon=False, **look)
