@@ -1,10 +1,10 @@
-"""Which examples a client sees at each local step.
+"""Minibatch rules: the examples that a client sees at each local step.
 
 A :class:`Batches` is a rule ``draw(key, size, ...) -> pick``, ``pick(step) -> (rows, weights)``:
-row numbers within the client and example weights, ``[batch_size]`` each.  Everything derives from
+row numbers within the client and example weights, ``[batch_size]`` each.  All draws derive from
 the key of the visit and the step, so a client's minibatches do not depend on the rest of the
-cohort, on how the cohort is executed, or on resuming.  Rules are cached: equal arguments give the
-same object, so that a task built anew does not compile anew.
+cohort, on the execution strategy, or on resuming.  Rules are cached: equal arguments give the
+same object, so rebuilding a task does not trigger recompilation.
 """
 
 import functools
@@ -20,16 +20,19 @@ from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
 
+# Random bits that order two rows of a shuffle, at least; a tie between them goes by row number.
+_TIE_BREAKING_BITS = 22
+
 
 class Batches(NamedTuple):
     """A minibatch rule.
 
-    ``num_steps(sizes)`` gives the local steps of a visit, ``[M]``, from the clients' sizes;
+    ``num_steps(sizes)`` returns the local steps per visit, ``[M]``, from the clients' sizes.
     ``draw(key, size, max_size, max_steps)`` fixes the draws of one visit: ``size`` may be traced,
-    ``max_size`` is the size of the largest client, and steps from ``max_steps`` on are not picked.
+    ``max_size`` is the size of the largest client, and only steps below ``max_steps`` are picked.
     A rule whose visits can continue each other has ``resume(key, size, sizes, first_step,
-    max_steps)``: the key is the client's in all its visits, ``sizes`` are those of the smallest and
-    the largest client, step 0 is the client's step ``first_step``.
+    max_steps)``: the key is the same in all visits of a client, ``sizes`` holds the sizes of the
+    smallest and the largest client, and step 0 of the visit is the client's step ``first_step``.
     """
 
     num_steps: Callable[[np.ndarray], np.ndarray]
@@ -57,11 +60,11 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del max_size
         size = jnp.asarray(size, jnp.int32)
-        # One draw for the whole visit, 32 bits even in double precision, which then sees the same
-        # examples. Step k's do not depend on the number of steps.
+        # One draw for the whole visit, of 32 bits also in double precision: runs in either
+        # precision see the same examples. The draws of step k do not depend on the number of steps.
         bits = jax.random.bits(key, (max(max_steps, 1), batch_size), jnp.uint32)
         rows = scaled_words(bits, size)
-        # A client without examples gets weight 0, hence a zero gradient.
+        # A client without examples gets weight 0 and so a zero gradient.
         weights = jnp.broadcast_to(size > 0, (batch_size,))
 
         def pick(step: Step) -> tuple[Array, Array]:
@@ -75,10 +78,10 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
 
 @functools.cache
 def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Batches:
-    """Passes over the client's data, reshuffled each epoch, without replacement inside one.
+    """Passes over the client's data, reshuffled each epoch, without replacement within an epoch.
 
-    A client of n examples does ``num_epochs * ceil(n / batch_size)`` steps, at most
-    ``max_steps``; the short last batch of an epoch is kept, its missing rows having weight 0.
+    A client with n examples does ``num_epochs * ceil(n / batch_size)`` steps, at most
+    ``max_steps``.  The short last batch of an epoch is kept; its missing rows have weight 0.
 
     Raises:
         ValueError: an argument below 1.
@@ -103,7 +106,7 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         size = jnp.asarray(size, jnp.int32)
         order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
-        # Whole batches can be sliced; pad so that the last one can be, too.
+        # Padding, so that the last batch can be sliced as well.
         order = jnp.pad(order, ((0, 0), (0, -max_size % batch_size)))
         steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
 
@@ -120,11 +123,11 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
 
 @functools.cache
 def stream(batch_size: int, num_steps: int) -> Batches:
-    """``num_steps`` steps a visit through an endless reshuffled stream of the client's data.
+    """``num_steps`` steps per visit through an endless reshuffled stream of the client's data.
 
-    Epochs without replacement as in :func:`epochs`, each in an order of its own, but a visit goes
-    on where the one before it stopped, if the timeline tells its first step (asynchronous ones do).
-    Otherwise every visit begins a new epoch.
+    The stream consists of epochs as in :func:`epochs`, each in its own order.  If the timeline has
+    ``first_step`` (asynchronous timelines do), a visit continues where the client's previous visit
+    stopped.  Otherwise every visit begins a new epoch.
 
     Raises:
         ValueError: an argument below 1.
@@ -148,13 +151,13 @@ def stream(batch_size: int, num_steps: int) -> Batches:
         first_step = jnp.asarray(first_step, jnp.int32)
         steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
         first_epoch = first_step // steps_per_epoch
-        # A visit that begins with the last batch of an epoch touches most epochs.
-        most = -(-max(max_steps - 1, 0) // -(-smallest // batch_size)) + 1
+        # A visit that begins with the last batch of an epoch spans the most epochs.
+        num_epochs = -(-max(max_steps - 1, 0) // -(-smallest // batch_size)) + 1
 
         def order(epoch: Array) -> Array:
             return permutations(jax.random.fold_in(key, epoch), 1, size, largest)[0]
 
-        orders = jax.vmap(order)(first_epoch + jnp.arange(most, dtype=jnp.int32))
+        orders = jax.vmap(order)(first_epoch + jnp.arange(num_epochs, dtype=jnp.int32))
         orders = jnp.pad(orders, ((0, 0), (0, -largest % batch_size)))
 
         def pick(step: Step) -> tuple[Array, Array]:
@@ -172,7 +175,7 @@ def stream(batch_size: int, num_steps: int) -> Batches:
 
 @functools.cache
 def full_batch(num_steps: int) -> Batches:
-    """``num_steps`` steps on the client's whole data set, no randomness.
+    """``num_steps`` steps on the client's whole data set, without randomness.
 
     Raises:
         ValueError: a number of steps below 1.
@@ -196,30 +199,47 @@ def full_batch(num_steps: int) -> Batches:
 def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
     """``num`` independent random permutations of ``0 .. size - 1``.
 
-    Returns int ``[num, max_size]``; entries from ``size`` on are meaningless.  ``size`` may be
-    traced.  Every row gets a random word; a row's place in the permutation is the rank of its
-    word.  Up to 1,024 rows the row number stands in the low bits of its word: it breaks ties (22
-    random bits at least), and sorting one array of numbers is 5 times as fast as sorting pairs.
+    Every row gets a random word, and its place in the permutation is the rank of its word.  The
+    row number stands in the low bits of the word, so one array of numbers is sorted, which is five
+    times as fast as sorting pairs.  It breaks ties between the random high bits.  If fewer than 22
+    bits are random (more than 1,024 rows), the shuffled rows are shuffled again: ties are then
+    broken by the order after the first shuffle, and the random bits of both count.
+
+    Args:
+        key: decides the permutations.
+        num: number of permutations.
+        size: rows to permute, at most ``max_size``; may be traced.
+        max_size: rows of the largest client.
+
+    Returns:
+        int ``[num, max_size]``; entries from ``size`` on are meaningless.
 
     Example:
         >>> rows = permutations(jax.random.key(1), 2, jnp.array(4), 6)
         >>> sorted(rows[0, :4].tolist()), sorted(rows[1, :4].tolist())
         ([0, 1, 2, 3], [0, 1, 2, 3])
     """
+    row_bits = max(max_size - 1, 1).bit_length()
+    num_shuffles = -(-_TIE_BREAKING_BITS // (32 - row_bits))
+    order = _shuffle(key, num, size, max_size, row_bits)
+    for i in range(1, num_shuffles):
+        again = _shuffle(jax.random.fold_in(key, i), num, size, max_size, row_bits)
+        order = jnp.take_along_axis(order, again, axis=1, mode="promise_in_bounds")
+    ranks = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.int32), (num, max_size))
+    which = jnp.arange(num, dtype=jnp.int32)[:, None]
+    return jnp.zeros_like(ranks).at[which, order].set(ranks, unique_indices=True)
+
+
+def _shuffle(key: Array, num: int, size: Array, max_size: int, row_bits: int) -> Array:
+    """Rows ``0 .. size - 1`` in the order of random words, then the padding, ``[num, max_size]``.
+
+    Ties are broken by row number, which also keeps valid rows before the padding.
+    """
     rows = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.uint32), (num, max_size))
     bits = jax.random.bits(key, (num, max_size), jnp.uint32)
-    valid = rows < jnp.asarray(size, jnp.uint32)
-    # Padding ranks last. A valid word can equal the padding's only where the row breaks the tie, or
-    # in a stable sort, where it keeps its place before it.
-    words = jnp.where(valid, bits, jnp.uint32(0xFFFFFFFF))
-    if max_size <= 1024:
-        low = jnp.uint32((1 << max(max_size - 1, 1).bit_length()) - 1)
-        ordered = (jax.lax.sort((words & ~low) | rows) & low).astype(jnp.int32)
-        ranks = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.int32), (num, max_size))
-        which = jnp.arange(num, dtype=jnp.int32)[:, None]
-        return jnp.zeros_like(ranks).at[which, ordered].set(ranks, unique_indices=True)
-    _, ordered = jax.lax.sort((words, rows), num_keys=1)
-    return ordered.astype(jnp.int32)
+    words = jnp.where(rows < jnp.asarray(size, jnp.uint32), bits, jnp.uint32(0xFFFFFFFF))
+    low = jnp.uint32((1 << row_bits) - 1)
+    return (jax.lax.sort((words & ~low) | rows) & low).astype(jnp.int32)
 
 
 def _batch_of(
@@ -232,10 +252,10 @@ def _batch_of(
 
 
 def _tabulated(pick: Pick, max_steps: int) -> Pick:
-    """The same picks, all computed before the local loop.
+    """Computes all picks before the local loop.
 
-    Inside it XLA fuses their arithmetic into the gather of the examples, where it is done
-    again for every feature.
+    Inside the loop XLA would fuse their arithmetic into the gather of the examples and repeat it
+    for every feature.
     """
     rows, weights = jax.vmap(pick)(jnp.arange(max(max_steps, 1), dtype=jnp.int32))
 
@@ -252,7 +272,7 @@ def _tabulated(pick: Pick, max_steps: int) -> Pick:
 def scaled_words(bits: Array, size: Array) -> Array:
     """``floor(bits * size / 2^32)``: uniform on 0 .. size - 1 up to a share of size / 2^32.
 
-    The product's upper word by halves, since 64-bit integers may be disabled.
+    The upper word of the product is computed from halves, since 64-bit integers may be disabled.
 
     Example:
         >>> scaled_words(jnp.array([0, 2**31, 2**32 - 1], jnp.uint32), jnp.array(10)).tolist()

@@ -31,11 +31,11 @@ def draw_permutations(key, num, size, max_size):
     return permutations(key, num, size, max_size)
 
 
-# Up to 1,024 rows ranks are counted, beyond them the rows are sorted.
-COUNTED, SORTED = 5, 1025
+# Up to 1,024 rows are shuffled once, more rows twice.
+ONCE, TWICE = 5, 1025
 
 
-@pytest.mark.parametrize(("max_size", "num"), [(4, 5000), (COUNTED, 5000), (SORTED, 2000)])
+@pytest.mark.parametrize(("max_size", "num"), [(4, 5000), (ONCE, 5000), (TWICE, 2000)])
 def test_all_orders_of_four_are_equally_likely(max_size, num):
     rows = np.asarray(draw_permutations(jax.random.key(0), num, 4, max_size))[:, :4]
     np.testing.assert_array_equal(np.sort(rows), np.broadcast_to(np.arange(4), rows.shape))
@@ -61,6 +61,29 @@ def test_neighbours_are_equally_likely():
     counts = np.bincount(pairs, minlength=n * n).reshape(n, n)
     assert np.trace(counts) == 0
     assert_uniform(counts[~np.eye(n, dtype=bool)])
+
+
+def test_large_clients_rows_are_equally_likely_everywhere():
+    """Rows against positions in ten blocks each, of clients that are shuffled twice."""
+    n, num, blocks = 1500, 100, 10
+    rows = np.asarray(draw_permutations(jax.random.key(5), num, n, n)) * blocks // n
+    places = np.broadcast_to(np.arange(n) * blocks // n, rows.shape)
+    counts = np.bincount((rows * blocks + places).ravel(), minlength=blocks**2)
+    assert_uniform(counts, dof=(blocks - 1) ** 2, scale=(n - 1) / n)
+
+
+@pytest.mark.parametrize(("max_size", "size"), [(5, 5), (1024, 700), (1025, 1025), (4000, 3000)])
+def test_permutations_are_ranks_of_random_words(max_size, size):
+    """Rows sorted by the random high bits, the later shuffle first, ties by the order before."""
+    key = jax.random.key(6)
+    row_bits = (max_size - 1).bit_length()
+    keys = [key] if max_size <= 1024 else [key, jax.random.fold_in(key, 1)]
+    order = np.arange(size)
+    for key in keys:
+        words = np.asarray(jax.random.bits(key, (1, max_size), jnp.uint32))[0, :size]
+        order = order[np.argsort(words >> row_bits, kind="stable")]
+    rows = np.asarray(draw_permutations(keys[0], 1, size, max_size))[0, :size]
+    np.testing.assert_array_equal(rows, np.argsort(order))
 
 
 @pytest.mark.parametrize("max_size", [1, 2, 3, 1023, 1024, 1025, 1026])
