@@ -1,6 +1,7 @@
 """The compiled program of a sweep's group: one block of runs a device."""
 
 import dataclasses
+import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -170,7 +171,7 @@ class Programs:
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
         probes = tuple(tuple(p.items()) for p in trial.probes)
-        functions = (trial.factory, trial.execution, setup.weighting, setup.eval_every, probes)
+        functions = (_by_value(trial.factory), trial.execution, setup.weighting, setup.eval_every, probes)
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
             began = time.perf_counter()
@@ -217,6 +218,13 @@ class Programs:
             self.compilations += 1
             needed = max(needed, _bytes(compiled))
         return Compiled(begin, segments, needed)
+
+
+def _by_value(factory: Callable) -> Any:
+    """Returns an equal key for factories with equal static hyper-parameters."""
+    if isinstance(factory, functools.partial):
+        return factory.func, tuple(sorted(factory.keywords.items()))
+    return factory
 
 
 def _shapes(spread: Spread, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:

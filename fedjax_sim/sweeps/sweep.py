@@ -82,7 +82,8 @@ def sweep(
     """Runs every (configuration, seed) of a grid.
 
     Static hyper-parameters are passed as they are, by name: to ``setup`` those that it takes (it is
-    a function then, called twice per combination, first for the checks), to ``factory`` the others.
+    a function then, called twice per combination, first for the checks), to ``factory`` the others
+    and those that are parameters of both.
     All other hyper-parameters are passed to ``factory`` as traced numbers.  A run that diverges is recorded
     with the round in which it did and disturbs no other.  With a directory, finished slices
     are kept and not repeated by a later call, also of a larger grid.  Ctrl-C ends after the
@@ -283,10 +284,11 @@ def _maker(
     """A function of the static hyper-parameters, and their names."""
     taken = set() if isinstance(setup, Setup) else set(inspect.signature(setup).parameters)
     fixed = taken if static is None else set(static)
+    named = set(inspect.signature(factory).parameters)
 
     def make(values: Configuration) -> Trial:
         own = {name: value for name, value in values.items() if name in taken}
-        rest = {name: value for name, value in values.items() if name not in taken}
+        rest = {name: v for name, v in values.items() if name not in taken or name in named}
         if not isinstance(setup, Setup):
             check_names(setup, list(own))
         one = setup if isinstance(setup, Setup) else setup(**own)
