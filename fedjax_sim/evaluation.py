@@ -1,9 +1,9 @@
-"""Evaluation over whole data sets, streamed so that activations never have to fit at once.
+"""Evaluation over whole data sets, in batches, so that only one batch's activations are stored.
 
 An evaluator is a ``jax.tree_util.Partial`` that carries its data: ``evaluator(params)`` is a dict
-of scalars.  It works under ``jit``, ``vmap`` over parameters and ``grad`` (each batch's activations
-are recomputed, not kept).  Pass it to a jitted function as an argument: closed over, its data would
-be embedded in the program.
+of scalars. It works under ``jit``, ``vmap`` over parameters and ``grad`` (which recomputes the
+activations of each batch). Pass an evaluator to a jitted function as an argument; in a closure its
+data would become constants of the program.
 """
 
 import functools
@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
@@ -24,8 +25,7 @@ from fedjax_sim.types import Params, PyTree
 def evaluator(metrics: Metrics, examples: PyTree, batch_size: int = 1000) -> Partial:
     """Means over all N examples: ``{name: 1/N sum_n metrics(params, examples)[name][n]}``.
 
-    Exact for any ``batch_size``: the last batch reaches back over examples already counted, which
-    get weight 0.
+    Exact for any ``batch_size``: a short last batch is filled with earlier examples of weight 0.
 
     Args:
         metrics: ``(params, examples) -> {name: values [B]}``, for instance
@@ -37,8 +37,8 @@ def evaluator(metrics: Metrics, examples: PyTree, batch_size: int = 1000) -> Par
         ``Partial``: ``params -> {name: scalar}``.
 
     Raises:
-        ValueError: no examples, leaves of different lengths, ``batch_size`` below 1; when called,
-            metrics that are not one value per example.
+        ValueError: no examples, leaves of different lengths, ``batch_size`` below 1. The evaluator
+            raises it for metrics that are not one value per example.
 
     Example:
         >>> metrics = lambda params, examples: {"error": (examples["x"] - params) ** 2}
@@ -46,24 +46,22 @@ def evaluator(metrics: Metrics, examples: PyTree, batch_size: int = 1000) -> Par
         >>> float(evaluate(jnp.array(2.0))["error"])  # (4 + 1 + 9) / 3
         4.666666507720947
     """
-    examples, size = _checked(examples, batch_size)
-
-    return Partial(_Means(metrics, size), examples)
+    examples, batch = _checked(examples, batch_size)
+    return Partial(_Means(metrics, batch), examples)
 
 
 class _Means(NamedTuple):
-    """The static part of an evaluator: equal for equal arguments, so that an evaluator made anew
-    does not compile anew."""
+    """Static part of an evaluator. Hashable by value, so an equal evaluator is not recompiled."""
 
     metrics: Metrics
-    size: int
+    batch: int
 
     def __call__(self, examples: PyTree, params: Params) -> dict[str, Array]:
         def add(total, values, counted, start):
             del start
             return total + jnp.where(counted, values, jnp.zeros_like(values)).sum()
 
-        totals = _stream(self.metrics, examples, params, self.size, (), add)
+        totals = _stream(self.metrics, examples, params, self.batch, (), add)
         return {name: total / _length(examples) for name, total in totals.items()}
 
 
@@ -73,24 +71,24 @@ def client_evaluator(
     batch_size: int = 1000,
     quantiles: Sequence[float] = (0.1, 0.5, 0.9),
 ) -> Partial:
-    """How a metric is distributed over clients.
+    """Statistics of a metric over clients.
 
-    With ``v_i`` the mean of a metric over client i's examples, ``{name}/mean`` is the mean of the
-    ``v_i`` (every client counts the same), ``{name}/min`` and ``{name}/max`` are the extremes, and
-    ``{name}/q10`` is the quantile 0.1 (linear interpolation between clients).  Clients without
-    examples are left out.
+    Let ``v_i`` be the mean of a metric over the examples of client i. ``{name}/mean`` is the mean
+    of the ``v_i`` (all clients have the same weight), ``{name}/min`` and ``{name}/max`` are the
+    extremes, and ``{name}/q10`` is the quantile 0.1 (with linear interpolation between clients).
+    Clients without examples are excluded.
 
     Args:
         metrics: ``(params, examples) -> {name: values [B]}``.
         data: the clients' examples, concatenated; concrete, not traced.
-        batch_size: examples evaluated at once, of however many clients.
+        batch_size: examples evaluated at once, of any number of clients.
         quantiles: numbers in [0, 1].
 
     Returns:
         ``Partial``: ``params -> {name/statistic: scalar}``.
 
     Raises:
-        ValueError: as :func:`evaluator`; a quantile outside [0, 1].
+        ValueError: see :func:`evaluator`; a quantile outside [0, 1].
 
     Example:
         >>> data = FederatedData({"x": jnp.array([1.0, 3.0, 8.0])}, np.array([0, 2, 3]))
@@ -106,30 +104,40 @@ def client_evaluator(
     sizes = np.asarray(data.sizes)
     sizes = sizes[sizes > 0]
     owners = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    statistics = _ClientStatistics(metrics, batch, tuple(quantiles))
+    return Partial(statistics, examples, jnp.asarray(owners), jnp.asarray(sizes))
 
-    def evaluate(examples: PyTree, owners: Array, sizes: Array, params: Params) -> dict[str, Array]:
+
+class _ClientStatistics(NamedTuple):
+    """Static part of a client evaluator. Hashable by value."""
+
+    metrics: Metrics
+    batch: int
+    quantiles: tuple[float, ...]
+
+    def __call__(
+        self, examples: PyTree, owners: Array, sizes: Array, params: Params
+    ) -> dict[str, Array]:
         def add(totals, values, counted, start):
-            # In place inside the scan, and independent of the number of clients.
-            clients = lax.dynamic_slice_in_dim(owners, start, batch)
+            # Updates in place inside the scan; the cost is independent of the number of clients.
+            clients = lax.dynamic_slice_in_dim(owners, start, self.batch)
             return totals.at[clients].add(jnp.where(counted, values, jnp.zeros_like(values)))
 
-        totals = _stream(metrics, examples, params, batch, sizes.shape, add)
+        totals = _stream(self.metrics, examples, params, self.batch, sizes.shape, add)
         summary = {}
         for name, total in totals.items():
             means = total / sizes.astype(total.dtype)
             summary[f"{name}/mean"] = means.mean()
             summary[f"{name}/min"] = means.min()
             summary[f"{name}/max"] = means.max()
-            for quantile in quantiles:
+            for quantile in self.quantiles:
                 level = jnp.asarray(quantile, means.dtype)
                 summary[f"{name}/q{100 * quantile:g}"] = jnp.quantile(means, level)
         return summary
 
-    return Partial(evaluate, examples, jnp.asarray(owners), jnp.asarray(sizes))
-
 
 def merge_evaluators(**evaluators: Callable[[Params], dict[str, Any]]) -> Partial:
-    """One evaluator that runs several and prefixes their results: ``{prefix/name: scalar}``.
+    """Combines evaluators into one, with results ``{prefix/name: scalar}``.
 
     Raises:
         ValueError: no evaluators.
@@ -152,7 +160,7 @@ def merge_evaluators(**evaluators: Callable[[Params], dict[str, Any]]) -> Partia
 
 
 class _All(NamedTuple):
-    """The static part of merged evaluators."""
+    """Static part of merged evaluators."""
 
     names: tuple[str, ...]
 
@@ -186,7 +194,7 @@ def _stream(
                 f"floating values [{batch}], one per example"
             )
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # inside scan nothing is merged
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # not needed inside scan
     def step(totals, index):
         start = jnp.minimum(index * batch, length - batch)
         counted = start + jnp.arange(batch) >= index * batch
@@ -205,8 +213,7 @@ def _checked(examples: PyTree, batch_size: int) -> tuple[PyTree, int]:
         raise ValueError(
             f"examples has leaves of lengths {lengths}; expected one common length, at least 1"
         )
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; expected a positive integer")
+    check_at_least(1, batch_size=batch_size)
     return examples, min(batch_size, lengths[0])
 
 

@@ -1,21 +1,23 @@
 """Objectives and metrics: functions of parameters and a batch, with one value per example.
 
-An objective is ``(params, examples, key) -> losses [B]``, a metric function is
+An objective is ``(params, examples, key) -> losses [B]``; a metric function is
 ``(params, examples) -> {name: values [B]}``, where ``examples = {"x": [B, ...], "y": [B, ...]}``.
-Values per example, not means, so that short last batches and clients of different sizes are
-weighted exactly.  ``key`` is for random objectives (dropout, augmentation); here only :func:`keyed`
-uses it.
+They return values per example instead of means, so that short last batches and clients of different
+sizes are weighted exactly. ``key`` is for random objectives (dropout, augmentation); in this module
+only :func:`keyed` uses it.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 from jax.typing import DTypeLike
 
+from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]
@@ -25,11 +27,12 @@ Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
 
 
 def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
-    """Inputs as a model takes them; images stay uint8 (a quarter of the memory) until used.
+    """Converts inputs to the dtype of a model.
 
     uint8 pixels become ``x / 255`` in [0, 1], floating inputs are cast, and other integers (token
-    ids) are left alone.  The objectives here call it with the dtype of the parameters' first
-    floating leaf, so float64 parameters make a float64 computation.
+    ids) are unchanged. Images can be stored as uint8, in a quarter of the memory. The objectives in
+    this module call the function with the dtype of the parameters' first floating leaf, so float64
+    parameters give a float64 computation.
 
     Args:
         x: array of any shape.
@@ -53,8 +56,8 @@ def cross_entropy(apply: Apply) -> Objective:
             mean over the L positions.
 
     Returns:
-        Objective for integer labels ``[B]`` (``[B, L]``) in 0..C-1.  It raises ValueError when
-        the labels are not integers or their shape is not that of the logits without classes.
+        Objective for integer labels ``[B]`` (``[B, L]``) in 0..C-1. It raises ValueError if the
+        labels are not integers, or if their shape differs from the logits' shape without classes.
 
     Example:
         >>> objective = cross_entropy(lambda params, x: x @ params)
@@ -62,12 +65,7 @@ def cross_entropy(apply: Apply) -> Objective:
         >>> print(objective(jnp.zeros((3, 4)), examples, None).round(4))  # log 4
         [1.3863 1.3863]
     """
-
-    def objective(params, examples, key):
-        del key
-        return _cross_entropy(_outputs(apply, params, examples), examples["y"])
-
-    return objective
+    return _Loss(apply, _cross_entropy)
 
 
 def binary_cross_entropy(apply: Apply) -> Objective:
@@ -78,8 +76,8 @@ def binary_cross_entropy(apply: Apply) -> Objective:
 
     Returns:
         Objective for labels ``[B]``, 0 or 1 (integers, booleans, or probabilities in between).
-        It raises ValueError when logits and labels differ in shape: ``[B, 1]`` against ``[B]``
-        would broadcast.
+        It raises ValueError if logits and labels differ in shape, such as ``[B, 1]`` and ``[B]``,
+        which would broadcast.
 
     Example:
         >>> objective = binary_cross_entropy(lambda params, x: x @ params)
@@ -87,12 +85,7 @@ def binary_cross_entropy(apply: Apply) -> Objective:
         >>> print(objective(jnp.ones(1), examples, None).round(4))
         [0.1269 0.    ]
     """
-
-    def objective(params, examples, key):
-        del key
-        return _binary_cross_entropy(_outputs(apply, params, examples), examples["y"])
-
-    return objective
+    return _Loss(apply, _binary_cross_entropy)
 
 
 def squared_error(apply: Apply) -> Objective:
@@ -102,8 +95,8 @@ def squared_error(apply: Apply) -> Objective:
         apply: ``(params, x) -> predictions [B, ...]``.
 
     Returns:
-        Objective for targets ``[B, ...]``.  It raises ValueError when predictions and targets
-        differ in shape.
+        Objective for targets ``[B, ...]``. It raises ValueError if predictions and targets differ
+        in shape.
 
     Example:
         >>> objective = squared_error(lambda params, x: x @ params)
@@ -111,51 +104,42 @@ def squared_error(apply: Apply) -> Objective:
         >>> objective(jnp.ones(2), examples, None).tolist()
         [9.0]
     """
-
-    def objective(params, examples, key):
-        del key
-        outputs, y = _outputs(apply, params, examples), examples["y"]
-        _check_shape(y, outputs.shape)
-        errors = (outputs - y.astype(outputs.dtype)) ** 2
-        return errors.reshape(errors.shape[0], -1).sum(axis=1)
-
-    return objective
+    return _Loss(apply, _squared_error)
 
 
 def with_l2(objective: Objective, weight: Scalar) -> Objective:
-    """The objective plus ``weight / 2 ||params||^2``, added to every example's loss.
+    """Adds ``weight / 2 ||params||^2`` to the loss of every example.
 
-    The mean over any batch then has the full regulariser, and the sum of squares runs over all
-    parameters, biases included.
+    The mean over any batch then includes the full regulariser. The sum of squares includes all
+    parameters, also biases.
 
     Args:
         objective: ``(params, examples, key) -> losses [B]``.
-        weight: non-negative; may be traced, to sweep over it.
+        weight: non-negative; may be traced, for sweeps.
 
     Raises:
-        ValueError: a negative number.
+        ValueError: a negative weight.
 
     Example:
         >>> objective = with_l2(lambda params, examples, key: jnp.zeros(2), weight=0.5)
         >>> objective({"w": jnp.array([2.0])}, {}, None).tolist()
         [1.0, 1.0]
     """
-    if isinstance(weight, (int, float)) and weight < 0:
-        raise ValueError(f"weight is {weight}; expected a non-negative number")
+    check_at_least(0, weight=weight)
 
     def regularised(params, examples, key):
         losses = objective(params, examples, key)
-        penalty = optax.tree.norm(params, squared=True).astype(losses.dtype) / 2
+        penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
         return losses + jnp.asarray(weight, losses.dtype) * penalty
 
     return regularised
 
 
 def keyed(make: Callable[[Apply], Objective], apply: KeyedApply) -> Objective:
-    """The objective of a random model: ``make(apply(., ., key))`` with the objective's own key.
+    """Objective of a random model: ``make(apply(., ., key))`` with the key of the objective.
 
     Args:
-        make: :func:`cross_entropy` or its like.
+        make: a function such as :func:`cross_entropy`.
         apply: ``(params, x, key) -> outputs``, e.g. of :func:`~fedjax_sim.models.quantized`.
 
     Example:
@@ -166,17 +150,13 @@ def keyed(make: Callable[[Apply], Objective], apply: KeyedApply) -> Objective:
         >>> bool(objective(jnp.ones(2), examples, jax.random.key(0)) == (2 + noise - 2) ** 2)
         True
     """
-
-    def objective(params, examples, key):
-        return make(lambda params, x: apply(params, x, key))(params, examples, key)
-
-    return objective
+    return _Keyed(make, apply)
 
 
 def classification_metrics(apply: Apply) -> Metrics:
-    """``loss``: :func:`cross_entropy`; ``accuracy``: 1 where the largest logit is the label's.
+    """``loss``: :func:`cross_entropy`; ``accuracy``: 1 where the label has the largest logit.
 
-    For sequences the accuracy is the mean over positions.  Of equal logits the first counts.
+    The accuracy of a sequence is the mean over positions. Among equal logits the first is used.
 
     Example:
         >>> metrics = classification_metrics(lambda params, x: x @ params)
@@ -184,15 +164,7 @@ def classification_metrics(apply: Apply) -> Metrics:
         >>> metrics(jnp.eye(2), examples)["accuracy"].tolist()
         [1.0, 0.0]
     """
-
-    def metrics(params, examples):
-        logits, y = _outputs(apply, params, examples), examples["y"]
-        loss = _cross_entropy(logits, y)
-        right = logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
-        correct = right.astype(loss.dtype)
-        return {"loss": loss, "accuracy": _mean_of_rest(correct)}
-
-    return metrics
+    return _LossAndAccuracy(apply, _cross_entropy, _largest_is_label)
 
 
 def binary_classification_metrics(apply: Apply) -> Metrics:
@@ -206,14 +178,42 @@ def binary_classification_metrics(apply: Apply) -> Metrics:
         >>> metrics(jnp.ones(1), examples)["accuracy"].tolist()
         [1.0, 0.0]
     """
+    return _LossAndAccuracy(apply, _binary_cross_entropy, _sign_is_label)
 
-    def metrics(params, examples):
-        logits, y = _outputs(apply, params, examples), examples["y"]
-        loss = _binary_cross_entropy(logits, y)
-        correct = (logits > 0) == (y.astype(logits.dtype) > 0.5)
-        return {"loss": loss, "accuracy": correct.astype(loss.dtype)}
 
-    return metrics
+# Objectives and metrics are frozen dataclasses, hashable by value: a task or an evaluator that is
+# rebuilt from the same model does not trigger recompilation.
+@dataclasses.dataclass(frozen=True)
+class _Loss:
+    apply: Apply
+    loss: Callable[[Array, Array], Array]  # (outputs, y) -> [B]
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        del key
+        return self.loss(_outputs(self.apply, params, examples), examples["y"])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Keyed:
+    make: Callable[[Apply], Objective]
+    apply: KeyedApply
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        objective = self.make(lambda params, x: self.apply(params, x, key))
+        return objective(params, examples, key)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LossAndAccuracy:
+    apply: Apply
+    loss: Callable[[Array, Array], Array]  # (outputs, y) -> [B]
+    correct: Callable[[Array, Array], Array]  # (outputs, y) -> bool [B, ...]
+
+    def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
+        logits, y = _outputs(self.apply, params, examples), examples["y"]
+        loss = self.loss(logits, y)
+        accuracy = _mean_per_example(self.correct(logits, y).astype(loss.dtype))
+        return {"loss": loss, "accuracy": accuracy}
 
 
 def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:
@@ -227,7 +227,7 @@ def _cross_entropy(logits: Array, y: Array) -> Array:
     if not jnp.issubdtype(y.dtype, jnp.integer):
         raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
     target = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), axis=-1)[..., 0]
-    return _mean_of_rest(jax.nn.logsumexp(logits, axis=-1) - target)
+    return _mean_per_example(jax.nn.logsumexp(logits, axis=-1) - target)
 
 
 def _binary_cross_entropy(logits: Array, y: Array) -> Array:
@@ -235,10 +235,26 @@ def _binary_cross_entropy(logits: Array, y: Array) -> Array:
     return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
 
 
-def _mean_of_rest(values: Array) -> Array:
+def _squared_error(predictions: Array, y: Array) -> Array:
+    _check_shape(y, predictions.shape)
+    errors = (predictions - y.astype(predictions.dtype)) ** 2
+    return errors.reshape(errors.shape[0], -1).sum(axis=1)
+
+
+def _largest_is_label(logits: Array, y: Array) -> Array:
+    return logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
+
+
+def _sign_is_label(logits: Array, y: Array) -> Array:
+    return (logits > 0) == (y.astype(logits.dtype) > 0.5)
+
+
+def _mean_per_example(values: Array) -> Array:
     return values.reshape(values.shape[0], -1).mean(axis=1)
 
 
 def _check_shape(y: Array, expected: tuple[int, ...]) -> None:
     if y.shape != expected:
-        raise ValueError(f"examples['y'] has shape {y.shape}; expected {expected} as the outputs")
+        raise ValueError(
+            f"examples['y'] has shape {y.shape}; expected {expected}, the shape of the outputs"
+        )

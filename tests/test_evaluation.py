@@ -2,6 +2,7 @@
 
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +37,7 @@ def expected_summary(values):
 
 
 # Divisors of 23, non-divisors, one batch, and a batch larger than the data.
-@pytest.mark.parametrize("batch_size", [1, 4, 12, 22, 23, 100])
+@pytest.mark.parametrize("batch_size", [1, 4, 23, 100])
 def test_means_over_examples(batch_size):
     evaluate = evaluator(metrics, {"x": X, "y": Y}, batch_size)
     actual = jax.jit(lambda evaluate, w: evaluate(w))(evaluate, jnp.asarray(W))
@@ -45,7 +46,7 @@ def test_means_over_examples(batch_size):
         np.testing.assert_allclose(actual[name], values.mean(), rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 12, 23, 100])
+@pytest.mark.parametrize("batch_size", [1, 4, 23, 100])
 def test_summary_over_clients(batch_size):
     data = FederatedData({"x": X, "y": Y}, OFFSETS)
     evaluate = client_evaluator(metrics, data, batch_size)
@@ -117,6 +118,21 @@ def test_data_are_arguments_of_the_compiled_program():
     evaluate = evaluator(metrics, {"x": X, "y": Y}, 4)
     shapes = {leaf.shape for leaf in jax.tree.leaves(evaluate)}
     assert shapes == {(23, 3), (23,)}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: evaluator(metrics, {"x": x, "y": Y}, 4),
+        lambda x: client_evaluator(metrics, FederatedData({"x": x, "y": Y}, OFFSETS), 4),
+        lambda x: merge_evaluators(all=evaluator(metrics, {"x": x, "y": Y}, 4)),
+    ],
+)
+def test_equal_evaluators_compile_once(build):
+    evaluate = jax.jit(chex.assert_max_traces(lambda evaluate, w: evaluate(w), n=1))
+    first = evaluate(build(X), jnp.asarray(W))
+    second = evaluate(build(2 * X), jnp.asarray(W))
+    assert all(first[name] != second[name] for name in first if "loss" in name)
 
 
 def test_merged_names():

@@ -137,5 +137,33 @@ def test_errors():
         objectives.binary_cross_entropy(linear)(jnp.ones((3, 1)), {"x": x, "y": LABELS}, None)
     with pytest.raises(ValueError, match=r"\['y'\] has shape \(6,\); expected \(6, 4\)"):
         objectives.squared_error(linear)(jnp.asarray(W), {"x": x, "y": LABELS}, None)
-    with pytest.raises(ValueError, match=r"weight is -1; expected a non-negative number"):
+    with pytest.raises(ValueError, match=r"weight is -1; expected at least 0"):
         objectives.with_l2(objectives.squared_error(linear), -1)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: objectives.cross_entropy(linear),
+        lambda: objectives.binary_cross_entropy(linear),
+        lambda: objectives.squared_error(linear),
+        lambda: objectives.keyed(objectives.cross_entropy, linear),
+        lambda: objectives.classification_metrics(linear),
+        lambda: objectives.binary_classification_metrics(linear),
+    ],
+)
+def test_equal_models_give_equal_objectives(build):
+    """So that they do not trigger recompilation."""
+    assert build() == build()
+    assert hash(build()) == hash(build())
+
+
+def test_different_objectives_of_one_model_differ():
+    built = [
+        objectives.cross_entropy(linear),
+        objectives.binary_cross_entropy(linear),
+        objectives.squared_error(linear),
+        objectives.classification_metrics(linear),
+        objectives.binary_classification_metrics(linear),
+    ]
+    assert len(set(built)) == len(built)
