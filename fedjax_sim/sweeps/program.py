@@ -171,7 +171,8 @@ class Programs:
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
         probes = tuple(tuple(p.items()) for p in trial.probes)
-        functions = (_by_value(trial.factory), trial.execution, setup.weighting, setup.eval_every, probes)
+        factory = _by_value(trial.factory)
+        functions = (factory, trial.execution, setup.weighting, setup.eval_every, probes)
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
             began = time.perf_counter()
@@ -222,9 +223,14 @@ class Programs:
 
 def _by_value(factory: Callable) -> Any:
     """Returns an equal key for factories with equal static hyper-parameters."""
-    if isinstance(factory, functools.partial):
-        return factory.func, tuple(sorted(factory.keywords.items()))
-    return factory
+    if not isinstance(factory, functools.partial):
+        return factory
+    key = factory.func, tuple(sorted(factory.keywords.items()))
+    try:
+        hash(key)
+    except TypeError:
+        return factory
+    return key
 
 
 def _shapes(spread: Spread, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:

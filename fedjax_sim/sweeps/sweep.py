@@ -83,11 +83,11 @@ def sweep(
 
     Static hyper-parameters are passed as they are, by name: to ``setup`` those that it takes (it is
     a function then, called twice per combination, first for the checks), to ``factory`` the others
-    and those that are parameters of both.
-    All other hyper-parameters are passed to ``factory`` as traced numbers.  A run that diverges is recorded
-    with the round in which it did and disturbs no other.  With a directory, finished slices
-    are kept and not repeated by a later call, also of a larger grid.  Ctrl-C ends after the
-    segment in progress, with the finished slices in the result.
+    and those that are parameters of both.  All other hyper-parameters are passed to ``factory`` as
+    traced numbers.  A run that diverges is recorded with the round in which it did and disturbs no
+    other.  With a directory, finished slices are kept and not repeated by a later call, also of a
+    larger grid.  Ctrl-C ends after the segment in progress, with the finished slices in the
+    result.
 
     Args:
         factory: function of the hyper-parameters that returns an algorithm, such as
