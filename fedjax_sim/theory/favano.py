@@ -7,7 +7,7 @@ two contacts; every ``f_i`` is ``L``-smooth; a stochastic gradient has variance 
 ``mean_i ||grad f_i||^2 <= G^2 + B^2 ||grad f||^2`` with ``B >= 1``; ``F = f(mu_0) - inf f``.
 ``mu_t`` is the mean of the server's model and of the clients' at their last contacts
 (:func:`fedjax_sim.diagnostics.potential.mean_model`); all start from one model.  A client does
-``S = E ^ K`` steps, drawn anew at each contact (:mod:`fedjax_sim.timelines.counts`), and its
+``S = E ^ K`` steps, drawn anew at each contact (:mod:`fedjax_sim.theory.step_counts`), and its
 progress is divided by alpha.  ``a`` and ``b`` are of
 :func:`fedjax_sim.theory.favano_progress.progress_constants`.
 

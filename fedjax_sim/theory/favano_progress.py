@@ -1,7 +1,7 @@
 r"""What the law of FAVANO's local steps does to its bounds: constants a and b, and variances.
 
 A client that does ``S = E ^ K`` steps between two contacts
-(:mod:`fedjax_sim.timelines.counts`) has its progress divided by alpha, so that fast and slow
+(:mod:`fedjax_sim.theory.step_counts`) has its progress divided by alpha, so that fast and slow
 clients count alike.  Bounds with a and b: :mod:`fedjax_sim.theory.favano`.
 
 Slips of "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv:2305.16099:
@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_sim.theory.constants import check_choice
-from fedjax_sim.timelines.counts import CappedSteps
+from fedjax_sim.theory.step_counts import CappedSteps
 
 Version = Literal["stochastic", "deterministic"]
 Constant = Literal["tight", "printed"]
@@ -66,7 +66,7 @@ def progress_constants(
         Equations 9, 10 and 148.
 
     Example:
-        >>> from fedjax_sim.timelines.counts import geometric
+        >>> from fedjax_sim.theory.step_counts import geometric
         >>> slow = geometric(1 / 16, cap=20)
         >>> round(progress_constants(slow, 20, "deterministic").b, 3)
         1.364
@@ -115,7 +115,7 @@ def reweighting_variance(
         Equation 35.
 
     Example:
-        >>> from fedjax_sim.timelines.counts import geometric
+        >>> from fedjax_sim.theory.step_counts import geometric
         >>> float(reweighting_variance(geometric(1.0, cap=5), mean=3.0, variance=2.0))  # S = 1
         2.0
     """

@@ -25,7 +25,7 @@ from fedjax_sim.compression import lattice
 from fedjax_sim.diagnostics.potential import client_variance, mean_model, potential
 from fedjax_sim.models import Quantizers, quantized
 from fedjax_sim.models.dense import dense_product
-from fedjax_sim.timelines import counts
+from fedjax_sim.theory import step_counts
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -65,10 +65,7 @@ def history(algorithm, timeline, problem=None, **probes):
 
     @compiled
     def solve(task, timeline):
-        return fs.run(
-            algorithm, task, timeline, jnp.asarray(START), KEY,
-            eval_fn=lambda params: {"model": params}, probes=fs.Probes(**probes),
-        )  # fmt: skip
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START), eval_fn=lambda params: {"model": params}), KEY, probes=fs.Probes(**probes))  # fmt: skip
 
     state, found = solve(task() if problem is None else problem, timeline)
     return state, np.asarray(found.metrics["model"]), found.probes
@@ -176,7 +173,7 @@ def test_favano_of_a_network_with_identity_quantizers():
         @compiled
         def final(task, timeline, params):
             algorithm = favano(0.5, expected_steps(jnp.asarray(ALPHA)))
-            return fs.run(algorithm, task, timeline, params, KEY)[0].server.params
+            return fs.run(algorithm, fs.Setup(task, timeline, params), KEY)[0].server.params
 
         problem = fs.empirical_task(objective, data, fs.stream(2, K))
         ends.append(final(problem, contacts(), model.init(jax.random.key(2))))
@@ -268,9 +265,11 @@ def test_quafl_without_steps_keeps_the_mean_model():
 
     @compiled
     def advance(task, timeline):
-        state = fs.init(quafl(0.0), task, timeline, jnp.asarray(START))
+        state = fs.init(quafl(0.0), fs.Setup(task, timeline, jnp.asarray(START)))
         state = state._replace(clients=jnp.asarray(own))
-        return fs.advance(quafl(0.0), task, timeline, state, KEY)[0]
+        return fs.advance(
+            quafl(0.0), fs.Setup(task, timeline, None, eval_every=timeline.num_rounds), state, KEY
+        )[0]
 
     state = advance(task(), timeline)
     before = mean_model(jnp.asarray(START), jnp.asarray(own))
@@ -319,7 +318,7 @@ def test_frozen_gradients_are_unbiased(alpha):
     standard errors of some 3,500 and 6,900 independent visits (from contact 80 on, when the last
     contact's distance has its law)."""
     success, timeline = frozen_run()
-    law = counts.renewal(success, 20, 7, 0.2)
+    law = step_counts.renewal(success, 20, 7, 0.2)
     weights = expected_steps(jnp.asarray(law.mean))
     if alpha == "realised":
         weights = realised_steps(jnp.asarray(law.p_active))
@@ -331,9 +330,7 @@ def test_frozen_gradients_are_unbiased(alpha):
     @compiled
     def run(problem, timeline):
         probes = fs.Probes(client={"progress": lambda v: v.message - v.upload})
-        return fs.run(
-            favano(1.0, weights), problem, timeline, jnp.array(0.0), KEY, probes=probes
-        )[1].probes["progress"]  # fmt: skip
+        return fs.run(favano(1.0, weights), fs.Setup(problem, timeline, jnp.array(0.0)), KEY, probes=probes)[1].probes["progress"]  # fmt: skip
 
     progress = np.asarray(run(problem, timeline))[80:]
     slow = (success == 1 / 16)[np.asarray(timeline.clients)[80:]]

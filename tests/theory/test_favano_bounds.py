@@ -20,7 +20,7 @@ from fedjax_sim.theory.favano_steps import (
     tuned_bound,
     tuned_lr,
 )
-from fedjax_sim.timelines.counts import CappedSteps, from_probabilities, geometric, renewal
+from fedjax_sim.theory.step_counts import CappedSteps, from_probabilities, geometric, renewal
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -14,7 +14,7 @@ from fedjax_sim.theory.favano_potential import (
     potential_bound,
 )
 from fedjax_sim.theory.favano_progress import progress_constants
-from fedjax_sim.timelines.counts import geometric
+from fedjax_sim.theory.step_counts import geometric
 
 pytestmark = pytest.mark.usefixtures("x64")
 

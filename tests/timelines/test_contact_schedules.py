@@ -10,12 +10,12 @@ import scipy.stats
 from hypothesis import given
 
 from fedjax_sim import theory
+from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
     Availability,
     alternating,
     contacts,
     contacts_in_flight,
-    counts,
     deterministic,
     exponential,
     geometric,
@@ -189,14 +189,14 @@ def test_steps_against_their_closed_forms(law):
     contacts are those of every client, so that the visits of a class are independent."""
     laws = {
         "geometric": (
-            renewal_counts(geometric(SUCCESS)), lambda p: counts.renewal(p, K, 7, S / N)
+            renewal_counts(geometric(SUCCESS)), lambda p: step_counts.renewal(p, K, 7, S / N)
         ),
         "strict": (
-            renewal_counts(geometric(SUCCESS), strict=True), lambda p: counts.renewal(p, K, 7, S / N, True)
+            renewal_counts(geometric(SUCCESS), strict=True), lambda p: step_counts.renewal(p, K, 7, S / N, True)
         ),
         "exponential": (
             renewal_counts(exponential(1 / SUCCESS)),
-            lambda p: counts.poisson_renewal(1 / p, K, 7.0, S / N),
+            lambda p: step_counts.poisson_renewal(1 / p, K, 7.0, S / N),
         ),
     }  # fmt: skip
     steps, closed_form = laws[law]
@@ -226,7 +226,7 @@ def test_pending_steps_are_fewer_and_follow_the_rule():
                 clock, done = clock + drawn, done + 1
                 drawn = rng.exponential(16.0)
             replica.append(float(done))
-    fresh = counts.poisson_renewal(16.0, K, 7.0, S / N).mean
+    fresh = step_counts.poisson_renewal(16.0, K, 7.0, S / N).mean
     replica = np.array(replica)
     # Visits of a client are not independent: long steps survive. Twice the error of independent
     # ones bounds that here, and five of those.
@@ -242,7 +242,7 @@ def test_literal_steps(first):
     timeline = jax.device_get(favano_contacts(independent_counts(geometric(SUCCESS), first=first)))
     gaps = gaps_of(timeline)
     for slow, success in ((False, 1 / 2), (True, 1 / 16)):
-        expected = counts.geometric(success, K, first)
+        expected = step_counts.geometric(success, K, first)
         for chosen in (gaps <= 3, gaps > 3):
             samples = timeline.num_steps[chosen & (SLOW[timeline.clients] == slow)].astype(float)
             assert samples.min() == first

@@ -1,9 +1,10 @@
-r"""How many local steps a client has done when an asynchronous server contacts it.
+r"""Moments of the number of local steps that a client does between two contacts.
 
-Between two contacts a client does ``E ^ K = min(E, K)`` steps: E is what its speed allows, K the
-cap.  The reweighting of FAVANO and its bounds need four numbers of this law, all of which follow
-from the tail ``t_j = P(E >= j)``, j = 1 .. K.  Everything is NumPy in double precision on the host,
-one law for every entry of the arguments: one a client.
+Between two contacts with the server a client does ``E ^ K = min(E, K)`` steps: E steps if its speed
+allows no more, at most the cap K.  FAVANO's reweighting and bounds need four moments of this law,
+which follow from the tail ``t_j = P(E >= j)``, j = 1 .. K.  All functions use NumPy in double
+precision and are vectorized over their arguments, usually one entry per client.  The matching
+simulated counts are in :mod:`fedjax_sim.timelines.stepping`.
 
 References:
     "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv:2305.16099, Equation 3, Theorem 1
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike
 
 
 class CappedSteps(NamedTuple):
-    """Moments of ``S = E ^ K``; arrays of one shape, an entry a client."""
+    """Moments of ``S = E ^ K``: arrays of one shape, usually one entry per client."""
 
     p_active: np.ndarray  # P(S > 0)
     mean: np.ndarray  # E[S]
@@ -26,13 +27,13 @@ class CappedSteps(NamedTuple):
 
 
 def from_tail(tail: ArrayLike) -> CappedSteps:
-    r"""Of any law, from ``P(E >= j)``, j = 1 .. K, along the last axis.
+    r"""Moments of any law, from ``P(E >= j)``, j = 1 .. K, along the last axis.
 
     .. math:: E[S] = \sum_{j=1}^K t_j, \quad E[S^2] = \sum_{j=1}^K (2 j - 1) t_j, \quad
         E\Bigl[\frac{1(S > 0)}{S}\Bigr] = \sum_{j=1}^{K-1} \frac{t_j - t_{j+1}}{j} + \frac{t_K}{K}
 
     Raises:
-        ValueError: no axis, an empty one, entries outside [0, 1] or that increase.
+        ValueError: no axis, an empty last axis, entries outside [0, 1], or entries that increase.
 
     Example:
         >>> float(from_tail([1.0, 0.5]).mean)  # 1 or 2 steps
@@ -49,7 +50,7 @@ def from_tail(tail: ArrayLike) -> CappedSteps:
 
 
 def from_probabilities(probabilities: ArrayLike, cap: int) -> CappedSteps:
-    """Of any law, from ``P(E = j)``, j = 0 .. J, along the last axis, which sums to 1.
+    """Moments of any law, from ``P(E = j)``, j = 0 .. J, along the last axis, which sums to 1.
 
     Raises:
         ValueError: no axis, negative entries, a sum other than 1 (to 1e-9), ``cap`` below 1.
@@ -70,13 +71,13 @@ def from_probabilities(probabilities: ArrayLike, cap: int) -> CappedSteps:
 
 
 def empirical(counts: ArrayLike, cap: int) -> CappedSteps:
-    """Of simulated numbers of steps E, integers ``[..., samples]``: one law for each row.
+    """Empirical moments of simulated counts E, integers ``[..., samples]``: one law per row.
 
     Raises:
         ValueError: no samples, negative or fractional counts, ``cap`` below 1.
 
     Example:
-        >>> float(empirical([0, 1, 7, 2], cap=3).mean)  # of 0, 1, 3, 2
+        >>> float(empirical([0, 1, 7, 2], cap=3).mean)  # capped: 0, 1, 3, 2
         1.5
     """
     _check_cap(cap)
@@ -92,9 +93,9 @@ def empirical(counts: ArrayLike, cap: int) -> CappedSteps:
 
 
 def geometric(success: ArrayLike, cap: int, first: int = 1) -> CappedSteps:
-    r"""Of a geometric number of steps, drawn anew at every contact: the model of FAVANO's theory.
+    r"""Moments of a geometric count, drawn afresh at every contact: the model of FAVANO's theory.
 
-    ``P(E >= j) = (1 - success)^(j - first)``, hence with :math:`r = 1 - success`
+    ``P(E >= j) = (1 - success)^(j - first)``, so that with :math:`r = 1 - success`
 
     .. math:: E[S] = P(E > 0) \frac{1 - r^K}{1 - r}
 
@@ -107,7 +108,7 @@ def geometric(success: ArrayLike, cap: int, first: int = 1) -> CappedSteps:
         ValueError: ``success`` outside (0, 1], ``cap`` below 1, another ``first``.
 
     References:
-        Appendix C.2, read literally.
+        Appendix C.2, the literal reading.
 
     Example:
         >>> round(float(geometric(1 / 16, cap=20).mean), 6)
@@ -123,11 +124,12 @@ def geometric(success: ArrayLike, cap: int, first: int = 1) -> CappedSteps:
 def renewal(
     success: ArrayLike, cap: int, window: int, probability: ArrayLike, strict: bool = False
 ) -> CappedSteps:
-    r"""Of steps with geometric durations between contacts that are geometrically far apart.
+    r"""Moments for geometric step durations and a geometric number of windows between contacts.
 
-    A step lasts j time units with probability ``success (1 - success)^(j - 1)``, so that every time
-    unit ends one with probability ``success``.  The server acts every ``window`` time units and
-    contacts the client with ``probability`` each time, s / n of a uniform cohort of s out of n:
+    A step lasts j time units with probability ``success (1 - success)^(j - 1)``, so a step ends in
+    every time unit with probability ``success``.  The server acts every ``window`` time units and
+    contacts the client with ``probability`` each time, which is s / n for a uniform cohort of s out
+    of n clients:
 
     .. math:: P(R = r) = p (1 - p)^{r - 1}, \qquad E \mid R \sim \mathrm{Bin}(w R, \lambda)
 
@@ -139,13 +141,13 @@ def renewal(
         cap: K.
         window: w, time units between two actions of the server.
         probability: p, in (0, 1].
-        strict: steps that end in the very moment of the contact do not count, ``Bin(w R - 1, .)``.
+        strict: steps that end at the moment of the contact do not count, ``Bin(w R - 1, .)``.
 
     Raises:
         ValueError: ``success`` or ``probability`` outside (0, 1], ``cap`` or ``window`` below 1.
 
     References:
-        Appendix C.2, with the geometric law as that of durations.
+        Appendix C.2, with the geometric law for the durations.
 
     Example:
         >>> law = renewal([1 / 2, 1 / 16], cap=20, window=7, probability=0.2)
@@ -167,10 +169,12 @@ def renewal(
 def poisson_renewal(
     mean: ArrayLike, cap: int, window: float, probability: ArrayLike
 ) -> CappedSteps:
-    r"""The same for exponential durations of a step: ``E | R`` is Poisson of mean ``w R / mean``.
+    r"""Moments for exponential step durations: ``E | R`` is Poisson with mean ``w R / mean``.
+
+    The number R of windows between two contacts is geometric, as in :func:`renewal`.
 
     Args:
-        mean: of a step's duration, positive.
+        mean: mean duration of a step, positive.
         cap: K.
         window: w, positive.
         probability: p, in (0, 1].
@@ -193,14 +197,14 @@ def poisson_renewal(
 
 
 class _Window(NamedTuple):
-    """Law of the number of steps that end within one window."""
+    """Law of the number A of steps that end within one window."""
 
     mass: np.ndarray  # [..., K] P(A = j), j = 0 .. K - 1
     tail: np.ndarray  # [..., K + 1] P(A >= j), j = 0 .. K
 
 
 def _bernoulli(rate: np.ndarray, cap: int, trials: int) -> _Window:
-    """One trial after the other: no logarithms, no differences, so that no digit is lost."""
+    """Binomial counts, trial by trial: without logarithms or differences, so no digit is lost."""
     rate = rate[..., None]
     mass, tail = (np.zeros((*rate.shape[:-1], length)) for length in (cap, cap + 1))
     mass[..., 0] = tail[..., 0] = 1
@@ -212,9 +216,9 @@ def _bernoulli(rate: np.ndarray, cap: int, trials: int) -> _Window:
 
 
 def _poisson(expected: np.ndarray, cap: int) -> _Window:
-    # Beyond ten standard deviations and sixty steps nothing is left in double precision.
-    most = expected.max(initial=0.0)
-    last = cap + int(most + 10 * np.sqrt(most)) + 60
+    """Poisson counts; the tail beyond ten standard deviations and sixty steps rounds to 0."""
+    largest = expected.max(initial=0.0)
+    last = cap + int(largest + 10 * np.sqrt(largest)) + 60
     logs = np.cumsum(np.log(expected[..., None] / np.arange(1, last + 1)), -1)
     mass = np.exp(np.concatenate([np.zeros_like(logs[..., :1]), logs], -1) - expected[..., None])
     tail = np.flip(np.cumsum(np.flip(mass, -1), -1), -1)
@@ -222,7 +226,7 @@ def _poisson(expected: np.ndarray, cap: int) -> _Window:
 
 
 def _until_contact(window: _Window, p: np.ndarray) -> np.ndarray:
-    r"""``t_j = P(E >= j)``, j = 1 .. K, over windows until the contact.
+    r"""Tail ``t_j = P(E >= j)``, j = 1 .. K, of the count over all windows until the contact.
 
     ``E = A + E'`` with probability 1 - p, else A.  So ``t_j = P(A >= j) + (1 - p) sum_{i < j}
     P(A = i) t_{j-i}``, solved for the t_j of i = 0.
@@ -239,7 +243,7 @@ def _until_contact(window: _Window, p: np.ndarray) -> np.ndarray:
 
 
 def _last_window(window: _Window, tail: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """The same with one window, whichever, of another law."""
+    """The tail if one of the windows follows another law."""
     steps = range(1, tail.shape[-1] + 1)
     later = [np.sum(window.mass[..., :j] * np.flip(tail[..., :j], -1), -1) for j in steps]
     return window.tail[..., 1:] + (1 - p)[..., None] * np.stack(later, -1)

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 from hypothesis import given
 
-from fedjax_sim.timelines.counts import (
+from fedjax_sim.theory.step_counts import (
     CappedSteps,
     empirical,
     from_probabilities,
