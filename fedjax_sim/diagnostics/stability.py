@@ -16,9 +16,17 @@ from fedjax_sim import tree
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.engine import Weighting, run, uniform_weights
+from fedjax_sim.engine import run
 from fedjax_sim.execution.strategies import Execution, vmapped
-from fedjax_sim.types import FedAlgorithm, Params, PyTree, Timeline
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Params,
+    PyTree,
+    Setup,
+    Timeline,
+    Weighting,
+    uniform_weights,
+)
 
 _AXIS = "neighbours"
 
@@ -165,14 +173,11 @@ def stability(
         task = empirical_task(swapped, FederatedData(numbered, offsets), batches)
         return run(
             algorithm,
-            task,
-            timeline,
-            params,
+            Setup(
+                task, timeline, params, eval_fn=compare, eval_every=eval_every, weighting=weighting
+            ),
             key,
-            cohort=cohort or vmapped(),
-            weighting=weighting,
-            eval_fn=compare,
-            eval_every=eval_every,
+            execution=cohort or vmapped(),
         )[1]
 
     axes = (None, None, None, 0, 0)

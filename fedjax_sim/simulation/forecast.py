@@ -104,7 +104,7 @@ def forecast(
     """Compiles one round of a run and says what it takes; runs a few if they fit.
 
     Args:
-        algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulation.simulate.simulate`.
+        algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulate`.
         memory: bytes of a device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
         measure: run the first rounds, if they fit.
 
@@ -130,7 +130,7 @@ def forecast(
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every
     timeline = jax.tree.map(np.asarray, setup.timeline)
-    initial, segment = programs(
+    program = programs(
         algorithm,
         dataclasses.replace(setup, eval_every=1),
         batched=batched,
@@ -140,14 +140,13 @@ def forecast(
     put = everywhere(task)
     first, params, key = put(timeline[:1]), put(params), put(key)
     on_device = _on_device(task, timeline, eval_every)
-    state = jax.eval_shape(initial, params, first)
+    state = jax.eval_shape(program.initial, task, params, first)
     if on_device.rows is not None:
         state = state._replace(clients=_resized(state.clients, on_device.rows, key.ndim))
     elif task.placement is not None and task.placement.axis is not None:
-        state = _spread(jax.jit(initial).lower(params, first).compile(), state)
+        state = _spread(program.initial.lower(task, params, first).compile(), state)
     began = time.perf_counter()
-    lowered = jax.jit(segment, donate_argnums=3).lower(on_device.task, None, first, state, key)
-    compiled = lowered.compile()
+    compiled = program.segment.lower(on_device.task, None, first, state, key).compile()
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     upload, own = jax.eval_shape(lambda: _visit(algorithm, on_device.task, timeline, model))
@@ -174,11 +173,11 @@ def forecast(
     if not measure or found.peak > found.memory:
         return found
     if on_device.rows is None:
-        held = jax.jit(initial)(params, first)
+        held = program.initial(task, params, first)
     else:  # without the table of all clients; what a state holds does not matter to the time
-        rest = jax.jit(lambda params, first: initial(params, first)._replace(clients=()))
+        rest = jax.jit(lambda *x: program.initial(*x)._replace(clients=()))
         own = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
-        held = rest(params, first)._replace(clients=own)
+        held = rest(task, params, first)._replace(clients=own)
     seconds = []
     for t in range(min(MEASURED, timeline.num_rounds)):
         # Of examples on the host only the first clients' are at hand.

@@ -1,8 +1,9 @@
-"""The rounds of a segment, compiled and run, with examples at hand or loaded as they are needed."""
+"""Compiled segments of a run, with examples on the device or loaded when a round needs them."""
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +13,67 @@ from jax import Array
 
 from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution import offload
+from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.identity import Same, fingerprint
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
+
+
+class Programs:
+    """Jitted functions of one algorithm, compiled once per shape and placement of arguments.
+
+    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
+    state, key)`` runs the rounds of ``timeline``, for several replicas together if ``batched``.
+    """
+
+    def __init__(
+        self,
+        algorithm: FedAlgorithm,
+        setup: Setup,
+        *,
+        batched: bool,
+        execution: Execution | None,
+        probes: Probes,
+    ):
+        in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
+        put = everywhere(setup.task)
+        eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
+
+        def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
+            return init(algorithm, Setup(task, timeline, params))
+
+        def segment(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
+            part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
+            return advance(algorithm, part, state, key, execution=execution, probes=probes)
+
+        if batched:
+            initial = jax.vmap(initial, (None, 0, in_timeline))
+            segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
+        together = segment
+
+        def replicated(*arguments: Any) -> tuple[RunState, History]:
+            state, history = together(*arguments)
+            return state, put(history)  # recorded by the clients' devices, read by process 0
+
+        replicated.__name__ = "segment"
+        self.initial = jax.jit(initial)
+        # The state is donated: client states are updated in place.
+        self.segment = jax.jit(replicated, donate_argnums=3)
+        self._compiled: dict[Any, Any] = {}
+        self.seconds = 0.0  # of compilation
+
+    def compiled(self, task, eval_fn, part: Timeline, state: RunState, key: Array) -> Any:
+        """Returns the segment's program for these arguments."""
+        arguments = (task, eval_fn, part, state, key)
+        leaves, structure = jax.tree.flatten(arguments)
+        kind = structure, tuple(_kind(leaf) for leaf in leaves)
+        if kind not in self._compiled:
+            began = time.perf_counter()
+            self._compiled[kind] = self.segment.lower(*arguments).compile()
+            self.seconds += time.perf_counter() - began
+        return self._compiled[kind]
 
 
 def programs(
@@ -25,24 +83,37 @@ def programs(
     batched: bool,
     execution: Execution | None,
     probes: Probes,
-) -> tuple[Callable, Callable]:
-    """``initial(params, timeline)`` and ``segment(task, eval_fn, timeline, state, key)`` to be
-    jitted; of several runs together if ``batched``."""
-    in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
+) -> Programs:
+    """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
 
-    def initial(params: Params, timeline: Timeline) -> RunState:
-        return init(algorithm, dataclasses.replace(setup, timeline=timeline, params=params))
-
-    def segment(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
-        part = dataclasses.replace(
-            setup, task=task, timeline=timeline, params=None, eval_fn=eval_fn
+    Algorithms are compared by value (:func:`~fedjax_sim.simulation.identity.fingerprint`), so a
+    loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
+    """
+    task, timeline = setup.task, setup.timeline
+    key = fingerprint(
+        (
+            algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
+            timeline.clients.ndim, Same(task.placement),
         )
-        return advance(algorithm, part, state, key, execution=execution, probes=probes)
+    )  # fmt: skip
+    if key in _programs:
+        _programs.move_to_end(key)
+        return _programs[key]
+    result = Programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
+    _programs[key] = result
+    while len(_programs) > _MOST_PROGRAMS:
+        _programs.popitem(last=False)
+    return result
 
-    if batched:
-        initial = jax.vmap(initial, (0, in_timeline))
-        segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
-    return initial, segment
+
+_programs: OrderedDict[Hashable, Programs] = OrderedDict()
+_MOST_PROGRAMS = 16
+
+
+def _kind(leaf: Any) -> Hashable:
+    """Shape, dtype and, if it is fixed, placement of an argument."""
+    sharding = leaf.sharding if isinstance(leaf, Array) and leaf.committed else None
+    return np.shape(leaf), str(jax.dtypes.result_type(leaf)), sharding
 
 
 def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
@@ -50,42 +121,19 @@ def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -
     return eval_every * (evals_per_segment or max(-(-rounds // eval_every) // 20, 1))
 
 
-class Compiled:
-    """A jitted ``segment(task, eval_fn, timeline, state, key)``, compiled once per shape, timed."""
-
-    def __init__(self, rounds: Callable, put: Put):
-        def segment(*arguments: Any) -> tuple[RunState, History]:
-            state, history = rounds(*arguments)
-            return state, put(history)  # what clients' devices recorded, for the first process
-
-        # The state is donated: client states are updated in place.
-        self._jit = jax.jit(segment, donate_argnums=3)
-        self._programs: dict[tuple[int, bool], Any] = {}
-        self.seconds = 0.0
-
-    def program(self, task, eval_fn, part: Timeline, state: RunState, key: Array) -> Any:
-        """For parts of this length, with or without evaluations."""
-        kind = part.num_rounds, eval_fn is None
-        if kind not in self._programs:
-            began = time.perf_counter()
-            self._programs[kind] = self._jit.lower(task, eval_fn, part, state, key).compile()
-            self.seconds += time.perf_counter() - began
-        return self._programs[kind]
-
-
 class Resident:
     """Runs rounds of a task that is on the device, or spread over several."""
 
     def __init__(
         self,
-        compiled: Compiled,
+        programs: Programs,
         task: Task,
         eval_fn: EvalFn | None,
         timeline: Timeline,
         key: Array,
         put: Put,
     ):
-        self._compiled, self._timeline, self._put = compiled, timeline, put
+        self._programs, self._timeline, self._put = programs, timeline, put
         self._key = put(key)
         self._constant: tuple[Any, Any] = task, put(eval_fn)
         self._copied: set[int] = set()
@@ -99,7 +147,7 @@ class Resident:
     def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
         part = self._put(self._timeline[first:last])
         task, eval_fn = self._constant
-        program = self._compiled.program(task, eval_fn, part, state, self._key)
+        program = self._programs.compiled(task, eval_fn, part, state, self._key)
         if id(program) not in self._copied:
             # On several devices, copied to them once and not in every segment.
             self._constant = jax.device_put(self._constant, tuple(program.input_shardings[0][:2]))
@@ -112,14 +160,14 @@ class Streamed:
 
     def __init__(
         self,
-        compiled: Compiled,
+        programs: Programs,
         task: Task,
         eval_fn: EvalFn | None,
         timeline: Timeline,
         key: Array,
         plan: offload.Plan,
     ):
-        self._compiled, self._eval_fn, self._timeline = compiled, eval_fn, timeline
+        self._programs, self._eval_fn, self._timeline = programs, eval_fn, timeline
         self._key, self._feed = key, offload.Feed(task, timeline, plan)
         self._where: offload.OnHost = task.placement
         self._width = plan.clients
@@ -150,7 +198,7 @@ class Streamed:
                 )
             eval_fn = self._eval_fn if load.evaluate else None
             part = self._timeline[load.first : load.last]
-            program = self._compiled.program(task, eval_fn, part, state, self._key)
+            program = self._programs.compiled(task, eval_fn, part, state, self._key)
             state, history = program(task, eval_fn, part, state, self._key)
             self._feed.started(history)
             if self._where.states:

@@ -16,7 +16,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import history as history_file
 from fedjax_sim.simulation.interrupt import deferred_interrupt
-from fedjax_sim.simulation.programs import Compiled, Resident, Streamed, programs, stride
+from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
 from fedjax_sim.simulation.store import Store, identify
 from fedjax_sim.types import FedAlgorithm, Setup
 
@@ -106,24 +106,22 @@ def simulate(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
         )
 
-    initial, segment = programs(
-        algorithm, setup, batched=batched, execution=execution, probes=probes
-    )
+    compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
+    compiled_before = compiled.seconds
     task, eval_every = setup.task, setup.eval_every
     put = everywhere(task)
-    compiled = Compiled(segment, put)
 
     clock = history_file.Clock(setup.timeline, len(names))
     num_rounds = setup.timeline.num_rounds
     step = stride(num_rounds, eval_every, evals_per_segment)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
-    state = jax.jit(initial)(put(setup.params), put(timeline))
+    state = compiled.initial(task, put(setup.params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)
     if on_host and task.placement.states:
         state = state._replace(clients=offload.table(state.clients, task.num_clients, keys.ndim))
     store = None
     if directory is not None:
-        identity = identify(config, timeline, setup.params, keys, eval_every, names)
+        identity = identify(algorithm, config, setup, keys, names)
         store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
         state = store.restore(state)
     done = resumed = int(np.max(state.round))
@@ -173,7 +171,7 @@ def simulate(
         history,
         done,
         was_interrupted,
-        compiled.seconds,
+        compiled.seconds - compiled_before,
         run_seconds,
         int(steps.sum()) if done else 0,
     )

@@ -3,7 +3,6 @@
 The order on disk is: rows of a segment, then the checkpoint that records the history's length.
 """
 
-import hashlib
 import json
 import pathlib
 import time
@@ -18,7 +17,8 @@ from jax import Array
 from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
 from fedjax_sim.simulation import history
-from fedjax_sim.types import Params, PyTree, Timeline
+from fedjax_sim.simulation.identity import algorithm_identity, arrays_digest, description
+from fedjax_sim.types import FedAlgorithm, Setup
 
 
 class Store:
@@ -125,27 +125,22 @@ def claim(path: pathlib.Path, identity: dict) -> None:
 
 
 def identify(
+    algorithm: FedAlgorithm,
     config: Mapping[str, Any] | None,
-    timeline: Timeline,
-    params: Params,
-    key: Array,
-    eval_every: int,
+    setup: Setup,
+    keys: Array,
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """What makes two calls the same run, as far as can be told: digests and the given config."""
-
-    def digest(x: PyTree) -> str:
-        sha = hashlib.sha256()
-        for leaf in jax.tree.leaves(x):
-            leaf = np.asarray(leaf)
-            sha.update(f"{leaf.shape}{leaf.dtype}".encode() + leaf.tobytes())
-        return sha.hexdigest()[:16]
-
+    """Returns the values that make two calls the same run: digests and the given config."""
+    timeline = jax.tree.map(np.asarray, setup.timeline)
     return {
+        "algorithm": algorithm_identity(algorithm),
         "config": dict(config or {}),
-        "timeline": digest(timeline),
-        "params": digest(params),
-        "key": digest(jax.random.key_data(key)),
-        "eval_every": eval_every,
+        "data": arrays_digest((setup.task, setup.eval_fn)),
+        "timeline": arrays_digest(timeline),
+        "params": arrays_digest(setup.params),
+        "key": arrays_digest(keys),
+        "eval_every": setup.eval_every,
+        "weighting": description(setup.weighting),
         "replicas": list(names),
     }

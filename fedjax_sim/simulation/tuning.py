@@ -1,7 +1,8 @@
-"""Measuring how a round's clients are best executed, on this machine and for this model.
+"""Measurement of the fastest execution of rounds, on this machine and for one model.
 
-:func:`~fedjax_sim.execution.strategies.auto` goes by rules measured elsewhere; :func:`tune` runs the candidates:
-strategies over clients, chunk sizes, one or all host devices, and the lowerings of convolutions.
+:func:`~fedjax_sim.execution.strategies.auto` follows rules that were measured elsewhere.
+:func:`tune` runs the candidates: strategies over clients, chunk sizes, one or all host devices, and
+the lowerings of convolutions.
 """
 
 import json

@@ -1,0 +1,229 @@
+"""Identity of functions and data by value.
+
+An algorithm is a tuple of closures.  Two calls of ``fedavg(0.1)`` return different function objects
+that compute the same.  :func:`fingerprint` describes a function by its code and by the values that
+it closes over, so that equal algorithms have equal fingerprints.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import types
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from fedjax_sim.types import FedAlgorithm, PyTree
+
+_DEEPEST = 8  # levels of closures that are shown
+_LIBRARIES = ("fedjax_sim", "jax", "optax", "flax", "chex", "numpy", "functools")
+
+
+class Same:
+    """A value that equals only itself, for objects that have no value of their own."""
+
+    def __init__(self, value: Any):
+        self.value = value  # a reference, so that no other object gets its address
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def fingerprint(value: Any) -> Hashable:
+    """Returns a key of a value for caches of this process.
+
+    Functions count by their code object, defaults, closed-over values and the global values they
+    name; arrays by shape, dtype and bytes; other objects by equality if they are hashable, and by
+    identity if they are not.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.1))
+        True
+        >>> fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.2))
+        False
+    """
+    return _walk(value, _code_here, _object_here, frozenset())
+
+
+def description(value: Any) -> str:
+    """Returns a digest of a value that is equal in other processes, 16 hexadecimal digits.
+
+    As :func:`fingerprint`, with two differences.  Functions of this library and of those it is
+    built on count by their names, all other functions by their byte code too.  Objects without a
+    value of their own count by the names of their types.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> description(fs.fedavg(0.1)) == description(fs.fedavg(0.1))
+        True
+        >>> description(lambda x: x + 1) == description(lambda x: x + 2)
+        False
+    """
+    return digest(repr(_walk(value, _code_elsewhere, _object_elsewhere, frozenset())))
+
+
+def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
+    """Returns an algorithm's functions, its numbers and its digest, as JSON values.
+
+    Functions and numbers are those of ``local`` and ``update`` and of what these close over; they
+    are there to be read, the digest decides.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> identity = algorithm_identity(fs.fedprox(0.1, mu=0.01))
+        >>> "fedprox" in identity["functions"], identity["numbers"]["mu"]
+        (True, 0.01)
+    """
+    functions: list[str] = []
+    numbers: dict[str, Any] = {}
+
+    def visit(name: str, value: Any, depth: int) -> None:
+        if isinstance(value, (bool, int, float, str)):
+            numbers.setdefault(name, value)
+        elif isinstance(value, types.FunctionType) and depth < _DEEPEST:
+            own = value.__qualname__.split(".<locals>")[0]
+            if value.__module__.partition(".")[0] not in ("jax", "optax") and own not in functions:
+                functions.append(own)
+            for free, inner in _closure(value).items():
+                visit(free, inner, depth + 1)
+        elif isinstance(value, FedAlgorithm):
+            visit("local", value.local, depth)
+            visit("update", value.update, depth)
+
+    visit("algorithm", algorithm, 0)
+    return {"functions": functions, "numbers": numbers, "digest": description(algorithm)}
+
+
+def digest(*parts: Any) -> str:
+    """Returns a hash of pytrees of arrays and of JSON values, 16 hexadecimal digits.
+
+    Example:
+        >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(1)
+        (True, False)
+    """
+    sha = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            sha.update(f"{part.shape}{part.dtype}".encode() + part.tobytes())
+        else:
+            sha.update(json.dumps(part, sort_keys=True).encode())
+    return sha.hexdigest()[:16]
+
+
+def arrays_digest(tree: PyTree) -> str:
+    """Returns a hash of the arrays of a pytree; functions in it do not count.
+
+    Example:
+        >>> arrays_digest({"a": np.arange(3)}) == arrays_digest({"a": jnp.arange(3)})
+        False
+    """
+    return digest(*(_as_numpy(leaf) for leaf in jax.tree.leaves(tree) if not callable(leaf)))
+
+
+def _walk(value: Any, of_code: Any, of_object: Any, above: frozenset[int]) -> Hashable:
+    if value is None or isinstance(value, (bool, int, str, bytes)):
+        return type(value).__name__, value
+    if isinstance(value, (float, complex)):
+        return type(value).__name__, repr(value)  # NaN equals itself
+    if id(value) in above:
+        return ("cycle",)
+    above = above | {id(value)}
+
+    def inner(part: Any) -> Hashable:
+        return _walk(part, of_code, of_object, above)
+
+    if isinstance(value, Tracer):
+        return of_object(value)
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        if not getattr(value, "is_fully_addressable", True):
+            return of_object(value)
+        return "array", str(value.dtype), np.shape(value), digest(_as_numpy(value))
+    if isinstance(value, functools.partial):  # jax's Partial too
+        return "partial", inner(value.func), inner(value.args), inner(value.keywords)
+    if isinstance(value, types.FunctionType):
+        return "function", of_code(value, inner), inner(value.__defaults__), inner(_closure(value))
+    if isinstance(value, types.MethodType):
+        return "method", inner(value.__func__), inner(value.__self__)
+    if isinstance(value, (tuple, list)):
+        return type(value).__qualname__, tuple(inner(part) for part in value)
+    if isinstance(value, Mapping):
+        return "mapping", tuple((str(k), inner(value[k])) for k in sorted(value, key=str))
+    if isinstance(value, (set, frozenset)):
+        return "set", tuple(sorted(repr(inner(part)) for part in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(f.name, inner(getattr(value, f.name))) for f in dataclasses.fields(value)]
+        return type(value).__qualname__, tuple(fields)
+    return of_object(value)
+
+
+def _code_here(function: types.FunctionType, inner: Any) -> Hashable:
+    """The code object, and the values of the globals that it names."""
+    del inner
+    known = function.__globals__
+    names = [name for name in _names(function.__code__) if name in known]
+    return function.__code__, tuple((name, _object_here(known[name])) for name in names)
+
+
+def _code_elsewhere(function: types.FunctionType, inner: Any) -> Hashable:
+    del inner
+    name = f"{function.__module__}.{function.__qualname__}"
+    interactive = function.__code__.co_filename.startswith("<")
+    if name.partition(".")[0] in _LIBRARIES and not interactive:
+        return name
+    return name, _byte_code(function.__code__)
+
+
+def _byte_code(code: types.CodeType) -> Hashable:
+    constants = tuple(
+        _byte_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
+    )
+    return code.co_code.hex(), code.co_names, constants
+
+
+def _object_here(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return Same(value)
+    return type(value), value
+
+
+def _object_elsewhere(value: Any) -> Hashable:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Global names that a function and the functions inside it use."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The values that a function closes over, by name."""
+    cells = getattr(function, "__closure__", None) or ()
+    code = getattr(function, "__code__", None)
+    values: dict[str, Any] = {}
+    for name, cell in zip(() if code is None else code.co_freevars, cells, strict=True):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            values[name] = None
+    return values
+
+
+def _as_numpy(x: Any) -> np.ndarray:
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x)
