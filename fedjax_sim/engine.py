@@ -98,10 +98,12 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     """Returns the state before the first round.
 
     Raises:
-        ValueError: the timeline has staleness and the algorithm requires current broadcasts.
+        ValueError: the timeline has staleness and the algorithm requires current broadcasts, or
+            the algorithm's own check refuses the task or the timeline.
     """
     task, timeline = setup.task, setup.timeline
     _check_staleness(algorithm, timeline)
+    algorithm.check(task, timeline)
     params = _strong(setup.params)
     server = _strong(algorithm.init(params))
     where = _placement(task)

@@ -1,4 +1,4 @@
-"""The local loop: one masked scan over the steps of a visit."""
+"""The local loop, one masked scan over the steps of a visit, and learning rates."""
 
 from collections.abc import Callable
 
@@ -9,18 +9,17 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.types import Params, PyTree, Scalar, Work
 
-ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a learning rate, or a schedule over rounds
+ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
 
 
 def local_steps(
     step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int = 1
 ) -> PyTree:
-    """``carry <- step(carry, k)`` for ``k = 0 .. work.num_steps - 1``.
+    """Applies ``carry <- step(carry, k)`` for ``k = 0 .. work.num_steps - 1``.
 
-    The scan has the static length ``work.max_steps``; steps beyond ``num_steps`` leave the
-    carry as it is, so clients with different numbers of steps share one program.  On CPU they
-    cost nothing where clients run one after the other; clients that run together wait for the
-    longest.
+    The scan has the static length ``work.max_steps``; steps beyond ``num_steps`` do not change the
+    carry, so clients with different numbers of steps share one program.  On a CPU these steps cost
+    nothing if clients run one after the other; clients that run together wait for the longest.
 
     Example:
         >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
@@ -28,9 +27,9 @@ def local_steps(
         3
     """
 
-    # Where clients are vmapped, a branch becomes a selection, and everything it reads, the data set
-    # included, a batch of copies. XLA:CPU removes these (tests/test_sweep_program.py); accelerators
-    # run clients together anyway.
+    # If clients are vmapped, the branch becomes a selection, and everything that it reads, the data
+    # set included, becomes a batch of copies. XLA:CPU removes these copies
+    # (tests/sweeps/test_sweep_program.py); accelerators run clients together anyway.
     def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
         active = k < work.num_steps
         if jax.default_backend() == "cpu":
@@ -41,9 +40,9 @@ def local_steps(
 
 
 def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Work) -> PyTree:
-    """What :func:`local_steps` goes through: leaves ``[max_steps + 1, ...]``, the start first.
+    """All carries of :func:`local_steps`: leaves ``[max_steps + 1, ...]``, the start first.
 
-    From ``work.num_steps`` on it stays where it is.
+    From index ``work.num_steps`` on they are equal.
 
     Example:
         >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=3)
@@ -62,7 +61,7 @@ def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Wor
 def sgd(
     lr: Scalar | Callable[[Array], Scalar], grad: Callable[[Params, Array], Params]
 ) -> Callable[[Params, Array], Params]:
-    """The step ``x <- x - lr * grad(x, k)``, or ``lr(k)`` for a schedule over the steps.
+    """Returns the step ``x <- x - lr * grad(x, k)``; ``lr`` may be a schedule over the steps.
 
     Example:
         >>> float(sgd(0.5, lambda x, k: 2 * x)(jnp.array(1.0), 0))
@@ -72,8 +71,9 @@ def sgd(
 
 
 def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
-    """The learning rate of this visit: ``lr`` itself, or ``lr(round)`` if it is a schedule, round
-    being the one whose broadcast the client started from.
+    """Returns the learning rate of a visit: ``lr`` itself, or ``lr(round)`` if it is a schedule.
+
+    The round is the one whose broadcast the client started from.
 
     Example:
         >>> work = Work(jnp.array(3), 0, 1, 1, jnp.array(1), None, 1)
@@ -84,19 +84,19 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
 
 
 def exponential_decay(lr: Scalar, decay: Scalar) -> ScalarOrSchedule:
-    """The schedule ``lr * decay**t`` over rounds t = 0, 1, ...
+    """Returns the schedule ``lr * decay**t`` over rounds t = 0, 1, ...
 
     Example:
-        >>> round(float(exponential(0.5, 0.9)(jnp.array(2))), 4)
+        >>> round(float(exponential_decay(0.5, 0.9)(jnp.array(2))), 4)
         0.405
     """
     return lambda round: lr * jnp.asarray(decay) ** round.astype(jnp.result_type(decay, float))
 
 
 def per_step(total: PyTree, work: Work) -> PyTree:
-    """``total / work.num_steps``; of a visit of no steps ``total`` itself, which has to be 0.
+    """Returns ``total / work.num_steps``, or ``total`` (which must be 0) after a visit of 0 steps.
 
-    Slots in which nobody reports are visits of no steps: dividing by their number would be 0 / 0.
+    Empty slots are visits without steps: dividing by their number would be 0 / 0.
 
     Example:
         >>> work = Work(0, 0, jnp.array(4), 1, 0, None, max_steps=5)

@@ -1,9 +1,9 @@
-"""Oracle -> Oracle: modified gradients that any algorithm can be given.
+"""Transforms, ``Oracle -> Oracle``: modified gradients for any algorithm.
 
-A transform changes ``grad``, the direction local steps descend; ``loss`` and ``full_grad``
+A transform changes ``grad``, the direction that local steps descend; ``loss`` and ``full_grad``
 stay those of the data.  The order of composition is the order of operations:
-``add_decayed_weights(clipped(oracle, 10.0), 1e-3)`` clips first and decays after.  Use
-:func:`transform_oracle` to give a transform to a finished algorithm; the algorithm's own terms
+``add_decayed_weights(clip_by_global_norm(oracle, 10.0), 1e-3)`` clips first and decays after.
+:func:`transform_oracle` applies a transform to a finished algorithm; the algorithm's own terms
 (proximal, control variates) then come last.  Methods that take a gradient at a perturbed model
 have an argument ``transform`` instead: it acts on that gradient, not on the one that perturbs.
 """
@@ -20,11 +20,12 @@ from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 def transform_oracle(
     algorithm: FedAlgorithm, transform: Callable[[Oracle], Oracle]
 ) -> FedAlgorithm:
-    """The same algorithm, its clients seeing ``transform(oracle)``.
+    """Returns an algorithm whose clients use ``transform(oracle)``.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
-        >>> decayed = transform_oracle(fedavg(lr=0.1), lambda oracle: add_decayed_weights(oracle, 1e-3))
+        >>> decay = lambda oracle: add_decayed_weights(oracle, 1e-3)
+        >>> algorithm = transform_oracle(fedavg(lr=0.1), decay)
     """
     return algorithm._replace(
         local=lambda message, state, oracle, work: algorithm.local(
@@ -33,22 +34,22 @@ def transform_oracle(
     )
 
 
-def proximal(oracle: Oracle, weight: Scalar, anchor: Params) -> Oracle:
-    r"""Gradient of :math:`F_i(x) + \frac{\mu}{2} \|x - \text{anchor}\|^2`, ``weight`` being mu."""
+def proximal(oracle: Oracle, mu: Scalar, anchor: Params) -> Oracle:
+    r"""Gradient of :math:`F_i(x) + \frac{\mu}{2} \|x - \text{anchor}\|^2`."""
 
     def grad(x, k):
-        return tree.add_scale(oracle.grad(x, k), weight, tree.sub(x, anchor))
+        return tree.add_scale(oracle.grad(x, k), mu, tree.sub(x, anchor))
 
     return oracle._replace(grad=grad)
 
 
 def corrected(oracle: Oracle, correction: Params) -> Oracle:
-    """Adds a constant vector: ``g(x) + correction`` (control variates, dual terms)."""
+    """Gradient plus a constant vector, ``g(x) + correction`` (control variates, dual terms)."""
     return oracle._replace(grad=lambda x, k: tree.add(oracle.grad(x, k), correction))
 
 
 def perturbed(oracle: Oracle, offset: Params) -> Oracle:
-    """Gradient taken elsewhere: ``g(x + offset)``."""
+    """Gradient at a shifted model, ``g(x + offset)``."""
     return oracle._replace(grad=lambda x, k: oracle.grad(tree.add(x, offset), k))
 
 
@@ -89,10 +90,11 @@ def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
     return oracle._replace(grad=grad)
 
 
-def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 0.0) -> Oracle:
+def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 1e-6) -> Oracle:
     r"""Gradient scaled to norm at most ``max_norm``: :math:`g \min(1, c / (\|g\| + \epsilon))`.
 
-    PyTorch's ``clip_grad_norm_`` has ``eps=1e-6``.
+    The norm is global over the tree.  ``eps`` is that of PyTorch's ``clip_grad_norm_``, with which
+    the published experiments clip; 0 makes gradients longer than ``max_norm`` exactly as long.
     """
 
     def grad(x, k):
@@ -103,10 +105,10 @@ def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 0.0) -> 
 
 
 def unchanged(oracle: Oracle) -> Oracle:
-    """The oracle as it is."""
+    """Returns the oracle without a change."""
     return oracle
 
 
-def add_decayed_weights(oracle: Oracle, weight: Scalar) -> Oracle:
-    """Coupled weight decay on every parameter: ``g(x) + weight * x``."""
-    return oracle._replace(grad=lambda x, k: tree.add_scale(oracle.grad(x, k), weight, x))
+def add_decayed_weights(oracle: Oracle, weight_decay: Scalar) -> Oracle:
+    """Coupled weight decay on every parameter: ``g(x) + weight_decay * x``."""
+    return oracle._replace(grad=lambda x, k: tree.add_scale(oracle.grad(x, k), weight_decay, x))

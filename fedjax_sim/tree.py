@@ -1,6 +1,6 @@
-"""Tree arithmetic: what :mod:`optax.tree` lacks.
+"""Tree arithmetic that :mod:`optax.tree` lacks.
 
-Scalars here adopt the dtype of the leaf they meet.  With optax's functions a float32
+Scalars adopt the dtype of the leaf that they are combined with.  With optax's functions a float32
 learning rate swept over a bfloat16 or float64 model would change the dtype of the loop
 carry (or fail under strict promotion).
 """
@@ -33,7 +33,7 @@ def _as(leaf: Array, scalar: Scalar) -> Array:
 
 
 def scale(scalar: Scalar, x: PyTree) -> PyTree:
-    """``scalar * x``.
+    """Returns ``scalar * x``.
 
     Example:
         >>> scale(2, {"w": jnp.ones(2)})["w"].tolist()
@@ -43,7 +43,7 @@ def scale(scalar: Scalar, x: PyTree) -> PyTree:
 
 
 def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:
-    """``x + scalar * y``.
+    """Returns ``x + scalar * y``.
 
     Example:
         >>> add_scale(jnp.ones(2), -0.5, jnp.ones(2)).tolist()
@@ -53,7 +53,7 @@ def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:
 
 
 def divide(x: PyTree, scalar: Scalar) -> PyTree:
-    """``x / scalar``; of an integer scalar the quotient is taken in the leaf's precision.
+    """Returns ``x / scalar``; an integer scalar is converted to the leaf's precision first.
 
     Example:
         >>> divide(jnp.ones(2), 4).tolist()
@@ -63,13 +63,16 @@ def divide(x: PyTree, scalar: Scalar) -> PyTree:
 
 
 def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
-    """``scalar / (||x|| + eps)`` in the precision of x, the global norm being at least 1e-12.
+    """Returns ``scalar / (||x|| + eps)`` with the global norm, in the precision of x.
 
-    Its derivative at x = 0 is 0, not NaN.
+    A norm of exactly 0 counts as 1e-12, so the result is finite; the derivative at x = 0 is 0, not
+    NaN.
 
     Example:
         >>> float(over_norm(10.0, {"w": jnp.array([3.0, 4.0])}))
         2.0
+        >>> float(over_norm(1e-12, jnp.zeros(3)))
+        1.0
     """
     squared = norm(x, squared=True)
     positive = squared > 0
@@ -78,7 +81,7 @@ def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
 
 
 def take(x: PyTree, index: Array) -> PyTree:
-    """``x[index]`` of every leaf; the index must be in bounds.
+    """Returns ``x[index]`` of every leaf; the index must be in bounds.
 
     Example:
         >>> take({"w": jnp.arange(4)}, jnp.array([3, 0]))["w"].tolist()
@@ -88,7 +91,7 @@ def take(x: PyTree, index: Array) -> PyTree:
 
 
 def all_finite(x: PyTree) -> Array:
-    """Whether no floating leaf holds a NaN or an infinity; a scalar bool.
+    """Returns a scalar bool: no floating leaf contains NaN or Inf.
 
     Example:
         >>> bool(all_finite({"w": jnp.ones(2), "n": jnp.arange(3)}))

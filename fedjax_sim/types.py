@@ -76,6 +76,10 @@ def _send_params(state: ServerState, round: Round) -> Message:
     return state.params
 
 
+def _no_check(task: "Task", timeline: "Timeline") -> None:
+    del task, timeline
+
+
 def send_state(state: ServerState, round: Round) -> Message:
     """The broadcast of a server that sends all it has."""
     del round
@@ -112,6 +116,9 @@ class FedAlgorithm(NamedTuple):
     # Why clients must start from the current broadcast; None: they need not. A timeline with
     # staleness is refused with this reason.
     synchronous_only: str | None = None
+    # Refuses a task or a timeline that does not fit the algorithm, before any compilation; arrays
+    # of both may be traced. Raises a ValueError that gives the reason.
+    check: Callable[["Task", "Timeline"], None] = _no_check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +181,9 @@ class Timeline:
     write_buffer: Array | np.ndarray | None = None  # [T] int    of broadcast t; num_buffers: none
     read_buffer: Array | np.ndarray | None = None  # [T, S] int    of the broadcast started from
     num_buffers: int = 0  # static: buffers for past broadcasts; 0: a ring of max_staleness + 1
+    # Static. True: a client starts from its own model, of which the server's model at the report is
+    # to become a part (QuAFL). False: from the broadcast that `version` names.
+    own_models: bool = False
 
     @property
     def num_rounds(self) -> int:
@@ -202,7 +212,7 @@ _TIMELINE_DATA = [
 jax.tree_util.register_dataclass(
     Timeline,
     data_fields=_TIMELINE_DATA,
-    meta_fields=["max_steps", "max_staleness", "num_buffers"],
+    meta_fields=["max_steps", "max_staleness", "num_buffers", "own_models"],
 )
 
 

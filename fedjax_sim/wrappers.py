@@ -1,4 +1,13 @@
-"""Uploads that are not finite are left out: one diverging client does not ruin the run."""
+r"""Wrappers, ``FedAlgorithm -> FedAlgorithm``: leave out uploads, average models over rounds.
+
+A wrapper replaces only the functions that it changes; the algorithm keeps its checks and the reason
+why it needs current broadcasts.  Transforms of the gradients are in
+:mod:`fedjax_sim.transforms`, compression in :mod:`fedjax_sim.compression`.
+
+References:
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 4.3
+        (averages over rounds).
+"""
 
 from typing import NamedTuple
 
@@ -9,6 +18,7 @@ from fedjax_sim import tree
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
+    Message,
     Oracle,
     Params,
     Round,
@@ -17,10 +27,12 @@ from fedjax_sim.types import (
     Work,
 )
 
+__all__ = ["average_rounds", "skip_nonfinite"]
+
 
 class SkipNonfiniteState(NamedTuple):
     inner: ServerState
-    left_out: Array  # over all rounds, the share of a round's weight that was left out
+    left_out: Array  # sum over all rounds of the share of the weight that was left out
 
     @property
     def params(self) -> Params:
@@ -28,18 +40,24 @@ class SkipNonfiniteState(NamedTuple):
         return self.inner.params
 
 
-class _Screened(NamedTuple):
+class _Checked(NamedTuple):
     upload: Upload
-    left_out: Array  # 1 or 0; 0 of a visit of no steps, whose upload is to be zero
+    left_out: Array  # 1 or 0; 0 for a visit without steps, whose upload must be zero
+
+
+class AveragedRoundsState(NamedTuple):
+    params: Params  # the average so far, which is evaluated
+    inner: ServerState
+    num_averaged: Array  # number of rounds in the average
 
 
 def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
-    r"""The same algorithm, to which uploads with a NaN or an infinity count nothing.
+    r"""Excludes uploads that contain NaN or Inf from the mean.
 
-    The mean is taken over the others; the client keeps the state it had.  Where no upload of a
-    round is finite the server stays as it is.  The server's state says how much was left out:
-    ``left_out`` grows every round by the share of the weight, by 1 / 10 for one of ten clients of
-    equal weight.
+    The mean is taken over the other uploads; the client keeps its previous state.  If no upload of
+    a round is finite, the server does not change.  The server's state counts what was left out:
+    each round adds the share of the weight to ``left_out``, for example 1 / 10 for one of ten
+    clients of equal weight.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -52,15 +70,15 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         return SkipNonfiniteState(algorithm.init(params), jnp.zeros((), jnp.result_type(float)))
 
     def local(
-        message: Params, state: ClientState, oracle: Oracle, work: Work
-    ) -> tuple[_Screened, ClientState]:
+        message: Message, state: ClientState, oracle: Oracle, work: Work
+    ) -> tuple[_Checked, ClientState]:
         upload, new = algorithm.local(message, state, oracle, work)
         finite = tree.all_finite((upload, new))
         left_out = (~finite).astype(jnp.result_type(float))
         upload = tree.where(finite, upload, tree.zeros_like(upload))
-        return _Screened(upload, left_out), tree.where(finite, new, state)
+        return _Checked(upload, left_out), tree.where(finite, new, state)
 
-    def update(state: SkipNonfiniteState, mean: _Screened, round: Round) -> SkipNonfiniteState:
+    def update(state: SkipNonfiniteState, mean: _Checked, round: Round) -> SkipNonfiniteState:
         share = 1 - mean.left_out
         some = share > 0
         rest = tree.divide(mean.upload, jnp.where(some, share, 1))
@@ -70,10 +88,41 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
             tree.where(some, new, state.inner), state.left_out + mean.left_out
         )
 
-    return FedAlgorithm(
-        init,
-        local,
-        update,
-        lambda state, round: algorithm.broadcast(state.inner, round),
-        algorithm.init_client,
+    return algorithm._replace(
+        init=init,
+        local=local,
+        update=update,
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+    )
+
+
+def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
+    r"""Makes the mean of the models after all rounds so far the model of an algorithm.
+
+    .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
+
+    without the initial model.  What clients receive and compute does not change.
+
+    References:
+        Yuan, 2023, Theorem 4.3.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = average_rounds(fedavg(lr=0.1))
+    """
+
+    def init(params: Params) -> AveragedRoundsState:
+        inner = algorithm.init(params)
+        return AveragedRoundsState(inner.params, inner, jnp.zeros((), jnp.result_type(float)))
+
+    def update(state: AveragedRoundsState, mean: Upload, round: Round) -> AveragedRoundsState:
+        inner = algorithm.update(state.inner, mean, round)
+        count = state.num_averaged + 1
+        change = tree.divide(tree.sub(inner.params, state.params), count)
+        return AveragedRoundsState(tree.add(state.params, change), inner, count)
+
+    return algorithm._replace(
+        init=init,
+        update=update,
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )

@@ -1,69 +1,35 @@
-"""Federated algorithms, one family a file."""
+# ruff: noqa: F403
+"""Federated algorithms, one per file; each file's ``__all__`` names its factories."""
 
-from fedjax_sim.algorithms.asynchronous import async_sgd, favano, fedasync, fedbuff, quafl
-from fedjax_sim.algorithms.composite import (
-    fedavg_subgradient,
-    feddualavg,
-    feddualavg_osp,
-    fedmid,
-    fedmid_osp,
-)
-from fedjax_sim.algorithms.composite_averaging import averaged_feddualavg
-from fedjax_sim.algorithms.fedac import fedac
-from fedjax_sim.algorithms.fedacg import fedacg
-from fedjax_sim.algorithms.fedavg import (
-    fedadagrad,
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedprox,
-    fedsgd,
-    fedyogi,
-)
-from fedjax_sim.algorithms.feddyn import feddyn
-from fedjax_sim.algorithms.fedsmoo import fedsmoo
-from fedjax_sim.algorithms.fedswa import fedmo, fedmoswa, fedswa
-from fedjax_sim.algorithms.minibatch import agd, mb_ac_sgd, mb_sgd
-from fedjax_sim.algorithms.output_averaging import average_rounds, averaged_fedavg
-from fedjax_sim.algorithms.sam import fedasam, fedgamma, fedlesam, fedsam, mofedsam
-from fedjax_sim.algorithms.scaffold import gradient_controls, scaffold
+import inspect
 
-__all__ = [
-    "agd",
-    "async_sgd",
-    "average_rounds",
-    "averaged_fedavg",
-    "averaged_feddualavg",
-    "favano",
-    "fedac",
-    "fedacg",
-    "fedadagrad",
-    "fedadam",
-    "fedasam",
-    "fedasync",
-    "fedavg",
-    "fedavg_subgradient",
-    "fedavgm",
-    "fedbuff",
-    "feddualavg",
-    "feddualavg_osp",
-    "feddyn",
-    "fedgamma",
-    "fedlesam",
-    "fedmid",
-    "fedmid_osp",
-    "fedmo",
-    "fedmoswa",
-    "fedprox",
-    "fedsam",
-    "fedsgd",
-    "fedsmoo",
-    "fedswa",
-    "fedyogi",
-    "gradient_controls",
-    "mb_ac_sgd",
-    "mb_sgd",
-    "mofedsam",
-    "quafl",
-    "scaffold",
-]
+from fedjax_sim.algorithms.agd import *
+from fedjax_sim.algorithms.async_sgd import *
+from fedjax_sim.algorithms.averaged_fedavg import *
+from fedjax_sim.algorithms.averaged_feddualavg import *
+from fedjax_sim.algorithms.favano import *
+from fedjax_sim.algorithms.fedac import *
+from fedjax_sim.algorithms.fedacg import *
+from fedjax_sim.algorithms.fedasam import *
+from fedjax_sim.algorithms.fedasync import *
+from fedjax_sim.algorithms.fedavg import *
+from fedjax_sim.algorithms.fedavg_subgradient import *
+from fedjax_sim.algorithms.fedbuff import *
+from fedjax_sim.algorithms.feddualavg import *
+from fedjax_sim.algorithms.feddyn import *
+from fedjax_sim.algorithms.fedgamma import *
+from fedjax_sim.algorithms.fedlesam import *
+from fedjax_sim.algorithms.fedmid import *
+from fedjax_sim.algorithms.fedopt import *
+from fedjax_sim.algorithms.fedprox import *
+from fedjax_sim.algorithms.fedsam import *
+from fedjax_sim.algorithms.fedsmoo import *
+from fedjax_sim.algorithms.fedswa import *
+from fedjax_sim.algorithms.mb_ac_sgd import *
+from fedjax_sim.algorithms.mb_sgd import *
+from fedjax_sim.algorithms.mofedsam import *
+from fedjax_sim.algorithms.quafl import *
+from fedjax_sim.algorithms.scaffold import *
+
+# The factories, without the modules of the same names.
+__all__ = [name for name, value in vars().items() if inspect.isfunction(value)]  # pyright: ignore[reportUnsupportedDunderAll]

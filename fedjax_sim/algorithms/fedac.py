@@ -5,19 +5,36 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 3.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import concrete
 from fedjax_sim.local import local_steps
 from fedjax_sim.transforms import proximal
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Task,
+    Timeline,
+    Work,
+    send_state,
+)
+
+__all__ = ["fedac"]
+
+Variant = Literal["I", "II", "vanilla"]
 
 
 class Coupling(NamedTuple):
-    """How FedAc's two iterates are coupled."""
+    """The numbers that couple FedAc's two iterates."""
 
     gamma: Scalar  # rate of the main iterate
     alpha: Scalar
@@ -27,16 +44,11 @@ class Coupling(NamedTuple):
 class FedAcState(NamedTuple):
     params: Params  # x_ag, the aggregate iterate, which is evaluated
     main: Params  # x
-    start: Params  # the initial model, () unless the objective is augmented
+    start: Params  # x_0, the initial model; () unless the objective is augmented
 
 
-def coupling(
-    lr: Scalar,
-    mu: Scalar,
-    num_steps: Scalar,
-    variant: Literal["I", "II", "II_code", "vanilla"] = "I",
-) -> Coupling:
-    r"""The papers' choices of gamma, alpha and beta for K local steps a round.
+def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") -> Coupling:
+    r"""The papers' choices of gamma, alpha and beta for K local steps per round.
 
     =========  ==========================================  ===================================
     variant    gamma                                       alpha, beta
@@ -44,12 +56,11 @@ def coupling(
     I          :math:`\max(\sqrt{\eta / (\mu K)}, \eta)`   :math:`1 / (\gamma \mu),\ \alpha + 1`
     II         as I                                        :math:`3 / (2 \gamma \mu) - 1/2,\
                                                            (2 \alpha^2 - 1) / (\alpha - 1)`
-    II_code    as I                                        as II, :math:`2 \alpha^2 / (\alpha - 1)`
     vanilla    :math:`\sqrt{\eta / \mu}`                   as I
     =========  ==========================================  ===================================
 
-    ``"II_code"`` is what the authors' program has; it made the published results of FedAc-II.
-    FedAc-II needs :math:`\gamma \mu < 1`, all need :math:`\eta \le \gamma \le \sqrt{\eta / \mu}`.
+    FedAc-II requires :math:`\gamma \mu < 1`, all require :math:`\eta \le \gamma \le
+    \sqrt{\eta / \mu}`.
 
     Args:
         lr: eta.
@@ -67,8 +78,8 @@ def coupling(
         >>> round(float(gamma), 2), round(float(alpha), 1), round(float(beta), 1)
         (3.54, 282.8, 283.8)
     """
-    if variant not in ("I", "II", "II_code", "vanilla"):
-        raise ValueError(f"variant is {variant!r}; expected 'I', 'II', 'II_code' or 'vanilla'")
+    if variant not in ("I", "II", "vanilla"):
+        raise ValueError(f"variant is {variant!r}; expected 'I', 'II' or 'vanilla'")
     real = jnp.result_type(float)
     lr, mu, steps = (jnp.asarray(x).astype(real) for x in (lr, mu, num_steps))
     if variant == "vanilla":
@@ -79,16 +90,17 @@ def coupling(
         alpha = 1 / (gamma * mu)
         return Coupling(gamma, alpha, alpha + 1)
     alpha = 3 / (2 * gamma * mu) - 0.5
-    less = 1.0 if variant == "II" else 0.0
-    return Coupling(gamma, alpha, (2 * alpha**2 - less) / (alpha - 1))
+    return Coupling(gamma, alpha, (2 * alpha**2 - 1.0) / (alpha - 1))
 
 
 def fedac(
     lr: Scalar,
     mu: Scalar,
-    num_steps: Scalar,
-    variant: Literal["I", "II", "II_code", "vanilla"] = "I",
+    num_steps: Scalar | None = None,
+    variant: Variant = "I",
     augmentation: Scalar | None = None,
+    *,
+    numbers: Coupling | None = None,
 ) -> FedAlgorithm:
     r"""FedAc: accelerated local steps; clients' main and aggregate iterates are both averaged.
 
@@ -102,10 +114,16 @@ def fedac(
     Args:
         lr: eta, at most 1 / L in theory.
         mu: estimate of the strong convexity; with ``augmentation`` that of the augmented problem.
-        num_steps: K, the local steps of a visit, on which gamma depends.
+        num_steps: K, the local steps per visit, on which gamma depends. Default: the timeline's
+            ``max_steps``.
         variant: FedAc-I, FedAc-II or vanilla FedAc.
         augmentation: lambda of the convex case: clients descend
             :math:`F(x) + \frac{\lambda}{2} \|x - x_0\|^2`, x_0 the initial model.  None: F.
+        numbers: gamma, alpha and beta themselves; ``num_steps`` and ``variant`` are then not used.
+
+    Raises:
+        ValueError: another variant; when the run begins, stale broadcasts, or visits of which none
+            has ``num_steps`` steps or more, or none has ``num_steps`` or fewer.
 
     References:
         Yuan and Ma, 2020, Algorithm 1; augmentation: its section 3.3.
@@ -114,8 +132,10 @@ def fedac(
         >>> algorithm = fedac(lr=0.1, mu=1e-3, num_steps=32)
         >>> convex = fedac(lr=0.1, mu=1e-2, num_steps=32, augmentation=1e-2)
     """
-    eta = lr
-    pair = coupling(lr, mu, num_steps, variant)
+
+    # With num_steps=None these numbers are not used, but other variants are refused now.
+    fixed = numbers or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
+    by_timeline = numbers is None and num_steps is None
 
     def init(params: Params) -> FedAcState:
         return FedAcState(params, params, () if augmentation is None else params)
@@ -125,12 +145,12 @@ def fedac(
     ) -> tuple[tuple[Params, Params], tuple]:
         if augmentation is not None:
             oracle = proximal(oracle, augmentation, message.start)
+        chosen = coupling(lr, mu, work.max_steps, variant) if by_timeline else fixed
 
         def step(carry: tuple[Params, Params], k: Array) -> tuple[Params, Params]:
-            return accelerated(carry, lambda middle: oracle.grad(middle, k), eta, pair)
+            return accelerated(carry, lambda middle: oracle.grad(middle, k), lr, chosen)
 
-        start = (message.params, message.main)
-        aggregate, main = local_steps(step, start, work)
+        aggregate, main = local_steps(step, (message.params, message.main), work)
         return (tree.sub(message.params, aggregate), tree.sub(message.main, main)), state
 
     def update(state: FedAcState, mean: tuple[Params, Params], round: Round) -> FedAcState:
@@ -140,24 +160,47 @@ def fedac(
             params=tree.sub(state.params, aggregate), main=tree.sub(state.main, main)
         )
 
+    def check(task: Task, timeline: Timeline) -> None:
+        del task
+        if numbers is None and num_steps is not None and concrete(num_steps):
+            _check_num_steps(num_steps, timeline)
+
     return FedAlgorithm(
         init,
         local,
         update,
         send_state,
         synchronous_only="FedAc couples two sequences, which must be at the same time everywhere",
+        check=check,
     )
 
 
+def _check_num_steps(num_steps: Scalar, timeline: Timeline) -> None:
+    low, high = 0, timeline.max_steps
+    if concrete(timeline.num_steps) and concrete(timeline.mask):
+        steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
+        low, high = int(steps.min(initial=high)), int(steps.max(initial=0))
+    if not low <= float(num_steps) <= high:
+        raise ValueError(
+            f"num_steps is {num_steps}; expected {low}..{high}, the local steps per visit of the "
+            "timeline, on which gamma depends"
+        )
+
+
 def middle_of(aggregate: Params, main: Params, beta: Scalar) -> Params:
-    """``main / beta + (1 - 1 / beta) aggregate``, where the gradient is taken."""
+    """Returns ``main / beta + (1 - 1 / beta) aggregate``, where the gradient is taken."""
     return tree.add_scale(aggregate, 1 / beta, tree.sub(main, aggregate))
 
 
-def accelerated(iterates, gradient, lr: Scalar, pair: Coupling) -> tuple[Params, Params]:
-    """One accelerated step of ``(aggregate, main)``; ``gradient(middle)``."""
+def accelerated(
+    iterates: tuple[Params, Params],
+    gradient: Callable[[Params], Params],
+    lr: Scalar,
+    numbers: Coupling,
+) -> tuple[Params, Params]:
+    """Returns ``(aggregate, main)`` after one accelerated step with ``gradient(middle)``."""
     aggregate, main = iterates
-    middle = middle_of(aggregate, main, pair.beta)
+    middle = middle_of(aggregate, main, numbers.beta)
     g = gradient(middle)
-    main = tree.add_scale(main, 1 / pair.alpha, tree.sub(middle, main))
-    return tree.add_scale(middle, -lr, g), tree.add_scale(main, -pair.gamma, g)
+    main = tree.add_scale(main, 1 / numbers.alpha, tree.sub(middle, main))
+    return tree.add_scale(middle, -lr, g), tree.add_scale(main, -numbers.gamma, g)

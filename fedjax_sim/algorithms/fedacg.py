@@ -1,4 +1,4 @@
-r"""FedACG: the server's momentum is sent ahead of itself.
+r"""FedACG: the server broadcasts a look-ahead model.
 
 References:
     Kim et al., "Communication-Efficient Federated Learning with Accelerated Client Gradient", 2024.
@@ -11,23 +11,30 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
 
+__all__ = ["fedacg"]
+
 
 class FedAcgState(NamedTuple):
-    params: Params
+    params: Params  # x
     momentum: Params  # m
 
 
-def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, weight: Scalar = 0.01) -> FedAlgorithm:
-    r"""FedACG: clients start at the look-ahead model and are held to it by a proximal term.
+def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> FedAlgorithm:
+    r"""FedACG: clients start at the look-ahead model; a proximal term keeps them close to it.
 
-    With ``momentum`` :math:`\lambda` and ``weight`` :math:`\beta`, m from zero:
+    With ``momentum`` :math:`\lambda` and m from zero:
 
     .. math::
         z &= x + \lambda m, \qquad
-        y \leftarrow y - \eta\,(g_i(y) + \beta\,(y - z)), \quad y_0 = z \\
+        y \leftarrow y - \eta\,(g_i(y) + \mu\,(y - z)), \quad y_0 = z \\
         m &\leftarrow \lambda m + \operatorname{mean}_i (y_{K_i} - z), \qquad x \leftarrow x + m
 
     so that the new x is the mean of the clients' models.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        momentum: :math:`\lambda`.
+        mu: weight of the proximal term, the paper's :math:`\beta`.
 
     References:
         Kim et al., 2024, Algorithm 1.
@@ -44,7 +51,7 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, weight: Scalar = 0.01)
         return tree.add_scale(state.params, momentum, state.momentum)
 
     def local(z: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
-        step = sgd(rate(lr, work), proximal(oracle, weight, z).grad)
+        step = sgd(rate(lr, work), proximal(oracle, mu, z).grad)
         return tree.sub(z, local_steps(step, z, work)), state
 
     def update(state: FedAcgState, delta: Upload, round: Round) -> FedAcgState:

@@ -11,44 +11,50 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import corrected, proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
 
+__all__ = ["feddyn"]
+
 
 class FedDynState(NamedTuple):
-    params: Params
-    dual: Params  # h, the mean of all clients' duals when zero-initialised
+    params: Params  # x
+    dual: Params  # h, the mean of all clients' duals
 
 
-def feddyn(lr: ScalarOrSchedule, weight: Scalar = 0.01) -> FedAlgorithm:
-    r"""FedDyn: proximal visits whose linear terms are learned, so that drift vanishes in the limit.
+def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
+    r"""FedDyn: proximal visits with a linear term per client, so that drift vanishes in the limit.
 
-    With ``weight`` a, clients' duals :math:`u_i` and the server's h from zero, M clients:
+    With clients' duals :math:`u_i` and the server's h from zero, M clients:
 
     .. math::
-        y &\leftarrow y - \eta\,(g_i(y) - u_i + a\,(y - x)), \qquad y_0 = x \\
-        u_i &\leftarrow u_i - a\,(y_{K_i} - x), \qquad
-        h \leftarrow h - \tfrac{a}{M} \textstyle\sum_{i \in S} (y_{K_i} - x) \\
-        x &\leftarrow \operatorname{mean}_{i \in S} y_{K_i} - h / a
+        y &\leftarrow y - \eta\,(g_i(y) - u_i + \mu\,(y - x)), \qquad y_0 = x \\
+        u_i &\leftarrow u_i - \mu\,(y_{K_i} - x), \qquad
+        h \leftarrow h - \tfrac{\mu}{M} \textstyle\sum_{i \in S} (y_{K_i} - x) \\
+        x &\leftarrow \operatorname{mean}_{i \in S} y_{K_i} - h / \mu
 
-    The proximal problem is solved inexactly, by the visit's local steps.
+    The visit's local steps solve the proximal problem inexactly.  A client's state is :math:`u_i`.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        mu: weight of the proximal term, the paper's :math:`\alpha`.
 
     References:
         Acar et al., 2021, Algorithm 1.
 
     Example:
-        >>> algorithm = feddyn(lr=0.1, weight=0.01)
+        >>> algorithm = feddyn(lr=0.1, mu=0.01)
     """
 
     def init(params: Params) -> FedDynState:
         return FedDynState(params, tree.zeros_like(params))
 
     def local(x: Params, dual: Params, oracle: Oracle, work: Work) -> tuple[Upload, Params]:
-        dynamic = corrected(proximal(oracle, weight, x), tree.scale(-1, dual))
+        dynamic = corrected(proximal(oracle, mu, x), tree.scale(-1, dual))
         delta = tree.sub(x, local_steps(sgd(rate(lr, work), dynamic.grad), x, work))
-        return delta, tree.add_scale(dual, weight, delta)
+        return delta, tree.add_scale(dual, mu, delta)
 
     def update(state: FedDynState, delta: Upload, round: Round) -> FedDynState:
         participation = round.num_uploads / round.num_clients
-        dual = tree.add_scale(state.dual, weight, tree.scale(participation, delta))
+        dual = tree.add_scale(state.dual, mu, tree.scale(participation, delta))
         average = tree.sub(state.params, delta)
-        return FedDynState(tree.add_scale(average, -1 / weight, dual), dual)
+        return FedDynState(tree.add_scale(average, -1 / mu, dual), dual)
 
     return FedAlgorithm(init, local, update, init_client=tree.zeros_like)

@@ -10,15 +10,17 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms.sam import Transform
+from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.transforms import perturbed, unchanged
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
 
+__all__ = ["fedsmoo"]
+
 
 class FedSmooState(NamedTuple):
-    params: Params
-    dual: Params  # mean over all clients of their duals
+    params: Params  # x
+    dual: Params  # the mean of all clients' h_i
     offset: Params  # s, the common perturbation
 
 
@@ -29,14 +31,14 @@ class FedSmooClient(NamedTuple):
 
 def fedsmoo(
     lr: ScalarOrSchedule,
-    weight: Scalar = 0.1,
+    mu: Scalar = 0.1,
     radius: Scalar = 0.1,
     transform: Transform = unchanged,
 ) -> FedAlgorithm:
     r"""FedSMOO: clients agree on a model and on the perturbation at which gradients are taken.
 
-    With ``weight`` :math:`\lambda`, ``radius`` r and :math:`n(z) = z / (\|z\| + 10^{-7})`, all
-    other vectors from zero, M clients:
+    With ``mu`` :math:`\lambda`, ``radius`` r and :math:`n(z) = z / (\|z\| + 10^{-7})`, all other
+    vectors from zero, M clients:
 
     .. math::
         e &= r\, n(g_i(y) - \mu_i - s), \qquad \mu_i \leftarrow \mu_i + e - s \\
@@ -46,8 +48,14 @@ def fedsmoo(
         \qquad s \leftarrow r\, n(\operatorname{mean}_{i \in S} \mu_i)
 
     The server rule is the one of the authors' program, which drops a term :math:`e_{i,K}` of the
-    paper's.  There clipping includes :math:`\lambda (h_i - x)`; here ``transform`` acts on
-    :math:`g_i(y + e)` alone, as in every other method.  With ``radius=0`` it is FedDyn.
+    paper's rule.  In that program clipping includes :math:`\lambda (h_i - x)`; here ``transform``
+    acts on :math:`g_i(y + e)` alone, as in every other method.  With ``radius=0`` it is FedDyn.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        mu: weight of the proximal term, :math:`\lambda`; not the dual :math:`\mu_i`.
+        radius: r.
+        transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     References:
         Sun et al., 2023, Algorithm 1.
@@ -77,14 +85,14 @@ def fedsmoo(
             offset = _along(ascent, radius)
             sharp = transform(perturbed(oracle, offset))
             drift = tree.add(state.dual, tree.sub(y, x))
-            direction = tree.add_scale(sharp.grad(y, k), weight, drift)
+            direction = tree.add_scale(sharp.grad(y, k), mu, drift)
             return tree.add_scale(y, -eta, direction), tree.add(pull, tree.sub(offset, common))
 
         y, pull = local_steps(step, (x, state.pull), work)
         delta = tree.sub(x, y)
-        told = work.num_steps > 0
+        active = work.num_steps > 0
         new = FedSmooClient(tree.sub(state.dual, delta), pull)
-        return (delta, tree.where(told, pull, tree.zeros_like(pull))), new
+        return (delta, tree.where(active, pull, tree.zeros_like(pull))), new
 
     def update(state: FedSmooState, mean: tuple[Params, Params], round: Round) -> FedSmooState:
         delta, pull = mean
@@ -97,5 +105,5 @@ def fedsmoo(
 
 
 def _along(x: Params, radius: Scalar) -> Params:
-    """The vector of norm ``radius`` in the direction of x; 0 for 0."""
+    """Returns the vector of norm ``radius`` in the direction of x; 0 for 0."""
     return tree.scale(tree.over_norm(radius, x, 1e-7), x)

@@ -15,10 +15,12 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
 
+__all__ = ["gradient_controls", "scaffold"]
+
 
 class ScaffoldState(NamedTuple):
-    params: Params
-    control: Params  # c, the mean of all clients' controls when zero-initialised
+    params: Params  # x
+    control: Params  # c, the mean of all clients' controls c_i if all start at 0
 
 
 def scaffold(
@@ -34,7 +36,12 @@ def scaffold(
         c \leftarrow c + \tfrac{|S|}{M} \operatorname{mean}_i (c_i^+ - c_i)
 
     Option I is the full local gradient at the received model: one more pass over the data, no
-    more communication.  A visit of zero steps leaves :math:`c_i` as it is.
+    more communication.  A visit of zero steps leaves :math:`c_i`, the client's state, unchanged.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        server_lr: :math:`\eta_s`.
+        option: rule for the clients' controls.
 
     Raises:
         ValueError: an option other than "I" and "II".
@@ -80,21 +87,20 @@ def scaffold(
 def gradient_controls(state: Any, task: Task, key: Array) -> Any:
     r"""Starts control variates at the local gradients: :math:`c_i = \nabla F_i(x)`, their mean c.
 
-    For the state of SCAFFOLD, FedMoSWA or FedGAMMA before its first round, whose controls are zero
-    otherwise.  It costs a pass over all clients' data.
+    It takes the state of SCAFFOLD, FedMoSWA or FedGAMMA before the first round, whose controls are
+    zero otherwise, and costs a pass over all clients' data.
 
     Args:
         state: a :class:`~fedjax_sim.engine.RunState` of :func:`fedjax_sim.init`.
         task: the clients' objectives.
-        key: of objectives that draw (augmentation).
+        key: for objectives that draw random numbers (augmentation).
 
     Returns:
-        The state, to be given to :func:`fedjax_sim.advance`.
+        The state to pass to :func:`fedjax_sim.advance`.
 
     References:
         Liu et al., "Improving Generalization in Federated Learning with Highly Heterogeneous Data
-            via Momentum-Based Stochastic Controlled Weight Averaging", 2025, Appendix G, whose
-            analysis starts so.
+            via Momentum-Based Stochastic Controlled Weight Averaging", 2025, Appendix G.
 
     Example:
         >>> import fedjax_sim as fs
@@ -102,7 +108,7 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
         >>> task = fs.empirical_task(
         ...     lambda w, batch, key: (w - batch["x"]) ** 2 / 2, data, fs.full_batch(1))
         >>> timeline = fs.timelines.full(1, 2, task.num_steps)
-        >>> state = fs.init(fs.scaffold(0.1), task, timeline, jnp.array(0.0))
+        >>> state = fs.init(fs.scaffold(0.1), fs.Setup(task, timeline, jnp.array(0.0)))
         >>> state = gradient_controls(state, task, jax.random.key(0))
         >>> state.clients.tolist(), float(state.server.control)
         ([-1.0, -3.0], -2.0)

@@ -1,4 +1,4 @@
-"""Weights of uploads by what a visit was: how many steps it did, how stale it is.
+"""Weights of uploads that depend on the visit's number of steps or its staleness.
 
 References:
     "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv 2305.16099, Equation 3.
@@ -6,29 +6,45 @@ References:
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.algorithms._shared import real
 from fedjax_sim.types import Scalar, Work
 
 StalenessWeight = Callable[[Array], Array]
 Reweighting = Callable[[Work], Array]
 
 
-def expected_steps(mean: Array) -> Reweighting:
-    r"""FAVANO's deterministic :math:`\alpha_i = E[E_i \wedge K]`, from its law: ``mean`` ``[M]``.
+class PerClient(NamedTuple):
+    """A weight of visits with one constant per client.
+
+    An algorithm that takes it checks the number of constants against the task.
+    """
+
+    name: str  # of the constants, for error messages
+    values: Array  # [M]
+    weight: Callable[[Array, Work], Array]  # (the client's constant, its visit) -> weight
+
+    def __call__(self, work: Work) -> Array:
+        return self.weight(real(self.values)[work.client], work)
+
+
+def expected_steps(mean: Array) -> PerClient:
+    r"""FAVANO's deterministic :math:`\alpha_i = E[E_i \wedge K]`; ``mean`` ``[M]`` per client.
 
     Example:
         >>> work = Work(0, jnp.array(1), jnp.array(3), 1, 0, None, 20)
         >>> float(expected_steps(jnp.array([12.5, 2.2]))(work)) > 2
         True
     """
-    return lambda work: real(mean)[work.client]  # Eq. (3)
+    return PerClient("expected_steps.mean", mean, lambda mean, work: mean)  # Eq. (3)
 
 
-def realised_steps(p_active: Array) -> Reweighting:
-    r"""FAVANO's stochastic :math:`\alpha_i = P(E_i > 0)\,(E_i \wedge K)`: ``p_active`` ``[M]``.
+def realised_steps(p_active: Array) -> PerClient:
+    r"""FAVANO's stochastic :math:`\alpha_i = P(E_i > 0)\,(E_i \wedge K)`; ``p_active`` ``[M]``.
 
     Example:
         >>> work = Work(0, jnp.array(1), jnp.array(3), 1, 0, None, 20)
@@ -36,15 +52,15 @@ def realised_steps(p_active: Array) -> Reweighting:
         1.5
     """
 
-    def alpha(work: Work) -> Array:
-        # A visit of no steps has no progress to divide: 0 / 0 := 0.
-        return real(p_active)[work.client] * real(jnp.maximum(work.num_steps, 1))  # Eq. (3)
+    def alpha(p_active: Array, work: Work) -> Array:
+        # A visit without steps has no progress to divide: 0 / 0 := 0.
+        return p_active * real(jnp.maximum(work.num_steps, 1))  # Eq. (3)
 
-    return alpha
+    return PerClient("realised_steps.p_active", p_active, alpha)
 
 
 def constant(staleness: Array) -> Array:
-    """Weight 1 whatever the staleness.
+    """Returns the weight 1 for every staleness.
 
     Example:
         >>> float(constant(jnp.array(7)))
@@ -76,8 +92,3 @@ def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
         return 1 / (real(slope) * late + 1)
 
     return weight
-
-
-def real(x: Scalar) -> Array:
-    """A number of whatever type in the precision of the run."""
-    return jnp.asarray(x).astype(float)

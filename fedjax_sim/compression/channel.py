@@ -1,4 +1,4 @@
-"""Algorithms whose uploads, and messages, pass through a codec."""
+"""The wrapper that passes uploads and messages through codecs."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,16 @@ from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, PyTree, Upload, Work
 
-Near = Callable[[Message, Upload], Upload]  # the server's vector: (message it sent, upload) -> near
+Near = Callable[
+    [Message, Upload], Upload
+]  # (message, upload) -> the server's vector near the upload
 
 # Branches of the visit's key; the algorithm's own draws use the key itself or small numbers.
 _UPLOAD, _MESSAGE = 2**31, 2**31 + 1
 
 
 def zeros(message: Message, upload: Upload) -> Upload:
-    """The receiver holds nothing: ``near`` is 0.
+    """Returns zeros: the receiver has no vector near the upload.
 
     Example:
         >>> zeros({"w": jnp.ones(2)}, jnp.ones(1)).tolist()
@@ -27,8 +29,9 @@ def zeros(message: Message, upload: Upload) -> Upload:
 
 
 def own_message(message: Message, upload: Upload) -> Upload:
-    """The server decodes near what it sent to this client, if an upload has the form of that
-    (structure, shapes, dtypes), else near 0.
+    """Returns the message if the upload has its structure, shapes and dtypes, else zeros.
+
+    The server then decodes the upload near the message that it sent to the client.
 
     Example:
         >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(2)})["w"].tolist()
@@ -42,24 +45,25 @@ def own_message(message: Message, upload: Upload) -> Upload:
 def compressed(
     algorithm: FedAlgorithm, codec: Codec, down: Codec | None = None, near: Near = own_message
 ) -> FedAlgorithm:
-    """The same algorithm, what it sends passed through codecs.
+    """Returns an algorithm whose uploads, and messages, pass through codecs.
 
-    Every client's upload is decoded, then averaged; the draws belong to the visit's key, so that
-    they depend neither on the rest of the cohort nor on how it is executed.  The algorithm's server
-    and its clients' states are as they were.  An upload of zeros decoded near zeros stays zero.
+    Every client's upload is decoded, then averaged.  The random draws use the visit's key, so they
+    depend neither on the rest of the cohort nor on its execution.  The algorithm's server and its
+    clients' states do not change.  An upload of zeros decoded near zeros stays zero.
 
     Args:
-        algorithm: any.
-        codec: of the uploads.
-        down: of the messages, decoded near the client's state where that has the form of a
-            message, else near 0.  Every client draws for itself, as if the message were encoded for
-            each of them.
-        near: ``(message, upload) -> near``, what the server decodes an upload with; it matters to
-            :func:`~fedjax_sim.compression.lattice` only.  The default is right where messages and
-            uploads are models (FAVANO).  Where uploads are differences of models (FedAvg, FedBuff)
-            pass :func:`zeros`: near the message, differences would wrap as soon as the model's
-            entries exceed the lattice's radius.  QuAFL, whose message holds more than the model,
-            takes its codecs itself: ``quafl(lr, up=codec.through, down=codec.through)``.
+        algorithm: any algorithm.
+        codec: codec of the uploads.
+        down: codec of the messages; they are decoded near the client's state if it has the form of
+            a message, else near 0.  The draws are separate for every client, as if the message
+            were encoded for each of them.
+        near: ``(message, upload) -> near``, the vector that the server decodes an upload with; it
+            matters to :func:`~fedjax_sim.compression.lattice` only.  The default is right if
+            messages and uploads are models (FAVANO).  If uploads are differences of models (FedAvg,
+            FedBuff) pass :func:`zeros`: near the message, differences would wrap as soon as the
+            model's entries exceed the lattice's radius.  QuAFL, whose message contains more than
+            the model, takes its codecs itself: ``quafl(lr, up=codec.through,
+            down=codec.through)``.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -76,8 +80,8 @@ def compressed(
     ) -> tuple[Upload, ClientState]:
         received = message
         if down is not None:
-            held = state if _same_form(state, message) else tree.zeros_like(message)
-            received = down.through(jax.random.fold_in(work.key, _MESSAGE), message, held)
+            reference = state if _same_form(state, message) else tree.zeros_like(message)
+            received = down.through(jax.random.fold_in(work.key, _MESSAGE), message, reference)
         upload, new = algorithm.local(received, state, oracle, work)
         key = jax.random.fold_in(work.key, _UPLOAD)
         return codec.through(key, upload, near(message, upload)), new

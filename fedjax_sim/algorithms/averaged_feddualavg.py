@@ -1,4 +1,4 @@
-r"""FedDualAvg whose output is an average of its shadow iterates, as theorems state it.
+r"""FedDualAvg whose output is an average of its shadow iterates, as in the theorems.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 4,
@@ -12,54 +12,60 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms.composite import dual_step, feddualavg, total_rate
+from fedjax_sim.algorithms._shared import dual_step, total_rate
+from fedjax_sim.algorithms.feddualavg import feddualavg
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
+__all__ = ["averaged_feddualavg"]
+
 
 class AveragedDualState(NamedTuple):
     params: Params  # the average so far, which is evaluated
-    dual: Params
-    elapsed: Array
-    num_averaged: Array  # models
+    dual: Params  # y
+    elapsed: Array  # H
+    num_averaged: Array  # number of models in the average
 
 
 class _Path(NamedTuple):
     descent: Params  # [K, ...] start - dual, after 1 .. K steps
-    elapsed: Array  # [K] the sum of rates till then
+    elapsed: Array  # [K] the sum of the rates of these steps
 
 
-def averaged_feddualavg(lr: ScalarOrSchedule, composite: Composite) -> FedAlgorithm:
-    r"""FedDualAvg whose model is the mean of all models so far that belong to mean dual states.
+def averaged_feddualavg(
+    lr: ScalarOrSchedule, composite: Composite, *, project_start: bool = True
+) -> FedAlgorithm:
+    r"""FedDualAvg whose model is the mean of the models of all mean dual states so far.
 
     .. math::
         \hat x^{(r,k)} = P_{H^{(r,k)}}\Bigl(\sum_i w_i\, y_i^{(r,k)}\Bigr), \qquad
         x = \frac{1}{K R} \sum_{r < R} \sum_{k=1}^K \hat x^{(r,k)}
 
     with unit server rate.  P is not linear, so the clients' dual states are uploaded step by step:
-    a round's upload is as many models as a visit has steps.  Visits have to be equally long, since
-    a client that has finished waits where it is.
+    an upload is as many models as a visit has steps.  Visits must be equally long, since a
+    client that has finished keeps its last dual state.
 
     Args:
-        lr: eta_c, or a schedule over rounds.
-        composite: psi and h.
+        lr: :math:`\eta_c`, or a schedule over rounds.
+        composite: psi and h, see :func:`fedjax_sim.prox.composite`.
+        project_start: as for :func:`~fedjax_sim.algorithms.feddualavg`.
 
     References:
         Yuan, 2023, Theorems 4.4 and 4.7; for Theorem 4.3 see
-        :func:`fedjax_sim.algorithms.average_rounds`.
+        :func:`fedjax_sim.average_rounds`.
 
     Example:
         >>> from fedjax_sim import prox
         >>> algorithm = averaged_feddualavg(0.01, prox.composite(prox.L1(0.2)))
     """
-    plain = feddualavg(lr, composite)
+    plain = feddualavg(lr, composite, project_start=project_start)
 
     def init(params: Params) -> AveragedDualState:
         state = plain.init(params)
-        none = jnp.zeros_like(state.elapsed)
-        return AveragedDualState(state.params, state.dual, state.elapsed, none)
+        zero = jnp.zeros_like(state.elapsed)
+        return AveragedDualState(state.params, state.dual, state.elapsed, zero)
 
     def local(message: tuple, state: tuple, oracle: Oracle, work: Work) -> tuple[_Path, tuple]:
         dual, elapsed = message
@@ -81,7 +87,7 @@ def averaged_feddualavg(lr: ScalarOrSchedule, composite: Composite) -> FedAlgori
         count = state.num_averaged + elapsed.shape[0]
 
         def extended(old: Array, models: Array) -> Array:
-            # The initial model, which counts 0, drops out.
+            # The initial model has the weight 0 and drops out.
             return old + (models - old).sum(axis=0) / like(old, count)
 
         params = jax.tree.map(extended, state.params, models)
@@ -93,5 +99,5 @@ def averaged_feddualavg(lr: ScalarOrSchedule, composite: Composite) -> FedAlgori
         local,
         update,
         plain.broadcast,
-        synchronous_only="the average is over the means of clients that started from one dual state",
+        synchronous_only="the average is over means of clients that started from one dual state",
     )

@@ -1,8 +1,8 @@
-r"""Outputs that are averages, as theorems state them: of shadow iterates, of the server's models.
+r"""FedAvg whose output is an average of its shadow iterates, as in the theorems.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Proposition 2.1,
-        Theorems 2.19, B.18 and 4.3.
+        Theorems 2.19 and B.18.
 """
 
 from typing import Literal, NamedTuple
@@ -12,7 +12,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, ServerState, Upload, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+
+__all__ = ["averaged_fedavg"]
 
 
 class Average(NamedTuple):
@@ -28,29 +30,23 @@ class AveragedState(NamedTuple):
     average: Average
 
 
-class AveragedRoundsState(NamedTuple):
-    params: Params  # the average so far, which is evaluated
-    inner: ServerState
-    num_averaged: Array  # rounds
-
-
 class _Visit(NamedTuple):
     descent: Params  # x - y
     average: Average
-    forgotten: Array  # 1 - factor^K; a visit of no steps uploads zeros
+    forgotten: Array  # 1 - factor^K; a visit without steps uploads zeros
 
 
 def averaged_fedavg(
     lr: ScalarOrSchedule, factor: Scalar = 1.0, at: Literal["start", "end"] = "end"
 ) -> FedAlgorithm:
-    r"""FedAvg whose model is a weighted average of all shadow iterates, accumulated on the way.
+    r"""FedAvg whose model is a weighted average of all shadow iterates so far.
 
     .. math::
         S \leftarrow q S + \bar x^{(r,k)}, \qquad Z \leftarrow q Z + 1, \qquad \hat x = S / Z,
         \qquad \bar x^{(r,k)} = \operatorname{mean}_i x_i^{(r,k)}
 
-    Clients sum their own iterates, the mean of which is the sum of shadow iterates: nothing is
-    stored, and a round's upload is two models.
+    The mean of the clients' sums of iterates is the sum of shadow iterates, so no iterate is
+    stored, and an upload is two models.
 
     ==========================  ============================  ==========
     result                      factor q                      at
@@ -61,11 +57,11 @@ def averaged_fedavg(
     ==========================  ============================  ==========
 
     The weights of Theorem 2.19, :math:`(1 + 1/(KR))^{-(t + 1)}`, are these up to a common factor.
-    Until somebody has reported the model is the initial one.
+    Before the first upload the model is the initial one.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        factor: q, by which the weight of earlier iterates is multiplied at every step.
+        factor: q, the factor that multiplies the weights of earlier iterates at every step.
         at: "end" averages the iterates after each step, "start" those before it.
 
     Raises:
@@ -78,7 +74,7 @@ def averaged_fedavg(
         raise ValueError(f"at is {at!r}; expected 'start' or 'end'")
 
     def init(params: Params) -> AveragedState:
-        return AveragedState(params, params, _nothing(params))
+        return AveragedState(params, params, _empty(params))
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         descend = sgd(rate(lr, work), oracle.grad)
@@ -90,7 +86,7 @@ def averaged_fedavg(
             return new, _add(average, q, new if at == "end" else y), q * kept
 
         one = jnp.ones_like(q)
-        y, average, kept = local_steps(step, (x, _nothing(x), one), work)
+        y, average, kept = local_steps(step, (x, _empty(x), one), work)
         return _Visit(tree.sub(x, y), average, 1 - kept), state
 
     def update(state: AveragedState, mean: _Visit, round: Round) -> AveragedState:
@@ -99,7 +95,7 @@ def averaged_fedavg(
         average = Average(
             tree.add_scale(new.total, kept, old.total), new.weight + kept * old.weight
         )
-        # A round in which nobody reports is computed, then discarded: it must not divide by 0.
+        # The update of an empty round is computed, then discarded: it must not divide by 0.
         safe = jnp.where(average.weight > 0, average.weight, 1.0)
         output = tree.divide(average.total, safe)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
@@ -113,39 +109,7 @@ def averaged_fedavg(
     )
 
 
-def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
-    r"""The same algorithm, whose model is the mean of the models after all rounds so far.
-
-    .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
-
-    without the initial one.  What clients do and get does not change.
-
-    References:
-        Yuan, 2023, Theorem 4.3.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = average_rounds(fedavg(lr=0.1))
-    """
-
-    def init(params: Params) -> AveragedRoundsState:
-        inner = algorithm.init(params)
-        return AveragedRoundsState(inner.params, inner, jnp.zeros((), jnp.result_type(float)))
-
-    def update(state: AveragedRoundsState, mean: Upload, round: Round) -> AveragedRoundsState:
-        inner = algorithm.update(state.inner, mean, round)
-        count = state.num_averaged + 1
-        change = tree.divide(tree.sub(inner.params, state.params), count)
-        return AveragedRoundsState(tree.add(state.params, change), inner, count)
-
-    return algorithm._replace(
-        init=init,
-        update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
-    )
-
-
-def _nothing(params: Params) -> Average:
+def _empty(params: Params) -> Average:
     return Average(tree.zeros_like(params), jnp.zeros((), jnp.result_type(float)))
 
 

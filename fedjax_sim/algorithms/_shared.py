@@ -1,0 +1,110 @@
+"""Parts that several algorithms use: a state, argument checks, steps of composite methods."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim import tree
+from fedjax_sim.prox.composite import Composite
+from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload
+
+Transform = Callable[[Oracle], Oracle]
+
+
+class ModelState(NamedTuple):
+    """State of a server that keeps the model only."""
+
+    params: Params
+
+
+def real(x: Scalar) -> Array:
+    """Returns a number of any type in the precision of the run."""
+    return jnp.asarray(x).astype(float)
+
+
+def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelState:
+    """Averages the models of S clients and the server's own, all with the weight 1 / (S + 1)."""
+    s = real(round.num_uploads)
+    return ModelState(tree.divide(tree.add_scale(state.params, s, mean), s + 1))
+
+
+# ---- argument checks
+
+
+def check_optimizer(name: str, optimizer: Any) -> None:
+    """Refuses values that are not optax optimizers.
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise ValueError(
+            f"{name} is {optimizer!r}; expected an optax.GradientTransformation, "
+            "for example optax.sgd(0.7)"
+        )
+
+
+def check_per_client(name: str, values: Array, task: Task) -> None:
+    """Refuses vectors that do not have one entry per client.
+
+    JAX clamps an index that is out of bounds, so a vector of another length would be used silently.
+
+    Raises:
+        ValueError: naming the argument, its shape and the number of clients.
+    """
+    if np.shape(values) != (task.num_clients,):
+        raise ValueError(
+            f"{name} has the shape {np.shape(values)}; expected ({task.num_clients},), "
+            "one entry per client of the task"
+        )
+
+
+def check_clients_receive(timeline: Timeline) -> None:
+    """Refuses timelines whose clients continue from their own models (QuAFL).
+
+    Raises:
+        ValueError: the timeline is of this kind.
+    """
+    if timeline.own_models:
+        raise ValueError(
+            "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
+            "False: clients start from the model that they received, as in contacts with "
+            "receives='new'"
+        )
+
+
+def concrete(value: Any) -> bool:
+    """Returns whether a value or tree of arrays can be read while a program is traced."""
+    return not isinstance(value, Tracer)
+
+
+# ---- composite methods
+
+
+def initial_model(params: Params, composite: Composite, project_start: bool) -> Params:
+    """Returns the initial model, projected onto the domain of psi if ``project_start``."""
+    return composite.argmin(composite.to_dual(params), 0.0) if project_start else params
+
+
+def dual_step(
+    lr: Scalar, composite: Composite, elapsed: Array, oracle: Oracle, local_prox: bool = True
+) -> Callable[[Params, Array], Params]:
+    """Returns a client's step of dual averaging; psi has the weight ``elapsed`` at step 0."""
+
+    def step(y: Params, k: Array) -> Params:
+        weight = elapsed + total_rate(lr, k)
+        x = composite.argmin(y, weight) if local_prox else composite.to_primal(y)  # Eq. (4.7)
+        return tree.add_scale(y, -lr, oracle.grad(x, k))  # Eq. (4.6)
+
+    return step
+
+
+def total_rate(lr: Scalar, num_steps: Array) -> Array:
+    """Returns the sum of the rates of ``num_steps`` steps, in the precision of the run."""
+    full = jnp.result_type(float)
+    return jnp.asarray(lr).astype(full) * jnp.asarray(num_steps).astype(full)

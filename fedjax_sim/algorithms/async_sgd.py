@@ -1,0 +1,70 @@
+r"""Asynchronous SGD: every gradient is applied when it arrives.
+
+References:
+    Koloskova, Stich, Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed
+        and Federated Learning", 2022.
+"""
+
+import jax.numpy as jnp
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
+from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+)
+
+__all__ = ["async_sgd"]
+
+
+def async_sgd(
+    lr: Scalar, *, patience: Scalar | None = None, bound: Scalar | None = None
+) -> FedAlgorithm:
+    r"""Asynchronous SGD: every gradient is applied when it arrives, to a newer model.
+
+    .. math::
+        w \leftarrow w - \eta_t\, g_i(w_{t - \tau}), \qquad
+        \eta_t = \begin{cases} \eta & \tau \le \tau_c \\ \min(\eta, c / \tau) & \text{else}
+        \end{cases}
+
+    Runs on :func:`~fedjax_sim.timelines.arrivals` with one step per report; bounded concurrency and
+    random assignment are options there.
+
+    Args:
+        lr: :math:`\eta`.
+        patience, bound: :math:`\tau_c` and c (the paper's constant over L); both or none.
+
+    Raises:
+        ValueError: one of ``patience`` and ``bound`` without the other; when the run begins, a
+            timeline of ``contacts(receives="current")``.
+
+    References:
+        Koloskova et al., 2022, Algorithm 2 and Equation 7.
+
+    Example:
+        >>> algorithm = async_sgd(lr=0.1, patience=10, bound=1.0)
+    """
+    if (patience is None) != (bound is None):
+        raise ValueError(f"patience is {patience} and bound {bound}; expected both or none")
+
+    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
+        eta = real(lr)
+        if patience is not None and bound is not None:
+            delay = real(work.staleness)
+            late = jnp.minimum(eta, real(bound) / jnp.maximum(delay, 1))
+            eta = jnp.where(delay <= real(patience), eta, late)
+        return tree.sub(local_steps(sgd(eta, oracle.grad), x, work), x), state
+
+    def update(state: ModelState, step: Upload, round: Round) -> ModelState:
+        del round
+        return ModelState(tree.add(state.params, step))
+
+    return FedAlgorithm(
+        ModelState, local, update, check=lambda task, timeline: check_clients_receive(timeline)
+    )

@@ -1,0 +1,43 @@
+r"""FedASAM: clients with adaptive sharpness-aware gradients.
+
+References:
+    Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat Minima", 2022.
+"""
+
+import optax
+
+from fedjax_sim.algorithms._shared import Transform
+from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.transforms import asam, transform_oracle, unchanged
+from fedjax_sim.types import FedAlgorithm, Scalar
+
+__all__ = ["fedasam"]
+
+
+def fedasam(
+    lr: ScalarOrSchedule,
+    radius: Scalar = 0.5,
+    eta: Scalar = 0.01,
+    server: optax.GradientTransformation | None = None,
+    transform: Transform = unchanged,
+) -> FedAlgorithm:
+    r"""FedASAM: FedSAM with the perturbation :math:`r\, T^2 g / \|T g\|`, :math:`T = |y| + \eta`.
+
+    T is 1 on biases and scales.  The paper's averaging of server models is not part of it.
+
+    Args:
+        lr, server, transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
+        radius: r.
+        eta: :math:`\eta` of T; not a learning rate.
+
+    Raises:
+        ValueError: ``server`` is not an optax optimizer.
+
+    References:
+        Caldarola et al., 2022, section 4.
+
+    Example:
+        >>> algorithm = fedasam(lr=0.1)
+    """
+    return transform_oracle(fedavg(lr, server), lambda oracle: transform(asam(oracle, radius, eta)))

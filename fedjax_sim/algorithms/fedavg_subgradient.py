@@ -1,0 +1,61 @@
+r"""FedAvg with subgradients of a penalty.
+
+References:
+    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, section 4.5.
+"""
+
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import ModelState
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.prox.base import Penalty
+from fedjax_sim.prox.composite import Composite
+from fedjax_sim.prox.mirror import Euclidean
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+
+__all__ = ["fedavg_subgradient"]
+
+
+def fedavg_subgradient(
+    lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0
+) -> FedAlgorithm:
+    r"""FedAvg that treats a penalty as if it were smooth: :math:`x \leftarrow x - \eta (g + s)`.
+
+    s is a subgradient of psi at x; for l1 it is :math:`\lambda \operatorname{sign}(x)`.  Models are
+    never sparse.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        composite: psi, a penalty, with a Euclidean h.
+        server_lr: rate of the mean change of the model.
+
+    Raises:
+        ValueError: a constraint, or another geometry.
+
+    References:
+        Yuan, 2023, section 4.5, "FedAvg (d)".
+
+    Example:
+        >>> from fedjax_sim import prox
+        >>> algorithm = fedavg_subgradient(0.01, prox.composite(prox.L1(0.2)))
+    """
+    if not isinstance(composite.psi, Penalty):
+        raise ValueError(f"composite has psi {composite.psi}; expected a penalty, not a constraint")
+    if not isinstance(composite.mirror, Euclidean):
+        raise ValueError(f"composite has mirror {composite.mirror}; expected Euclidean")
+
+    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Params, tuple]:
+        eta = rate(lr, work)
+
+        def step(y: Params, k: Array) -> Params:
+            moved = tree.add_scale(y, -eta, oracle.grad(y, k))
+            return tree.add_scale(moved, -eta, composite.subgradient(y))
+
+        return tree.sub(x, local_steps(step, x, work)), state
+
+    def update(state: ModelState, descent: Params, round: Round) -> ModelState:
+        del round
+        return ModelState(tree.add_scale(state.params, -server_lr, descent))
+
+    return FedAlgorithm(ModelState, local, update)

@@ -1,0 +1,76 @@
+r"""FedBuff: buffered asynchronous aggregation.
+
+References:
+    Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022.
+"""
+
+import jax.numpy as jnp
+import optax
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import check_clients_receive
+from fedjax_sim.algorithms.fedavg import FedAvgState, fedavg
+from fedjax_sim.algorithms.staleness import StalenessWeight, constant
+from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+)
+
+__all__ = ["fedbuff"]
+
+
+def fedbuff(
+    lr: ScalarOrSchedule,
+    server_lr: Scalar,
+    staleness_weight: StalenessWeight | None = None,
+    *,
+    normalised: bool = False,
+) -> FedAlgorithm:
+    r"""FedBuff: a step of FedAvg whenever the buffer of uploads is full.
+
+    .. math::
+        w \leftarrow w - \eta_g \frac{1}{Z} \sum_{i \in buffer} s(\tau_i)\, (w_i^{start} - w_i)
+
+    Runs on :func:`~fedjax_sim.timelines.arrivals`.  Stability depends on the server's rate.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        server_lr: :math:`\eta_g`.
+        staleness_weight: s, a function of the staleness :math:`\tau`; default 1. The paper uses
+            :func:`~fedjax_sim.algorithms.staleness.polynomial` with 1/2.
+        normalised: divides by the sum of the weights instead of by Z.
+
+    Raises:
+        ValueError: when the run begins, a timeline of ``contacts(receives="current")``.
+
+    References:
+        Nguyen et al., 2022, Algorithm 1.
+
+    Example:
+        >>> from fedjax_sim.algorithms.staleness import polynomial
+        >>> algorithm = fedbuff(lr=0.05, server_lr=0.3, staleness_weight=polynomial(0.5))
+    """
+    weight = staleness_weight or constant
+    base = fedavg(lr, optax.sgd(server_lr))
+
+    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
+        delta, state = base.local(x, state, oracle, work)
+        s = weight(work.staleness)
+        share = jnp.where(work.num_steps > 0, s, 0)
+        return (share, tree.scale(s, delta)), state
+
+    def update(state: FedAvgState, mean: Upload, round: Round) -> FedAvgState:
+        share, delta = mean
+        if normalised:
+            delta = tree.divide(delta, jnp.where(share > 0, share, 1))
+        return base.update(state, delta, round)
+
+    return base._replace(
+        local=local, update=update, check=lambda task, timeline: check_clients_receive(timeline)
+    )

@@ -1,0 +1,69 @@
+r"""FedAvg with server momentum or an adaptive server: FedAvgM, FedAdagrad, FedAdam, FedYogi.
+
+References:
+    Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM).
+    Reddi et al., "Adaptive Federated Optimization", 2021 (FedAdagrad, FedAdam, FedYogi).
+"""
+
+import optax
+
+from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.types import FedAlgorithm, Scalar
+
+__all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
+
+
+def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.9) -> FedAlgorithm:
+    r"""FedAvgM: server momentum, :math:`v \leftarrow \beta v + \Delta,\ x \leftarrow x - \eta_s v`.
+
+    The optimizer's trace is v.
+
+    References:
+        Hsu et al., 2019, section 4.
+
+    Example:
+        >>> algorithm = fedavgm(lr=0.1, momentum=0.9)
+    """
+    return fedavg(lr, optax.sgd(server_lr, momentum=momentum))
+
+
+def fedadagrad(
+    lr: ScalarOrSchedule, server_lr: Scalar, initial_accumulator: float = 0.0, eps: Scalar = 1e-3
+) -> FedAlgorithm:
+    """FedAdagrad: optax's Adagrad on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+
+    optax has ``eps`` inside the root, the paper (its tau) outside.
+
+    Example:
+        >>> algorithm = fedadagrad(lr=0.1, server_lr=0.1)
+    """
+    return fedavg(lr, optax.adagrad(server_lr, initial_accumulator, eps))
+
+
+def fedadam(
+    lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
+) -> FedAlgorithm:
+    """FedAdam: optax's Adam on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+
+    optax corrects the moments' bias, which the paper does not; ``eps`` (the paper's tau) is
+    outside the root in both.  A number too small to matter under the root keeps the derivative
+    finite where a gradient has been exactly 0 so far (features that are constantly 0).
+
+    Example:
+        >>> algorithm = fedadam(lr=0.1, server_lr=0.01)
+    """
+    return fedavg(lr, optax.adam(server_lr, b1, b2, eps, eps_root=1e-30))
+
+
+def fedyogi(
+    lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
+) -> FedAlgorithm:
+    """FedYogi: optax's Yogi on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+
+    optax starts both moments at 1e-6, so parameters without gradient move a little, too.
+
+    Example:
+        >>> algorithm = fedyogi(lr=0.1, server_lr=0.01)
+    """
+    return fedavg(lr, optax.yogi(server_lr, b1, b2, eps))

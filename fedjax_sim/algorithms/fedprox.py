@@ -1,0 +1,37 @@
+r"""FedProx.
+
+References:
+    Li et al., "Federated Optimization in Heterogeneous Networks", 2020.
+"""
+
+import optax
+
+from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Scalar
+
+__all__ = ["fedprox"]
+
+
+def fedprox(
+    lr: ScalarOrSchedule, mu: Scalar, server: optax.GradientTransformation | None = None
+) -> FedAlgorithm:
+    r"""FedProx: FedAvg whose clients descend :math:`F_i(y) + \frac{\mu}{2}\|y - x\|^2`.
+
+    The visit's local steps solve the proximal problem inexactly.
+
+    Args:
+        lr, server: as for :func:`~fedjax_sim.algorithms.fedavg`.
+        mu: weight of the proximal term :math:`\mu`.
+
+    Raises:
+        ValueError: ``server`` is not an optax optimizer.
+
+    References:
+        Li et al., 2020, Algorithm 2.
+
+    Example:
+        >>> algorithm = fedprox(lr=0.1, mu=0.01)
+    """
+    return fedavg(lr, server, lambda oracle, anchor: proximal(oracle, mu, anchor))

@@ -1,0 +1,44 @@
+r"""FedSAM: clients with sharpness-aware gradients.
+
+References:
+    Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
+"""
+
+import optax
+
+from fedjax_sim.algorithms._shared import Transform
+from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.transforms import sam, transform_oracle, unchanged
+from fedjax_sim.types import FedAlgorithm, Scalar
+
+__all__ = ["fedsam"]
+
+
+def fedsam(
+    lr: ScalarOrSchedule,
+    radius: Scalar = 0.05,
+    server: optax.GradientTransformation | None = None,
+    transform: Transform = unchanged,
+) -> FedAlgorithm:
+    r"""FedSAM: FedAvg whose clients descend :math:`g_i(y + r\, g_i(y) / \|g_i(y)\|)`.
+
+    Both gradients of a step are those of one minibatch; the norm is global over the parameters.
+
+    Args:
+        lr, server: as for :func:`~fedjax_sim.algorithms.fedavg`.
+        radius: r.
+        transform: ``Oracle -> Oracle``, such as clipping or weight decay. It acts on the gradient
+            at the perturbed model; the gradient that perturbs stays that of the data.
+
+    Raises:
+        ValueError: ``server`` is not an optax optimizer.
+
+    References:
+        Qu et al., 2022, Algorithm 1.
+
+    Example:
+        >>> from fedjax_sim.transforms import add_decayed_weights
+        >>> algorithm = fedsam(lr=0.1, transform=lambda oracle: add_decayed_weights(oracle, 1e-3))
+    """
+    return transform_oracle(fedavg(lr, server), lambda oracle: transform(sam(oracle, radius)))

@@ -1,0 +1,61 @@
+r"""Minibatch accelerated SGD.
+
+References:
+    Yuan and Ma, "Federated Accelerated Stochastic Gradient Descent", 2020, section 5.
+"""
+
+from typing import NamedTuple
+
+from jax import Array
+
+from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
+from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
+from fedjax_sim.types import FedAlgorithm, Message, Params, Round, Scalar
+
+__all__ = ["mb_ac_sgd"]
+
+
+class AcceleratedState(NamedTuple):
+    params: Params  # x_ag
+    main: Params  # x
+
+
+def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
+    r"""Minibatch accelerated SGD: one step of vanilla FedAc per round, on all its gradients.
+
+    .. math:: \gamma = \sqrt{\eta / \mu}, \quad \alpha = 1 / (\gamma \mu), \quad \beta = \alpha + 1
+
+    With exact gradients and :math:`\eta = 1 / L` it is Nesterov's accelerated gradient descent.
+
+    Args:
+        lr: eta.
+        mu: estimate of the strong convexity.
+
+    References:
+        Yuan and Ma, 2020, section 5.
+
+    Example:
+        >>> algorithm = mb_ac_sgd(lr=0.5, mu=1e-3)
+    """
+    numbers = coupling(lr, mu, 1, "vanilla")
+
+    def broadcast(state: AcceleratedState, round: Round) -> Message:
+        del round
+        return middle_of(state.params, state.main, numbers.beta)
+
+    def update(
+        state: AcceleratedState, mean: tuple[Params, Array], round: Round
+    ) -> AcceleratedState:
+        del round
+        gradient = mean_gradient(mean)
+        return AcceleratedState(
+            *accelerated((state.params, state.main), lambda middle: gradient, lr, numbers)
+        )
+
+    return FedAlgorithm(
+        lambda x: AcceleratedState(x, x),
+        gradient_sum,
+        update,
+        broadcast,
+        synchronous_only="an accelerated step takes its gradient at its own, current point",
+    )

@@ -1,0 +1,50 @@
+r"""Minibatch SGD: one server step per round on all gradients of the round, taken at one point.
+
+References:
+    Woodworth et al., "Is Local SGD Better than Minibatch SGD?", 2020.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import ModelState
+from fedjax_sim.local import local_steps
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+
+__all__ = ["mb_sgd"]
+
+
+def mb_sgd(lr: Scalar) -> FedAlgorithm:
+    r"""Minibatch SGD: :math:`x \leftarrow x - \eta \operatorname{mean}_{i, k} g_i^{(k)}(x)`.
+
+    The mean is over all local steps of all clients that report, so clients with more steps count
+    more.  It takes as many gradients per round as FedAvg, and one step.
+
+    References:
+        Woodworth et al., 2020, section 2.
+
+    Example:
+        >>> algorithm = mb_sgd(lr=0.5)
+    """
+
+    def update(state: ModelState, mean: tuple[Params, Array], round: Round) -> ModelState:
+        del round
+        return ModelState(tree.add_scale(state.params, -lr, mean_gradient(mean)))
+
+    return FedAlgorithm(ModelState, gradient_sum, update)
+
+
+def gradient_sum(
+    x: Params, state: tuple, oracle: Oracle, work: Work
+) -> tuple[tuple[Params, Array], tuple]:
+    """Uploads the sum of a visit's gradients, all taken at the message, and their number."""
+    total = local_steps(lambda g, k: tree.add(g, oracle.grad(x, k)), tree.zeros_like(x), work)
+    return (total, jnp.asarray(work.num_steps).astype(jnp.result_type(float))), state
+
+
+def mean_gradient(mean: tuple[Params, Array]) -> Params:
+    """Returns the mean over all gradients from the mean of the uploads of :func:`gradient_sum`."""
+    total, count = mean
+    # The update of an empty round is computed, then discarded: it must not divide by 0 either.
+    return tree.divide(total, jnp.where(count > 0, count, 1.0))
