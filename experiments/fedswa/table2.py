@@ -1,29 +1,21 @@
 """Table 2 of the FedSWA paper: accuracy and rounds to a target, two data sets x three models.
 
-    python -m experiments.fedswa_table2                                # CIFAR-10, small LeNet-5, 200 rounds
-    python -m experiments.fedswa_table2 --concentrations 0.1 0.6 --seeds 3
-    python -m experiments.fedswa_table2 --scale paper --columns cifar100-resnet18 --seeds 3
+    python -m experiments.fedswa.table2                    # CIFAR-10, small LeNet-5, 200 rounds
+    python -m experiments.fedswa.table2 --concentrations 0.1 0.6 --seeds 3
+    python -m experiments.fedswa.table2 --scale paper --columns cifar100-resnet18 --seeds 3
 
-Liu et al., 2025, Table 2 (Dirichlet 0.6; 100 clients, 10 a round, K = 50, B = 50, 1,000 rounds).
-The paper does not say how rates were tuned; here by the test accuracy after a short pilot, as papers do
-that print test accuracies only.
-"""  # noqa: E501
+Liu et al., 2025, Table 2 (Dirichlet 0.6; 100 clients, 10 per round, K = 50, B = 50, 1,000 rounds).
+The paper does not say how rates were tuned; here by the test accuracy after a short pilot, as
+papers do that print test accuracies only.
+"""
 
 import dataclasses
 
 import tyro
 
-from experiments import fedswa_common as common
-from experiments.fedswa_report import Published, column
-
-COLUMNS = {
-    "cifar10-lenet5": common.Setting("cifar10-lenet5", "cifar10", "lenet5", 0.6, 1000, 78),
-    "cifar10-vgg11": common.Setting("cifar10-vgg11", "cifar10", "vgg11", 0.6, 1000, 80),
-    "cifar10-resnet18": common.Setting("cifar10-resnet18", "cifar10", "resnet18", 0.6, 1000, 85),
-    "cifar100-lenet5": common.Setting("cifar100-lenet5", "cifar100", "lenet5", 0.6, 1000, 52),
-    "cifar100-vgg11": common.Setting("cifar100-vgg11", "cifar100", "vgg11", 0.6, 1000, 53),
-    "cifar100-resnet18": common.Setting("cifar100-resnet18", "cifar100", "resnet18", 0.6, 1000, 55),
-}
+from experiments.fedswa.comparison import Published, column
+from experiments.fedswa.settings import COLUMNS, Options, skewed
+from experiments.harness.options import check_names
 
 # Accuracy at round 1,000 and rounds to the target, in the order of COLUMNS.
 P = Published
@@ -45,7 +37,7 @@ assert all(len(row) == len(COLUMNS) for row in PAPER.values())
 
 
 @dataclasses.dataclass(frozen=True)
-class Table2(common.Options):
+class Table2(Options):
     """Options of this experiment."""
 
     columns: tuple[str, ...] = ("cifar10-lenet5",)
@@ -53,8 +45,7 @@ class Table2(common.Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if unknown := [name for name in self.columns if name not in COLUMNS]:
-            raise ValueError(f"columns has {unknown}; expected some of {', '.join(COLUMNS)}")
+        check_names("columns", self.columns, COLUMNS)
 
 
 def main(options: Table2) -> None:
@@ -65,10 +56,9 @@ def main(options: Table2) -> None:
             if concentration == COLUMNS[name].concentration:
                 place = list(COLUMNS).index(name)
                 published = {method: row[place] for method, row in PAPER.items()}
-            setting = common.skewed(COLUMNS[name], concentration)
-            methods = options.methods or tuple(PAPER)
-            column("fedswa_table2", setting, methods, published, options)
+            setting = skewed(COLUMNS[name], concentration)
+            column("table2", setting, options.methods or tuple(PAPER), published, options)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Table2))
+    main(tyro.cli(Table2, description=__doc__))

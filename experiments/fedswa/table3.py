@@ -1,24 +1,25 @@
 """Table 3 of the FedSWA paper: CIFAR-100 with ResNet-18, Tiny ImageNet with ViT-Base, three skews.
 
-    python -m experiments.fedswa_table3 --scale paper --columns cifar100-resnet18-dirichlet0.6
-    python -m experiments.fedswa_table3 --scale smoke --columns tiny_imagenet-vit_tiny-dirichlet0.6
+    python -m experiments.fedswa.table3 --scale paper --columns cifar100-resnet18-dirichlet0.6
+    python -m experiments.fedswa.table3 --scale smoke --columns tiny_imagenet-vit_tiny-dirichlet0.6
 
-Liu et al., 2025, Tables 3 and 8 (ResNet-18: 1,000 rounds, target 55 %; ViT-Base: 400 rounds, target 70 %).
-The paper's ViT is pretrained on ImageNet-21k: give its parameters by --pretrained (a local file in timm's,
-Hugging Face's or Google's naming); images are resized to 224 on the device.  ``vit_tiny`` columns train a
-small ViT on 64 x 64 images from scratch and have no published number.
-"""  # noqa: E501
+Liu et al., 2025, Tables 3 and 8 (ResNet-18: 1,000 rounds, target 55 %; ViT-Base: 400 rounds, target
+70 %).  The paper's ViT is pretrained on ImageNet-21k: ``--pretrained`` names a local file with its
+parameters in timm's, Hugging Face's or Google's naming; images are resized to 224 on the device.
+``vit_tiny`` columns train a small ViT on 64 x 64 images from scratch and have no published number.
+"""
 
 import dataclasses
 
 import tyro
 
-from experiments import fedswa_common as common
-from experiments.fedswa_report import Published, column
+from experiments.fedswa.comparison import Published, column
+from experiments.fedswa.settings import Options, Setting
+from experiments.harness.options import check_names
 
 SKEWS = (0.1, 0.3, 0.6)
 COLUMNS = {
-    f"{dataset}-{model}-dirichlet{skew:g}": common.Setting(
+    f"{dataset}-{model}-dirichlet{skew:g}": Setting(
         f"{dataset}-{model}-dirichlet{skew:g}", dataset, model, skew, rounds, target
     )
     for dataset, model, rounds, target in (
@@ -51,15 +52,14 @@ PAPER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Table3(common.Options):
+class Table3(Options):
     """Options of this experiment."""
 
     columns: tuple[str, ...] = ("cifar100-resnet18-dirichlet0.6",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if unknown := [name for name in self.columns if name not in COLUMNS]:
-            raise ValueError(f"columns has {unknown}; expected some of {', '.join(COLUMNS)}")
+        check_names("columns", self.columns, COLUMNS)
 
 
 def main(options: Table3) -> None:
@@ -67,8 +67,8 @@ def main(options: Table3) -> None:
     for name in options.columns:
         place = list(COLUMNS).index(name)
         published = {method: row[place] for method, row in PAPER.items() if place < len(row)}
-        column("fedswa_table3", COLUMNS[name], options.methods or tuple(PAPER), published, options)
+        column("table3", COLUMNS[name], options.methods or tuple(PAPER), published, options)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Table3))
+    main(tyro.cli(Table3, description=__doc__))

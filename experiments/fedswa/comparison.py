@@ -1,0 +1,188 @@
+"""Tables of the FedSWA experiments: methods on a column, ours beside the paper's.
+
+A method's accuracy is the mean of the evaluations in a run's last 50 rounds, since a single
+evaluation is noisy (FedSWA reads 61.0 % at round 195 and 57.1 % at round 200 of one run), with the
+95 % interval over seeds.  The paper prints the accuracy after the last round.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.fedswa.runs import Grid, compared, edge
+from experiments.fedswa.settings import (
+    ACCURACY,
+    TEST_LOSS,
+    TRAIN_LOSS,
+    Options,
+    Setting,
+    describe,
+)
+from experiments.harness.figures import lines
+from experiments.harness.options import settings
+from experiments.harness.report import Report
+from experiments.harness.tables import (
+    Claim,
+    interval_text,
+    late_scores,
+    ordering,
+    percent,
+    rounds_by,
+)
+from fedjax_sim import plotting
+from fedjax_sim.analysis.selection import scores
+
+LAST_ROUNDS = 50  # over which accuracies are averaged
+
+
+class Published(NamedTuple):
+    """An entry of a table: accuracy in percent, rounds to the target (None: more than were run)."""
+
+    accuracy: float
+    rounds: int | None = None
+
+
+def comparison(
+    history: pd.DataFrame,
+    methods: Sequence[str],
+    lrs: Mapping[str, float],
+    published: Mapping[str, Published],
+    target: float,
+    options: Options,
+) -> pd.DataFrame:
+    """A row per method: accuracy in percent with the interval over seeds, rounds, ranks, the
+    paper's.
+
+    ``rounds to FedAvg`` counts the rounds to FedAvg's mean accuracy, since a shorter run or a
+    smaller model may never reach the paper's target.
+    """
+
+    def by_method(score: pd.DataFrame) -> Any:
+        return score.set_index("method")["score"]
+
+    late = by_method(late_scores(history, ACCURACY, LAST_ROUNDS, "max"))
+    final = by_method(scores(history, ACCURACY, mode="max"))
+    top = by_method(scores(history, ACCURACY, reduce="best", mode="max"))
+    gap = by_method(late_scores(history, TEST_LOSS, LAST_ROUNDS, "min")) - by_method(
+        late_scores(history, TRAIN_LOSS, LAST_ROUNDS, "min")
+    )
+    reference = float(late.loc[["FedAvg"]].mean()) if "FedAvg" in methods else math.nan
+    to_target = rounds_by(history, "method", ACCURACY, target / 100, "max")
+    to_fedavg = {}
+    if math.isfinite(reference):
+        to_fedavg = rounds_by(history, "method", ACCURACY, reference, "max")
+    rows = []
+    for method in methods:
+        paper = published.get(method)
+        rows.append(
+            {
+                "method": method,
+                "lr": lrs[method],
+                "lr in its grid": edge(lrs[method], options),
+                "accuracy": 100 * late.loc[[method]].to_numpy().mean(),
+                "interval": interval_text(100 * late.loc[[method]].to_numpy()),
+                "last evaluation": 100 * final.loc[[method]].to_numpy().mean(),
+                "best": 100 * top.loc[[method]].to_numpy().mean(),
+                "test - train loss": gap.loc[[method]].mean(),
+                f"rounds to {target:g} %": to_target[method],
+                "rounds to FedAvg": to_fedavg.get(method, ""),
+                "paper": math.nan if paper is None else paper.accuracy,
+                "paper's rounds": "" if paper is None else str(paper.rounds or "not reached"),
+            }
+        )
+    table = pd.DataFrame(rows)
+    table.insert(5, "rank", table["accuracy"].rank(ascending=False, na_option="bottom"))
+    table["paper's rank"] = table["paper"].rank(ascending=False)
+    return table
+
+
+def claims(table: pd.DataFrame) -> list[Claim]:
+    """Statements of the paper on accuracies, for the methods that were run."""
+    accuracy = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
+    stated = [("FedMoSWA", tuple(accuracy)), ("FedSWA", ("FedAvg", "FedSAM"))]
+    rows = []
+    for method, rest in stated:
+        others = {name: accuracy[name] for name in rest if name in accuracy and name != method}
+        if method in accuracy and others:
+            text = f"{method} is more accurate than {', '.join(others)}"
+            holds = all(not accuracy[method] <= value for value in others.values())
+            rows.append(Claim(text, {method: accuracy[method], **others}, holds))
+    return rows
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with percentages as texts; marks of the grid's edge only where there are any."""
+    columns = {name: percent(table[name]) for name in ("accuracy", "last evaluation", "best")}
+    table = table.assign(**{name: columns[name] for name in columns if name in table})
+    return table if any(table["lr in its grid"]) else table.drop(columns="lr in its grid")
+
+
+def report(
+    setting: Setting,
+    history: pd.DataFrame,
+    methods: Sequence[str],
+    lrs: Mapping[str, float],
+    published: Mapping[str, Published],
+    options: Options,
+) -> Report:
+    """Text of a table's column from the history of its runs."""
+    table = comparison(history, methods, lrs, published, setting.target, options)
+    explained = (
+        f"Accuracy: mean of the evaluations in the last {LAST_ROUNDS} rounds, percent, with the "
+        "95 % interval over seeds; ranks are those of this mean."
+    )
+    text = Report(setting.name, describe(setting, options), explained, shown(table))
+    text.add(ordering(table["accuracy"], table["paper"]))
+    text.claims(claims(table))
+    return text
+
+
+def column(
+    experiment: str,
+    setting: Setting,
+    methods: Sequence[str],
+    published: Mapping[str, Published],
+    options: Options,
+) -> None:
+    """Runs all methods on a setting; prints and writes table, history and curves."""
+    history, lrs = compared(setting, {method: [{}] for method in methods}, options)
+    text = report(setting, history, methods, lrs, published, options)
+    metrics = [ACCURACY, TEST_LOSS, TRAIN_LOSS]
+    figure = plotting.curves(history, metrics, by="method", band="minmax")
+    folder, facts = options.folder(experiment), settings(options)
+    text.save(folder, setting.name, history, {setting.name: figure}, options=facts)
+
+
+def grid_table(
+    experiment: str,
+    setting: Setting,
+    grid: Grid,
+    over: str,
+    published: Mapping[tuple[str, float], float],
+    options: Options,
+) -> None:
+    """Runs methods over a hyper-parameter; prints and writes table, history and a plot."""
+    history, lrs = compared(setting, grid, options)
+    late = late_scores(history, ACCURACY, LAST_ROUNDS, "max")
+    rows = []
+    for method, points in grid.items():
+        for point in points:
+            chosen = late[late["method"] == method]
+            for name, value in point.items():
+                chosen = chosen[chosen[name] == value]
+            values = 100 * np.asarray(chosen["score"])
+            rows.append(
+                {"method": method, "lr": lrs[method], "lr in its grid": edge(lrs[method], options)}
+                | {**point, "accuracy": values.mean(), "interval": interval_text(values)}
+                | {"paper": published.get((method, point[over]), math.nan)}
+            )
+    table = pd.DataFrame(rows)
+    text = Report(f"{experiment}: {setting.name}", describe(setting, options), shown(table))
+    names = list(dict.fromkeys(n for points in grid.values() for point in points for n in point))
+    by = ["method", *(name for name in names if name != over)]
+    figure = lines(table, over, "accuracy", by, label="test accuracy, %")
+    folder, facts = options.folder(experiment), settings(options)
+    text.save(folder, setting.name, history, {setting.name: figure}, options=facts)

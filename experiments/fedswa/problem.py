@@ -1,0 +1,103 @@
+"""Data, model, timeline and evaluation of a column of the FedSWA paper's tables."""
+
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import fedjax_sim as fs
+from experiments.fedswa.settings import BATCH_SIZE, NUM_EPOCHS, PARTITION_SEED, Scale, Setting
+from experiments.harness.data import subsample
+from experiments.harness.runs import seed_keys, split_keys
+from fedjax_sim import datasets, models, objectives
+from fedjax_sim.data import augmentation, partition
+from fedjax_sim.evaluation import evaluator, merge_evaluators
+
+
+class Problem(NamedTuple):
+    """The setup that all methods share and the key of every seed; n seeds."""
+
+    setup: fs.Setup  # timeline and params [n, ...]
+    keys: jax.Array  # [n]
+
+
+def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:
+    """The model of a column, on inputs normalised with CIFAR's constants, ViT-Base at 224 x 224."""
+    plain = {
+        "lenet5": lambda: (
+            models.lenet5(num_classes)
+            if scale.narrow
+            else models.lenet5(num_classes, channels=(64, 64), widths=(384, 192))
+        ),
+        "vgg11": lambda: models.vgg11(num_classes),
+        "resnet18": lambda: models.resnet18(num_classes),
+        "vit_tiny": lambda: models.vit_tiny((64, 64, 3), num_classes, patch_size=8),
+        "vit_base16": lambda: models.vit_base16(num_classes),
+    }[setting.model]()
+    apply = plain.apply
+    if setting.model == "vit_base16":
+        apply = functools.partial(_at_224, apply)
+    apply = augmentation.normalized(apply, augmentation.CIFAR_MEAN, augmentation.CIFAR_STD)
+    return models.Model(plain.init, apply)
+
+
+def _at_224(apply: Callable, params: Any, x: jax.Array) -> jax.Array:
+    return apply(params, jax.image.resize(x, (x.shape[0], 224, 224, 3), "bilinear"))
+
+
+def clients(setting: Setting, scale: Scale, dataset: datasets.Dataset) -> fs.FederatedData:
+    """Data of the Dirichlet clients that take part."""
+    rows = partition.dirichlet(
+        dataset.train["y"], setting.num_clients, setting.concentration, PARTITION_SEED
+    )
+    taking_part = min(scale.clients, setting.num_clients)
+    images = {key: dataset.train[key] for key in ("x", "y")}
+    return fs.from_assignment(images, rows[:taking_part])
+
+
+def problem(
+    setting: Setting,
+    scale: Scale,
+    rounds: int,
+    num_seeds: int,
+    dataset: datasets.Dataset,
+    *,
+    eval_every: int = 1,
+    pretrained: pathlib.Path | None = None,
+) -> Problem:
+    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition.
+
+    Raises:
+        ValueError: published parameters for a model that is no vision transformer.
+    """
+    if pretrained is not None and not setting.model.startswith("vit"):
+        raise ValueError(f"pretrained is {pretrained}; expected none for {setting.model}")
+    model = build_model(setting, scale, dataset.num_classes)
+    data = clients(setting, scale, dataset)
+    loss = augmentation.transformed(
+        objectives.cross_entropy(model.apply), augmentation.crop_and_flip
+    )
+    task = fs.empirical_task(loss, data, fs.epochs(NUM_EPOCHS, BATCH_SIZE, scale.max_steps))
+    draw_keys, init_keys, run_keys = split_keys(seed_keys(num_seeds), 3)
+    draw = functools.partial(
+        fs.timelines.uniform,
+        num_rounds=rounds,
+        num_clients=task.num_clients,
+        cohort_size=min(setting.cohort, task.num_clients),
+        num_steps=task.num_steps,
+    )
+    metrics = objectives.classification_metrics(model.apply)
+    train = subsample(data.examples, scale.train_examples)
+    test = subsample(dataset.test, scale.test_examples)
+    params = jax.jit(jax.vmap(model.init))(init_keys)
+    if pretrained is not None:  # heads differ between seeds, all other layers are equal
+        seeds = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(num_seeds)]
+        loaded = [models.load_vit(pretrained, seed).params for seed in seeds]
+        params = jax.tree.map(lambda *x: jnp.stack(x), *loaded)
+    eval_fn = merge_evaluators(train=evaluator(metrics, train), test=evaluator(metrics, test))
+    timeline = jax.jit(jax.vmap(draw))(draw_keys)
+    every = min(eval_every, rounds)
+    return Problem(fs.Setup(task, timeline, params, eval_fn=eval_fn, eval_every=every), run_keys)
