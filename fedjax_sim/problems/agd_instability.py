@@ -1,14 +1,16 @@
-r"""A smooth, strongly convex function on which Nesterov's method separates two close starts.
+r"""A smooth, strongly convex function on which Nesterov's method separates two close initial
+points.
 
-In one dimension, curvature mu except L near points which the method hits at every third step:
+The function has one dimension. Its curvature is mu, except near certain points, where it is L;
+the method evaluates the gradient at such a point in every third step:
 
 .. math:: F'(x) = \mu x - (L - \mu) \sum_k \mathrm{clip}(c_k + e - x,\ 0,\ 2 e)
 
-Everything is computed in double precision, whatever JAX's setting.
+All computations are in double precision, independent of JAX's setting.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 3.8.
-    The construction is simpler than the theorem's: the centres are found by running the method.
+    The construction is simpler than the theorem's: running the method gives the centres.
 """
 
 from collections.abc import Callable
@@ -20,10 +22,11 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.algorithms.fedac import Coupling, accelerated, coupling, middle_of
+from fedjax_sim.checks import check_at_least, check_positive
 
 
 class Bumps(NamedTuple):
-    """The function: intervals of curvature L."""
+    """The function, by its intervals of curvature L."""
 
     centres: Array | np.ndarray  # [K] decreasing, float64
     half_width: float  # e
@@ -44,34 +47,31 @@ def gradient(x: Array, bumps: Bumps) -> Array:
 
 
 def construct(condition: float, num_bumps: int, half_width: float) -> Bumps:
-    """The function of condition number kappa, with L = 1, for the start x = x_ag = 1.
+    """Returns the function of condition number kappa, with L = 1, for the initial x = x_ag = 1.
 
-    The k-th centre is the point at which the method on the function with the centres before it
-    takes its gradient in step 3 k + 1.  These points decrease and a bump changes F' only to its
-    left, so that no earlier step is changed.
+    The k-th centre is the point at which the method evaluates the gradient in step 3 k + 1 when it
+    runs on the function with the earlier centres. These points decrease, and a bump changes F' only
+    to its left, so a bump changes no earlier step.
 
     Args:
         condition: kappa, at least 25.
         num_bumps: K.
-        half_width: e, below the spacing of the points.
+        half_width: e, less than half the spacing of the points.
 
     Raises:
-        ValueError: kappa below 25, no bumps, points that do not decrease or are closer than 2 e.
+        ValueError: kappa below 25, no bumps, points that increase or are closer than 2 e.
 
     Example:
         >>> bumps = construct(25.0, 3, 1e-8)
         >>> bumps.centres.round(3).tolist()
         [0.933, 0.683, 0.454]
     """
-    if condition < 25:
-        raise ValueError(f"condition is {condition}; expected at least 25")
-    if num_bumps < 1 or not half_width > 0:
-        raise ValueError(
-            f"num_bumps is {num_bumps} and half_width {half_width}; expected positive numbers"
-        )
+    check_at_least(25, condition=condition)
+    check_at_least(1, num_bumps=num_bumps)
+    check_positive(half_width=half_width)
     with jax.enable_x64(True):
         pair = coupling(1.0, 1 / condition, 1, "vanilla")
-        empty = jnp.full(num_bumps, -jnp.inf)  # bumps that change nothing
+        empty = jnp.full(num_bumps, -jnp.inf)  # bumps without effect
 
         def step(carry: tuple, t: Array) -> tuple[tuple, Array]:
             (aggregate, main), centres = carry
@@ -95,22 +95,22 @@ def construct(condition: float, num_bumps: int, half_width: float) -> Bumps:
 
 
 class Trajectory(NamedTuple):
-    """Iterates t = 0 .. T."""
+    """Iterates of steps 0 .. T."""
 
     aggregate: np.ndarray  # [T + 1]
     main: np.ndarray  # [T + 1]
 
 
 def accelerated_descent(
-    bumps: Bumps, start: float, num_steps: int, local_steps: int | None = None
+    bumps: Bumps, init: float, num_steps: int, local_steps: int | None = None
 ) -> Trajectory:
-    r"""Nesterov's method without noise, with eta = 1 / L; or FedAc-I's steps of one client.
+    r"""Nesterov's method without noise, or FedAc-I with one client; eta = 1 / L.
 
     Args:
         bumps: the function.
-        start: of both iterates.
+        init: initial value of both iterates.
         num_steps: T.
-        local_steps: None: Nesterov's method, :math:`\gamma = \sqrt{\eta / \mu}`.  K: FedAc-I,
+        local_steps: None for Nesterov's method, :math:`\gamma = \sqrt{\eta / \mu}`; K for FedAc-I,
             :math:`\gamma = \max(\sqrt{\eta / (\mu K)}, \eta)`.
 
     Example:
@@ -124,11 +124,11 @@ def accelerated_descent(
             pair = coupling(eta, bumps.mu, 1, "vanilla")
         else:
             pair = coupling(eta, bumps.mu, local_steps, "I")
-        return _run(bumps, eta, pair, start, num_steps)
+        return _run(bumps, eta, pair, init, num_steps)
 
 
-def gradient_descent(bumps: Bumps, start: float, num_steps: int) -> Trajectory:
-    """Gradient descent of rate 1 / L; both iterates are the same.
+def gradient_descent(bumps: Bumps, init: float, num_steps: int) -> Trajectory:
+    """Gradient descent with learning rate 1 / L; both iterates are equal.
 
     Example:
         >>> flat = Bumps(np.zeros(1), 0.0, mu=0.5, smoothness=1.0)
@@ -137,42 +137,41 @@ def gradient_descent(bumps: Bumps, start: float, num_steps: int) -> Trajectory:
     """
     eta = 1 / bumps.smoothness
     with jax.enable_x64(True):
-        # gamma = eta and equal iterates: every step is a gradient step, for any alpha and beta.
-        return _run(bumps, eta, Coupling(eta, 1.0, 1.0), start, num_steps)
+        # With gamma = eta and equal iterates every step is a gradient step, for any alpha and beta.
+        return _run(bumps, eta, Coupling(eta, 1.0, 1.0), init, num_steps)
 
 
 def separation(
     method: Callable[[Bumps, float, int], Trajectory], bumps: Bumps, distance: float
 ) -> Trajectory:
-    """``|difference| / distance`` of the iterates from the starts 1 and 1 - distance.
+    """``|difference| / distance`` between the iterates from the initial points 1 and 1 - distance.
 
     Args:
-        method: :func:`gradient_descent` for instance.
-        bumps: the function; 3 steps a bump are done.
-        distance: of the starts; so small that the differences stay below the half width, and far
-            above 1e-16.
+        method: for instance :func:`gradient_descent`.
+        bumps: the function; the method runs 3 steps per bump.
+        distance: between the initial points; far above 1e-16, and so small that the differences
+            stay below the half width.
 
     Raises:
         ValueError: a distance that is not below the half width.
 
     Example:
-        >>> found = separation(gradient_descent, construct(25.0, 4, 1e-8), 1e-12)
-        >>> bool(found.main.max() < 1.001), found.main.shape
+        >>> ratios = separation(gradient_descent, construct(25.0, 4, 1e-8), 1e-12)
+        >>> bool(ratios.main.max() < 1.001), ratios.main.shape
         (True, (13,))
     """
     if not 0 < distance < bumps.half_width:
         raise ValueError(f"distance is {distance}; expected in (0, {bumps.half_width})")
     num_steps = 3 * len(bumps.centres)
     runs = [method(bumps, x, num_steps) for x in (1.0, 1.0 - distance)]
-    # What 1 - distance is after rounding.
-    exact = 1.0 - (1.0 - distance)
-    return Trajectory(*(np.abs(a - b) / exact for a, b in zip(*runs, strict=True)))
+    rounded = 1.0 - (1.0 - distance)  # the distance after rounding
+    return Trajectory(*(np.abs(a - b) / rounded for a, b in zip(*runs, strict=True)))
 
 
 def predicted_separation(
     condition: float, num_bumps: np.ndarray | float
 ) -> tuple[np.ndarray | float, np.ndarray | float]:
-    r"""The theorem's ratios after 3 K steps of Nesterov's method, of aggregate and main iterates.
+    r"""The theorem's ratios for aggregate and main iterates, after 3 K steps of Nesterov's method.
 
     .. math::
         \tfrac12 \big(2 (1 - \kappa^{-1/2})^3\big)^K (1 + \kappa^{-1/2}) \qquad\text{and}\qquad
@@ -188,13 +187,13 @@ def predicted_separation(
     return growth * (1 + 1 / root), growth * (root + 1)
 
 
-def _run(bumps: Bumps, lr: float, pair: Coupling, start: float, num_steps: int) -> Trajectory:
+def _run(bumps: Bumps, lr: float, pair: Coupling, init: float, num_steps: int) -> Trajectory:
     bumps = bumps._replace(centres=jnp.asarray(bumps.centres))
 
     def step(iterates: tuple, _: None) -> tuple[tuple, tuple]:
         after = accelerated(iterates, lambda x: gradient(x, bumps), lr, pair)
         return after, after
 
-    x = jnp.asarray(start, jnp.float64)
+    x = jnp.asarray(init, jnp.float64)
     _, later = jax.lax.scan(step, (x, x), None, length=num_steps)
-    return Trajectory(*(np.concatenate([[start], np.asarray(part)]) for part in later))
+    return Trajectory(*(np.concatenate([[init], np.asarray(part)]) for part in later))

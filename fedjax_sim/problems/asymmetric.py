@@ -1,4 +1,4 @@
-r"""One-dimensional objectives whose curvature differs on the two sides of the optimum 0.
+r"""One-dimensional objectives with different curvatures on the two sides of the optimum 0.
 
 Each function is a gradient F'(x), elementwise; ``functools.partial`` fixes the constants.
 
@@ -16,7 +16,7 @@ from fedjax_sim.types import Scalar
 def piecewise_quadratic(x: Array, right: Scalar, left: Scalar) -> Array:
     r"""F' of :math:`F(x) = \frac a2 x^2` for :math:`x \ge 0`, :math:`\frac b2 x^2` for x < 0.
 
-    Smooth of second order only: F'' jumps at 0.
+    F is smooth, but F'' jumps at 0.
 
     Args:
         x: any shape.
@@ -33,14 +33,14 @@ def piecewise_quadratic(x: Array, right: Scalar, left: Scalar) -> Array:
 
 
 def third_order_smooth(x: Array, smoothness: Scalar, third: Scalar) -> Array:
-    r"""F' with :math:`F'' \in [L/2, L]` and :math:`F''' \in (0, Q]`, the latter largest at 0.
+    r"""F' with :math:`F'' \in [L/2, L]` and :math:`F''' \in (0, Q]`; F''' is largest at 0.
 
     .. math::
         F'(x) &= \tfrac34 L x + \tfrac{L^2}{16 Q} \log\cosh(\tfrac{4Q}{L} x) \\
         F''(x) &= \tfrac34 L + \tfrac L4 \tanh(\tfrac{4Q}{L} x), \qquad
         F'''(x) = Q\, \mathrm{sech}^2(\tfrac{4Q}{L} x)
 
-    Derivatives of every order come from autodiff, at 0, too.
+    Automatic differentiation gives derivatives of every order, also at 0.
 
     Args:
         x: any shape.

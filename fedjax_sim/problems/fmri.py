@@ -1,7 +1,8 @@
-r"""Scans of brains at two kinds of pictures, a client being a session of a person's.
+r"""Brain scans of subjects who see pictures of two classes; a client is a session of one subject.
 
-:func:`haxby` reads the recordings of Haxby et al.; :func:`sparse_classification` makes a problem of
-the same shapes for where these are not at hand.  Both hold persons back for testing.
+:func:`haxby` reads the recordings of Haxby et al.; :func:`sparse_classification` generates a
+problem of the same shapes, if the recordings are not available. The test sets consist of other
+subjects.
 
 References:
     Haxby et al., "Distributed and Overlapping Representations of Faces and Objects in Ventral
@@ -19,22 +20,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.data.federated import FederatedData, from_clients
-from fedjax_sim.problems.synthetic import check_at_least
 
 TRAIN_SUBJECTS, TEST_SUBJECTS = (1, 2, 3, 4, 5), (6,)
-# Of the subjects; each has nine scans at houses and nine at faces in a session.
+# Sessions per subject. A session has nine scans of each class.
 TRAIN_SESSIONS, TEST_SESSIONS, SCANS, VOXELS = (12, 12, 12, 12, 11), (12,), 18, 39912
 CLASSES = ("house", "face")
-FOLDER = "haxby2001"  # nilearn's, in the data directory
+FOLDER = "haxby2001"  # nilearn's folder in the data directory
 
 
 class Scans(NamedTuple):
-    """``{"x": [N, voxels] float, "y": [N] int32}``, client after client, and who is tested on."""
+    """Training and test data: ``{"x": [N, voxels] float, "y": [N] int32}``."""
 
     train: FederatedData
     test: FederatedData  # of other subjects
-    weight: np.ndarray | None  # [voxels]: by which the classes differ, if that is known
+    weight: np.ndarray | None  # [voxels] direction between the classes, if known
 
 
 def sparse_classification(
@@ -49,26 +50,26 @@ def sparse_classification(
     heterogeneity: float = 0.5,
     dtype: DTypeLike = np.float32,
 ) -> Scans:
-    r"""Two classes that differ in few of many features, seen through each subject's shift.
+    r"""Two classes that differ in few of many features; every subject has its own shift.
 
     .. math::
         x = h\, \nu_s + c\, (y - \tfrac12)\, w + \varepsilon, \qquad
         \nu_s, \varepsilon \sim N(0, I), \quad \|w\|_2 = 1
 
-    w has ``num_nonzero`` entries of equal size at random places, with random signs.  The shift
-    :math:`\nu_s` is drawn once a subject.  Half of every session's examples are of class 0, the
-    others of class 1.  Given the shift the best rule is the sign of :math:`\langle w, x - h \nu_s
-    \rangle`, right with probability :math:`\Phi(c / 2)`; a new subject's shift is unknown.
+    w has ``num_nonzero`` nonzero entries of equal magnitude, at random places and with random
+    signs. The shift :math:`\nu_s` is drawn once per subject. Half of every session's examples have
+    class 0, the others class 1. If the shift is known, the best rule is the sign of :math:`\langle
+    w, x - h \nu_s \rangle`, which is correct with probability :math:`\Phi(c / 2)`; the shift of a
+    new subject is unknown.
 
-    One seed is one problem: the training examples depend neither on ``dtype`` nor on the sessions
-    of the test part.
+    For one seed the training examples depend neither on ``dtype`` nor on the test sessions.
 
     Args:
         seed: int or generator.
-        dim: features of an example.
-        num_nonzero: of the entries of w, 1 to ``dim``.
-        train_sessions: of every subject that trains, the number of its sessions.
-        test_sessions: the same of those that are tested on.
+        dim: features per example.
+        num_nonzero: number of nonzero entries of w, 1 to ``dim``.
+        train_sessions: number of sessions of every training subject.
+        test_sessions: number of sessions of every test subject.
         examples_per_session: an even number.
         separation: c, the distance between the classes' means, >= 0.
         heterogeneity: h, >= 0.
@@ -93,7 +94,7 @@ def sparse_classification(
         raise ValueError(f"examples_per_session is {examples_per_session}; expected an even number")
     for name, counts in (("train_sessions", train_sessions), ("test_sessions", test_sessions)):
         if not counts or min(counts) < 1:
-            raise ValueError(f"{name} is {counts}; expected at least one session of each subject")
+            raise ValueError(f"{name} is {counts}; expected at least one session per subject")
     rng = np.random.default_rng(seed)
     weight = np.zeros(dim)
     places = rng.choice(dim, num_nonzero, replace=False)
@@ -101,23 +102,28 @@ def sparse_classification(
     y = np.repeat(np.arange(2, dtype=np.int32), examples_per_session // 2)
     apart = separation * np.outer(y - 0.5, weight)
 
-    def of_subject(sessions: int) -> list[dict[str, np.ndarray]]:
+    def subject_examples(sessions: int) -> list[dict[str, np.ndarray]]:
         shift = heterogeneity * rng.standard_normal(dim)
         return [
             {"x": (shift + apart + rng.standard_normal((len(y), dim))).astype(dtype), "y": y}
             for _ in range(sessions)
         ]
 
-    train, test = ([of_subject(n) for n in counts] for counts in (train_sessions, test_sessions))
-    names = range(1, len(train) + 1), range(len(train) + 1, len(train) + len(test) + 1)
-    return Scans(_joined(names[0], train), _joined(names[1], test), weight.astype(dtype))
+    train = [subject_examples(n) for n in train_sessions]
+    test = [subject_examples(n) for n in test_sessions]
+    subjects = range(1, len(train) + len(test) + 1)
+    return Scans(
+        _concatenate(subjects[: len(train)], train),
+        _concatenate(subjects[len(train) :], test),
+        weight.astype(dtype),
+    )
 
 
-def is_at_hand(data_dir: str | Path | None) -> bool:
-    """Whether the data directory has a folder of the recordings.
+def is_available(data_dir: str | Path | None) -> bool:
+    """Returns True if the data directory has a folder of the recordings.
 
     Example:
-        >>> is_at_hand("/nowhere")
+        >>> is_available("/nowhere")
         False
     """
     return data_dir is not None and (Path(data_dir).expanduser() / FOLDER).is_dir()
@@ -130,39 +136,41 @@ def haxby(
     test_subjects: Sequence[int] = TEST_SUBJECTS,
     download: bool = False,
 ) -> Scans:
-    """The scans at houses (class 0) and faces (class 1) of Haxby et al., by nilearn.
+    """Scans of Haxby et al. for houses (class 0) and faces (class 1), read with nilearn.
 
-    Every scan is the recording's voxels within the mask that comes with the data, each brought to
-    mean 0 and variance 1 over its session, before the scans of the two classes are picked.  A
-    client is a session; subject 5 has 11 of them, the others have 12.
+    An example consists of the recording's voxels within the mask that is part of the data. Every
+    voxel is standardised to mean 0 and variance 1 over its session, before the scans of the two
+    classes are selected. A client is a session; subject 5 has 11 sessions, the others have 12.
 
     Args:
-        data_dir: where nilearn has its folder ``haxby2001``.
+        data_dir: directory that contains nilearn's folder ``haxby2001``.
         train_subjects: numbers from 1 to 6.
-        test_subjects: others.
-        download: let nilearn fetch what is missing, about 300 MB a subject.
+        test_subjects: other numbers from 1 to 6.
+        download: downloads missing files, about 300 MB per subject.
 
     Raises:
-        ValueError: subjects that are not distinct numbers from 1 to 6; labels that do not fit the
-            scans; without ``download``, files that are missing.
+        ValueError: subjects that are not distinct numbers from 1 to 6; labels that do not match the
+            scans; missing files without ``download``.
         ImportError: nilearn is not installed.
     """
     subjects = [*train_subjects, *test_subjects]
     if not (train_subjects and test_subjects) or len(set(subjects)) < len(subjects):
-        raise ValueError(f"subjects are {subjects}; expected some of either part, each once")
+        raise ValueError(
+            f"subjects are {subjects}; expected distinct ones, at least one for each part"
+        )
     if not set(subjects) <= set(range(1, 7)):
         raise ValueError(f"subjects are {subjects}; expected numbers from 1 to 6")
     root = Path(data_dir).expanduser()
     if not download:
         _check_files(root / FOLDER, subjects)
     datasets, maskers = _nilearn()
-    found = datasets.fetch_haxby(data_dir=os.fspath(root), subjects=subjects, verbose=0)
-    recordings = zip(found["func"], found["session_target"], strict=True)
-    by_subject = [_sessions(maskers, found["mask"], *paths) for paths in recordings]
+    files = datasets.fetch_haxby(data_dir=os.fspath(root), subjects=subjects, verbose=0)
+    recordings = zip(files["func"], files["session_target"], strict=True)
+    by_subject = [_sessions(maskers, files["mask"], *paths) for paths in recordings]
     count = len(train_subjects)
     return Scans(
-        _joined(train_subjects, by_subject[:count]),
-        _joined(test_subjects, by_subject[count:]),
+        _concatenate(train_subjects, by_subject[:count]),
+        _concatenate(test_subjects, by_subject[count:]),
         None,
     )
 
@@ -170,21 +178,21 @@ def haxby(
 def _sessions(
     maskers: ModuleType, mask: str, recording: str, labels: str
 ) -> list[dict[str, np.ndarray]]:
-    """One subject's examples, a session after the other."""
+    """Examples of one subject, per session."""
     head, *rows = [line.split() for line in Path(labels).read_text().splitlines() if line.strip()]
     if head != ["labels", "chunks"] or any(len(row) != 2 for row in rows):
-        raise ValueError(f"{labels}: columns {head}; expected labels and chunks, a row a scan")
+        raise ValueError(f"{labels}: columns {head}; expected labels and chunks, one row per scan")
     kinds, sessions = np.array([row[0] for row in rows]), np.array([int(row[1]) for row in rows])
     masker = maskers.NiftiMasker(mask_img=mask, runs=sessions, standardize="zscore_sample")
     x = np.asarray(masker.fit_transform(recording), np.float32)
     if len(x) != len(kinds):
-        raise ValueError(f"{labels}: {len(kinds)} rows; expected {len(x)}, one of every scan")
+        raise ValueError(f"{labels}: {len(kinds)} rows; expected {len(x)}, one per scan")
     y = np.select([kinds == name for name in CLASSES], range(len(CLASSES)), -1).astype(np.int32)
-    picked = [(sessions == session) & (y >= 0) for session in np.unique(sessions)]
-    return [{"x": x[rows], "y": y[rows]} for rows in picked]
+    selected = [(sessions == session) & (y >= 0) for session in np.unique(sessions)]
+    return [{"x": x[rows], "y": y[rows]} for rows in selected]
 
 
-def _joined(
+def _concatenate(
     subjects: Sequence[int], by_subject: Sequence[Sequence[dict[str, np.ndarray]]]
 ) -> FederatedData:
     names = [
@@ -196,13 +204,11 @@ def _joined(
 
 
 def _check_files(folder: Path, subjects: Sequence[int]) -> None:
-    of_each = [f"subj{i}/{name}" for i in subjects for name in ("bold.nii.gz", "labels.txt")]
-    missing = [
-        name for name in ("mask.nii.gz", "MD5SUMS", *of_each) if not (folder / name).is_file()
-    ]
+    files = [f"subj{i}/{name}" for i in subjects for name in ("bold.nii.gz", "labels.txt")]
+    missing = [name for name in ("mask.nii.gz", "MD5SUMS", *files) if not (folder / name).is_file()]
     if missing:
         raise ValueError(
-            f"{folder}: {', '.join(missing)} missing; expected nilearn's folder of all subjects, "
+            f"{folder}: {', '.join(missing)} missing; expected nilearn's folder with all subjects, "
             "or download=True"
         )
 

@@ -1,4 +1,4 @@
-r"""Four coordinates on which FedAvg is slow for every learning rate.
+r"""A problem in four dimensions on which FedAvg is slow for every learning rate.
 
 .. math::
     f(x; \xi) &= \tfrac L{24} \psi(x_1) + \xi x_1 + \tfrac\mu2 x_2^2 + \tfrac L2 x_3^2
@@ -6,9 +6,9 @@ r"""Four coordinates on which FedAvg is slow for every learning rate.
     \psi(u) &= u^2\ (u \ge 0),\ \tfrac12 u^2\ (u < 0)
 
 with :math:`\xi \sim N(0, \sigma^2)`; :math:`f^{(4)}` is :math:`\frac L8 x^2 - \zeta_* x` for the
-first, third, ... client and :math:`\frac L{16} x^2 + \zeta_* x` for the others.  The optimum is 0.
-Coordinate 1 has iterate bias, 2 is slow at small rates, 3 diverges beyond 2 / L and 4 has the drift
-of heterogeneous clients.
+first, third, ... client and :math:`\frac L{16} x^2 + \zeta_* x` for the others. The optimum is 0.
+Coordinate 1 has iterate bias, coordinate 2 is slow for small learning rates, coordinate 3 diverges
+for rates above 2 / L, and coordinate 4 has the drift of heterogeneous clients.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, section 2.3.1.
@@ -22,28 +22,29 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.problems.asymmetric import piecewise_quadratic
 from fedjax_sim.types import Oracle, Scalar, Step, Task
 
 
-class Constants(NamedTuple):
-    """Of the instance."""
+class Instance(NamedTuple):
+    """Numbers that define the problem."""
 
     smoothness: Scalar  # L
     mu: Scalar  # curvature of coordinate 2
     std: Scalar  # sigma
-    zeta: Scalar  # zeta_*: at 0 the mean over clients of |grad F_m|^2 is zeta_*^2
+    zeta_star: Scalar  # the mean over clients of |grad F_m|^2 at 0 is zeta_star^2
 
 
-def instance(
+def hard_instance(
     distance: float,
     std: float,
-    zeta: float,
+    zeta_star: float,
     num_steps: int,
     num_rounds: int,
     smoothness: float = 1.0,
-) -> Constants:
-    r"""The constants with the mu for which the lower bound is shown.
+) -> Instance:
+    r"""Instance with the mu for which the lower bound is proved.
 
     .. math::
         \mu = \frac1{2 B^2} \max\Big\{
@@ -52,31 +53,28 @@ def instance(
         \min\{\tfrac{\zeta_*^2}L, \tfrac{L^{1/3} \zeta_*^{2/3} B^{4/3}}{R^{2/3}}, L B^2\},\
         \tfrac{L B^2}{KR}\Big\}
 
-    For every rate E F after R rounds is at least :math:`c \mu B^2`, c an absolute constant.
+    For every learning rate, E F after R rounds is at least :math:`c \mu B^2` with an absolute
+    constant c.
 
     Args:
         distance: B.
         std: sigma.
-        zeta: zeta_*, 0 for homogeneous clients.
+        zeta_star: 0 for homogeneous clients.
         num_steps: K.
         num_rounds: R.
         smoothness: L.
 
     Raises:
-        ValueError: numbers that are not positive; std or zeta negative.
+        ValueError: a negative std or zeta_star, another number that is not positive.
 
     Example:
-        >>> round(instance(distance=1.0, std=1.0, zeta=0.0, num_steps=16, num_rounds=32).mu, 7)
+        >>> round(hard_instance(1.0, std=1.0, zeta_star=0.0, num_steps=16, num_rounds=32).mu, 7)
         0.0196863
     """
-    b, sigma, k, r, l = distance, std, num_steps, num_rounds, smoothness
-    positive = {"distance": b, "num_steps": k, "num_rounds": r, "smoothness": l}
-    for name, value in positive.items():
-        if not value > 0:
-            raise ValueError(f"{name} is {value}; expected a positive number")
-    for name, value in (("std", std), ("zeta", zeta)):
-        if not value >= 0:
-            raise ValueError(f"{name} is {value}; expected a number >= 0")
+    check_positive(distance=distance, smoothness=smoothness)
+    check_at_least(1, num_steps=num_steps, num_rounds=num_rounds)
+    check_at_least(0, std=std, zeta_star=zeta_star)
+    b, sigma, zeta, k, r, l = distance, std, zeta_star, num_steps, num_rounds, smoothness
     most = l * b**2
     noise = min(
         sigma * b / (k * r) ** 0.5,
@@ -84,56 +82,55 @@ def instance(
         most,
     )
     drift = min(zeta**2 / l, l ** (1 / 3) * zeta ** (2 / 3) * b ** (4 / 3) / r ** (2 / 3), most)
-    return Constants(l, max(noise, drift, most / (k * r)) / (2 * b**2), sigma, zeta)
+    return Instance(l, max(noise, drift, most / (k * r)) / (2 * b**2), sigma, zeta)
 
 
-def start(distance: Scalar) -> Array:
+def initial_model(distance: Scalar) -> Array:
     """The initial model ``(0, B/2, B/2, 0)``.
 
     Example:
-        >>> start(1.0).tolist()
+        >>> initial_model(1.0).tolist()
         [0.0, 0.5, 0.5, 0.0]
     """
     return jnp.asarray(distance, jnp.result_type(float)) * jnp.array([0.0, 0.5, 0.5, 0.0])
 
 
-def lower_bound_task(constants: Constants, num_clients: int, num_steps: int) -> Task:
-    """The instance as a task of models ``[4]``: the noise of a step comes from the visit's key.
+def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> Task:
+    """Task of an instance, for models ``[4]``; the visit's key determines the noise of a step.
 
     Args:
-        constants: numbers or traced values; they are leaves of the task.
+        instance: numbers or traced values; they are leaves of the task.
         num_clients: M, even.
-        num_steps: K, local steps of a visit.
+        num_steps: K, local steps per visit.
 
     Raises:
         ValueError: an odd number of clients, no steps.
 
     Example:
         >>> import fedjax_sim as fs
-        >>> task = lower_bound_task(Constants(1.0, 0.1, 0.0, 0.0), num_clients=2, num_steps=5)
-        >>> timeline = fs.timelines.full(3, 2, 5)
-        >>> final, _ = fs.run(fs.fedavg(0.1), task, timeline, start(1.0), jax.random.key(0))
+        >>> task = lower_bound_task(Instance(1.0, 0.1, 0.0, 0.0), num_clients=2, num_steps=5)
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, 5), initial_model(1.0))
+        >>> final, _ = fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
         >>> [f"{x:.3f}" for x in final.server.params]  # 0.99^15 / 2 and 0.9^15 / 2
         ['0.000', '0.430', '0.103', '0.000']
     """
     if num_clients < 2 or num_clients % 2:
         raise ValueError(f"num_clients is {num_clients}; expected an even number")
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; expected at least 1")
+    check_at_least(1, num_steps=num_steps)
     real = jnp.result_type(float)
-    values = Constants(*(jnp.asarray(value, real) for value in constants))
+    leaves = Instance(*(jnp.asarray(value, real) for value in instance))
     ones = np.ones(num_clients, np.int32)
-    return Task(Partial(_oracle, values), ones, num_steps * ones)
+    return Task(Partial(_oracle, leaves), ones, num_steps * ones)
 
 
-def _oracle(constants: Constants, client: Array, key: Array, max_steps: int) -> Oracle:
+def _oracle(instance: Instance, client: Array, key: Array, max_steps: int) -> Oracle:
     del max_steps
-    l, mu, std, zeta = constants
+    l, mu, std, zeta = instance
     first = client % 2 == 0
     curvature, slope = jnp.where(first, l / 4, l / 8), jnp.where(first, -zeta, zeta)
 
     def noise(step: Step) -> Array:
-        # 32 bits also in double precision: both see the same noise.
+        # Draws 32 bits, so runs in single and in double precision have the same noise.
         draw = jax.random.normal(jax.random.fold_in(key, step), (), jnp.float32)
         return std * draw.astype(jnp.result_type(std))
 
@@ -148,29 +145,29 @@ def _oracle(constants: Constants, client: Array, key: Array, max_steps: int) -> 
         )
 
     def loss(x: Array, step: Step) -> Array:
-        own = curvature / 2 * x[3] ** 2 + slope * x[3]
-        return values(x, constants)[:3].sum() + own + noise(step) * x[0]
+        fourth = curvature / 2 * x[3] ** 2 + slope * x[3]
+        return coordinate_losses(x, instance)[:3].sum() + fourth + noise(step) * x[0]
 
     return Oracle(
         grad=lambda x, step: full_grad(x).at[0].add(noise(step)), loss=loss, full_grad=full_grad
     )
 
 
-def values(x: Array, constants: Constants) -> Array:
-    r"""The four parts of F, whose sum it is; :math:`F^{(4)} = \frac3{32} L x_4^2`.
+def coordinate_losses(x: Array, instance: Instance) -> Array:
+    r"""The four terms of F, one per coordinate; :math:`F^{(4)} = \frac3{32} L x_4^2`.
 
     Args:
-        x: ``[..., 4]``.
-        constants: of the instance.
+        x: models ``[..., 4]``.
+        instance: numbers of the problem.
 
     Returns:
         ``[..., 4]``.
 
     Example:
-        >>> values(jnp.array([-2.0, 1.0, 1.0, 1.0]), Constants(24.0, 1.0, 0.0, 0.0)).tolist()
+        >>> coordinate_losses(jnp.array([-2.0, 1.0, 1.0, 1.0]), Instance(24.0, 1.0, 0, 0)).tolist()
         [2.0, 0.5, 12.0, 2.25]
     """
-    l, mu = constants.smoothness, constants.mu
+    l, mu = instance.smoothness, instance.mu
     x1, x2, x3, x4 = jnp.moveaxis(x, -1, 0)
     parts = [
         piecewise_quadratic(x1, l / 12, l / 24) * x1 / 2,
@@ -182,9 +179,9 @@ def values(x: Array, constants: Constants) -> Array:
 
 
 def noiseless_coordinates(
-    constants: Constants, lr: Scalar, distance: Scalar, num_steps: int, num_rounds: int
+    instance: Instance, lr: Scalar, distance: Scalar, num_steps: int, num_rounds: int
 ) -> Array:
-    r"""Coordinates 2, 3, 4 of FedAvg's model after R rounds of K steps, in closed form.
+    r"""Closed form of coordinates 2, 3 and 4 of FedAvg's model after R rounds of K steps.
 
     .. math::
         x_2 &= (1 - \eta \mu)^{KR} \tfrac B2, \qquad x_3 = (1 - \eta L)^{KR} \tfrac B2, \qquad
@@ -193,7 +190,7 @@ def noiseless_coordinates(
         p = 1 - \tfrac{\eta L}4, \quad q = 1 - \tfrac{\eta L}8
 
     Args:
-        constants: of the instance.
+        instance: numbers of the problem.
         lr: eta, positive.
         distance: B.
         num_steps: K.
@@ -203,11 +200,11 @@ def noiseless_coordinates(
         ``[3]``.
 
     Example:
-        >>> found = noiseless_coordinates(Constants(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
-        >>> print(f"{found[2]:.5f}")
+        >>> model = noiseless_coordinates(Instance(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
+        >>> print(f"{model[2]:.5f}")
         -0.03710
     """
-    l, mu, _, zeta = constants
+    l, mu, _, zeta = instance
     total = num_steps * num_rounds
     p, q = (1 - lr * l / 4) ** num_steps, (1 - lr * l / 8) ** num_steps
     a, b = (p + q) / 2, 2 / l * (1 - p) - 4 / l * (1 - q)

@@ -1,7 +1,7 @@
-r"""Synthetic problems of federated composite optimisation: sparse and low-rank truths to recover.
+r"""Sparse and low-rank recovery: synthetic problems of federated composite optimisation.
 
-Clients differ in the means of their inputs, not in the model that generates the targets.  One seed
-is one problem: the training examples depend neither on ``dtype`` nor on the size of the test set.
+Clients differ in the means of their inputs; the same model generates the targets of all clients.
+For one seed the training examples depend neither on ``dtype`` nor on the size of the test set.
 
 References:
     Yuan, Zaheer, Reddi, "Federated Composite Optimization", 2021; section 4.5 of
@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.problems.synthetic import check_at_least, offsets_of, sizes_of
+from fedjax_sim.problems.synthetic import offsets_of, sizes_of
 
 
 class RecoveryProblem(NamedTuple):
-    """What the clients have, and what is to be recovered from it."""
+    """Data of the clients, and the true model to recover."""
 
     train: FederatedData  # {"x": [N, *shape], "y": [N]}
     test: FederatedData  # fresh examples of the same clients
@@ -40,26 +41,26 @@ def sparse_regression(
     test_examples_per_client: int | Sequence[int] = 32,
     dtype: DTypeLike = np.float32,
 ) -> RecoveryProblem:
-    r"""Least squares whose true weights are ``num_nonzero`` ones, then zeros.
+    r"""Least squares with sparse true weights: ``num_nonzero`` ones, then zeros.
 
     .. math::
         a = s\,(\mu_m + \delta), \qquad b = \langle a, x \rangle + x^0 + \sigma \varepsilon, \qquad
         \mu_m \sim N(0, h^2 I), \quad \delta \sim N(0, I), \quad x^0, \varepsilon \sim N(0, 1)
 
-    The client's mean :math:`\mu_m` and the bias :math:`x^0` are drawn once.  The Hessian of a
-    client's mean squared error has an eigenvalue of about :math:`2 s^2 (1 + h^2 d)`.
+    The means :math:`\mu_m` are drawn once per client and the bias :math:`x^0` once. The Hessian of
+    a client's mean squared error has an eigenvalue of about :math:`2 s^2 (1 + h^2 d)`.
 
     Args:
         num_clients: M.
         examples_per_client: one size for all, or [M].
-        num_nonzero: ones among the true weights x.
+        num_nonzero: number of ones among the true weights x.
         dim: d.
         seed: int or generator.
-        feature_scale: s, > 0; the truth and the noise stay as they are.
+        feature_scale: s, > 0; it changes neither the true weights nor the noise.
         heterogeneity: h, the standard deviation of the clients' means, >= 0.
         noise: sigma, >= 0.
-        test_examples_per_client: as ``examples_per_client``.
-        dtype: of inputs, targets and truth.
+        test_examples_per_client: test examples; one size for all, or [M].
+        dtype: of inputs, targets and true weights.
 
     Raises:
         ValueError: a count below 1, ``num_nonzero`` outside 0..dim, sizes of a wrong shape, a
@@ -75,7 +76,7 @@ def sparse_regression(
         True
     """
     check_at_least(1, dim=dim)
-    _check_within(num_nonzero, "num_nonzero", dim)
+    _check_up_to(num_nonzero, "num_nonzero", dim)
     truth = np.zeros(dim)
     truth[:num_nonzero] = 1
     return _problem(
@@ -97,25 +98,25 @@ def low_rank_regression(
     test_examples_per_client: int | Sequence[int] = 32,
     dtype: DTypeLike = np.float32,
 ) -> RecoveryProblem:
-    r"""Least squares on matrices whose true weights are diagonal: ``rank`` ones, then zeros.
+    r"""Least squares on matrices with diagonal true weights: ``rank`` ones, then zeros.
 
-    As :func:`sparse_regression` with matrices A of ``size x size`` in place of vectors:
+    It is :func:`sparse_regression` with matrices A of ``size x size`` instead of vectors:
     :math:`b = \langle A, X \rangle + x^0 + \sigma \varepsilon`.
 
     Args:
         num_clients: M.
         examples_per_client: one size for all, or [M].
-        rank: of the true weights X.
+        rank: rank of the true weights X.
         size: rows and columns.
         seed: int or generator.
-        feature_scale: of the matrices A, > 0.
+        feature_scale: scale of the matrices A, > 0.
         heterogeneity: standard deviation of the entries of the clients' means, >= 0.
         noise: standard deviation of the targets, >= 0.
-        test_examples_per_client: as ``examples_per_client``.
-        dtype: of inputs, targets and truth.
+        test_examples_per_client: test examples; one size for all, or [M].
+        dtype: of inputs, targets and true weights.
 
     Raises:
-        ValueError: as :func:`sparse_regression`; ``rank`` outside 0..size.
+        ValueError: see :func:`sparse_regression`; ``rank`` outside 0..size.
 
     Example:
         >>> problem = low_rank_regression(4, 10, rank=2, size=3, seed=0)
@@ -123,7 +124,7 @@ def low_rank_regression(
         ((40, 3, 3), [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     """
     check_at_least(1, size=size)
-    _check_within(rank, "rank", size)
+    _check_up_to(rank, "rank", size)
     truth = np.diag(np.arange(size) < rank).astype(np.float64)
     return _problem(
         truth, num_clients, examples_per_client, test_examples_per_client, seed,
@@ -158,10 +159,11 @@ def _problem(
         x = x.reshape(-1, *truth.shape).astype(dtype)
         return FederatedData({"x": x, "y": y.astype(dtype)}, offsets_of(sizes))
 
-    train, test = draw(train_sizes), draw(test_sizes)  # in this order, see the module
+    # The training set comes first: it must not depend on the size of the test set.
+    train, test = draw(train_sizes), draw(test_sizes)
     return RecoveryProblem(train, test, truth.astype(dtype), np.asarray(bias, dtype))
 
 
-def _check_within(value: int, name: str, most: int) -> None:
+def _check_up_to(value: int, name: str, most: int) -> None:
     if not 0 <= value <= most:
         raise ValueError(f"{name} is {value}; expected 0 to {most}")

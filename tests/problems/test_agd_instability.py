@@ -126,7 +126,7 @@ def test_methods_on_a_quadratic():
     [
         (lambda: construct(16.0, 3, 1e-8), "condition is 16.0; expected"),
         (lambda: construct(25.0, 0, 1e-8), "num_bumps is 0"),
-        (lambda: construct(25.0, 3, 0.0), "half_width 0.0"),
+        (lambda: construct(25.0, 3, 0.0), "half_width is 0.0; expected a positive"),
         (lambda: construct(25.0, 60, 1e-3), "half_width is 0.001; expected below"),
         (lambda: separation(gradient_descent, construct(25.0, 3, 1e-8), 1e-7), "distance is 1e-07"),
     ],

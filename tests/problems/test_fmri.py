@@ -158,7 +158,7 @@ def test_reads_houses_and_faces_session_by_session(tmp_path, nilearn):
 
 def test_bad_recordings_are_refused(tmp_path, nilearn):
     write_recordings(tmp_path / "short", labels=["labels chunks", "face 0"])
-    with pytest.raises(ValueError, match=r"labels\.txt: 1 rows; expected 8, one of every scan"):
+    with pytest.raises(ValueError, match=r"labels\.txt: 1 rows; expected 8, one per scan"):
         haxby(tmp_path / "short", train_subjects=(1,))
     write_recordings(tmp_path / "columns", labels=["labels", "face"])
     with pytest.raises(ValueError, match=r"columns \['labels'\]; expected labels and chunks"):
@@ -167,9 +167,9 @@ def test_bad_recordings_are_refused(tmp_path, nilearn):
 
 def test_nothing_is_fetched_unasked(tmp_path, nilearn):
     write_recordings(tmp_path)
-    assert fmri.is_at_hand(tmp_path)
-    assert not fmri.is_at_hand(tmp_path / "elsewhere")
-    assert not fmri.is_at_hand(None)
+    assert fmri.is_available(tmp_path)
+    assert not fmri.is_available(tmp_path / "elsewhere")
+    assert not fmri.is_available(None)
     message = r"subj3/bold\.nii\.gz, subj3/labels\.txt missing; expected nilearn's folder"
     with pytest.raises(ValueError, match=message):
         haxby(tmp_path, train_subjects=(1, 3))
@@ -179,8 +179,8 @@ def test_nothing_is_fetched_unasked(tmp_path, nilearn):
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        ((1, 6), (6,), r"subjects are \[1, 6, 6\]; expected some of either part, each once"),
-        ((), (6,), "expected some of either part"),
+        ((1, 6), (6,), r"subjects are \[1, 6, 6\]; expected distinct ones, at least one for each part"),
+        ((), (6,), "expected distinct ones"),
         ((0, 1), (6,), "expected numbers from 1 to 6"),
     ],
 )

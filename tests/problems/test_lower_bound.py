@@ -8,15 +8,15 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim.problems.lower_bound import (
-    Constants,
-    instance,
+    Instance,
+    coordinate_losses,
+    hard_instance,
+    initial_model,
     lower_bound_task,
     noiseless_coordinates,
-    start,
-    values,
 )
 
-SOME = Constants(2.0, 0.05, 0.4, 0.3)
+SOME = Instance(2.0, 0.05, 0.4, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ SOME = Constants(2.0, 0.05, 0.4, 0.3)
 )
 def test_mu_has_its_reference_values(steps, std, zeta, mu):
     """Printed to seven digits."""
-    assert instance(1.0, std, zeta, steps, 32).mu == pytest.approx(mu, abs=5e-8)
+    assert hard_instance(1.0, std, zeta, steps, 32).mu == pytest.approx(mu, abs=5e-8)
 
 
 def test_mu_by_the_formula():
@@ -47,7 +47,7 @@ def test_mu_by_the_formula():
                 noise, drift = entries[:3].min(), entries[[3, 4, 2]].min()
                 largest = max(noise, drift, entries[5])
                 attained |= set(np.flatnonzero(entries == largest).tolist())
-                found = instance(b, std, zeta, k, r, l)
+                found = hard_instance(b, std, zeta, k, r, l)
                 assert found.mu == pytest.approx(largest / (2 * b**2), rel=1e-12)
                 assert found[0] == l
     assert attained == {0, 1, 2, 3, 4, 5}
@@ -78,7 +78,7 @@ def test_gradients_losses_and_heterogeneity(x64):
                 jax.grad(oracle.loss)(x, 1), oracle.grad(x, 1), rtol=1e-12, atol=1e-15
             )
             mean += expected / 4
-        total = jax.grad(lambda x: values(x, SOME).sum())(x)
+        total = jax.grad(lambda x: coordinate_losses(x, SOME).sum())(x)
         np.testing.assert_allclose(total, mean, rtol=1e-12, atol=1e-15)
     at_zero = [task.oracle(jnp.array(m), key, 3).full_grad(jnp.zeros(4)) for m in range(4)]
     assert np.mean([g @ g for g in at_zero]) == pytest.approx(zeta**2)
@@ -113,7 +113,9 @@ def test_closed_forms_against_fedavg(x64, steps, rounds, lr):
 
     @compiled
     def run(task):
-        return fs.run(fs.fedavg(lr), task, timeline, start(1.5), jax.random.key(0))[0].server.params
+        return fs.run(
+            fs.fedavg(lr), fs.Setup(task, timeline, initial_model(1.5)), jax.random.key(0)
+        )[0].server.params
 
     found = noiseless_coordinates(SOME, lr, 1.5, steps, rounds)
     np.testing.assert_allclose(found, run(task)[1:], rtol=1e-11)
@@ -123,20 +125,20 @@ def test_closed_form_of_the_fourth_coordinate(x64):
     """The reference is printed to 11 digits; many steps lead to the mean of the local optima; the
     thesis' claim about b = x_4 / zeta after one round, with the constant that holds.
     """
-    found = noiseless_coordinates(Constants(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
+    found = noiseless_coordinates(Instance(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
     assert float(found[2]) == pytest.approx(-0.03710199813, abs=5e-12)
-    many = noiseless_coordinates(Constants(2.0, 0.0, 0.0, 0.3), 0.5, 1.0, 10_000, 1)
+    many = noiseless_coordinates(Instance(2.0, 0.0, 0.0, 0.3), 0.5, 1.0, 10_000, 1)
     assert float(many[2]) == pytest.approx(-2 * 0.3 / 2)
     for lr in np.geomspace(1e-3, 2, 12):
         for steps in (2, 5, 40):
-            b = float(noiseless_coordinates(Constants(1.0, 0.0, 0.0, 1.0), lr, 1.0, steps, 1)[2])
+            b = float(noiseless_coordinates(Instance(1.0, 0.0, 0.0, 1.0), lr, 1.0, steps, 1)[2])
             assert b <= -0.0156 * min(1, (lr * steps) ** 2)
 
 
 def test_first_coordinate_drifts_to_the_negative_side():
     """Mean and mean value against a NumPy simulation: 5 standard errors of both together."""
     clients, steps, rounds, lr, count = 2, 16, 12, 0.3, 2000
-    constants = instance(1.0, 1.0, 0.0, steps, rounds)
+    constants = hard_instance(1.0, 1.0, 0.0, steps, rounds)
     task = lower_bound_task(constants, clients, steps)
     timeline = fs.timelines.full(rounds, clients, steps)
 
@@ -144,14 +146,17 @@ def test_first_coordinate_drifts_to_the_negative_side():
     def finals(task, keys):
         def one(key):
             final, _ = fs.run(
-                fs.fedavg(lr), task, timeline, start(1.0), key, cohort=fs.execution.vmapped()
+                fs.fedavg(lr),
+                fs.Setup(task, timeline, initial_model(1.0)),
+                key,
+                execution=fs.execution.vmapped(),
             )
             return final.server.params
 
         return jax.vmap(one)(keys)
 
     models = finals(task, jax.random.split(jax.random.key(0), count))
-    found = np.stack([models[:, 0], values(models, constants)[:, 0]])
+    found = np.stack([models[:, 0], coordinate_losses(models, constants)[:, 0]])
     rng = np.random.default_rng(1)
     x = np.zeros((count, 1))
     for _ in range(rounds):
@@ -168,10 +173,10 @@ def test_first_coordinate_drifts_to_the_negative_side():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: instance(0.0, 1.0, 1.0, 1, 1), "distance is 0.0; expected"),
-        (lambda: instance(1.0, 1.0, 1.0, 0, 1), "num_steps is 0; expected"),
-        (lambda: instance(1.0, -1.0, 1.0, 1, 1), "std is -1.0; expected"),
-        (lambda: instance(1.0, 1.0, -1.0, 1, 1), "zeta is -1.0; expected"),
+        (lambda: hard_instance(0.0, 1.0, 1.0, 1, 1), "distance is 0.0; expected"),
+        (lambda: hard_instance(1.0, 1.0, 1.0, 0, 1), "num_steps is 0; expected"),
+        (lambda: hard_instance(1.0, -1.0, 1.0, 1, 1), "std is -1.0; expected"),
+        (lambda: hard_instance(1.0, 1.0, -1.0, 1, 1), "zeta_star is -1.0; expected"),
         (lambda: lower_bound_task(SOME, 3, 1), "num_clients is 3; expected an even"),
         (lambda: lower_bound_task(SOME, 0, 1), "num_clients is 0; expected an even"),
         (lambda: lower_bound_task(SOME, 2, 0), "num_steps is 0; expected"),

@@ -1,4 +1,4 @@
-"""Families of known constants: quadratics, powers, logistic losses (module ``lojasiewicz``)."""
+"""Lojasiewicz families of losses: quadratics, powers, logistic losses."""
 
 from collections.abc import Callable
 
@@ -7,21 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.problems.lojasiewicz.family import Constants, Family, with_data
+from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.problems.lojasiewicz.family import Family, FamilyConstants, with_data
 
 
 def quadratic(matrix: np.ndarray, centres: np.ndarray) -> Family:
-    r""":math:`f_c(x) = \frac12 (x - b_c)^\top A (x - b_c)`: alpha = 1, no drift of the mean.
+    r""":math:`f_c(x) = \frac12 (x - b_c)^\top A (x - b_c)`: alpha = 1; the mean does not drift.
 
     :math:`\mu = 2 \lambda^+_{\min}(A)`, :math:`L = \lambda_{\max}(A)`,
     :math:`\zeta^2 = \frac1M \sum \|A (b_c - \bar b)\|^2`, :math:`f_c^* = 0`.
 
     Args:
-        matrix: A ``[d, d]``, symmetric, positive semidefinite, may be singular.
+        matrix: A ``[d, d]``, symmetric, positive semidefinite; it may be singular.
         centres: ``[M, d]``.
 
     Raises:
-        ValueError: shapes that do not fit, a matrix that is not as said, or 0.
+        ValueError: shapes that do not match, a matrix that is not positive semidefinite or is 0.
 
     Example:
         >>> quadratic(np.diag([0.0, 2.0]), np.array([[0.0, 1.0], [5.0, -1.0]])).constants[:4]
@@ -33,13 +34,14 @@ def quadratic(matrix: np.ndarray, centres: np.ndarray) -> Family:
             f"matrix and centres have shapes {a.shape} and {b.shape}; expected [d, d] and [M, d]"
         )
     spectrum = np.linalg.eigvalsh(a)
-    tiny = 1e-10 * abs(spectrum).max()  # what rounding leaves of a zero
+    tiny = 1e-10 * abs(spectrum).max()  # smaller eigenvalues are rounding errors of 0
     if not np.allclose(a, a.T) or spectrum[0] < -tiny or spectrum[-1] <= 0:
         raise ValueError(
-            f"matrix has eigenvalues {spectrum}; expected a symmetric one, >= 0, not 0"
+            f"matrix has eigenvalues {spectrum}; expected a symmetric positive semidefinite matrix "
+            "other than 0"
         )
     away = b - b.mean(axis=0)
-    constants = Constants(
+    constants = FamilyConstants(
         alpha=1.0,
         mu=float(2 * spectrum[spectrum > tiny].min()),
         L=float(spectrum[-1]),
@@ -51,9 +53,9 @@ def quadratic(matrix: np.ndarray, centres: np.ndarray) -> Family:
 
 
 def softplus_tilted(curvature: float, tilt: float, num_clients: int) -> Family:
-    r""":math:`f_c(x) = \frac m2 x^2 + s_c \delta \log(1 + e^x)`, the signs alternating: alpha = 1.
+    r""":math:`f_c(x) = \frac m2 x^2 + s_c \delta \log(1 + e^x)` with alternating signs: alpha = 1.
 
-    :math:`F = \frac m2 x^2`; curvatures differ, so clients drift.
+    :math:`F = \frac m2 x^2`; the curvatures differ, so the clients drift.
     :math:`\mu = 2 (m - \frac\delta4)`, :math:`L = m + \frac\delta4`, :math:`\zeta = \delta`.
 
     Args:
@@ -62,27 +64,27 @@ def softplus_tilted(curvature: float, tilt: float, num_clients: int) -> Family:
         num_clients: M, even.
 
     Raises:
-        ValueError: a curvature not positive, a tilt outside [0, 4 m), an odd number of clients.
+        ValueError: a curvature that is not positive, a tilt outside [0, 4 m), an odd number of
+            clients.
 
     Example:
         >>> round(softplus_tilted(1.0, 0.8, 8).constants.optimum, 6)
         -0.083232
     """
-    if not curvature > 0:
-        raise ValueError(f"curvature is {curvature}; expected a positive number")
+    check_positive(curvature=curvature)
     if not 0 <= tilt < 4 * curvature:
         raise ValueError(f"tilt is {tilt}; expected 0 <= tilt < 4 curvature = {4 * curvature}")
     if num_clients < 2 or num_clients % 2:
         raise ValueError(f"num_clients is {num_clients}; expected an even number")
     slopes = np.where(np.arange(num_clients) % 2 == 0, tilt, -tilt)
-    # The gradient grows: its root by bisection, to the last bit.
+    # The gradient increases; bisection finds its root to the last bit.
     low, high = -np.abs(slopes) / curvature, np.abs(slopes) / curvature
     for _ in range(100):
         middle = (low + high) / 2
         below = curvature * middle + slopes / (1 + np.exp(-middle)) < 0
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     infima = curvature / 2 * low**2 + slopes * np.logaddexp(0, low)
-    constants = Constants(
+    constants = FamilyConstants(
         1.0, 2 * (curvature - tilt / 4), curvature + tilt / 4, tilt, infima, minimum=0.0
     )
     return Family(
@@ -91,27 +93,27 @@ def softplus_tilted(curvature: float, tilt: float, num_clients: int) -> Family:
 
 
 def sine_quadratic(num_clients: int) -> Family:
-    r""":math:`f(x) = x^2 + 3 \sin^2 x` for every client, not convex: alpha = 1, L = 8, zeta = 0.
+    r""":math:`f(x) = x^2 + 3 \sin^2 x` for every client, nonconvex: alpha = 1, L = 8, zeta = 0.
 
-    ``mu`` is the infimum of :math:`f'^2 / f`, found numerically.
+    ``mu`` is the infimum of :math:`f'^2 / f`, computed numerically.
 
     Raises:
-        ValueError: no clients.
+        ValueError: fewer than one client.
 
     Example:
         >>> round(sine_quadratic(2).constants.mu, 5)
         0.35106
     """
-    _check_clients(num_clients)
+    check_at_least(1, num_clients=num_clients)
 
     def ratio(x: np.ndarray) -> np.ndarray:
         return (2 * x + 3 * np.sin(2 * x)) ** 2 / (x**2 + 3 * np.sin(x) ** 2)
 
-    # Beyond, the ratio is at least (2 x - 3)^2 / (x^2 + 3) > 2.
+    # Beyond 10 the ratio is at least (2 x - 3)^2 / (x^2 + 3) > 2.
     mu = -largest(lambda x: -ratio(x), 1e-3, 10.0)
     return Family(
         *with_data(_sine_quadratic_value, _sine_quadratic_gradient),
-        Constants(1.0, mu, 8.0, 0.0, np.zeros(num_clients), minimum=0.0),
+        FamilyConstants(1.0, mu, 8.0, 0.0, np.zeros(num_clients), minimum=0.0),
     )
 
 
@@ -119,8 +121,9 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
     r""":math:`f(x) = \frac1p \|x\|^p` for every client: the inequality is an equality.
 
     :math:`\alpha = 2 - \frac2p`, :math:`\mu = p^\alpha`, :math:`L = (p - 1) \rho^{p-2}` on
-    :math:`\|x\| \le \rho`.  Steps of at most 1 / L with :func:`sphere` noise of
-    :math:`\sigma \le \rho^{p-1}` do not leave that ball.
+    :math:`\|x\| \le \rho`. Iterates stay in this ball if the learning rate is at most 1 / L and the
+    noise is :func:`~fedjax_sim.problems.lojasiewicz.family.sphere` with :math:`\sigma \le
+    \rho^{p-1}`.
 
     Args:
         degree: p, at least 2.
@@ -134,13 +137,11 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
         >>> [round(x, 6) for x in power(4.0, radius=1.5, num_clients=2).constants[:4]]
         [1.5, 8.0, 6.75, 0.0]
     """
-    if not degree >= 2:
-        raise ValueError(f"degree is {degree}; expected at least 2")
-    if not radius > 0:
-        raise ValueError(f"radius is {radius}; expected a positive number")
-    _check_clients(num_clients)
+    check_at_least(2, degree=degree)
+    check_positive(radius=radius)
+    check_at_least(1, num_clients=num_clients)
     alpha = 2 - 2 / degree
-    constants = Constants(
+    constants = FamilyConstants(
         alpha,
         degree**alpha,
         (degree - 1) * radius ** (degree - 2),
@@ -154,9 +155,9 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
 def logistic(slopes: np.ndarray, low: float = 0.0) -> Family:
     r""":math:`f_c(x) = \log(1 + e^{-a_c x})` on :math:`x \ge` ``low``: alpha = 2.
 
-    The infima, 0, are not attained.  From :math:`|f_c'| = a_c (1 - e^{-f_c})`:
+    The infima are 0 and are not attained. From :math:`|f_c'| = a_c (1 - e^{-f_c})`:
     :math:`\mu = \min_c a_c^2 ((1 - e^{-u_c}) / u_c)^2` with :math:`u_c = f_c(low)`.
-    :math:`L = \max_c a_c^2 / 4`; zeta is the largest spread, found numerically.
+    :math:`L = \max_c a_c^2 / 4`; zeta is the largest spread, computed numerically.
 
     Args:
         slopes: a ``[M]``, positive.
@@ -177,11 +178,11 @@ def logistic(slopes: np.ndarray, low: float = 0.0) -> Family:
     def spread(x: np.ndarray) -> np.ndarray:
         return np.std(a / 2 * (1 - np.tanh(a * x[:, None] / 2)), axis=1)
 
-    constants = Constants(
+    constants = FamilyConstants(
         alpha=2.0,
         mu=float(np.min((a * -np.expm1(-level) / level) ** 2)),
         L=float(np.max(a) ** 2 / 4),
-        # 30 / a further on, derivatives are e^-30 of what they are at 0.
+        # At 30 / a above 0 the derivatives are e^-30 times those at 0.
         zeta=largest(spread, low, max(low, 0.0) + 30 / a.min()),
         infima=np.zeros(len(a)),
         minimum=0.0,
@@ -190,8 +191,7 @@ def logistic(slopes: np.ndarray, low: float = 0.0) -> Family:
 
 
 def largest(function: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:
-    """The largest value of a smooth function on an interval, by two grids, the second around the
-    best point of the first.
+    """Largest value of a smooth function on an interval, by two nested grids.
 
     Example:
         >>> round(largest(np.sin, 0.0, 3.0), 12)
@@ -201,11 +201,6 @@ def largest(function: Callable[[np.ndarray], np.ndarray], low: float, high: floa
     best = int(np.argmax(function(coarse)))
     around = coarse[max(best - 1, 0) : best + 2]
     return float(np.max(function(np.linspace(around[0], around[-1], 20_001))))
-
-
-def _check_clients(num_clients: int) -> None:
-    if num_clients < 1:
-        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
 
 
 def _quadratic_value(a: Array, b: Array, client: Array, x: Array) -> Array:

@@ -1,14 +1,15 @@
-r"""Clients that satisfy an alpha-Lojasiewicz inequality, with the constants known.
+r"""Objectives of clients that satisfy an alpha-Lojasiewicz inequality with known constants.
 
-A family is ``f_c(x)`` and its gradient, client by client, and the constants of
+A family consists of the functions ``f_c(x)`` and their gradients, for every client c, and of the
+constants of
 
 .. math:: \|\nabla f_c(x)\|^2 \ge \mu\, (f_c(x) - f_c^*)^\alpha, \qquad
     \frac1M \sum_c \|\nabla f_c(x) - \nabla F(x)\|^2 \le \zeta^2, \qquad f_c\ L\text{-smooth.}
 
-:func:`noisy_task` makes a task of it by adding noise of known variance.  The families are in
-:mod:`~fedjax_sim.problems.lojasiewicz.families` and, policies whose constants depend on the models
-visited, in :mod:`~fedjax_sim.problems.lojasiewicz.policies`; the bounds in
-:mod:`~fedjax_sim.theory.lojasiewicz`.
+:func:`noisy_task` makes a family a task by adding noise of known variance. Module
+:mod:`~fedjax_sim.problems.lojasiewicz.families` has families of losses,
+:mod:`~fedjax_sim.problems.lojasiewicz.policies` has policies, whose constants depend on the visited
+models, and :mod:`fedjax_sim.theory.lojasiewicz` has the bounds.
 """
 
 import math
@@ -19,17 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Oracle, Scalar, Step, Task
 
 Noise = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> E ||noise||^2 = 1, mean 0
 
 
-class Constants(NamedTuple):
-    """Of a family."""
+class FamilyConstants(NamedTuple):
+    """Constants of a family."""
 
     alpha: float
     mu: float
@@ -40,21 +41,21 @@ class Constants(NamedTuple):
 
     @property
     def optimum(self) -> float:
-        """``F*``, from which the bounds measure: the mean of the clients' infima."""
+        """``F*``, the mean of the clients' infima; the bounds are on ``F - F*``."""
         return float(np.mean(self.infima))
 
     @property
     def floor(self) -> float:
-        """``inf F - F*``, below which no gap goes."""
+        """``inf F - F*``, a lower bound of every gap."""
         return self.minimum - self.optimum
 
 
 class Family(NamedTuple):
-    """Clients' objectives; the functions are pytrees of their data."""
+    """Objectives of the clients; the functions are pytrees of their data."""
 
     value: Callable[[Array, Array], Array]  # (client, x) -> f_c(x)
-    gradient: Callable[[Array, Array], Array]  # (client, x) -> its gradient, x's shape
-    constants: Constants
+    gradient: Callable[[Array, Array], Array]  # (client, x) -> gradient of f_c, x's shape
+    constants: FamilyConstants
 
     @property
     def num_clients(self) -> int:
@@ -77,7 +78,7 @@ def gap(family: Family, x: Array) -> Array:
 def gradients(
     gradient: Callable[[Array, Array], Array], num_clients: int, x: Array
 ) -> tuple[Array, Array]:
-    """``grad F(x)``, and ``sqrt((1 / M) sum_c ||grad f_c(x) - grad F(x)||^2)``, the spread.
+    """``grad F(x)`` and the spread ``sqrt((1 / M) sum_c ||grad f_c(x) - grad F(x)||^2)``.
 
     Example:
         >>> from fedjax_sim.problems.lojasiewicz.families import quadratic
@@ -92,7 +93,7 @@ def gradients(
 
 
 def sphere(key: Array, shape: tuple[int, ...]) -> Array:
-    """Noise of norm 1; for scalars a fair sign.  Bounded, so that iterates stay in known sets.
+    """Noise of norm 1; for scalars a random sign. It is bounded, so iterates stay in known sets.
 
     Example:
         >>> abs(float(sphere(jax.random.key(0), ())))
@@ -113,13 +114,14 @@ def gaussian(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Noise = sphere) -> Task:
-    r"""The family as a task: a step's gradient is :math:`\nabla f_c(x) + \sigma\, \xi`.
+    r"""Task of a family: the gradient of a step is :math:`\nabla f_c(x) + \sigma\, \xi`.
 
     Args:
-        family: of any kind.
+        family: any family.
         std: sigma; ``sigma^2`` is the variance ``E||sigma xi||^2``.
-        num_steps: K, local steps of a visit.
-        noise: the law of xi; drawn from the visit's key and the step.
+        num_steps: K, local steps per visit.
+        noise: law of xi, a function of a key and a shape; the visit's key and the step determine
+            the key.
 
     Raises:
         ValueError: a negative std, no steps.
@@ -128,15 +130,13 @@ def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Noise = spher
         >>> import fedjax_sim as fs
         >>> from fedjax_sim.problems.lojasiewicz.families import power
         >>> task = noisy_task(power(2.0, radius=1.0, num_clients=2), std=0.0, num_steps=3)
-        >>> timeline = fs.timelines.full(2, 2, 3)
-        >>> final, _ = fs.run(fs.fedavg(0.5), task, timeline, jnp.ones(1), jax.random.key(0))
+        >>> setup = fs.Setup(task, fs.timelines.full(2, 2, 3), jnp.ones(1))
+        >>> final, _ = fs.run(fs.fedavg(0.5), setup, jax.random.key(0))
         >>> final.server.params.tolist()  # 0.5^6
         [0.015625]
     """
-    if not isinstance(std, Tracer) and not np.all(np.asarray(std) >= 0):
-        raise ValueError(f"std is {std}; expected a number >= 0")
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; expected at least 1")
+    check_at_least(0, std=std)
+    check_at_least(1, num_steps=num_steps)
     scale = jnp.asarray(std, jnp.result_type(float))
     oracle = Partial(_oracle, family.value, family.gradient, Partial(noise), scale)
     ones = np.ones(family.num_clients, np.int32)
@@ -155,7 +155,7 @@ def _oracle(
     del max_steps
 
     def draw(x: Array, step: Step) -> Array:
-        # The laws draw 32 bits also in double precision: both see the same noise.
+        # Draws 32 bits, so runs in single and in double precision have the same noise.
         return std.astype(x.dtype) * noise(jax.random.fold_in(key, step), x.shape).astype(x.dtype)
 
     return Oracle(
@@ -166,7 +166,7 @@ def _oracle(
 
 
 def with_data(value: Callable, gradient: Callable, *data: ArrayLike) -> tuple[Partial, Partial]:
-    """Both functions with the data as their first arguments: pytrees, which pass through jit.
+    """Returns both functions as pytrees, with the data as their first arguments.
 
     Example:
         >>> value, gradient = with_data(lambda a, client, x: a * x, lambda a, client, x: a, 2.0)

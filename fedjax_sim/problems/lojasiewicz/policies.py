@@ -1,8 +1,9 @@
-r"""Softmax policies as families of module ``lojasiewicz``: alpha = 2, mu known along a trajectory.
+r"""Lojasiewicz families of softmax policies: alpha = 2, mu is known along a trajectory.
 
-What is minimised is ``f_c = -J_c``, minus the expected return of client c; rewards are in [0, 1].
-The probability of the best action has no positive lower bound on the whole space, so ``mu`` and
-``zeta`` are *trajectory constants*: run first, then give the models visited at the rounds' starts.
+The objective is ``f_c = -J_c``, minus the expected return of client c; rewards are in [0, 1]. The
+probability of the best action has no positive lower bound over all models. Therefore ``mu`` and
+``zeta`` are *trajectory constants*: first run the algorithm, then pass the server's models at the
+beginning of the rounds as ``visited``.
 
 References:
     Mei et al., "On the Global Convergence Rates of Softmax Policy Gradient Methods", 2020.
@@ -14,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.problems.lojasiewicz.family import Constants, Family, gradients, with_data
+from fedjax_sim.problems.lojasiewicz.family import Family, FamilyConstants, gradients, with_data
 
 
 def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
@@ -24,8 +25,8 @@ def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
     :math:`L = \max_c d_c / (6 \sqrt3)`; :math:`\zeta = \frac14` times the standard deviation of d.
 
     Args:
-        gaps: d ``[M]``, by how much the first arm is better, positive.
-        low: the smallest model visited.
+        gaps: d ``[M]``, the advantages of the first arm, positive.
+        low: the smallest visited model.
 
     Raises:
         ValueError: gaps that are not a vector of positive numbers.
@@ -37,7 +38,7 @@ def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
     d = np.asarray(gaps, np.float64)
     if d.ndim != 1 or not (d > 0).all():
         raise ValueError(f"gaps is {gaps}; expected a vector of positive numbers")
-    constants = Constants(
+    constants = FamilyConstants(
         alpha=2.0,
         mu=float((1 + np.exp(-low)) ** -2.0),
         L=float(d.max() / (6 * np.sqrt(3))),
@@ -51,8 +52,8 @@ def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
 def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float = 2.5) -> Family:
     r""":math:`f_c(x) = -\sum_a \pi_x(a) r_c(a)`, :math:`\pi_x` the softmax of x.
 
-    :math:`\mu = \inf_{visited} \min_c \pi_x(a_c^*)^2`, zeta is the largest spread visited.  If the
-    clients disagree on the best arm, no model reaches ``F*``.
+    :math:`\mu = \inf_{visited} \min_c \pi_x(a_c^*)^2`; zeta is the largest spread at a visited
+    model. If the clients have different best arms, no model reaches ``F*``.
 
     Args:
         rewards: r ``[M, A]``, in [0, 1].
@@ -60,7 +61,7 @@ def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float =
         smoothness: L; 5 / 2 is Lemma 2 of the reference.
 
     Raises:
-        ValueError: rewards of another shape or outside [0, 1], visited models of another shape.
+        ValueError: rewards or visited models of another shape, rewards outside [0, 1].
 
     Example:
         >>> family = softmax_bandit(np.array([[1.0, 0.5], [0.0, 0.5]]), np.zeros((1, 2)))
@@ -72,7 +73,7 @@ def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float =
     value, gradient = with_data(_bandit_value, _bandit_gradient, r)
     best = jax.nn.softmax(models)[:, np.argmax(r, axis=1)]  # [n, M]
     infima = -r.max(axis=1)
-    constants = Constants(
+    constants = FamilyConstants(
         alpha=2.0,
         mu=float(jnp.min(best) ** 2),
         L=smoothness,
@@ -86,30 +87,30 @@ def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float =
 def softmax_mdp(
     rewards: np.ndarray,
     transitions: np.ndarray,
-    start: np.ndarray,
+    initial: np.ndarray,
     discount: float,
     visited: np.ndarray,
 ) -> Family:
-    r"""A finite Markov decision process per client; they share the transitions.
+    r"""A finite Markov decision process per client; the clients share the transitions.
 
-    :math:`f_c(x) = -\rho^\top (I - \gamma P_\pi)^{-1} r_{c,\pi}`, exactly, :math:`\pi(\cdot|s)`
-    being the softmax of ``x[s]``.  :math:`L = 8 / (1 - \gamma)^3` and
+    :math:`f_c(x) = -\rho^\top (I - \gamma P_\pi)^{-1} r_{c,\pi}` is computed exactly;
+    :math:`\pi(\cdot|s)` is the softmax of ``x[s]``. :math:`L = 8 / (1 - \gamma)^3` and
 
     .. math:: \mu = \inf_{visited} \min_c \frac1S \Big\|\frac{d^{\pi_c^*}}{d^{\pi}}
         \Big\|_\infty^{-2} \min_s \pi(a_c^*(s) | s)^2
 
-    with the discounted occupancies d from the start distribution.
+    with the discounted occupancies d from the initial distribution.
 
     Args:
         rewards: r ``[M, S, A]``, in [0, 1].
         transitions: P ``[S, A, S]``.
-        start: rho ``[S]``, positive.
+        initial: rho ``[S]``, the distribution of the first state, positive.
         discount: gamma in [0, 1).
         visited: models ``[..., S, A]``.
 
     Raises:
-        ValueError: shapes that do not fit, rows that are not distributions, a start that misses a
-            state, rewards outside [0, 1], a discount outside [0, 1).
+        ValueError: shapes that do not match, rows that are not distributions, an initial
+            distribution with zeros, rewards outside [0, 1], a discount outside [0, 1).
 
     References:
         Mei et al., 2020, Lemmas 7 and 8.
@@ -117,20 +118,20 @@ def softmax_mdp(
     Example:
         >>> rewards, transitions = np.array([[[1.0, 0.0]]]), np.ones((1, 2, 1))
         >>> family = softmax_mdp(rewards, transitions, np.ones(1), 0.5, np.zeros((1, 1, 2)))
-        >>> family.constants.mu, family.constants.optimum  # one state: a bandit, paid for ever
+        >>> family.constants.mu, family.constants.optimum  # one state: a repeated bandit
         (0.25, -2.0)
     """
-    r, p, rho = _rewards(rewards, 3), np.asarray(transitions, float), np.asarray(start, float)
+    r, p, rho = _rewards(rewards, 3), np.asarray(transitions, float), np.asarray(initial, float)
     states, actions = r.shape[1:]
     if p.shape != (states, actions, states) or rho.shape != (states,):
         raise ValueError(
-            f"rewards, transitions and start have shapes {r.shape}, {p.shape} and {rho.shape}; "
+            f"rewards, transitions and initial have shapes {r.shape}, {p.shape} and {rho.shape}; "
             "expected [M, S, A], [S, A, S] and [S]"
         )
     if not (p >= 0).all() or not np.allclose(p.sum(axis=-1), 1):
-        raise ValueError(f"transitions has rows of sums {p.sum(axis=-1)}; expected distributions")
+        raise ValueError(f"transitions has row sums {p.sum(axis=-1)}; expected distributions")
     if not (rho > 0).all() or not np.isclose(rho.sum(), 1):
-        raise ValueError(f"start is {rho}; expected positive probabilities that sum to 1")
+        raise ValueError(f"initial is {rho}; expected positive probabilities that sum to 1")
     if not 0 <= discount < 1:
         raise ValueError(f"discount is {discount}; expected a number in [0, 1)")
     models = _models(visited, (states, actions))
@@ -150,11 +151,11 @@ def softmax_mdp(
     occupied = jax.vmap(lambda policy: _occupancy(known[0], known[1], known[2], policy))(policies)
 
     def lemma(actions: np.ndarray) -> float:
-        """The smallest of ``||grad f_c|| sqrt(S) / (f_c - f_c^*)`` that the lemma allows."""
+        """Lower bound of ``||grad f_c|| sqrt(S) / (f_c - f_c^*)`` by the lemma."""
         visits = jnp.min(occupied / jnp.asarray(occupancy(actions), models.dtype), axis=1)
         return float(jnp.min(visits * jnp.min(policies[:, np.arange(states), actions], axis=1)))
 
-    constants = Constants(
+    constants = FamilyConstants(
         alpha=2.0,
         mu=min(map(lemma, best)) ** 2 / states,
         L=8 / (1 - discount) ** 3,
@@ -183,7 +184,7 @@ def optimal_policy(rewards: np.ndarray, transitions: np.ndarray, discount: float
         matrix = np.eye(len(rewards)) - discount * transitions[rows, policy]
         values = np.linalg.solve(matrix, rewards[rows, policy])
         advantages = rewards + discount * transitions @ values - values[:, None]
-        # Only what is better by more than rounding, so that ties do not go round for ever.
+        # Ignores advantages at the level of rounding: ties would change the policy for ever.
         if (advantages <= 1e-12 * (1 + abs(values).max())).all():
             return policy
         policy = np.argmax(advantages, axis=1)
@@ -236,17 +237,17 @@ def _mdp_gradient(
     r: Array, p: Array, rho: Array, discount: Array, client: Array, x: Array
 ) -> Array:
     policy = jax.nn.softmax(x)
-    own = jnp.eye(len(rho), dtype=x.dtype) - discount * _moves(p, policy)
-    values = jnp.linalg.solve(own, (policy * r[client]).sum(axis=1))  # the Bellman equation
+    matrix = jnp.eye(len(rho), dtype=x.dtype) - discount * _policy_transitions(p, policy)
+    values = jnp.linalg.solve(matrix, (policy * r[client]).sum(axis=1))  # the Bellman equation
     advantages = r[client] + discount * p @ values - values[:, None]
     return -_occupancy(p, rho, discount, policy)[:, None] * policy * advantages
 
 
-def _moves(p: Array, policy: Array) -> Array:
+def _policy_transitions(p: Array, policy: Array) -> Array:
     return jnp.einsum("sa,sat->st", policy, p)
 
 
 def _occupancy(p: Array, rho: Array, discount: Array, policy: Array) -> Array:
     """``(I - gamma P_pi')^{-1} rho``: expected discounted visits of every state."""
-    matrix = jnp.eye(len(rho), dtype=rho.dtype) - discount * _moves(p, policy)
+    matrix = jnp.eye(len(rho), dtype=rho.dtype) - discount * _policy_transitions(p, policy)
     return jnp.linalg.solve(matrix.T, rho)
