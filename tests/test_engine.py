@@ -122,7 +122,9 @@ def test_round_of_weight_zero_changes_nothing():
 
 
 NUM_ROUNDS, COHORT = 5, 3
-count_visits = compiled(lambda task, timeline: fs.run(COUNT_ROUNDS, task, timeline, ZERO, KEY)[0])
+count_visits = compiled(
+    lambda task, timeline: fs.run(COUNT_ROUNDS, fs.Setup(task, timeline, ZERO), KEY)[0]
+)
 
 
 @settings(max_examples=30)
@@ -191,11 +193,15 @@ def test_history_of_a_continued_run(cut):
     probes = fs.Probes(server={"mean": lambda update: update.mean})
     options = {"eval_fn": metrics, "probes": probes}
     whole_state, whole = execute(COUNT_STEPS, timeline, **options)
-    state, task, histories = fs.init(COUNT_STEPS, no_data(), timeline, ZERO), no_data(), []
+    state, task, histories = (
+        fs.init(COUNT_STEPS, fs.Setup(no_data(), timeline, ZERO)),
+        no_data(),
+        [],
+    )
     for part in (timeline[:cut], timeline[cut:]):
         go = compiled(
             lambda state, part: fs.advance(
-                COUNT_STEPS, task, part, state, KEY, eval_every=1, **options
+                COUNT_STEPS, fs.Setup(task, part, None, eval_every=1), state, KEY, **options
             )
         )
         state, history = go(state, part)
@@ -207,8 +213,13 @@ def test_history_of_a_continued_run(cut):
 
 def test_advance_evaluates_once_unless_told_otherwise():
     timeline = fs.timelines.cyclic(5, NUM_CLIENTS, 3, 1)
-    state = fs.init(COUNT_ROUNDS, no_data(), timeline, ZERO)
-    _, history = fs.advance(COUNT_ROUNDS, no_data(), timeline, state, KEY, eval_fn=metrics)
+    state = fs.init(COUNT_ROUNDS, fs.Setup(no_data(), timeline, ZERO))
+    _, history = fs.advance(
+        COUNT_ROUNDS,
+        fs.Setup(no_data(), timeline, None, eval_fn=metrics, eval_every=timeline.num_rounds),
+        state,
+        KEY,
+    )
     np.testing.assert_array_equal(history.metrics["value"], [5])
 
 
@@ -216,7 +227,9 @@ def test_vmap_over_timelines():
     keys = jax.random.split(jax.random.key(1), 3)
     steps = np.arange(NUM_CLIENTS)
     batch = jax.vmap(lambda key: fs.timelines.uniform(key, 4, NUM_CLIENTS, 3, steps))(keys)
-    go = compiled(jax.vmap(lambda timeline: fs.run(COUNT_STEPS, no_data(), timeline, ZERO, KEY)[0]))
+    go = compiled(
+        jax.vmap(lambda timeline: fs.run(COUNT_STEPS, fs.Setup(no_data(), timeline, ZERO), KEY)[0])
+    )
     expected = np.asarray(batch.clients).mean(axis=2).sum(axis=1)
     np.testing.assert_allclose(go(batch).server.params, expected, rtol=1e-6)
 
@@ -284,13 +297,15 @@ BATCH = jax.tree.map(lambda x: x[None], fs.timelines.cyclic(2, NUM_CLIENTS, 3, 1
 )
 def test_refuses_before_anything_is_compiled(timeline, params, eval_every, message):
     with pytest.raises(ValueError, match=message):
-        fs.run(refusing_to_start(), no_data(), timeline, params, KEY, eval_every=eval_every)
+        fs.run(
+            refusing_to_start(), fs.Setup(no_data(), timeline, params, eval_every=eval_every), KEY
+        )
 
 
 def test_client_numbers_are_checked_inside_jit_when_concrete():
     timeline = naming(0, 8)
     with pytest.raises(ValueError, match="names clients"):
-        jax.jit(lambda x: fs.run(refusing_to_start(), no_data(), timeline, x, KEY))(ZERO)
+        jax.jit(lambda x: fs.run(refusing_to_start(), fs.Setup(no_data(), timeline, x), KEY))(ZERO)
 
 
 def test_clients_count_rounds_from_zero():

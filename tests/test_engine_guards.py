@@ -77,7 +77,7 @@ def test_contradictory_timelines_are_refused(change, message):
     good = timeline()
     bad = dataclasses.replace(good, **change(good))
     with pytest.raises(ValueError, match=message):
-        fs.run(fs.fedavg(0.1), no_data(), bad, jnp.zeros(()), KEY)
+        fs.run(fs.fedavg(0.1), fs.Setup(no_data(), bad, jnp.zeros(())), KEY)
 
 
 def test_a_client_may_fill_an_empty_slot_beside_its_own():
@@ -112,7 +112,9 @@ def test_the_algorithms_draws_are_not_the_minibatches():
     )
     task = no_data()._replace(oracle=jax.tree_util.Partial(oracle))
     run = jax.jit(
-        lambda task: fs.run(fs.fedavg(0.1), task, timeline(), jnp.zeros(()), KEY, probes=probes)
+        lambda task: fs.run(
+            fs.fedavg(0.1), fs.Setup(task, timeline(), jnp.zeros(())), KEY, probes=probes
+        )
     )
     draws = run(task)[1].probes
     both = np.concatenate([np.ravel(draws["oracle"]), np.ravel(draws["work"])])
@@ -144,7 +146,7 @@ def test_derivatives_exist_where_a_gradient_is_always_zero(build):
 
     def final(lr):
         # optax's decay**count needs standard promotion when differentiated.
-        state, _ = fs.run(build(lr, server_lr=0.1), task, schedule, jnp.zeros(2), KEY)
+        state, _ = fs.run(build(lr, server_lr=0.1), fs.Setup(task, schedule, jnp.zeros(2)), KEY)
         return jnp.sum((state.server.params - 1) ** 2)
 
     slope = jax.jit(jax.grad(final))(0.1)

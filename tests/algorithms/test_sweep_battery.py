@@ -22,15 +22,20 @@ def test_sweep_equals_single_runs(name, x64):
     grid = {key: [values[key], 0.7 * values[key]] for key in swept}
     task, timeline = exact_task(), partial_timeline()
     setup = fs.Setup(
-        functools.partial(factory, **fixed),
         task,
         timeline,
         {key: jnp.asarray(value)[None] for key, value in logistic_params().items()},
         eval_fn=lambda params: params,
         eval_every=timeline.num_rounds,
-        cohort=fs.execution.vmapped(),
     )
-    result = fs.sweep(setup, grid, KEYS[:1], devices=ONE_DEVICE)
+    result = fs.sweep(
+        functools.partial(factory, **fixed),
+        setup,
+        grid,
+        KEYS[:1],
+        execution=fs.execution.vmapped(),
+        devices=ONE_DEVICE,
+    )
     assert len(result.runs) == len(list(itertools.product(*grid.values())))
     for run in result.runs:
         hyper = {key: jnp.asarray(v) for key, v in (fixed | run.configuration).items()}

@@ -56,7 +56,7 @@ def train(task, algorithm=None, key=KEY, schedule=None, params=None, **options):
     algorithm = fs.scaffold(0.1) if algorithm is None else algorithm
     params = logistic_params() if params is None else params
     schedule = timeline() if schedule is None else schedule
-    return fs.simulate(algorithm, task, schedule, params, key, **(settings | options))
+    return fs.simulate(algorithm, fs.Setup(task, schedule, params), key, **settings | options)
 
 
 @functools.cache
@@ -191,7 +191,9 @@ def test_a_failing_source_ends_the_run():
             "of the largest round's clients, twice",
         ),
         (
-            lambda: fs.run(fs.fedavg(0.1), host_task(), timeline(), logistic_params(), KEY),
+            lambda: fs.run(
+                fs.fedavg(0.1), fs.Setup(host_task(), timeline(), logistic_params()), KEY
+            ),
             "task has its examples on the host; expected it in simulate",
         ),
         (lambda: host_task().oracle(0, KEY, 1), "task has its examples on the host"),

@@ -1,5 +1,6 @@
 """Clients' data and states by client on a mesh: the same runs, one all-reduce a round."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -134,9 +135,9 @@ def test_strategies_on_each_device(strategy):
         "vmapped": strategies.vmapped(), "sequential": strategies.sequential(),
         "chunked": strategies.chunked(2), "auto": strategies.auto(),
     }  # fmt: skip
-    schedule = sampling.arrange_by_stratum(partial_timeline(), NUM_CLIENTS, STRATA)
+    schedule = fs.timelines.arrange_by_stratum(partial_timeline(), NUM_CLIENTS, STRATA)
     whole, _ = train(fs.fedavg(0.1), logistic_task(), schedule)
-    state, _ = train(fs.fedavg(0.1), placed_task(2), schedule, cohort=options[strategy])
+    state, _ = train(fs.fedavg(0.1), placed_task(2), schedule, execution=options[strategy])
     assert_close(state.server, whole.server, 1e-6)
 
 
@@ -150,8 +151,8 @@ def test_other_aggregators_see_the_uploads_of_all_devices():
         )
 
     strategy = strategies.gathered(largest, strategies.sequential())
-    whole, _ = train(fs.fedavg(0.1), logistic_task(), cohort=strategy)
-    state, _ = train(fs.fedavg(0.1), placed_task(), cohort=strategy)
+    whole, _ = train(fs.fedavg(0.1), logistic_task(), execution=strategy)
+    state, _ = train(fs.fedavg(0.1), placed_task(), execution=strategy)
     assert_close(state.server, whole.server, 1e-6)
 
 
@@ -160,7 +161,7 @@ def test_a_batch_of_runs():
     keys = jax.random.split(KEY, 2)
 
     def final(lr, key, task):
-        run = fs.run(fs.scaffold(lr), task, timeline(), logistic_params(), key)
+        run = fs.run(fs.scaffold(lr), fs.Setup(task, timeline(), logistic_params()), key)
         return run[0].server.params
 
     rates = jnp.array([0.05, 0.2])
@@ -172,7 +173,7 @@ def test_a_batch_of_runs():
 
 def test_a_task_without_examples_can_have_its_states_by_client():
     """Closed-form oracles are copied; they see the clients' numbers."""
-    task = no_data()._replace(placement=here())
+    task = dataclasses.replace(no_data(), placement=here())
     schedule = sampling.full(3, NUM_CLIENTS, 3)
     counts, _ = execute(fs.scaffold(0.1), schedule, jnp.ones(1), task)
     whole, _ = execute(fs.scaffold(0.1), schedule, jnp.ones(1), no_data())
@@ -247,11 +248,12 @@ def test_sweep_over_a_second_axis():
     for task in (logistic_task(), fs.empirical_task(
         logistic_losses, logistic_data(), BATCHES, placement=where)):  # fmt: skip
         setup = fs.Setup(
-            fs.scaffold, task, timeline(), params, eval_every=5,
+            task, timeline(), params, eval_every=5,
             eval_fn=lambda params: {"norm": jnp.linalg.norm(params["w"])},
         )  # fmt: skip
         grid = {"lr": [0.02, 0.1, 0.5]}
-        done = fs.sweep(setup, grid, jax.random.split(KEY, 2), devices=jax.devices()[:4])
+        keys = jax.random.split(KEY, 2)
+        done = fs.sweep(fs.scaffold, setup, grid, keys, devices=jax.devices()[:4])
         found.append(list(done.rows()))
     for placed, whole in zip(found[1], found[0], strict=True):
         assert placed[:-1] == whole[:-1]
@@ -261,11 +263,11 @@ def test_sweep_over_a_second_axis():
 
 def test_sweep_refuses_a_mesh_with_more_axes():
     mesh = jax.make_mesh((2, 1, 2), ("a", "b", "clients"), devices=jax.devices()[:4])
-    task = no_data()._replace(placement=placement.by_client(NUM_CLIENTS, mesh))
+    task = dataclasses.replace(no_data(), placement=placement.by_client(NUM_CLIENTS, mesh))
     schedule = sampling.full(1, NUM_CLIENTS, 3)
-    setup = fs.Setup(fs.fedavg, task, schedule, jnp.ones((1, 1)))
+    setup = fs.Setup(task, schedule, jnp.ones((1, 1)))
     with pytest.raises(ValueError, match="expected one besides 'clients' at most"):
-        fs.sweep(setup, {"lr": [0.1]}, jax.random.split(KEY, 1))
+        fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, jax.random.split(KEY, 1))
 
 
 @pytest.mark.parametrize(
@@ -291,13 +293,15 @@ def test_sweep_refuses_a_mesh_with_more_axes():
         ),
         (
             lambda: fs.run(
-                fs.fedavg(0.1), placed_task(), partial_timeline(), logistic_params(), KEY
+                fs.fedavg(0.1), fs.Setup(placed_task(), partial_timeline(), logistic_params()), KEY
             ),
             r"timeline.clients\[\d, \d\] is \d, which is not of stratum \d; expected a timeline",
         ),
         (
             lambda: fs.run(
-                fs.fedavg(0.1), placed_task(), sampling.full(1, 7, 1), logistic_params(), KEY
+                fs.fedavg(0.1),
+                fs.Setup(placed_task(), sampling.full(1, 7, 1), logistic_params()),
+                KEY,
             ),
             "timeline has 7 slots; expected a multiple of the 4 strata",
         ),

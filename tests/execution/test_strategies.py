@@ -259,7 +259,9 @@ def test_run_holds_one_upload_at_a_time():
     def needed(strategy):
         def final(params, task):
             key = jax.random.key(0)
-            return fs.run(fs.fedavg(0.1), task, timeline, params, key, cohort=strategy)[0]
+            return fs.run(
+                fs.fedavg(0.1), fs.Setup(task, timeline, params), key, execution=strategy
+            )[0]
 
         return temporary_bytes(final, jnp.ones(num_params), task)
 

@@ -64,7 +64,7 @@ def main() -> None:
         schedule = late(timeline) if "late" in name else timeline
 
         def train(task, timeline, algorithm=algorithm):
-            return fs.run(algorithm, task, timeline, params, jax.random.key(1))[0]
+            return fs.run(algorithm, fs.Setup(task, timeline, params), jax.random.key(1))[0]
 
         compiled = jax.jit(train).lower(task, schedule).compile()
         found[name] = COLLECTIVE.findall(compiled.as_text() or "")

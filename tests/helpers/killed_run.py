@@ -30,12 +30,14 @@ def main(directory: str, pause: float) -> None:
     timeline = jax.vmap(lambda k: fs.timelines.uniform(k, NUM_ROUNDS, 6, 3, task.num_steps))(keys)
     simulate(
         fs.scaffold(0.01),
-        task,
-        timeline,
-        jnp.zeros((2, 4)),
+        fs.Setup(
+            task,
+            timeline,
+            jnp.zeros((2, 4)),
+            eval_fn=lambda w: {"norm": jnp.sum(w**2), "w": w},
+            eval_every=2,
+        ),
         keys,
-        eval_fn=lambda w: {"norm": jnp.sum(w**2), "w": w},
-        eval_every=2,
         evals_per_segment=2,
         probes=fs.Probes(client={"drift": lambda v: jnp.sum(v.upload[0] ** 2)}),
         directory=directory,

@@ -8,7 +8,7 @@ import time
 
 import jax
 import jax.numpy as jnp
-from sweep_problems import quadratic_setup
+from sweep_problems import quadratic_trial, sweep_of
 
 import fedjax_sim as fs
 
@@ -17,15 +17,15 @@ NUM_SEEDS, LRS = 4, (0.01, 0.02, 0.05)
 
 def main(directory, pause: float = 0.0) -> fs.Sweep:
     """A slice for every seed, of four segments each."""
-    setup = quadratic_setup(
+    trial = quadratic_trial(
         fs.scaffold,
         NUM_SEEDS,
         num_rounds=8,
         eval_every=2,
         probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0] ** 2)}),
     )
-    return fs.sweep(
-        setup,
+    return sweep_of(
+        trial,
         {"lr": LRS},
         jax.random.split(jax.random.key(4), NUM_SEEDS),
         devices=jax.devices()[:1],

@@ -60,11 +60,10 @@ def main() -> None:
 
     result = fs.simulate(
         fs.scaffold(0.05),
-        task,
-        timeline,
-        jnp.zeros(3),
+        fs.Setup(
+            task, timeline, jnp.zeros(3), eval_fn=lambda params: {"norm": jnp.linalg.norm(params)}
+        ),
         jax.random.key(1),
-        eval_fn=lambda params: {"norm": jnp.linalg.norm(params)},
         probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])}),
         directory=folder,
         checkpoint_seconds=0,

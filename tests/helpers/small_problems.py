@@ -17,12 +17,14 @@ NUM_CLIENTS = len(SIZES)
 NUM_FEATURES = 3
 KEY = jax.random.key(0)
 
-# LLVM's optimisation of these tiny programs takes far longer than running them.
+# Optimising these tiny programs takes far longer than running them; without the fusion emitters
+# they compile three times faster.
 compiled = functools.partial(
     jax.jit,
     compiler_options={
         "xla_backend_optimization_level": 0,
         "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_use_fusion_emitters": False,
     },
 )
 
@@ -51,8 +53,29 @@ def logistic_params():
 
 
 def logistic_task(batches: fs.data.batches.Batches | None = None) -> fs.Task:
-    """The logistic problem, by default in two epochs of batches of 2: 2 to 10 steps a visit."""
+    """The logistic problem, by default in two epochs of batches of 2: 2 to 10 steps per visit."""
     return fs.empirical_task(logistic_losses, logistic_data(), batches or fs.epochs(2, 2))
+
+
+@functools.cache
+def rotated(batch_size: int) -> fs.data.batches.Batches:
+    """Consecutive rows from a random first one, cyclically, with the steps of two epochs.
+
+    The random row comes from the bits of the visit's key, which costs next to nothing to compile.
+    """
+
+    def draw(key, size, max_size, max_steps):
+        del max_size, max_steps
+        first = (jax.random.key_data(key)[-1] % jnp.asarray(size, jnp.uint32)).astype(jnp.int32)
+
+        def pick(step):
+            row = first + batch_size * jnp.asarray(step, jnp.int32)
+            rows = (row + jnp.arange(batch_size, dtype=jnp.int32)) % jnp.asarray(size, jnp.int32)
+            return rows, jnp.ones(batch_size, bool)
+
+        return pick
+
+    return fs.data.batches.Batches(fs.epochs(2, batch_size).num_steps, draw)
 
 
 @functools.cache
@@ -71,7 +94,7 @@ def partial_timeline() -> fs.Timeline:
 
 @functools.cache
 def stale_timeline() -> fs.Timeline:
-    """The same visits, up to 3 rounds late, the old broadcasts kept in planned places."""
+    """The visits of :func:`partial_timeline`, up to 3 rounds late, with allocated buffers."""
     timeline = partial_timeline()
     rounds = np.arange(timeline.num_rounds)[:, None]
     version = np.maximum(rounds - np.array([0, 1, 2, 3]), 0)
@@ -136,14 +159,16 @@ def no_data(num_clients=NUM_CLIENTS):
 
 def execute(algorithm, timeline, params: Any = ZERO, task=None, **options):
     task = no_data() if task is None else task
-    run = compiled(lambda task, timeline: fs.run(algorithm, task, timeline, params, KEY, **options))
+    run = compiled(
+        lambda task, timeline: fs.run(algorithm, fs.Setup(task, timeline, params), KEY, **options)
+    )
     return run(task, timeline)
 
 
 def row_recorder(sizes, batches, max_steps):
-    """Task, model and probes of which the client probe "rows" tells a visit's minibatches.
+    """Task, model and probes; the client probe "rows" records a visit's minibatches.
 
-    The loss of example j is the j-th parameter, so a minibatch's gradient spells out its rows.
+    The loss of example j is the j-th parameter, so a minibatch's gradient lists its rows.
     """
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     data = fs.FederatedData({"row": np.arange(offsets[-1])}, offsets)
@@ -162,7 +187,9 @@ def recorded_batches(sizes, batches, timeline, key, **options) -> np.ndarray:
 
     @compiled
     def record(task, timeline, key):
-        return fs.run(fs.fedsgd(0.0), task, timeline, params, key, probes=probes, **options)[1]
+        return fs.run(
+            fs.fedsgd(0.0), fs.Setup(task, timeline, params), key, probes=probes, **options
+        )[1]
 
     return np.asarray(record(task, timeline, key).probes["rows"])
 

@@ -1,6 +1,7 @@
 """Setups for the tests of sweeps, and the single runs that a sweep has to equal."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import jax
@@ -18,6 +19,8 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.engine import NO_PROBES
+from fedjax_sim.sweeps.program import Trial
 
 KEYS = jax.random.split(jax.random.key(7), 3)
 ONE_DEVICE = jax.devices()[:1]
@@ -59,21 +62,37 @@ PROBES = fs.Probes(
 )
 
 
-def logistic_setup(algorithm, timeline, num_seeds: int = 2, task=None, **options) -> fs.Setup:
+def logistic_trial(factory, timeline, num_seeds: int = 2, task=None, **options) -> Trial:
     """Ragged clients, minibatches, metrics and probes of every kind."""
-    options = {"eval_fn": logistic_metrics, "probes": PROBES} | options
     task = logistic_task() if task is None else task
-    return fs.Setup(algorithm, task, timeline, starts(num_seeds), **options)
+    return _trial(factory, task, timeline, starts(num_seeds), logistic_metrics, PROBES, options)
 
 
-def quadratic_setup(algorithm=fs.fedavg, num_seeds: int = 3, num_rounds: int = 6, **options):
+def quadratic_trial(factory=fs.fedavg, num_seeds: int = 3, num_rounds: int = 6, **options) -> Trial:
     """Compiles fast; the metric is the model itself, so nothing that goes wrong stays unseen."""
     hessians, centres = random_quadratics(NUM_CLIENTS, 2)
     task = quadratic_task(hessians.astype(np.float32), centres.astype(np.float32), QUADRATIC_STEPS)
     sampled = fs.timelines.uniform(jax.random.key(2), num_rounds, NUM_CLIENTS, 3, task.num_steps)
     params = jnp.arange(2 * num_seeds, dtype=jnp.float32).reshape(num_seeds, 2) / 4
-    options = {"eval_fn": lambda x: {"x": x}} | options
-    return fs.Setup(algorithm, task, sampled, params, **options)
+    return _trial(factory, task, sampled, params, lambda x: {"x": x}, NO_PROBES, options)
+
+
+def _trial(factory, task, timeline, params, eval_fn, probes, options) -> Trial:
+    execution = options.pop("execution", None)
+    probes = options.pop("probes", probes)
+    setup = fs.Setup(task, timeline, params, **({"eval_fn": eval_fn} | options))
+    return Trial(factory, setup, execution, probes)
+
+
+def changed(trial: Trial, **fields) -> Trial:
+    """The trial with other fields of its setup."""
+    return trial._replace(setup=dataclasses.replace(trial.setup, **fields))
+
+
+def sweep_of(trial: Trial, grid, keys, **options) -> fs.Sweep:
+    """The sweep of a trial."""
+    factory, setup, execution, probes = trial
+    return fs.sweep(factory, setup, grid, keys, execution=execution, probes=probes, **options)
 
 
 def of_seed(setup: fs.Setup, seed: int) -> tuple[fs.Timeline, object]:
@@ -84,22 +103,26 @@ def of_seed(setup: fs.Setup, seed: int) -> tuple[fs.Timeline, object]:
     return timeline, jax.tree.map(lambda x: x[seed], setup.params)
 
 
-def alone(setup: fs.Setup, keys=KEYS):
+def alone(trial: Trial, keys=KEYS):
     """``(configuration, seed) -> (history, diverged_at)`` of single runs by :func:`fs.run`."""
+
+    setup = trial.setup
 
     @compiled
     def program(hyper, task, timeline, params, key):
         state, history = fs.run(
-            setup.algorithm(**hyper),
-            task,
-            timeline,
-            params,
+            trial.factory(**hyper),
+            fs.Setup(
+                task,
+                timeline,
+                params,
+                eval_fn=setup.eval_fn,
+                eval_every=setup.eval_every,
+                weighting=setup.weighting,
+            ),
             key,
-            cohort=fs.execution.vmapped(),
-            weighting=setup.weighting,
-            eval_fn=setup.eval_fn,
-            eval_every=setup.eval_every,
-            probes=setup.probes,
+            execution=fs.execution.vmapped(),
+            probes=trial.probes,
         )
         return history, state.diverged_at
 
@@ -111,25 +134,25 @@ def alone(setup: fs.Setup, keys=KEYS):
     return of
 
 
-def assert_equals_single_runs(result: fs.Sweep, setup: fs.Setup, rtol: float, fixed=()) -> None:
+def assert_equals_single_runs(result: fs.Sweep, trial: Trial, rtol: float, fixed=()) -> None:
     """Every run has the history that a run of its own has, within ``rtol`` of each array's scale.
 
     ``fixed`` names what of the configurations is the setup's and not the algorithm's.
     """
-    reference = alone(setup)
+    reference = alone(trial)
     for run in result.runs:
         seed = int(run.seed)
         hyper = {name: v for name, v in run.configuration.items() if name not in fixed}
         history, diverged_at = reference(hyper, seed)
         assert run.diverged_at == int(diverged_at)
         np.testing.assert_array_equal(run.history.round, history.round)
-        timeline, _ = of_seed(setup, seed)
+        timeline, _ = of_seed(trial.setup, seed)
         at = np.asarray(history.round) - 1
         mask, steps = np.asarray(timeline.mask), np.asarray(timeline.num_steps)
         expected = dict(history.metrics) | history.probes
         expected["time"] = np.asarray(timeline.time)[at]
         expected["local_steps"] = (steps * mask).sum(axis=1).cumsum()[at]
-        for name in setup.probes.client:  # of the clients that reported
+        for name in trial.probes.client:  # of the clients that reported
             rounds = zip(np.asarray(history.probes[name]), mask, strict=True)
             expected[name] = [v[m].mean() if m.any() else np.nan for v, m in rounds]
         actual = run.history.metrics | run.history.probes

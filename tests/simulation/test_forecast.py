@@ -39,7 +39,7 @@ def found(task=None, when=None, params=None, key=KEY, **options) -> Forecast:
     task = logistic_task() if task is None else task
     when = timeline() if when is None else when
     params = logistic_params() if params is None else params
-    return forecast(ALGORITHM, task, when, params, key, **options)
+    return forecast(ALGORITHM, fs.Setup(task, when, params), key, **options)
 
 
 def held(tree, device=None) -> int:
@@ -59,7 +59,7 @@ def test_numbers_of_a_resident_run():
         lambda params, x: {"mean": x["x"] @ params["w"]}, {"x": np.ones((7, 3), np.float32)}
     )
     one = found(eval_fn=evaluate)
-    done = fs.simulate(ALGORITHM, logistic_task(), timeline(), logistic_params(), KEY)
+    done = fs.simulate(ALGORITHM, fs.Setup(logistic_task(), timeline(), logistic_params()), KEY)
     assert one.parameters == NUM_FEATURES + 1
     assert one.client_bytes == MODEL
     assert one.upload_bytes == 2 * MODEL  # model and control variate
@@ -106,7 +106,7 @@ def test_arithmetic_of_a_step():
     loss = objectives.cross_entropy(model.apply)
     task = fs.empirical_task(loss, data, fs.stream(batch, steps))
     when = sampling.uniform(KEY, 3, 4, 2, task.num_steps)
-    one = forecast(fs.fedavg(0.1), task, when, model.init(KEY), KEY, measure=False)
+    one = forecast(fs.fedavg(0.1), fs.Setup(task, when, model.init(KEY)), KEY, measure=False)
     products = 2 * steps * 2 * (2 * batch * inputs * classes)
     assert products <= one.flops_per_round <= 1.2 * products
 
@@ -116,7 +116,7 @@ def test_numbers_of_clients_by_device():
     task = fs.empirical_task(logistic_losses, logistic_data(), fs.epochs(2, 2), placement=where)
     when = sampling.stratified(KEY, ROUNDS, NUM_CLIENTS, COHORT, task.num_steps, num_strata=4)
     one = found(task, when)
-    done = fs.simulate(ALGORITHM, task, when, logistic_params(), KEY)
+    done = fs.simulate(ALGORITHM, fs.Setup(task, when, logistic_params()), KEY)
     assert one.parts["client states"] == held(done.state.clients) == NUM_CLIENTS // 4 * MODEL
     assert one.parts["server"] == held((done.state.server, done.state.past))
     assert one.parts["examples"] < found(measure=False).parts["examples"]

@@ -66,15 +66,12 @@ def test_replicas_equal_single_runs(task):
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
     timelines = jax.vmap(lambda k: fs.timelines.uniform(k, 6, 4, 2, task.num_steps))(keys)
     params = jnp.arange(9.0).reshape(3, 3)
-    together = simulate(fs.fedavg(0.05), task, timelines, params, keys, eval_fn=norm)
+    together = simulate(fs.fedavg(0.05), fs.Setup(task, timelines, params, eval_fn=norm), keys)
     for r in range(3):
         alone = simulate(
             fs.fedavg(0.05),
-            task,
-            jax.tree.map(lambda x, r=r: x[r], timelines),
-            params[r],
+            fs.Setup(task, jax.tree.map(lambda x, r=r: x[r], timelines), params[r], eval_fn=norm),
             keys[r],
-            eval_fn=norm,
         )
         np.testing.assert_allclose(  # batched matrix products round differently
             together.history.metrics["norm"][r], alone.history.metrics["norm"], rtol=1e-5
@@ -85,12 +82,8 @@ def test_replicas_equal_single_runs(task):
 def test_history_on_disk(task, timeline, tmp_path):
     result = simulate(
         fs.fedavg(0.05),
-        task,
-        timeline,
-        jnp.zeros(3),
+        fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=3),
         jax.random.key(1),
-        eval_fn=norm,
-        eval_every=3,
         directory=tmp_path,
         replicas=["seed7"],
         probes=fs.Probes(
@@ -124,9 +117,7 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
     timeline = fs.timelines.dropout(jax.random.key(3), full, 0.5)
     simulate(
         fs.fedavg(0.05),
-        task,
-        timeline,
-        jnp.zeros(3),
+        fs.Setup(task, timeline, jnp.zeros(3)),
         jax.random.key(1),
         directory=tmp_path,
         probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)}),
@@ -176,11 +167,8 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
     def go(directory, on_progress=None):
         return simulate(
             fs.scaffold(0.05),
-            task,
-            timeline,
-            jnp.zeros(3),
+            fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(1),
-            eval_fn=norm,
             evals_per_segment=2,
             directory=directory,
             checkpoint_seconds=1e9,
@@ -251,11 +239,8 @@ def diverging(task):
     def go(**options):
         return simulate(
             fs.fedavg(lambda round: 0.05),
-            task,
-            timeline,
-            params,
+            fs.Setup(task, timeline, params, eval_fn=norm),
             keys,
-            eval_fn=norm,
             evals_per_segment=3,
             checkpoint_seconds=0,
             **options,
@@ -269,13 +254,9 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
 
     def go(on_divergence):
         return simulate(
-            # Diverges by design: the rate explodes in round 5 (counted from 0).
             fs.fedavg(lambda round: jnp.where(round < 5, 0.01, 1e30)),
-            task,
-            timeline,
-            jnp.zeros(3),
+            fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(0),
-            eval_fn=norm,
             evals_per_segment=2,
             checkpoint_seconds=0,
             directory=tmp_path / on_divergence,

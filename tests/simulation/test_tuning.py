@@ -93,8 +93,10 @@ def dense_problem(conv):
 def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
     monkeypatch.setattr(tuning.devices, "workers", jax.devices)
     algorithm, task, timeline, params, key = dense_problem(None)
-    expected, _ = fs.run(algorithm, task, timeline, params, key, cohort=fs.execution.vmapped())
-    found, _ = fs.run(algorithm, task, timeline, params, key, cohort=choice.cohort())
+    expected, _ = fs.run(
+        algorithm, fs.Setup(task, timeline, params), key, execution=fs.execution.vmapped()
+    )
+    found, _ = fs.run(algorithm, fs.Setup(task, timeline, params), key, execution=choice.cohort())
     # Sums of 8 clients in another order: a few units in the last place of float32.
     np.testing.assert_allclose(found.server.params, expected.server.params, rtol=1e-6)
 

@@ -1,18 +1,19 @@
 """What cannot be run is refused before anything is compiled, run or written."""
 
+import dataclasses
 import functools
 
 import jax
 import numpy as np
 import pytest
-from sweep_problems import KEYS, ONE_DEVICE, compilations, quadratic_setup
+from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
 
 
 def bad_schedules():
     """Two schedules for three seeds."""
-    timeline = quadratic_setup().timeline
+    timeline = quadratic_trial().setup.timeline
     return jax.tree.map(lambda x: np.stack([np.asarray(x)] * 2), timeline)
 
 
@@ -31,7 +32,10 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     # The first group could run.
     "unknown later": ({"grid": [{"lr": 0.1}, {"mu": 1.0}]}, "grid gives mu to fedavg: missing"),
     "missing": ({"grid": {}}, "grid gives nothing to fedavg: missing .*'lr'"),
-    "static without a function": ({"static": ["lr"]}, r"static is \{'lr'\}; expected none"),
+    "unknown static": (
+        {"grid": {"lr": [0.1], "size": [3]}, "static": ["size"]},
+        "grid gives size, lr to fedavg: .*'size'",
+    ),
     "eval_every": ({"change": {"eval_every": 0}}, "eval_every is 0; expected at least 1"),
     "one model": ({"change": {"params": np.zeros(2, np.float32)}}, "expected a leading axis of 3"),
     "no model": ({"change": {"params": ()}}, "params has no leaves"),
@@ -42,16 +46,16 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
 @pytest.mark.parametrize("call", CALLS)
 def test_bad_arguments_are_refused(tmp_path, call):
     differing, message = CALLS[call]
-    setup = quadratic_setup()._replace(**differing.get("change", {}))
+    trial = changed(quadratic_trial(), **differing.get("change", {}))
     arguments = {"grid": {"lr": [0.1, 0.2]}, "keys": KEYS, "devices": ONE_DEVICE} | differing
     arguments.pop("change", None)
     with compilations() as names, pytest.raises(ValueError, match=message):
-        fs.sweep(setup, directory=tmp_path / "sweep", **arguments)
+        sweep_of(trial, directory=tmp_path / "sweep", **arguments)
     assert names == []
     assert not (tmp_path / "sweep").exists()
 
 
-GOOD = quadratic_setup()
+GOOD = quadratic_trial().setup
 
 
 def needs_cohort_size(cohort_size):
@@ -59,7 +63,7 @@ def needs_cohort_size(cohort_size):
 
 
 def fails_for_the_second(rounds):
-    return GOOD._replace(eval_every=2 - rounds)
+    return dataclasses.replace(GOOD, eval_every=2 - rounds)
 
 
 @pytest.mark.parametrize(
@@ -88,5 +92,5 @@ def fails_for_the_second(rounds):
 )
 def test_setups_that_are_functions(setup, grid, static, message):
     with compilations() as names, pytest.raises(ValueError, match=message):
-        fs.sweep(setup, grid, KEYS, static=static, devices=ONE_DEVICE)
+        fs.sweep(fs.fedavg, setup, grid, KEYS, static=static, devices=ONE_DEVICE)
     assert names == []

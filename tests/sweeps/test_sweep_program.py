@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 from jax.extend import core
 from small_problems import NUM_CLIENTS
-from sweep_problems import KEYS, ONE_DEVICE, compilations, quadratic_setup
+from sweep_problems import (
+    KEYS,
+    ONE_DEVICE,
+    changed,
+    compilations,
+    quadratic_trial,
+    sweep_of,
+)
 
 import fedjax_sim as fs
+from fedjax_sim.engine import NO_PROBES
 from fedjax_sim.sweeps import program
 from fedjax_sim.sweeps.grid import cut
+from fedjax_sim.sweeps.program import Trial
 
 WIDTH, NUM_ROWS, NUM_FEATURES = 7, 24, 5  # sizes that nothing else here has
 STATE_BYTES = 4 * NUM_CLIENTS * 5000
@@ -50,8 +59,8 @@ def test_minibatches_are_made_once_for_all_configurations(num_seeds):
     task = least_squares()
     timeline = fs.timelines.uniform(KEYS[0], 2, NUM_CLIENTS, 4, task.num_steps)
     params = jnp.zeros((num_seeds, NUM_FEATURES))
-    setup = fs.Setup(fs.fedavg, task, timeline, params, cohort=fs.execution.vmapped())
-    begin, segment = program._blocks(setup, cut(WIDTH, num_seeds, 1, WIDTH, num_seeds))
+    trial = Trial(fs.fedavg, fs.Setup(task, timeline, params), fs.execution.vmapped(), NO_PROBES)
+    begin, segment = program._blocks(trial, cut(WIDTH, num_seeds, 1, WIDTH, num_seeds))
     rates, keys = {"lr": jnp.ones(WIDTH)}, KEYS[:num_seeds]
     timeline = jax.tree.map(jnp.asarray, timeline)
     state = jax.eval_shape(begin, rates, task, timeline, params)
@@ -61,7 +70,12 @@ def test_minibatches_are_made_once_for_all_configurations(num_seeds):
 
     # The same search finds the width where every configuration has a key of its own.
     def naive(lr, key):
-        return fs.run(fs.fedavg(lr), task, timeline, params[0], key, cohort=setup.cohort)[1]
+        return fs.run(
+            fs.fedavg(lr),
+            fs.Setup(task, timeline, params[0]),
+            key,
+            execution=fs.execution.vmapped(),
+        )[1]
 
     many = jax.random.split(KEYS[0], WIDTH)
     found = shapes(jax.make_jaxpr(jax.vmap(naive))(rates["lr"], many).jaxpr)
@@ -74,12 +88,13 @@ def test_data_are_copied_neither_per_client_nor_per_configuration(num_devices):
     task = least_squares(300_000)
     timeline = fs.timelines.uniform(KEYS[0], 2, task.num_clients, 4, task.num_steps)
     params = jnp.zeros((num_devices, NUM_FEATURES))  # as many seeds as devices, so one block each
-    setup = fs.Setup(fs.fedavg, task, timeline, params, cohort=fs.execution.vmapped())
     news = []
     fs.sweep(
-        setup,
+        fs.fedavg,
+        fs.Setup(task, timeline, params),
         {"lr": np.geomspace(0.01, 0.1, WIDTH)},
         KEYS[:num_devices],
+        execution=fs.execution.vmapped(),
         devices=jax.devices()[:num_devices],
         on_progress=news.append,
     )
@@ -111,9 +126,9 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
     to find that out."""
     began, news = [], []
     lrs = np.linspace(0.01, 0.3, 16).astype(np.float32).tolist()
-    setup = quadratic_setup(stateful(began), num_seeds=1, num_rounds=2)
-    result = fs.sweep(
-        setup, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE, memory=1_000_000, on_progress=news.append
+    trial = quadratic_trial(stateful(began), num_seeds=1, num_rounds=2)
+    result = sweep_of(
+        trial, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE, memory=1_000_000, on_progress=news.append
     )
     first = news[0]
     assert first.bytes_per_device <= first.budget == 1_000_000
@@ -124,7 +139,7 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
     jax.effects_barrier()
     assert sorted(set(began)) == lrs
     assert len(began) == first.plan.width * len(first.plan.slices)
-    wide = fs.sweep(setup, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE)
+    wide = sweep_of(trial, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE)
     for run, other in zip(result.runs, wide.runs, strict=True):
         # Matrix products of other batch sizes: float32 rounding.
         np.testing.assert_allclose(
@@ -135,9 +150,9 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
 @pytest.mark.parametrize("memory", [100, STATE_BYTES])  # less than the data, than one run
 def test_a_budget_that_one_run_exceeds_is_refused(memory):
     began = []
-    setup = quadratic_setup(stateful(began), num_seeds=1)
+    trial = quadratic_trial(stateful(began), num_seeds=1)
     with pytest.raises(ValueError, match=rf"memory is {memory} bytes .* one run needs about \d+"):
-        fs.sweep(setup, {"lr": [0.1, 0.2, 0.3]}, KEYS[:1], memory=memory, devices=ONE_DEVICE)
+        sweep_of(trial, {"lr": [0.1, 0.2, 0.3]}, KEYS[:1], memory=memory, devices=ONE_DEVICE)
     assert not began
 
 
@@ -145,18 +160,20 @@ def test_a_budget_that_one_run_exceeds_is_refused(memory):
 @pytest.mark.parametrize("per_seed", [False, True])
 def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
     """Not for later segments, slices, or a group of the same shapes with other numbers."""
-    base = quadratic_setup(num_rounds=9, eval_every=3)
-    timeline = base.timeline
+    base = quadratic_trial(num_rounds=9, eval_every=3)
+    timeline = base.setup.timeline
     if per_seed:
         timeline = jax.vmap(
-            lambda key: fs.timelines.uniform(key, 9, NUM_CLIENTS, 3, base.task.num_steps)
+            lambda key: fs.timelines.uniform(key, 9, NUM_CLIENTS, 3, base.setup.task.num_steps)
         )(KEYS)
     setups = {
-        shift: base._replace(params=base.params + shift, timeline=timeline) for shift in (0.0, 1.0)
+        shift: changed(base, params=base.setup.params + shift, timeline=timeline).setup
+        for shift in (0.0, 1.0)
     }
     seen = []
     with compilations() as names:
         result = fs.sweep(
+            fs.fedavg,
             lambda shift: setups[shift],
             {"shift": [0.0, 1.0], "lr": [0.1, 0.2, 0.3, 0.4]},
             KEYS,
@@ -173,16 +190,13 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
 
 def test_simulate_compiles_once_for_all_whole_segments():
     """And once more for the last one, which is shorter."""
-    setup = quadratic_setup(num_seeds=1, num_rounds=11)
+    setup = quadratic_trial(num_seeds=1, num_rounds=11).setup
     seen = []
     with compilations() as names:
         fs.simulate(
             fs.fedavg(0.1),
-            setup.task,
-            setup.timeline,
-            setup.params[0],
+            fs.Setup(setup.task, setup.timeline, setup.params[0], eval_fn=setup.eval_fn),
             KEYS[0],
-            eval_fn=setup.eval_fn,
             evals_per_segment=2,
             on_progress=lambda progress: seen.append((progress.round, len(names))),
         )

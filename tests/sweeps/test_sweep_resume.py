@@ -13,7 +13,7 @@ import killed_sweep
 import numpy as np
 import pytest
 from small_problems import assert_identical
-from sweep_problems import KEYS, ONE_DEVICE, compilations, quadratic_setup
+from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
 from fedjax_sim.sweeps.store import digest, run_key
@@ -22,10 +22,10 @@ SCRIPT = pathlib.Path(killed_sweep.__file__)
 LRS = [0.1, 0.2, 0.3]
 
 
-def go(directory=None, setup=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
+def go(directory=None, trial=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
     """Three slices, one per seed."""
-    return fs.sweep(
-        quadratic_setup() if setup is None else setup,
+    return sweep_of(
+        quadratic_trial() if trial is None else trial,
         {"lr": LRS} if grid is None else grid,
         keys,
         devices=ONE_DEVICE,
@@ -85,7 +85,7 @@ def test_killed_sweep_resumes_with_the_same_bits(tmp_path):
     ],
 )
 def test_ctrl_c_keeps_the_finished_slices(tmp_path, eval_every, moment, slices):
-    setup = quadratic_setup(eval_every=eval_every)
+    trial = quadratic_trial(eval_every=eval_every)
     seen = []
 
     def interrupt(news):
@@ -93,19 +93,22 @@ def test_ctrl_c_keeps_the_finished_slices(tmp_path, eval_every, moment, slices):
         if seen[-1] == moment:
             signal.raise_signal(signal.SIGINT)
 
-    stopped = go(tmp_path, setup, on_progress=interrupt)
+    stopped = go(tmp_path, trial, on_progress=interrupt)
     assert stopped.interrupted
     assert len(stopped.runs) == 3 * slices
     assert len(files(tmp_path)) == slices
     # Nothing is begun afterwards; a slice whose last segment is done counts.
     assert seen[-1] == (moment if moment[1] < 6 else (slices, 6))
-    resumed = go(tmp_path, setup)
+    resumed = go(tmp_path, trial)
     assert (resumed.interrupted, resumed.resumed) == (False, 3 * slices)
-    same_runs(resumed, go(setup=setup))
+    same_runs(resumed, go(trial=trial))
 
 
 def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
-    setups = {"a": quadratic_setup(num_seeds=1), "b": quadratic_setup(num_seeds=1, num_rounds=5)}
+    setups = {
+        "a": quadratic_trial(num_seeds=1).setup,
+        "b": quadratic_trial(num_seeds=1, num_rounds=5).setup,
+    }
     seen = []
 
     def interrupt(news):
@@ -113,10 +116,12 @@ def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
         if news.slices_done == 1:
             signal.raise_signal(signal.SIGINT)
 
-    result = go(
-        setup=lambda which: setups[which],
-        grid={"which": ["a", "b"], "lr": LRS},
-        keys=KEYS[:1],
+    result = fs.sweep(
+        fs.fedavg,
+        lambda which: setups[which],
+        {"which": ["a", "b"], "lr": LRS},
+        KEYS[:1],
+        devices=ONE_DEVICE,
         on_progress=interrupt,
     )
     assert result.interrupted
@@ -126,11 +131,11 @@ def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
 
 def test_finished_sweep_is_read_and_not_run(tmp_path):
     probes = fs.Probes(run={"matrix": lambda state: jnp.outer(state.server.params, jnp.ones(2))})
-    setup = quadratic_setup(probes=probes)
-    first = go(tmp_path, setup, seeds=["a", "b", "c"])
+    trial = quadratic_trial(probes=probes)
+    first = go(tmp_path, trial, seeds=["a", "b", "c"])
     before = files(tmp_path)
     with compilations() as names:
-        again = go(tmp_path, setup, seeds=["a", "b", "c"])
+        again = go(tmp_path, trial, seeds=["a", "b", "c"])
     assert not [name for name in names if "alone" in name]
     assert (again.resumed, again.compilations, again.run_seconds) == (9, 0, 0.0)
     assert files(tmp_path) == before
@@ -139,11 +144,11 @@ def test_finished_sweep_is_read_and_not_run(tmp_path):
 
 def test_every_type_of_number_survives_the_disk(tmp_path):
     types = (jnp.bfloat16, jnp.float16, jnp.int8, bool)
-    setup = quadratic_setup(
+    trial = quadratic_trial(
         num_seeds=1, eval_fn=lambda x: {jnp.dtype(t).name: (x > 0).astype(t) for t in types}
     )
-    first = go(tmp_path, setup, keys=KEYS[:1])
-    again = go(tmp_path, setup, keys=KEYS[:1])
+    first = go(tmp_path, trial, keys=KEYS[:1])
+    again = go(tmp_path, trial, keys=KEYS[:1])
     assert again.resumed == 3
     same_runs(again, first)
     dtypes = jax.tree.map(lambda x: x.dtype.name, again.runs[0].history.metrics)
@@ -154,7 +159,7 @@ def test_every_type_of_number_survives_the_disk(tmp_path):
 
 
 def test_a_larger_grid_reuses_the_runs(tmp_path):
-    small = go(tmp_path, keys=KEYS[:2], setup=quadratic_setup(num_seeds=2))
+    small = go(tmp_path, keys=KEYS[:2], trial=quadratic_trial(num_seeds=2))
     assert len(small.runs) == 6
     seen = []
     # More rates, in another order, and one more seed; the first two start as before.
@@ -175,15 +180,22 @@ def test_a_larger_grid_reuses_the_runs(tmp_path):
     same_runs(part, large._replace(runs=large.runs[6:9]))
 
 
-BASE = quadratic_setup
+BASE = quadratic_trial
+
+
+def other(**fields):
+    return changed(BASE(), **fields)
+
+
 OTHERS = {
     "config": {"config": {"lr": 1}},
     "keys": {"keys": KEYS[::-1]},
-    "data": {"setup": lambda: BASE()._replace(task=jax.tree.map(lambda x: 2 * x, BASE().task))},
-    "schedule": {"setup": lambda: BASE()._replace(timeline=BASE(num_rounds=7).timeline)},
-    "model": {"setup": lambda: BASE()._replace(params=BASE().params + 1)},
-    "eval_every": {"setup": lambda: BASE(eval_every=2)},
-    "setup's config": {"setup": lambda: BASE(config={"algorithm": "other"})},
+    "data": {"trial": lambda: other(task=jax.tree.map(lambda x: 2 * x, BASE().setup.task))},
+    "schedule": {"trial": lambda: other(timeline=BASE(num_rounds=7).setup.timeline)},
+    "model": {"trial": lambda: other(params=BASE().setup.params + 1)},
+    "eval_every": {"trial": lambda: BASE(eval_every=2)},
+    "identity": {"identity": {"algorithm": "other"}},
+    "algorithm": {"trial": lambda: BASE(lambda lr: fs.fedavg(lr / 2))},
 }
 
 

@@ -17,15 +17,19 @@ from small_problems import (
 from sweep_problems import (
     KEYS,
     ONE_DEVICE,
+    PROBES,
     alone,
     assert_equals_single_runs,
+    changed,
     fedavg_with_server,
-    logistic_setup,
-    quadratic_setup,
+    logistic_trial,
+    quadratic_trial,
     schedules,
+    sweep_of,
 )
 
 import fedjax_sim as fs
+from fedjax_sim.sweeps.program import Trial
 
 # Batching changes the order of sums only: some hundred operations of 1e-16, or of 6e-8, each.
 DOUBLE, SINGLE = 1e-12, 2e-5
@@ -34,13 +38,13 @@ LRS = [0.05, 0.2, 0.5]
 
 @pytest.mark.slow
 def test_evaluations_that_do_not_divide_the_rounds(x64):
-    setup = logistic_setup(fedavg_with_server, partial_timeline(), eval_every=3)
-    result = fs.sweep(setup, {"server_lr": [0.5, 1.0], "lr": LRS}, KEYS[:2], devices=ONE_DEVICE)
+    trial = logistic_trial(fedavg_with_server, partial_timeline(), eval_every=3)
+    result = sweep_of(trial, {"server_lr": [0.5, 1.0], "lr": LRS}, KEYS[:2], devices=ONE_DEVICE)
     assert [run.configuration for run in result.runs[::2]] == [
         {"server_lr": s, "lr": c} for s in (0.5, 1.0) for c in LRS
     ]
     assert [run.seed for run in result.runs] == ["0", "1"] * 6
-    assert_equals_single_runs(result, setup, DOUBLE)
+    assert_equals_single_runs(result, trial, DOUBLE)
     assert result.runs[0].history.round.tolist() == [3, 4]
     assert (result.interrupted, result.resumed, result.compilations) == (False, 0, 1)
 
@@ -49,25 +53,25 @@ def test_evaluations_that_do_not_divide_the_rounds(x64):
 def test_client_states_on_several_devices_with_a_schedule_per_seed(x64):
     """Configurations that differ in their names, 3 devices that the 5 blocks do not fill."""
     task = logistic_task(fs.full_batch(4))
-    setup = logistic_setup(fs.scaffold, schedules(task, 2), task=task, eval_every=2)
+    trial = logistic_trial(fs.scaffold, schedules(task, 2), task=task, eval_every=2)
     configurations = [{"lr": 0.1}, {"lr": 0.2, "server_lr": 0.5}, {"lr": 0.3}, {"lr": 0.4}]
-    result = fs.sweep(setup, configurations, KEYS[:2], devices=jax.devices()[:3])
+    result = sweep_of(trial, configurations, KEYS[:2], devices=jax.devices()[:3])
     assert [run.configuration for run in result.runs[::2]] == configurations
-    assert_equals_single_runs(result, setup, DOUBLE)
+    assert_equals_single_runs(result, trial, DOUBLE)
 
 
 @pytest.mark.slow
 def test_adaptive_server_in_narrow_blocks(x64):
     """Weighted by examples; the budget is what a block of all configurations just exceeds."""
     task = logistic_task(fs.full_batch(4))
-    setup = logistic_setup(
+    trial = logistic_trial(
         fs.fedadam, schedules(task, 1)[:3], 1, task=task, weighting=fs.weight_by_examples
     )
     plans = []
     grid = {"lr": LRS, "server_lr": [0.01, 0.1], "eps": [1e-2]}
     for memory in (None, lambda: plans[0].bytes_per_device - 1):
-        result = fs.sweep(
-            setup,
+        result = sweep_of(
+            trial,
             grid,
             KEYS[:1],
             devices=ONE_DEVICE,
@@ -78,20 +82,20 @@ def test_adaptive_server_in_narrow_blocks(x64):
     assert wide.plan.width == 6
     assert narrow.plan.width < 6
     assert narrow.bytes_per_device <= narrow.budget == wide.bytes_per_device - 1
-    assert_equals_single_runs(result, setup, DOUBLE)
+    assert_equals_single_runs(result, trial, DOUBLE)
 
 
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_single_precision_and_stale_versions(num_devices):
     """Some clients start from the model before the last; 27 runs in 3 blocks or more."""
-    setup = quadratic_setup(num_rounds=8)
-    timeline = setup.timeline
+    trial = quadratic_trial(num_rounds=8)
+    timeline = trial.setup.timeline
     version = np.maximum(np.arange(8)[:, None] - np.arange(3) % 2, 0)
     stale = dataclasses.replace(timeline, version=version.astype(np.int32), max_staleness=1)
-    setup = setup._replace(timeline=stale)
+    trial = changed(trial, timeline=stale)
     lrs = np.geomspace(0.01, 0.5, 9).tolist()
-    result = fs.sweep(setup, {"lr": lrs}, KEYS, devices=jax.devices()[:num_devices])
-    assert_equals_single_runs(result, setup, SINGLE)
+    result = sweep_of(trial, {"lr": lrs}, KEYS, devices=jax.devices()[:num_devices])
+    assert_equals_single_runs(result, trial, SINGLE)
 
 
 @pytest.mark.slow
@@ -104,29 +108,36 @@ def test_static_groups(x64):
         timeline = fs.timelines.uniform(
             jax.random.key(5), rounds, NUM_CLIENTS, cohort_size, task.num_steps
         )
-        setup = logistic_setup(fs.fedavg, timeline, task=task, eval_every=rounds, num_seeds=1)
-        return made.setdefault((batch_size, cohort_size, epochs, rounds), setup)
+        trial = logistic_trial(fs.fedavg, timeline, task=task, eval_every=rounds, num_seeds=1)
+        return made.setdefault((batch_size, cohort_size, epochs, rounds), trial).setup
 
     small = {"batch_size": 4, "cohort_size": 2}
     large = {"batch_size": 9, "cohort_size": 3, "epochs": 2, "rounds": 2}
     configurations = [{**g, "lr": lr} for lr in (0.1, 0.3) for g in (small, large)]
-    result = fs.sweep(make, configurations, KEYS[:1], devices=ONE_DEVICE)
+    result = fs.sweep(fs.fedavg, make, configurations, KEYS[:1], probes=PROBES, devices=ONE_DEVICE)
     assert [run.configuration for run in result.runs] == configurations
     assert result.compilations == 2
-    for i, setup in enumerate(made.values()):
+    for i, trial in enumerate(made.values()):
         group = result._replace(runs=result.runs[i::2])
-        assert_equals_single_runs(group, setup, DOUBLE, fixed=large)
+        assert_equals_single_runs(group, trial, DOUBLE, fixed=large)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [{}, {"cohort_size": [2, 3]}])
 def test_grids_without_anything_that_varies_inside_a_program(grid):
-    def make(cohort_size=3):
-        setup = quadratic_setup(lambda lr=0.1: fs.fedavg(lr))
-        timeline = fs.timelines.uniform(KEYS[0], 4, NUM_CLIENTS, cohort_size, setup.task.num_steps)
-        return setup._replace(timeline=timeline)
+    def factory(lr=0.1):
+        return fs.fedavg(lr)
 
-    result = fs.sweep(make, grid, KEYS, devices=jax.devices()[:2])
+    def make(cohort_size=3):
+        trial = quadratic_trial(factory)
+        steps = trial.setup.task.num_steps
+        timeline = fs.timelines.uniform(KEYS[0], 4, NUM_CLIENTS, cohort_size, steps)
+        return changed(trial, timeline=timeline)
+
+    def make_setup(cohort_size=3):
+        return make(cohort_size).setup
+
+    result = fs.sweep(factory, make_setup, grid, KEYS, devices=jax.devices()[:2])
     assert len(result.runs) == 3 * max(len(grid.get("cohort_size", [])), 1)
     for run in result.runs:
         assert_equals_single_runs(
@@ -135,10 +146,10 @@ def test_grids_without_anything_that_varies_inside_a_program(grid):
 
 
 def test_tidy_rows():
-    setup = quadratic_setup(
+    trial = quadratic_trial(
         num_seeds=1, num_rounds=2, probes=fs.Probes(run={"first": lambda s: s.server.params[0]})
     )
-    result = fs.sweep(setup, {"lr": [0.1, 0.2]}, KEYS[:1], seeds=["a"])
+    result = sweep_of(trial, {"lr": [0.1, 0.2]}, KEYS[:1], seeds=["a"])
     rows = list(result.rows())
     # time, local_steps, x/0 and x/1 at two evaluations, and a probe in two rounds
     assert len(rows) == 2 * (4 + 1) * 2
@@ -154,16 +165,16 @@ def test_tidy_rows():
 
 def test_divergence_is_recorded_and_disturbs_no_other_run(allow_nans):
     """A client step of size 50 multiplies the error by 50: float32 overflows in some rounds."""
-    setup = quadratic_setup(num_rounds=12)
-    ill = fs.sweep(setup, {"lr": [0.1, 50.0, 0.3]}, KEYS, devices=ONE_DEVICE)
-    well = fs.sweep(setup, {"lr": [0.1, 0.2, 0.3]}, KEYS, devices=ONE_DEVICE)
+    trial = quadratic_trial(num_rounds=12)
+    ill = sweep_of(trial, {"lr": [0.1, 50.0, 0.3]}, KEYS, devices=ONE_DEVICE)
+    well = sweep_of(trial, {"lr": [0.1, 0.2, 0.3]}, KEYS, devices=ONE_DEVICE)
     for run, other in zip(ill.runs, well.runs, strict=True):
         if run.configuration["lr"] != 50.0:
             assert run.diverged_at == 0
             assert run.configuration == other.configuration
             jax.tree.map(np.testing.assert_array_equal, run.history, other.history)
             continue
-        _, diverged_at = alone(setup)(run.configuration, int(run.seed))
+        _, diverged_at = alone(trial)(run.configuration, int(run.seed))
         assert run.diverged_at == int(diverged_at)
         assert 2 < run.diverged_at < 12  # in the middle, or nothing is tested
         finite = np.isfinite(run.history.metrics["x"]).all(axis=1)
@@ -176,8 +187,9 @@ def test_configurations_of_a_seed_see_the_same_minibatches():
     steps = batches.num_steps(SIZES)
     timeline = fs.timelines.uniform(jax.random.key(1), 3, NUM_CLIENTS, 4, steps)
     task, params, probes = row_recorder(SIZES, batches, timeline.max_steps)
-    setup = fs.Setup(fs.fedavg, task, timeline, jnp.stack([params] * 2), probes=probes)
-    result = fs.sweep(setup, {"lr": [0.0, 0.1, 3.0]}, KEYS[:2], devices=jax.devices()[:2])
+    setup = fs.Setup(task, timeline, jnp.stack([params] * 2))
+    trial = Trial(fs.fedavg, setup, None, probes)
+    result = sweep_of(trial, {"lr": [0.0, 0.1, 3.0]}, KEYS[:2], devices=jax.devices()[:2])
     first, second = (
         recorded_batches(SIZES, batches, timeline, key).mean(axis=1) for key in KEYS[:2]
     )
@@ -190,9 +202,9 @@ def test_configurations_of_a_seed_see_the_same_minibatches():
 
 def test_no_more_devices_than_runs():
     """A device without a run of its own would only repeat another's."""
-    news, setup = [], quadratic_setup(num_seeds=1)
-    result = fs.sweep(
-        setup, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], on_progress=news.append
+    news, trial = [], quadratic_trial(num_seeds=1)
+    result = sweep_of(
+        trial, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], on_progress=news.append
     )
     assert len(result.runs) == 2
     assert {len(blocks) for blocks in news[0].plan.slices} == {2}

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_problems import NUM_CLIENTS, assert_identical, logistic_params, logistic_task
-from sweep_problems import KEYS, ONE_DEVICE, assert_equals_single_runs, starts
+from sweep_problems import KEYS, ONE_DEVICE, assert_equals_single_runs, starts, sweep_of
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms.staleness import polynomial, realised_steps
 from fedjax_sim.diagnostics.in_flight import advanced, held_models, variance_probe
 from fedjax_sim.diagnostics.potential import client_variance
+from fedjax_sim.engine import NO_PROBES
+from fedjax_sim.sweeps.program import Trial
 from fedjax_sim.timelines import (
     allocate_buffers,
     arrivals,
@@ -46,7 +48,6 @@ def test_sweep_over_schedules_of_different_lengths(x64):
     assert not np.asarray(timeline.mask).all()
     assert timeline.num_buffers > 1
     setup = fs.Setup(
-        lambda server_lr, power: fs.fedbuff(0.2, server_lr, polynomial(power)),
         logistic_task(fs.stream(2, 2)),
         timeline,
         starts(2),
@@ -54,8 +55,13 @@ def test_sweep_over_schedules_of_different_lengths(x64):
         eval_every=3,
     )
     grid = {"server_lr": [0.1, 0.5, 1.0], "power": [0.0, 0.5]}
-    result = fs.sweep(setup, grid, KEYS[:2], devices=ONE_DEVICE)
-    assert_equals_single_runs(result, setup, DOUBLE)
+
+    def factory(server_lr, power):
+        return fs.fedbuff(0.2, server_lr, polynomial(power))
+
+    trial = Trial(factory, setup, None, NO_PROBES)
+    result = sweep_of(trial, grid, KEYS[:2], devices=ONE_DEVICE)
+    assert_equals_single_runs(result, trial, DOUBLE)
 
 
 @functools.cache
@@ -107,10 +113,15 @@ def test_models_in_flight_become_what_the_clients_report(x64):
     flight = contacts_in_flight(key, steps, every=1, **schedule)
     task, run_key = logistic_task(fs.stream(2, 4)), jax.random.key(2)
     algorithm = fs.favano(0.2, lambda work: jnp.ones(()))
-    state = fs.init(algorithm, task, timeline, logistic_params())
+    state = fs.init(algorithm, fs.Setup(task, timeline, logistic_params()))
     params = [state.server.params]
     for t in range(timeline.num_rounds):
-        state, _ = fs.advance(algorithm, task, timeline[t : t + 1], state, run_key)
+        state, _ = fs.advance(
+            algorithm,
+            fs.Setup(task, timeline[t : t + 1], None, eval_every=timeline[t : t + 1].num_rounds),
+            state,
+            run_key,
+        )
         params.append(state.server.params)
         if t + 1 == timeline.num_rounds:
             break
@@ -131,7 +142,14 @@ def test_models_in_flight_become_what_the_clients_report(x64):
             state.server.params,
             models,
         )
-        following, _ = fs.advance(algorithm, task, timeline[t + 1 : t + 2], state, run_key)
+        following, _ = fs.advance(
+            algorithm,
+            fs.Setup(
+                task, timeline[t + 1 : t + 2], None, eval_every=timeline[t + 1 : t + 2].num_rounds
+            ),
+            state,
+            run_key,
+        )
         for name in ("w", "b"):
             np.testing.assert_allclose(
                 following.server.params[name], expected[name], rtol=DOUBLE, atol=DOUBLE
@@ -153,13 +171,18 @@ def test_variance_probe_at_its_moments_only(allow_nans):
 
     probes = fs.Probes(run={"variance": variance_probe(held, flight)})
     _, history = fs.run(
-        algorithm, task, timeline, logistic_params(), jax.random.key(2), probes=probes
+        algorithm, fs.Setup(task, timeline, logistic_params()), jax.random.key(2), probes=probes
     )
     found = np.asarray(history.probes["variance"])
     assert np.flatnonzero(~np.isnan(found)).tolist() == (flight.round - 1).tolist() == [3, 7]
 
-    state = fs.init(algorithm, task, timeline, logistic_params())
-    state, _ = fs.advance(algorithm, task, timeline[:8], state, jax.random.key(2))
+    state = fs.init(algorithm, fs.Setup(task, timeline, logistic_params()))
+    state, _ = fs.advance(
+        algorithm,
+        fs.Setup(task, timeline[:8], None, eval_every=timeline[:8].num_rounds),
+        state,
+        jax.random.key(2),
+    )
     expected = client_variance(state.server.params, held(state, 1))
     np.testing.assert_allclose(found[7], expected, rtol=1e-5)  # single precision, another program
     assert found[7] > 0
