@@ -4,20 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 
-.PHONY: demo test check notebooks clean
+.PHONY: demo test test-slow test-all check notebooks clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
 
+# The tests that a person waits for.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
-# What a change must also pass: style, types, the docstrings' examples.
+# The rest: real data, processes, kills, experiments.
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+
+test-all: test test-slow
+
+# Style, types and the examples of the docstrings.
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest --doctest-modules fedjax_sim
+	$(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
 
 # The notebooks run and carry no outputs.
 notebooks: $(VENV)/.dev

@@ -30,6 +30,13 @@ hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("fedjax_sim")
 
 
+def pytest_collection_modifyitems(items):
+    """Keeps the tests of one file in one process, which then compiles each program once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 _NUM_TESTS = itertools.count(1)
 _MAPS = pathlib.Path("/proc/self/maps")  # on Linux
 _MOST_MAPS = 30_000  # of the 65,530 that Linux allows a process by default
