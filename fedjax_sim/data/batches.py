@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
@@ -54,8 +55,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
         >>> rows.shape, bool((rows < 3).all())
         ((4,), True)
     """
-    _check_positive("batch_size", batch_size)
-    _check_positive("num_steps", num_steps)
+    check_at_least(1, batch_size=batch_size, num_steps=num_steps)
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del max_size
@@ -94,10 +94,9 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         >>> sorted(pick(0)[0].tolist() + pick(1)[0][:2].tolist()), pick(1)[1].tolist()
         ([0, 1, 2, 3, 4, 5], [True, True, False, False])
     """
-    _check_positive("num_epochs", num_epochs)
-    _check_positive("batch_size", batch_size)
+    check_at_least(1, num_epochs=num_epochs, batch_size=batch_size)
     if max_steps is not None:
-        _check_positive("max_steps", max_steps)
+        check_at_least(1, max_steps=max_steps)
 
     def num_steps(sizes: np.ndarray) -> np.ndarray:
         steps = num_epochs * -(-sizes // batch_size)
@@ -140,8 +139,7 @@ def stream(batch_size: int, num_steps: int) -> Batches:
         >>> sorted(x for rows, _ in (first(0), first(1), second(0)) for x in rows.tolist())
         [0, 1, 2, 3, 4, 5]
     """
-    _check_positive("batch_size", batch_size)
-    _check_positive("num_steps", num_steps)
+    check_at_least(1, batch_size=batch_size, num_steps=num_steps)
 
     def resume(
         key: Array, size: Array, sizes: tuple[int, int], first_step: Array, max_steps: int
@@ -185,7 +183,7 @@ def full_batch(num_steps: int) -> Batches:
         >>> rows.tolist(), weights.tolist()
         ([0, 1, 0], [True, True, False])
     """
-    _check_positive("num_steps", num_steps)
+    check_at_least(1, num_steps=num_steps)
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del key, max_steps
@@ -285,8 +283,3 @@ def scaled_words(bits: Array, size: Array) -> Array:
     middle = high * size_low + ((low * size_low) >> 16)
     carry = (low * size_high + (middle & half)) >> 16
     return (high * size_high + (middle >> 16) + carry).astype(jnp.int32)
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} is {value}; expected an integer of at least 1")

@@ -23,35 +23,37 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
 
     Args:
         state: of a run whose message is the model, after some round.
-        timeline: the whole one, planned with what is held
-            (``planned(timeline, holdings(timeline, M))``).
+        timeline: the whole timeline, with buffers for the held versions
+            (``allocate_buffers(timeline, held_versions(timeline, M))``).
         version: ``[M]`` of the models that the clients hold.
 
     Raises:
-        ValueError: a timeline without planned places.
+        ValueError: a timeline without buffers.
 
     Example:
         >>> import fedjax_sim as fs
-        >>> from fedjax_sim.timelines import holdings, planned
+        >>> from fedjax_sim.timelines import allocate_buffers, held_versions
         >>> timeline = fs.timelines.cyclic(2, 2, 1, num_steps=1)
-        >>> timeline = planned(timeline, holdings(timeline, num_clients=2))
-        >>> past = jnp.zeros(timeline.num_buffers).at[timeline.write_buffer[1]].set(3.0)  # of broadcast 1
-        >>> from fedjax_sim.algorithms.asynchronous import AsyncState
-        >>> state = RunState(jnp.array(2), AsyncState(jnp.array(5.0)), (), past, jnp.array(0))
+        >>> timeline = allocate_buffers(timeline, held_versions(timeline, num_clients=2))
+        >>> past = jnp.zeros(timeline.num_buffers)
+        >>> past = past.at[timeline.write_buffer[1]].set(3.0)  # broadcast 1
+        >>> from fedjax_sim.algorithms._shared import ModelState
+        >>> state = RunState(jnp.array(2), ModelState(jnp.array(5.0)), (), past, jnp.array(0))
         >>> held_models(state, timeline, jnp.array([1, 2])).tolist()
         [3.0, 5.0]
     """
     if timeline.write_buffer is None:
         raise ValueError(
-            "timeline has no planned places; expected planned(timeline, holdings(timeline, M))"
+            "timeline has no buffers; expected "
+            "allocate_buffers(timeline, held_versions(timeline, num_clients))"
         )
     version = jnp.asarray(version, jnp.int32)
-    places = jnp.asarray(timeline.write_buffer)[jnp.minimum(version, state.round - 1)]
+    buffers = jnp.asarray(timeline.write_buffer)[jnp.minimum(version, state.round - 1)]
     is_new = version == state.round
 
     def pick(past: Array, new: Array) -> Array:
         fresh = jnp.expand_dims(is_new, tuple(range(1, past.ndim)))
-        return jnp.where(fresh, new, past.at[places].get(mode="clip"))
+        return jnp.where(fresh, new, past.at[buffers].get(mode="clip"))
 
     return jax.tree.map(pick, state.past, state.server.params)
 
@@ -91,7 +93,7 @@ def advanced(
         >>> advanced(jnp.ones(2), task, jax.random.key(0), lr=0.5, **counts).tolist()
         [1.0, 0.25]
     """
-    if task.continues is None:
+    if not task.resumable:
         raise ValueError("task draws minibatches anew in every visit; expected a stream of them")
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)
     keys = client_stream(key, clients)
@@ -121,8 +123,8 @@ def variance_probe(
         >>> import numpy as np
         >>> flight = InFlight(np.array([2]), *(np.zeros((1, 3), int) for _ in range(3)))
         >>> probe = variance_probe(lambda state, moment: jnp.array([1.0, 2.0, 4.0]), flight)
-        >>> from fedjax_sim.algorithms.asynchronous import AsyncState
-        >>> state = RunState(jnp.array(2), AsyncState(jnp.array(2.0)), (), (), jnp.array(0))
+        >>> from fedjax_sim.algorithms._shared import ModelState
+        >>> state = RunState(jnp.array(2), ModelState(jnp.array(2.0)), (), (), jnp.array(0))
         >>> float(probe(state)), float(probe(state._replace(round=jnp.array(1))))
         (5.0, nan)
     """

@@ -238,7 +238,7 @@ def by_client(
     it owns, consecutive ones, and a round needs one all-reduce, of the upload's mean, and nothing
     else.  So every device must be given as many slots of a round, for clients of its own:
     :func:`~fedjax_sim.timelines.sampling.stratified` samples like that, and
-    :func:`~fedjax_sim.timelines.sampling.arrange_by_stratum` rearranges any other schedule.
+    :func:`~fedjax_sim.timelines.arrange_by_stratum` rearranges any other schedule.
 
     Args:
         num_clients: the population.

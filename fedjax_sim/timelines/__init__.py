@@ -1,4 +1,4 @@
-"""Timelines: cohorts of synchronous rounds, and contacts and arrivals of asynchronous clients."""
+"""Timelines: cohorts of synchronous rounds, contacts and arrivals of asynchronous clients."""
 
 from fedjax_sim.timelines.accounting import Spans, bits_moved, spans
 from fedjax_sim.timelines.arrivals import arrivals, arrivals_in_flight
@@ -15,7 +15,6 @@ from fedjax_sim.timelines.durations import (
     two_speeds,
 )
 from fedjax_sim.timelines.sampling import (
-    arrange_by_stratum,
     bernoulli,
     cyclic,
     dropout,
@@ -27,6 +26,7 @@ from fedjax_sim.timelines.sampling import (
     weighted,
 )
 from fedjax_sim.timelines.stepping import independent_counts, renewal_counts
+from fedjax_sim.timelines.strata import arrange_by_stratum
 from fedjax_sim.timelines.synchronous import synchronous
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Clients report when they are done: the clocks of FedBuff, FedAsync and asynchronous SGD.
+"""Timelines of clients that report when they are done: FedBuff, FedAsync, asynchronous SGD.
 
 From Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022; Xie et al.,
 "Asynchronous Federated Optimization", 2019; Koloskova et al., "Sharper Convergence Guarantees for
@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight
@@ -32,29 +33,31 @@ def arrivals(
     assign: Literal["same", "random"] = "same",
     availability: Availability | None = None,
 ) -> Timeline:
-    """Clients do ``num_steps`` steps and report; every ``buffer``-th report is an update.
+    """Timeline of clients that do ``num_steps`` steps and report; ``buffer`` reports per update.
 
-    Who has reported waits until the buffer is full, then begins anew.  The server's interaction
-    time passes after that, while clients compute already.
+    A client that has reported waits until the buffer is full, then begins its next visit.  The
+    interaction time of the server passes after that, while clients already compute.
 
     Args:
-        key: decides durations, and who works.
+        key: decides the durations and which clients work.
         durations: law of the duration of one step.
-        horizon: simulated time; the last update is not after it.
-        num_clients, num_steps: population M, and steps K of every report.
-        buffer: reports an update takes, Z; of FedAsync and asynchronous SGD 1.
-        interaction: the server's time for one update.
-        restart: contributors go on from the "new" model, which they contributed to, or from the
-            "old" one before it (as QuAFL's program has it for FedBuff).
+        horizon: simulated time; the last update is not later.
+        num_clients: population M.
+        num_steps: steps K per visit.
+        buffer: reports Z per update; 1 for FedAsync and asynchronous SGD.
+        interaction: time that the server needs for one update.
+        restart: the model that contributors continue from: the "new" model, which contains their
+            contribution, or the "old" model before it (as in QuAFL's program for FedBuff).
         concurrency: clients that work at the same time; default all.
-        assign: the model goes to the "same" client that has just reported, so that only the first
-            ``concurrency`` ever work, or to a "random" one, who does its jobs one after the other;
-            the latter for ``buffer`` 1.
-        availability: when clients are present; default always. Who leaves goes on at its return.
+        assign: receiver of the model after a report: the "same" client, so that only the first
+            ``concurrency`` clients ever work, or a "random" client, which does its jobs one after
+            the other.  "random" requires ``buffer=1``.
+        availability: periods of presence; default always.  An absent client continues its work
+            when it returns.
 
     Raises:
-        ValueError: a count outside its range, a horizon before the first update or infinite, a
-            negative interaction time.
+        ValueError: a count outside its range, a horizon that is infinite or before the first
+            update, or a negative interaction time.
 
     Example:
         >>> import jax
@@ -87,10 +90,10 @@ def arrivals_in_flight(
     restart: Literal["new", "old"] = "new",
     availability: Availability | None = None,
 ) -> InFlight:
-    """What all clients have after every ``every``-th update of the same schedule.
+    """State of all clients after every ``every``-th update of the schedule of :func:`arrivals`.
 
     Raises:
-        ValueError: as :func:`arrivals`; ``every`` below 1.
+        ValueError: as :func:`arrivals`, or ``every`` below 1.
 
     Example:
         >>> import jax
@@ -101,22 +104,21 @@ def arrivals_in_flight(
         >>> flight.round.tolist(), flight.num_steps.tolist()
         ([3], [[0, 2, 1]])
     """
-    if every < 1:
-        raise ValueError(f"every is {every}; expected at least 1 update")
+    check_at_least(1, every=every)
     replay = _Replay(
         key, durations, num_clients, num_steps, buffer, restart, None, "same", availability
     )
-    moments, found = [], []
+    moments, states = [], []
     for t, _ in enumerate(replay.updates(horizon, interaction)):
         if (t + 1) % every == 0:
             moments.append(t + 1)
-            found.append(replay.everyone())
-    version, steps, first_step = map(np.array, zip(*found, strict=True)) if found else [[]] * 3
-    return InFlight(np.array(moments), *map(np.asarray, (version, steps, first_step)))
+            states.append(replay.client_states())
+    version, done, before = map(np.array, zip(*states, strict=True)) if states else [[]] * 3
+    return InFlight(np.array(moments), *map(np.asarray, (version, done, before)))
 
 
 class _Replay:
-    """Jobs in the order in which they end."""
+    """Event loop over the jobs of all clients, in the order in which they end."""
 
     def __init__(
         self,
@@ -138,8 +140,8 @@ class _Replay:
         self.num_steps, self.buffer, self.assign = num_steps, buffer, assign
         self.new = restart == "new"
         self.available: Availability = available or always(num_clients)
-        self.free = self.available.active(0.0)  # [M] time of presence at which a client's jobs end
-        self.ends = np.zeros((num_clients, num_steps))  # of the steps of its last job
+        self.free = self.available.active(0.0)  # [M] end of the last job, in time of presence
+        self.ends = np.zeros((num_clients, num_steps))  # of the steps of each client's last job
         self.version = np.zeros(num_clients, int)
         self.steps_done = np.zeros(num_clients, int)
         self.jobs: list[tuple[float, int, int, int]] = []  # (end, number, client, version)
@@ -162,11 +164,10 @@ class _Replay:
             self.count += 1
 
     def updates(self, horizon: float, interaction: float):
-        """The updates up to the horizon, one after the other."""
+        """Yields the visits of each update until the horizon."""
         if horizon == np.inf:
             raise ValueError(f"horizon is {horizon}; expected a finite time")
-        if not interaction >= 0:
-            raise ValueError(f"interaction is {interaction}; expected a time >= 0")
+        check_at_least(0, interaction=interaction)
         t = 0
         while len(self.jobs) >= self.buffer:
             arrived = [heapq.heappop(self.jobs) for _ in range(self.buffer)]
@@ -184,26 +185,25 @@ class _Replay:
                 full - end,
             )
             self.steps_done[clients] += self.num_steps
-            following = clients
+            receivers = clients
             if self.assign == "random":
-                following = self.choosing.integers(0, len(self.free), (self.buffer,))
-            self.start(following, t + 1 if self.new else t, full)
+                receivers = self.choosing.integers(0, len(self.free), (self.buffer,))
+            self.start(receivers, t + 1 if self.new else t, full)
             yield visits
             t += 1
 
-    def everyone(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def client_states(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         now = self.available.active(self.time)
         steps = (self.ends <= now[:, None]).sum(axis=1)
         return self.version.copy(), steps, self.steps_done.copy()
 
 
 def _check(num_clients, num_steps, buffer, working, restart, assign) -> None:
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; expected at least 1")
+    check_at_least(1, num_steps=num_steps)
     if not 1 <= working <= num_clients:
         raise ValueError(f"concurrency is {working}; expected 1 .. num_clients = {num_clients}")
     if not 1 <= buffer <= working:
-        raise ValueError(f"buffer is {buffer}; expected 1 .. the clients that work, {working}")
+        raise ValueError(f"buffer is {buffer}; expected 1 .. concurrency = {working}")
     if restart not in ("new", "old"):
         raise ValueError(f"restart is {restart!r}; expected 'new' or 'old'")
     if assign not in ("same", "random"):

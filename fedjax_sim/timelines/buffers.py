@@ -1,4 +1,4 @@
-"""From visits to timelines: padding, where past broadcasts are kept, what a timeline holds."""
+"""Timelines from lists of visits, with buffers for past broadcasts."""
 
 import dataclasses
 import heapq
@@ -12,18 +12,18 @@ from fedjax_sim.types import Timeline
 
 
 class Visits(NamedTuple):
-    """One server update's visits, as a schedule produces them; S may differ between updates."""
+    """The visits that report to one server update; S may differ between updates."""
 
     time: float
     clients: np.ndarray  # [S]
     version: np.ndarray  # [S]
     num_steps: np.ndarray  # [S]
     idle: np.ndarray  # [S] time since the client's last step
-    mask: np.ndarray | None = None  # [S]; None: everyone
+    mask: np.ndarray | None = None  # [S]; None: all True
 
 
 def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Timeline:
-    """The timeline of these updates, its first steps counted and its memory planned."""
+    """Assembles the timeline of these updates, with first steps and buffers."""
     num_rounds = len(updates)
     shape = (num_rounds, cohort_size)
     clients, version, num_steps = (np.zeros(shape, np.int32) for _ in range(3))
@@ -32,7 +32,7 @@ def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Ti
     for t, visits in enumerate(updates):
         count = len(visits.clients)
         clients[t, :count] = visits.clients
-        version[t] = t  # of empty slots
+        version[t] = t  # in empty slots
         version[t, :count] = visits.version
         num_steps[t, :count] = visits.num_steps
         idle[t, :count] = visits.idle
@@ -59,19 +59,19 @@ def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Ti
 
 
 def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Timeline:
-    """The same timeline with a place for every broadcast that is needed again.
+    """Assigns a buffer to every broadcast that a later visit starts from.
 
-    A place is free again after the last visit that starts from its broadcast, so that there are as
-    many as broadcasts are in use at once: never more than ``max_staleness + 1``, which a ring
-    needs, and never more than clients that hold one, and one.
+    A buffer is reused after the last visit that starts from its broadcast.  The number of buffers
+    is therefore the largest number of broadcasts in use at once: at most ``max_staleness + 1``, the
+    size of a ring, and at most one more than the number of clients.
 
     Args:
-        timeline: concrete; one, ``[T, S]``, or a batch ``[n, T, S]``.
-        held: ``[T, M]``, or ``[n, T, M]``, versions that clients hold after each update, to be
-            kept as well, as :func:`holdings` gives them.
+        timeline: concrete; one timeline ``[T, S]`` or a batch ``[n, T, S]``.
+        held: ``[T, M]`` or ``[n, T, M]``, the version that each client holds after each update, as
+            :func:`held_versions` returns it; these broadcasts are kept as well.
 
     Raises:
-        ValueError: ``held`` of another number of updates or timelines.
+        ValueError: ``held`` has another number of updates or timelines.
 
     Example:
         >>> import jax
@@ -84,50 +84,50 @@ def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Time
     """
     versions, masks = np.asarray(timeline.version), np.asarray(timeline.mask)
     if held is not None and held.shape[:-1] != masks.shape[:-1]:
-        raise ValueError(f"held has shape {held.shape}; expected {masks.shape[:-1]}, then M")
+        raise ValueError(f"held has shape {held.shape}; expected {(*masks.shape[:-1], 'M')}")
     if masks.ndim == 2:
-        write_buffer, read_buffer, num_buffers = _places(versions, masks, held)
+        write_buffer, read_buffer, num_buffers = _allocate(versions, masks, held)
         return dataclasses.replace(
             timeline, write_buffer=write_buffer, read_buffer=read_buffer, num_buffers=num_buffers
         )
-    helds = [None] * len(masks) if held is None else held
-    plans = [_places(v, m, h) for v, m, h in zip(versions, masks, helds, strict=True)]
-    num_buffers = max(count for _, _, count in plans)
-    # "Kept nowhere" is the number of places, which is the batch's.
-    write_buffer = np.stack([np.where(s == count, num_buffers, s) for s, _, count in plans])
-    read_buffer = np.stack([read_buffer for _, read_buffer, _ in plans])
+    all_held = [None] * len(masks) if held is None else held
+    allocations = [_allocate(v, m, h) for v, m, h in zip(versions, masks, all_held, strict=True)]
+    num_buffers = max(count for _, _, count in allocations)
+    # A broadcast that is not kept is written to buffer number num_buffers, here that of the batch.
+    write_buffer = np.stack([np.where(w == count, num_buffers, w) for w, _, count in allocations])
+    read_buffer = np.stack([read for _, read, _ in allocations])
     return dataclasses.replace(
         timeline, write_buffer=write_buffer, read_buffer=read_buffer, num_buffers=num_buffers
     )
 
 
 def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> np.ndarray:
-    """The version of the server's model that each client holds after each update, ``[T, M]``.
+    """Version of the server's model that each client holds after each update, ``[T, M]``.
 
     Args:
-        timeline: one, ``[T, S]``.
-        num_clients: M; all of them hold version 0 at first.
-        new: who reports to update t leaves with version t + 1; else with version t.
+        timeline: one timeline, ``[T, S]``.
+        num_clients: M; all clients hold version 0 at first.
+        new: clients that report to update t receive version t + 1; otherwise version t.
 
     Example:
         >>> import fedjax_sim as fs
-        >>> holdings(fs.timelines.cyclic(3, 2, 1, num_steps=1), 2).tolist()
+        >>> held_versions(fs.timelines.cyclic(3, 2, 1, num_steps=1), 2).tolist()
         [[1, 0], [1, 2], [3, 2]]
     """
     clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
     held = np.zeros((timeline.num_rounds, num_clients), np.int32)
-    now = np.zeros(num_clients, np.int32)
+    current = np.zeros(num_clients, np.int32)
     for t in range(timeline.num_rounds):
-        now[clients[t][mask[t]]] = t + 1 if new else t
-        held[t] = now
+        current[clients[t][mask[t]]] = t + 1 if new else t
+        held[t] = current
     return held
 
 
 def stacked(timelines: Sequence[Timeline]) -> Timeline:
-    """A batch ``[n, T, S]`` of timelines, one a seed; the shorter ones end with empty updates.
+    """Batch ``[n, T, S]`` of timelines, one per seed; shorter ones are padded with empty updates.
 
     Raises:
-        ValueError: none, or timelines of different widths S or ``max_steps``.
+        ValueError: no timelines, or timelines with different numbers of slots S or ``max_steps``.
 
     Example:
         >>> import fedjax_sim as fs
@@ -135,10 +135,13 @@ def stacked(timelines: Sequence[Timeline]) -> Timeline:
         >>> stacked(full).mask[:, :, 0].tolist()
         [[True, False, False], [True, True, True]]
     """
-    kinds = {(t.cohort_size, t.max_steps, t.first_step is None, t.idle is None) for t in timelines}
+    kinds = {
+        (t.cohort_size, t.max_steps, t.first_step is None, t.idle is None, t.own_models)
+        for t in timelines
+    }
     if len(kinds) != 1:
         raise ValueError(
-            f"timelines have the (cohort size, max_steps, ...) {sorted(kinds)}; expected one kind"
+            f"timelines have the (cohort size, max_steps, ...) {sorted(kinds)}; expected equal ones"
         )
     length = max(t.num_rounds for t in timelines)
 
@@ -146,57 +149,59 @@ def stacked(timelines: Sequence[Timeline]) -> Timeline:
         parts = [getattr(t, name) for t in timelines]
         if parts[0] is None:
             return None
-        filled = []
+        padded = []
         for part in map(np.asarray, parts):
-            more = length - len(part)
+            padding = length - len(part)
             if name == "time":
                 last = part[-1:] if len(part) else np.zeros(1, part.dtype)
-                filled.append(np.concatenate([part, np.repeat(last, more)]))
+                padded.append(np.concatenate([part, np.repeat(last, padding)]))
             else:
-                filled.append(np.pad(part, ((0, more), (0, 0))))
-        return np.stack(filled)
+                padded.append(np.pad(part, ((0, padding), (0, 0))))
+        return np.stack(padded)
 
     names = ("clients", "version", "num_steps", "mask", "time", "first_step", "idle")
     batch = Timeline(
         **{name: joined(name) for name in names},  # pyright: ignore[reportArgumentType]
         max_steps=timelines[0].max_steps,
         max_staleness=max(t.max_staleness for t in timelines),
+        own_models=timelines[0].own_models,
     )
     return _on_device(allocate_buffers(batch) if batch.max_staleness else batch)
 
 
-def _places(
+def _allocate(
     version: np.ndarray, mask: np.ndarray, held: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where each broadcast is kept, and where each slot finds its own."""
+    """Buffers that broadcasts are written to and slots read from, and the number of buffers."""
     num_rounds = len(version)
     last_use = np.full(num_rounds, -1)
     rounds = np.broadcast_to(np.arange(num_rounds)[:, None], version.shape)
     np.maximum.at(last_use, version[mask], rounds[mask])
     if held is not None:
         rounds = np.broadcast_to(np.arange(num_rounds)[:, None], held.shape)
-        known = held <= rounds  # a version can be held before it is broadcast to slots
+        known = held <= rounds  # a client can hold a version before it is broadcast
         np.maximum.at(last_use, held[known], rounds[known])
-    place = np.full(num_rounds, -1)
+    buffer = np.full(num_rounds, -1)  # [T]; -1: not kept
     free: list[int] = []
-    leaving: list[tuple[int, int]] = []  # (last use, place)
+    in_use: list[tuple[int, int]] = []  # (last use, buffer)
     num_buffers = 0
     for t in range(num_rounds):
-        while leaving and leaving[0][0] < t:
-            heapq.heappush(free, heapq.heappop(leaving)[1])
+        while in_use and in_use[0][0] < t:
+            heapq.heappush(free, heapq.heappop(in_use)[1])
         if last_use[t] < t:
             continue
         if not free:
             free, num_buffers = [num_buffers], num_buffers + 1
-        place[t] = heapq.heappop(free)
-        heapq.heappush(leaving, (int(last_use[t]), int(place[t])))
+        buffer[t] = heapq.heappop(free)
+        heapq.heappush(in_use, (int(last_use[t]), int(buffer[t])))
     num_buffers = max(num_buffers, 1)
-    write_buffer = np.where(place < 0, num_buffers, place).astype(np.int32)
-    read_buffer = np.where(mask, place[version], 0).astype(np.int32)
+    write_buffer = np.where(buffer < 0, num_buffers, buffer).astype(np.int32)
+    read_buffer = np.where(mask, buffer[version], 0).astype(np.int32)
     return write_buffer, read_buffer, num_buffers
 
 
 def _on_device(timeline: Timeline) -> Timeline:
+    """Converts all NumPy fields to JAX arrays."""
     values = {
         field.name: jnp.asarray(getattr(timeline, field.name))
         for field in dataclasses.fields(timeline)

@@ -1,14 +1,16 @@
-"""The server contacts random clients at regular times: the clock of FAVANO and QuAFL.
+"""Timelines of a server that contacts random clients at regular times: FAVANO and QuAFL.
 
 From "FAVANO: Federated AVeraging with Asynchronous Nodes", Section 3 and Appendix C.2; Zakerinia et
 al., "QuAFL: Federated Averaging Can Be Both Asynchronous and Communication-Efficient", 2022.
 """
 
+import dataclasses
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
@@ -17,11 +19,11 @@ from fedjax_sim.types import Timeline
 
 
 class InFlight(NamedTuple):
-    """What every client has at some moments: L moments, M clients."""
+    """State of all M clients at L moments of an asynchronous schedule."""
 
-    round: np.ndarray  # [L] updates done
-    version: np.ndarray  # [L, M] server's model that the client works from
-    num_steps: np.ndarray  # [L, M] steps done since then
+    round: np.ndarray  # [L] server updates done
+    version: np.ndarray  # [L, M] version of the server's model that the client started from
+    num_steps: np.ndarray  # [L, M] steps done since the client received it
     first_step: np.ndarray  # [L, M] steps done before
 
 
@@ -37,35 +39,38 @@ def contacts(
     receives: Literal["new", "current"] = "new",
     availability: Availability | None = None,
 ) -> Timeline:
-    """Every ``interval`` the server contacts ``cohort_size`` random clients, each at most once.
+    """Timeline of a server that contacts ``cohort_size`` distinct clients every ``interval``.
 
-    Clients compute from one contact to the next, at most ``max_steps`` steps, then wait.  All begin
-    at time 0; the first contact is at ``interval``.  If fewer clients are present than a cohort
-    has, all of these are contacted, and a moment without any is an empty update.
+    Clients compute between two contacts, at most ``max_steps`` steps, and then wait.  All clients
+    begin at time 0; the first contact is at ``interval``.  If fewer clients are present than a
+    cohort has, all of them are contacted; if none is present, the update is empty.
 
     Args:
-        key: decides contacts and durations, separately: two schedules with one key contact the
-            same clients.
-        steps: law of the number of steps, e.g. ``renewal(geometric(success))``.
-        horizon: simulated time; the last contact is not after it.
-        num_clients, cohort_size: population M, and clients a contact S.
+        key: decides contacts and durations independently: two schedules with the same key contact
+            the same clients.
+        steps: law of the number of steps, e.g. ``renewal_counts(geometric(success))``.
+        horizon: simulated time; the last contact is not later.
+        num_clients: population M.
+        cohort_size: clients S per contact.
         max_steps: the cap K.
-        interval: waiting and interaction time of the server together.
-        receives: a contacted client leaves with the "new" model, which its own report went into
-            (FAVANO), or reports with the "current" one at hand and goes on from what it makes of
-            both (QuAFL); staleness is then 0, since the age is in the client's own model.
-        availability: when clients are present; default always.
+        interval: waiting time plus interaction time of the server.
+        receives: the model that a contacted client receives: the "new" model, which contains its
+            own upload (FAVANO), or the "current" model before the update, which the client mixes
+            with its own model (QuAFL).  Staleness is then 0, because the client's own model carries
+            the age.
+        availability: periods of presence; default always.
 
     Raises:
-        ValueError: a horizon before the first contact or infinite, a count that is not positive.
+        ValueError: a horizon that is infinite or before the first contact, or a count that is not
+            positive.
 
     Example:
         >>> import jax
         >>> import fedjax_sim as fs
-        >>> from fedjax_sim.timelines import contacts, deterministic, renewal
+        >>> from fedjax_sim.timelines import contacts, deterministic, renewal_counts
         >>> timeline = contacts(
-        ...     jax.random.key(0), renewal(deterministic(2.0)), horizon=5000.0, num_clients=100,
-        ...     cohort_size=20, max_steps=20)
+        ...     jax.random.key(0), renewal_counts(deterministic(2.0)), horizon=5000.0,
+        ...     num_clients=100, cohort_size=20, max_steps=20)
         >>> timeline.num_rounds, timeline.num_steps[0, 0].item()
         (714, 3)
     """
@@ -79,7 +84,8 @@ def contacts(
         if receives == "current":
             visits = visits._replace(version=np.full_like(visits.version, t))
         updates.append(visits)
-    return assembled(updates, cohort_size, max_steps)
+    timeline = assembled(updates, cohort_size, max_steps)
+    return dataclasses.replace(timeline, own_models=receives == "current")
 
 
 def contacts_in_flight(
@@ -94,43 +100,42 @@ def contacts_in_flight(
     interval: float = 7.0,
     availability: Availability | None = None,
 ) -> InFlight:
-    """What all clients have after every ``every``-th contact of the same schedule.
+    """State of all clients after every ``every``-th contact of the schedule of :func:`contacts`.
 
-    Between contacts a client's model depends on nothing but itself, so that it need not be
-    computed before someone asks.
+    Between contacts a client's model depends only on itself, so a run computes it only when the
+    client reports.
 
     Args:
-        every: contacts between two moments; the others as those of :func:`contacts`.
+        every: contacts between two moments.  All other arguments are those of :func:`contacts`.
 
     Raises:
-        ValueError: as :func:`contacts`; ``every`` below 1.
+        ValueError: as :func:`contacts`, or ``every`` below 1.
 
     Example:
         >>> import jax
-        >>> from fedjax_sim.timelines import contacts_in_flight, deterministic, renewal
+        >>> from fedjax_sim.timelines import contacts_in_flight, deterministic, renewal_counts
         >>> flight = contacts_in_flight(
-        ...     jax.random.key(0), renewal(deterministic(7.0)), every=2, horizon=30.0,
+        ...     jax.random.key(0), renewal_counts(deterministic(7.0)), every=2, horizon=30.0,
         ...     num_clients=3, cohort_size=1, max_steps=20)
-        >>> # The first two contacts were of the same client.
+        >>> # The first two contacts are with the same client.
         >>> flight.round.tolist(), sorted(flight.num_steps[0].tolist())
         ([2, 4], [0, 2, 2])
     """
     _check(horizon, num_clients, cohort_size, max_steps, interval)
-    if every < 1:
-        raise ValueError(f"every is {every}; expected at least 1 contact")
+    check_at_least(1, every=every)
     replay = _Replay(key, steps, num_clients, cohort_size, max_steps, interval, availability)
-    moments, found = [], []
+    moments, states = [], []
     for t in range(_num_contacts(horizon, interval)):
         replay.contact(t)
         if (t + 1) % every == 0:
             moments.append(t + 1)
-            found.append(replay.everyone())
-    version, num_steps, first_step = map(np.array, zip(*found, strict=True)) if found else [[]] * 3
-    return InFlight(np.array(moments), *map(np.asarray, (version, num_steps, first_step)))
+            states.append(replay.client_states())
+    version, done, before = map(np.array, zip(*states, strict=True)) if states else [[]] * 3
+    return InFlight(np.array(moments), *map(np.asarray, (version, done, before)))
 
 
 class _Replay:
-    """The clients between contacts."""
+    """Progress of all clients over the contacts."""
 
     def __init__(self, key, steps, num_clients, cohort_size, max_steps, interval, availability):
         choosing, durations = host_generator(key).spawn(2)
@@ -140,7 +145,7 @@ class _Replay:
         self.available: Availability = availability or always(num_clients)
         self.clients = np.arange(num_clients)
         self.stepper.restart(self.clients, None)
-        self.begun = self.available.active(0.0)  # [M] in time of presence
+        self.begun = self.available.active(0.0)  # [M] last contact, in time of presence
         self.version = np.zeros(num_clients, int)
         self.steps_done = np.zeros(num_clients, int)
         self.time = 0.0
@@ -163,7 +168,7 @@ class _Replay:
         self.steps_done[chosen] += num_steps
         return visits
 
-    def everyone(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def client_states(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         elapsed = self.available.active(self.time) - self.begun
         return self.version.copy(), self.stepper.done(self.clients, elapsed), self.steps_done.copy()
 
@@ -173,13 +178,11 @@ def _num_contacts(horizon: float, interval: float) -> int:
 
 
 def _check(horizon, num_clients, cohort_size, max_steps, interval) -> None:
-    if not interval > 0:
-        raise ValueError(f"interval is {interval}; expected a positive time")
+    check_positive(interval=interval)
     if not interval <= horizon < np.inf:
         raise ValueError(
             f"horizon is {horizon}; expected a finite time, at least the interval, {interval}"
         )
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
-    if max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}; expected at least 1")
+    check_at_least(1, max_steps=max_steps)

@@ -1,8 +1,8 @@
-"""How long a local step takes: laws of step durations, one parameter a client.
+"""Laws of the duration of a local step, with one parameter per client.
 
-A law is drawn on the host, ``law(rng, clients [S], count) -> [S, count]`` float64, durations of
-``count`` steps of each client, one after the other.  Times are in the simulation's unit.  Fast and
-slow clients are one law whose parameters :func:`two_speeds` assigns.
+A law ``law(rng, clients [S], count) -> [S, count]`` runs on the host and returns, in float64, the
+durations of ``count`` successive steps of each client, in simulated time.  Fast and slow clients
+share one law; :func:`two_speeds` assigns its parameters.
 """
 
 import pathlib
@@ -17,13 +17,15 @@ Durations = Callable[[Generator, np.ndarray, int], np.ndarray]
 
 
 def geometric(success: np.ndarray | float) -> Durations:
-    r"""Whole numbers of time units, :math:`P(\tau = j) = \lambda (1 - \lambda)^{j - 1}`, j >= 1.
+    r"""Geometric durations in whole time units.
 
-    A step ends in each unit with probability ``success``, whenever it began; its mean is
+    .. math:: P(\tau = j) = \lambda (1 - \lambda)^{j - 1}, \quad j \ge 1
+
+    A step ends in every time unit with probability ``success``; its mean duration is
     ``1 / success``.
 
     Args:
-        success: lambda in (0, 1], ``[M]`` or one for all clients.
+        success: lambda in (0, 1], ``[M]`` or one number for all clients.
 
     Raises:
         ValueError: a probability outside (0, 1].
@@ -38,14 +40,14 @@ def geometric(success: np.ndarray | float) -> Durations:
         raise ValueError(f"success is {success}; expected probabilities in (0, 1]")
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
-        p = _of(success, clients)
+        p = _per_client(success, clients)
         return rng.geometric(p, (len(clients), count)).astype(np.float64)
 
     return law
 
 
 def exponential(mean: np.ndarray | float) -> Durations:
-    """Exponential durations with the given means, ``[M]`` or one for all clients.
+    """Exponential durations with the given means, ``[M]`` or one number for all clients.
 
     Raises:
         ValueError: a mean that is not positive.
@@ -58,13 +60,13 @@ def exponential(mean: np.ndarray | float) -> Durations:
     mean = _positive("mean", mean)
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
-        return _of(mean, clients) * rng.standard_exponential((len(clients), count))
+        return _per_client(mean, clients) * rng.standard_exponential((len(clients), count))
 
     return law
 
 
 def deterministic(duration: np.ndarray | float) -> Durations:
-    """The same duration for every step of a client, ``[M]`` or one for all.
+    """Constant durations per client, ``[M]`` or one number for all clients.
 
     Raises:
         ValueError: a duration that is not positive.
@@ -77,16 +79,16 @@ def deterministic(duration: np.ndarray | float) -> Durations:
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
         del rng
-        return np.broadcast_to(_of(duration, clients), (len(clients), count))
+        return np.broadcast_to(_per_client(duration, clients), (len(clients), count))
 
     return law
 
 
 def log_normal(mean: np.ndarray | float, sigma: float) -> Durations:
-    r"""Log-normal durations, :math:`\tau = m\, e^{\sigma Z - \sigma^2 / 2}`, of mean m.
+    r"""Log-normal durations, :math:`\tau = m\, e^{\sigma Z - \sigma^2 / 2}`, with mean m.
 
     Args:
-        mean: m, ``[M]`` or one for all clients.
+        mean: m, ``[M]`` or one number for all clients.
         sigma: standard deviation of the logarithm; 1 gives a heavy tail.
 
     Raises:
@@ -102,22 +104,23 @@ def log_normal(mean: np.ndarray | float, sigma: float) -> Durations:
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
         z = rng.standard_normal((len(clients), count))
-        return _of(mean, clients) * np.exp(sigma * z - sigma**2 / 2)
+        return _per_client(mean, clients) * np.exp(sigma * z - sigma**2 / 2)
 
     return law
 
 
 def from_trace(durations: np.ndarray) -> Durations:
-    """Measured durations, drawn from each client's own record with replacement.
+    """Measured durations, drawn with replacement from the records of each client.
 
     Args:
-        durations: ``[M, L]``; NaN where a client has fewer than L records.
+        durations: ``[M, L]``; NaN where a client has fewer than L records.  :func:`read_trace`
+            reads them from a file.
 
     Raises:
         ValueError: a client without a record, or a duration that is not positive.
 
     Example:
-        >>> law = traced(np.array([[1.0, 1.0], [5.0, np.nan]]))
+        >>> law = from_trace(np.array([[1.0, 1.0], [5.0, np.nan]]))
         >>> law(np.random.default_rng(0), np.array([0, 1]), 2).tolist()
         [[1.0, 1.0], [5.0, 5.0]]
     """
@@ -126,7 +129,7 @@ def from_trace(durations: np.ndarray) -> Durations:
     if durations.ndim != 2 or not known.any(axis=1).all() or not (durations[known] > 0).all():
         raise ValueError(
             f"durations has shape {durations.shape}; expected [M, L] of positive numbers, "
-            "at least one a client"
+            "at least one per client"
         )
     order = np.argsort(~known, axis=1, kind="stable")
     durations = np.take_along_axis(durations, order, axis=1)
@@ -140,10 +143,10 @@ def from_trace(durations: np.ndarray) -> Durations:
 
 
 def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
-    """The records ``[M, L]`` of a CSV file of ``client,duration`` with that header line.
+    """Records ``[M, L]`` of a CSV file with the header ``client,duration``.
 
     Raises:
-        ValueError: another header, a row that is not an integer and a number, a client outside
+        ValueError: another header, a row that is not an integer and a number, or a client outside
             0 .. num_clients - 1.
 
     Example:
@@ -160,13 +163,13 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
     for number, line in enumerate(lines[1:], start=2):
         try:
             client, duration = line.split(",")
-            # NaN stands for no record.
-            known = 0 <= int(client) < num_clients and not np.isnan(float(duration))
-            if known:
+            # NaN would mean a missing record.
+            valid = 0 <= int(client) < num_clients and not np.isnan(float(duration))
+            if valid:
                 rows[int(client)].append(float(duration))
         except ValueError:
-            known = False
-        if not known:
+            valid = False
+        if not valid:
             raise ValueError(
                 f"path {str(path)!r}, line {number} is {line!r}; expected a client of "
                 f"0..{num_clients - 1} and a number"
@@ -180,7 +183,7 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
 def two_speeds(
     key: Array, num_clients: int, slow_fraction: float, *, fast: float, slow: float
 ) -> np.ndarray:
-    """A parameter a client, ``[M]``: ``slow`` for ``ceil(slow_fraction * M)`` of them at random.
+    """One parameter per client, ``[M]``: ``slow`` for ``ceil(slow_fraction * M)`` random clients.
 
     Raises:
         ValueError: a fraction outside [0, 1].
@@ -193,18 +196,19 @@ def two_speeds(
     if not 0 <= slow_fraction <= 1:
         raise ValueError(f"slow_fraction is {slow_fraction}; expected a number in [0, 1]")
     values = np.full(num_clients, fast, np.float64)
-    # The small term keeps 0.3 * 10 from becoming 4.
+    # Without the small term, rounding would make ceil(0.3 * 10) equal to 4.
     count = int(np.ceil(slow_fraction * num_clients - 1e-9))
     values[host_generator(key).permutation(num_clients)[:count]] = slow
     return values
 
 
 def host_generator(key: Array) -> Generator:
-    """A NumPy generator that a JAX key decides."""
+    """NumPy generator seeded by a JAX key."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
-def _of(values: np.ndarray, clients: np.ndarray) -> np.ndarray:
+def _per_client(values: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    """Parameters of the given clients, ``[S, 1]``."""
     return np.broadcast_to(values[clients] if values.ndim else values, clients.shape)[:, None]
 
 

@@ -1,9 +1,9 @@
-"""Who takes part in which round: synchronous timelines.
+"""Cohorts of synchronous rounds: full participation and sampling schemes.
 
 Every function returns a :class:`~fedjax_sim.types.Timeline` whose round t starts from version t.
-All of them are pure functions of their key and run inside jit and vmap; ``num_steps`` (an int or
-one int per client, as in ``task.num_steps``) must be concrete, because it bounds the local loop.
-Round t draws from ``fold_in(key, t)``: a longer timeline begins like a shorter one.
+All functions are pure functions of their key and run inside jit and vmap.  ``num_steps`` (one int,
+or one per client as in ``task.num_steps``) must be concrete, because it bounds the local loop.
+Round t draws from ``fold_in(key, t)``, so the first rounds do not depend on ``num_rounds``.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.types import Timeline
 
 
 def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array) -> Timeline:
-    """Every client in every round.
+    """All clients in every round.
 
     Example:
         >>> full(num_rounds=2, num_clients=3, num_steps=5).clients.tolist()
         [[0, 1, 2], [0, 1, 2]]
     """
-    _check("num_rounds", num_rounds, 1)
-    _check("num_clients", num_clients, 1)
+    check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
     clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
@@ -34,7 +34,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
 def single(
     num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array, client: int = 0
 ) -> Timeline:
-    """One client in every round, always the same: FedAvg is then SGD on its data.
+    """The same single client in every round; FedAvg is then SGD on its data.
 
     Raises:
         ValueError: a client that does not exist, or a count below 1.
@@ -43,8 +43,7 @@ def single(
         >>> single(num_rounds=2, num_clients=3, num_steps=5, client=1).clients.tolist()
         [[1], [1]]
     """
-    _check("num_rounds", num_rounds, 1)
-    _check("num_clients", num_clients, 1)
+    check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
     if not 0 <= client < num_clients:
         raise ValueError(f"client is {client}; expected 0..{num_clients - 1}")
     clients = jnp.full((num_rounds, 1), client)
@@ -58,7 +57,7 @@ def uniform(
     cohort_size: int,
     num_steps: int | np.ndarray | Array,
 ) -> Timeline:
-    """``cohort_size`` clients a round, uniformly without replacement.
+    """Cohorts of ``cohort_size`` clients, drawn uniformly without replacement.
 
     Raises:
         ValueError: a cohort larger than the population, or a count below 1.
@@ -82,10 +81,11 @@ def weighted(
     cohort_size: int,
     num_steps: int | np.ndarray | Array,
 ) -> Timeline:
-    """``cohort_size`` clients a round, drawn one after the other with probability proportional to
-    ``weights`` ``[M]`` among those not drawn yet (successive sampling, by the Gumbel trick).
+    """Cohorts of ``cohort_size`` clients, drawn without replacement by ``weights``, ``[M]``.
 
-    The uploads are not reweighted for the unequal inclusion probabilities.
+    Clients are drawn one after the other, with probability proportional to their weights among the
+    clients not drawn yet (successive sampling, by the Gumbel trick).  The uploads are not
+    reweighted for the unequal inclusion probabilities.
 
     Raises:
         ValueError: weights negative, not finite, or with fewer positive entries than the cohort.
@@ -123,10 +123,10 @@ def bernoulli(
     probability: float,
     num_steps: int | np.ndarray | Array,
 ) -> Timeline:
-    """Every client flips its own coin every round; a round may be empty.
+    """Cohorts of clients that take part independently with ``probability``; may be empty.
 
-    The slots of a round are all M clients, those that stay away being masked, so a round costs
-    as much as one with full participation under a vmapped cohort.
+    A round has one slot for each of the M clients, and absent clients are masked.  Under vmapped
+    execution a round costs as much as one with full participation.
 
     Raises:
         ValueError: a probability outside (0, 1].
@@ -145,14 +145,14 @@ def bernoulli(
 def cyclic(
     num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
-    """Clients in turn: 0 .. S - 1, then S .. 2 S - 1, ..., wrapping around.
+    """Cohorts of consecutive clients: 0 .. S - 1, then S .. 2 S - 1, ..., wrapping around.
 
     Example:
         >>> cyclic(3, num_clients=5, cohort_size=2, num_steps=1).clients.tolist()
         [[0, 1], [2, 3], [4, 0]]
     """
     _check_cohort(cohort_size, num_clients)
-    _check("num_rounds", num_rounds, 1)
+    check_at_least(1, num_rounds=num_rounds)
     clients = jnp.arange(num_rounds * cohort_size).reshape(num_rounds, cohort_size) % num_clients
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
@@ -166,16 +166,17 @@ def stratified(
     *,
     num_strata: int,
 ) -> Timeline:
-    r"""From every stratum as many clients a round, uniformly without replacement.
+    r"""Cohorts with equally many clients of every stratum, drawn uniformly without replacement.
 
-    Strata are blocks of consecutive clients whose sizes differ by at most one, and own consecutive
-    slots.  A client of a stratum of ``m`` takes part with probability
-    ``cohort_size / (num_strata m)``: the same for all if strata have the same size.  The mean over
-    a cohort varies less than under uniform sampling, by how much the strata's means differ.
+    Strata are blocks of consecutive clients whose sizes differ by at most one; each has
+    consecutive slots.  A client in a stratum of ``m`` clients takes part with probability
+    ``cohort_size / (num_strata m)``, which is equal for all clients if all strata have the same
+    size.  The variance of the mean over a cohort is smaller than under uniform sampling, by the
+    variance between the strata's means.
 
     Raises:
-        ValueError: a cohort that strata do not divide or that is larger than the population, a
-            number below 1, or more strata than clients.
+        ValueError: a cohort size that is not a multiple of the number of strata or exceeds the
+            population, a number below 1, or more strata than clients.
 
     Example:
         >>> timeline = stratified(jax.random.key(0), 3, 10, 4, num_steps=5, num_strata=2)
@@ -193,13 +194,13 @@ def stratified(
         )
 
     def draw(key: Array) -> Array:
-        # A vmap for each size of a stratum, of which there are two at most.
+        # One vmap per size of a stratum; there are at most two sizes.
         parts = []
         for size in dict.fromkeys(sizes):
-            some = np.array([s for s in range(num_strata) if sizes[s] == size])
-            keys = jax.vmap(lambda s: jax.random.fold_in(key, s))(some)
+            equal = np.array([s for s in range(num_strata) if sizes[s] == size])
+            keys = jax.vmap(lambda s: jax.random.fold_in(key, s))(equal)
             drawn = jax.vmap(lambda k, n=size: sample_without_replacement(k, n, each))(keys)
-            first = np.array([blocks.clients(int(s)).start for s in some])
+            first = np.array([blocks.clients(int(s)).start for s in equal])
             parts.append(drawn.astype(jnp.int32) + first[:, None].astype(np.int32))
         return jnp.concatenate(parts).reshape(-1)
 
@@ -207,58 +208,8 @@ def stratified(
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
 
-def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
-    """The same schedule with every stratum's clients in slots of their own.
-
-    What :func:`stratified` samples like that from the beginning, this does to any timeline, also an
-    asynchronous one: who reports when is as before.  Strata have as many slots as the busiest
-    of them needs in its busiest round, the others being empty.
-
-    Args:
-        timeline: concrete; ``[T, S]``, or a batch ``[n, T, S]`` that gets as many slots for all.
-        num_clients: the population.
-        num_strata: blocks of consecutive clients.
-
-    Raises:
-        ValueError: more strata than clients.
-
-    Example:
-        >>> from fedjax_sim import participation
-        >>> drawn = participation.cyclic(2, num_clients=4, cohort_size=3, num_steps=1)
-        >>> spread = dealt(drawn, num_clients=4, num_strata=2)
-        >>> spread.clients.tolist(), spread.mask.tolist()
-        ([[0, 1, 2, 2], [0, 1, 3, 3]], [[True, True, True, False], [True, True, True, False]])
-    """
-    batch = timeline.clients.shape[:-1]
-
-    def flat(x: np.ndarray | Array) -> np.ndarray:
-        return np.asarray(x).reshape(-1, timeline.cohort_size)
-
-    clients, mask = flat(timeline.clients), flat(timeline.mask)
-    of = np.where(mask, strata(num_clients, num_strata).of(clients), num_strata)
-    # Slots of a stratum in their order, the empty ones last.
-    order = np.argsort(of, axis=1, kind="stable")
-    counts = (of[:, None, :] == np.arange(num_strata)[:, None]).sum(axis=2)  # [T, strata]
-    width = max(int(counts.max()), 1)
-    first = np.cumsum(counts, axis=1) - counts
-    slot = np.minimum(np.arange(width), np.maximum(counts[..., None] - 1, 0))  # repeats the last
-    places = np.minimum(first[..., None] + slot, clients.shape[1] - 1).reshape(len(clients), -1)
-    picked = np.take_along_axis(order, places, axis=1)
-    filled = (np.arange(width) < counts[..., None]).reshape(picked.shape)
-
-    def rearranged(name: str) -> np.ndarray | None:
-        value = getattr(timeline, name)
-        if value is None:
-            return None
-        return np.take_along_axis(flat(value), picked, axis=1).reshape(*batch, -1)
-
-    filled = filled.reshape(*batch, -1)
-    names = ("clients", "version", "num_steps", "first_step", "idle", "read_buffer")
-    return dataclasses.replace(timeline, mask=filled, **{name: rearranged(name) for name in names})
-
-
 def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
-    """Each sampled client fails to report with the given probability, independently.
+    """Removes each sampled client independently with the given probability.
 
     Raises:
         ValueError: a probability outside [0, 1).
@@ -274,10 +225,10 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
 
 
 def sample_without_replacement(key: Array, population: int, size: int) -> Array:
-    """A uniformly random subset of ``0 .. population - 1``, int ``[size]``, in no meaningful order.
+    """Uniformly random subset of ``0 .. population - 1``, int ``[size]``, in arbitrary order.
 
-    A subset small against the population is drawn in O(size^2) by Floyd's algorithm (Bentley and
-    Floyd, 1987) instead of permuting the whole population, which takes 0.1 s for a million.
+    Small subsets are drawn in O(size^2) by Floyd's algorithm (Bentley and Floyd, 1987), without
+    permuting the whole population, which takes 0.1 s for a million.
 
     Example:
         >>> len(set(sample_without_replacement(jax.random.key(0), 10**6, 100).tolist()))
@@ -292,8 +243,8 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     draws = jax.random.randint(key, (size,), 0, first + 1 + steps, jnp.int32)
 
     def insert(chosen: Array, step: Array) -> tuple[Array, None]:
-        taken = jnp.any(chosen == draws[step])
-        return chosen.at[step].set(jnp.where(taken, first + step, draws[step])), None
+        repeated = jnp.any(chosen == draws[step])
+        return chosen.at[step].set(jnp.where(repeated, first + step, draws[step])), None
 
     return jax.lax.scan(insert, jnp.full((size,), -1, jnp.int32), steps)[0]
 
@@ -302,11 +253,13 @@ def _synchronous(
     clients: Array, mask: Array, num_clients: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
     if isinstance(num_steps, Tracer):
-        raise ValueError("num_steps is traced; expected a concrete int or array, it bounds a loop")
+        raise ValueError(
+            "num_steps is traced; expected a concrete int or array, since it bounds a loop"
+        )
     steps = np.asarray(num_steps)
     if steps.shape not in ((), (num_clients,)):
         raise ValueError(
-            f"num_steps has shape {steps.shape}; expected an int or one per client: {num_clients}"
+            f"num_steps has shape {steps.shape}; expected one int or one per client, {num_clients}"
         )
     steps = np.broadcast_to(steps, (num_clients,))
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
@@ -325,25 +278,20 @@ def _synchronous(
 
 
 def _per_round(key: Array, num_rounds: int, draw) -> Array:
-    """One draw per round, one after the other: a vmap would hold all rounds' work at once."""
-    _check("num_rounds", num_rounds, 1)
+    """One draw per round, sequentially, to limit the memory that a draw needs."""
+    check_at_least(1, num_rounds=num_rounds)
     return jax.lax.map(lambda t: draw(jax.random.fold_in(key, t)), jnp.arange(num_rounds))
 
 
 def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     shape = (timeline.cohort_size,)
-    threshold = jnp.asarray(keep).astype(jnp.float32)  # the same coins in either precision
+    threshold = jnp.asarray(keep).astype(jnp.float32)  # equal draws in either precision
     stays = _per_round(
         key,
         timeline.num_rounds,
         lambda key: jax.random.uniform(key, shape, jnp.float32) < threshold,
     )
     return dataclasses.replace(timeline, mask=timeline.mask & stays)
-
-
-def _check(name: str, value: int, low: int) -> None:
-    if value < low:
-        raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
 
 
 def _check_cohort(cohort_size: int, num_clients: int) -> None:

@@ -1,9 +1,9 @@
-"""How many local steps a client has done when the server contacts it.
+"""Laws of the number of local steps that a client has done when the server contacts it.
 
 From "FAVANO: Federated AVeraging with Asynchronous Nodes", Appendix C.2, whose law of the count E
-has several readings (docs/design.md).  A stepping is given a generator, the number of clients and
-the cap K, and returns the functions of a :class:`Stepper`, which are called on the host while a
-timeline is built.
+has several readings (docs/design.md).  A stepping takes a generator, the number of clients and the
+cap K, and returns the functions of a :class:`Stepper`, which run on the host while a timeline is
+built.  Closed forms of their moments are in :mod:`fedjax_sim.theory.step_counts`.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,14 @@ from fedjax_sim.timelines.durations import Durations, Generator
 
 
 class Stepper(NamedTuple):
-    """The clients' progress; ``elapsed`` is the time since the restart."""
+    """Progress of all clients; ``elapsed`` is the time since a client's restart."""
 
-    restart: Callable[[np.ndarray, np.ndarray | None], None]  # clients [S], elapsed; None: at first
-    done: Callable[[np.ndarray, np.ndarray], np.ndarray]  # clients, elapsed [S] -> steps so far
-    idle: Callable[[np.ndarray, np.ndarray], np.ndarray]  # the same -> time since the last step
+    # (clients [S], elapsed [S], or None at the first start)
+    restart: Callable[[np.ndarray, np.ndarray | None], None]
+    # (clients [S], elapsed [S]) -> steps done so far [S]
+    done: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    # (clients [S], elapsed [S]) -> time since the last step [S]
+    idle: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 Stepping = Callable[[Generator, int, int], Stepper]
@@ -28,21 +31,21 @@ Stepping = Callable[[Generator, int, int], Stepper]
 def renewal_counts(
     durations: Durations, *, strict: bool = False, pending: bool = False
 ) -> Stepping:
-    r"""Steps follow each other from the contact on, each with a duration of its own.
+    r"""Number of steps that fit into the time since the last contact, each with its own duration.
 
     .. math:: E = \max\{j : \tau_1 + \dots + \tau_j \le \text{elapsed time}\}
 
-    The step in progress at a contact is thrown away.
+    The step in progress at a contact is discarded.
 
     Args:
         durations: law of tau.
         strict: a step that ends at the moment of the contact is not counted.
-        pending: the step that was thrown away is begun again with the same duration, instead of a
-            fresh one: long steps survive, so fewer steps are done.
+        pending: the discarded step restarts with the same duration, not with a newly drawn one:
+            long steps persist, so fewer steps are done.
 
     Example:
         >>> from fedjax_sim.timelines.durations import deterministic
-        >>> stepper = renewal(deterministic(2.0))(np.random.default_rng(0), 1, 3)
+        >>> stepper = renewal_counts(deterministic(2.0))(np.random.default_rng(0), 1, 3)
         >>> stepper.restart(np.array([0]), None)
         >>> [int(stepper.done(np.array([0]), np.array([t]))[0]) for t in (1.9, 4.0, 99.0)]
         [0, 2, 3]
@@ -73,21 +76,22 @@ def renewal_counts(
 
 
 def independent_counts(counts: Durations, *, first: int = 1) -> Stepping:
-    """A fresh count at every contact, whatever time has passed: the model of the paper's theory.
+    """Counts drawn independently at every contact, as in the paper's theory.
 
-    Read with the paper's numbers (1/2 fast, 1/16 slow) clients called slow do eight times as many
-    steps as the fast ones.
+    The time since the last contact has no influence.  With the paper's parameters (1/2 for fast
+    clients, 1/16 for slow clients) the "slow" clients do eight times as many steps as the fast
+    ones.
 
     Args:
         counts: law of the count on 1, 2, ..., e.g. ``geometric(success)``.
-        first: 1, or 0 to subtract one from each.
+        first: smallest count, 1 or 0; 0 subtracts one from each count.
 
     Raises:
-        ValueError: another ``first``.
+        ValueError: ``first`` is neither 0 nor 1.
 
     Example:
         >>> from fedjax_sim.timelines.durations import geometric
-        >>> stepper = literal(geometric(1.0))(np.random.default_rng(0), 1, 20)
+        >>> stepper = independent_counts(geometric(1.0))(np.random.default_rng(0), 1, 20)
         >>> stepper.restart(np.array([0]), None)
         >>> stepper.done(np.array([0]), np.array([1000.0])).tolist()
         [1]

@@ -1,15 +1,18 @@
-"""A population cut into strata: blocks of consecutive clients whose sizes differ by at most one."""
+"""Strata of a population: blocks of consecutive clients whose sizes differ by at most one."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 from jax import Array
 
+from fedjax_sim.types import Timeline
+
 
 class Strata(NamedTuple):
-    """``number`` strata of ``num_clients`` clients; the first ones are the larger ones.
+    """Partition of ``num_clients`` clients into ``number`` strata, the larger strata first.
 
-    Tables of clients give every stratum ``width`` rows, the last of which may be empty: client i is
+    Tables of clients have ``width`` rows per stratum, the last of which may be empty.  Client i is
     in row ``row(i)``.
 
     Example:
@@ -23,38 +26,38 @@ class Strata(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Clients of the largest stratum."""
+        """Number of clients in the largest stratum."""
         return -(-self.num_clients // self.number)
 
     @property
     def num_rows(self) -> int:
-        """Rows of a table of all strata."""
+        """Number of rows in a table of all strata."""
         return self.width * self.number
 
     @property
     def _large(self) -> int:
-        """Strata that are full."""
+        """Number of strata with ``width`` clients."""
         return self.num_clients - (self.width - 1) * self.number
 
     def clients(self, stratum: int) -> range:
-        """The clients of one stratum."""
+        """Clients of one stratum."""
         first = stratum * self.width - max(stratum - self._large, 0)
         return range(first, first + self.width - (stratum >= self._large))
 
     def row(self, clients: Array | np.ndarray) -> Array | np.ndarray:
-        """Where clients are in a table with ``width`` rows for every stratum."""
-        # Every smaller stratum before a client leaves one row empty.
+        """Rows of clients in a table with ``width`` rows per stratum."""
+        # Each smaller stratum before the client's leaves one row empty.
         small = max(self.width - 1, 1)
         beyond = clients - self._large * self.width
         return clients + beyond.clip(min=0) // small
 
     def of(self, clients: Array | np.ndarray) -> Array | np.ndarray:
-        """The strata of clients."""
+        """Numbers of the strata of clients."""
         return self.row(clients) // self.width
 
 
 def strata(num_clients: int, number: int) -> Strata:
-    """The strata of a population.
+    """Returns the strata of a population.
 
     Raises:
         ValueError: fewer clients than strata, or no strata.
@@ -67,3 +70,54 @@ def strata(num_clients: int, number: int) -> Strata:
     if not 1 <= number <= num_clients:
         raise ValueError(f"num_strata is {number}; expected 1 .. num_clients = {num_clients}")
     return Strata(num_clients, number)
+
+
+def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
+    """Rearranges the slots of a timeline so that every stratum has slots of its own.
+
+    The visits stay the same.  It applies to any timeline, also an asynchronous one;
+    :func:`~fedjax_sim.timelines.stratified` samples timelines that already have this form.  Every
+    stratum gets as many slots as any stratum needs in any round; the unused slots are empty.
+
+    Args:
+        timeline: concrete; ``[T, S]``, or a batch ``[n, T, S]`` with one number of slots for all.
+        num_clients: the population.
+        num_strata: blocks of consecutive clients.
+
+    Raises:
+        ValueError: more strata than clients.
+
+    Example:
+        >>> from fedjax_sim.timelines import cyclic
+        >>> timeline = cyclic(2, num_clients=4, cohort_size=3, num_steps=1)
+        >>> arranged = arrange_by_stratum(timeline, num_clients=4, num_strata=2)
+        >>> arranged.clients.tolist(), arranged.mask.tolist()
+        ([[0, 1, 2, 2], [0, 1, 3, 3]], [[True, True, True, False], [True, True, True, False]])
+    """
+    batch = timeline.clients.shape[:-1]
+
+    def flat(x: np.ndarray | Array) -> np.ndarray:
+        return np.asarray(x).reshape(-1, timeline.cohort_size)
+
+    clients, mask = flat(timeline.clients), flat(timeline.mask)
+    stratum = np.where(mask, strata(num_clients, num_strata).of(clients), num_strata)
+    # The old slots of each stratum in their order, the empty slots last.
+    order = np.argsort(stratum, axis=1, kind="stable")
+    counts = (stratum[:, None, :] == np.arange(num_strata)[:, None]).sum(axis=2)  # [T, strata]
+    width = max(int(counts.max()), 1)
+    first = np.cumsum(counts, axis=1) - counts
+    # A stratum's empty slots repeat its last visit, but are masked.
+    slot = np.minimum(np.arange(width), np.maximum(counts[..., None] - 1, 0))
+    rank = np.minimum(first[..., None] + slot, clients.shape[1] - 1).reshape(len(clients), -1)
+    old_slots = np.take_along_axis(order, rank, axis=1)
+    new_mask = (np.arange(width) < counts[..., None]).reshape(*batch, -1)
+
+    def rearranged(name: str) -> np.ndarray | None:
+        value = getattr(timeline, name)
+        if value is None:
+            return None
+        return np.take_along_axis(flat(value), old_slots, axis=1).reshape(*batch, -1)
+
+    names = ("clients", "version", "num_steps", "first_step", "idle", "read_buffer")
+    fields = {name: rearranged(name) for name in names}
+    return dataclasses.replace(timeline, mask=new_mask, **fields)

@@ -1,8 +1,9 @@
-"""FedAvg on the same clock: the server waits for the slowest of its cohort."""
+"""Timelines of synchronous rounds in simulated time: the server waits for the slowest client."""
 
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, host_generator
@@ -21,25 +22,28 @@ def synchronous(
     one_draw: bool = False,
     availability: Availability | None = None,
 ) -> Timeline:
-    r"""Rounds of ``cohort_size`` random clients that all do ``num_steps`` steps.
+    r"""Timeline of rounds of ``cohort_size`` random clients that all do ``num_steps`` steps.
 
-    .. math:: \text{a round lasts}\quad \max_{i \in S} \sum_{k=1}^{K} \tau_{ik} + \text{interaction}
+    .. math:: \text{duration} = \max_{i \in S} \sum_{k=1}^{K} \tau_{ik} + \text{interaction}
 
-    Clients who never come back to finish are not waited for: their slots stay empty.
+    The server does not wait for clients that never return: their slots stay empty.
 
     Args:
         key: decides cohorts and durations.
         durations: law of the duration of one step.
-        horizon: simulated time; the last update is not after it.
-        num_clients, cohort_size, num_steps: population M, cohort S, steps K.
-        interaction: the server's time for one update.
-        one_draw: the K steps of a client take K times one duration (the text of FAVANO, Appendix
-            C.2) instead of a sum of K (the program it is based on).
-        availability: when clients are present; cohorts are drawn from those. Default always.
+        horizon: simulated time; the last update is not later.
+        num_clients: population M.
+        cohort_size: clients S per round.
+        num_steps: steps K per visit.
+        interaction: time that the server needs for one update.
+        one_draw: the K steps of a client take K times one duration (as in the text of FAVANO,
+            Appendix C.2) and not the sum of K durations (as in the program it is based on).
+        availability: periods of presence; cohorts are drawn from the clients present.  Default
+            always.
 
     Raises:
-        ValueError: a count outside its range, a horizon before the first update or infinite, a
-            negative interaction time.
+        ValueError: a count outside its range, a horizon that is infinite or before the first
+            update, or a negative interaction time.
 
     Example:
         >>> import jax
@@ -52,12 +56,10 @@ def synchronous(
     """
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; expected at least 1")
+    check_at_least(1, num_steps=num_steps)
     if horizon == np.inf:
         raise ValueError(f"horizon is {horizon}; expected a finite time")
-    if not interaction >= 0:
-        raise ValueError(f"interaction is {interaction}; expected a time >= 0")
+    check_at_least(0, interaction=interaction)
     choosing, drawing = host_generator(key).spawn(2)
     available = availability or always(num_clients)
     updates: list[Visits] = []
@@ -69,20 +71,21 @@ def synchronous(
         drawn = durations(drawing, chosen, num_steps)
         total = num_steps * drawn[:, 0] if one_draw else drawn.sum(axis=1)
         ends = available.when(chosen, available.active(time)[chosen] + total)
-        back = np.isfinite(ends)
-        # With nobody to wait for, time passes until someone comes or goes.
-        last = ends[back].max() if back.any() else _next_change(available, time)
+        returns = np.isfinite(ends)
+        # If no client returns, the round lasts until a client arrives or leaves.
+        last = ends[returns].max() if returns.any() else _next_change(available, time)
         time = float(last) + interaction
         if not time <= horizon:
             break
         version, steps = np.full(size, len(updates)), np.full(size, num_steps)
-        idle = np.where(back, last - np.where(back, ends, 0.0), 0.0)
-        updates.append(Visits(time, chosen, version, steps, idle, back))
+        idle = np.where(returns, last - np.where(returns, ends, 0.0), 0.0)
+        updates.append(Visits(time, chosen, version, steps, idle, returns))
     if not updates:
         raise ValueError(f"horizon is {horizon}; expected at least the time of the first update")
     return assembled(updates, cohort_size, num_steps)
 
 
 def _next_change(available: Availability, time: float) -> float:
+    """Time at which the next client arrives or leaves; infinity: never."""
     changes = np.concatenate([available.start, available.end], axis=None)
     return float(changes[changes > time].min(initial=np.inf))

@@ -237,5 +237,5 @@ def test_draws_do_not_depend_on_the_precision(rule):
     ],
 )
 def test_refuses_counts_below_one(build, name):
-    with pytest.raises(ValueError, match=f"{name}; expected an integer of at least 1"):
+    with pytest.raises(ValueError, match=f"{name}; expected at least 1"):
         build()

@@ -188,11 +188,11 @@ def test_variance_probe_at_its_moments_only(allow_nans):
     assert found[7] > 0
 
 
-def test_places_are_wanted_and_streams_too():
+def test_models_in_flight_require_buffers_and_streams():
     ring = dataclasses.replace(
         favano_timeline(jax.random.key(4)), write_buffer=None, read_buffer=None
     )
-    with pytest.raises(ValueError, match="timeline has no planned places; expected planned"):
+    with pytest.raises(ValueError, match="timeline has no buffers; expected allocate_buffers"):
         held_models(None, ring, jnp.zeros(NUM_CLIENTS, int))  # pyright: ignore[reportArgumentType]
     counts = {name: jnp.zeros(NUM_CLIENTS, int) for name in ("num_steps", "first_step")}
     with pytest.raises(ValueError, match="task draws minibatches anew in every visit"):

@@ -136,7 +136,7 @@ def test_steps_in_5000_units():
     assert favano_contacts(renewal_counts(deterministic(2.0)), 5000.0).num_rounds == 714
     timeline = long_run()
     np.testing.assert_array_equal(timeline.time, 7.0 * np.arange(1, 1501))
-    assert np.diff(timeline.time).mean() == theory.favano_step_times.clocked_step_time(4.0, 3.0)
+    assert np.diff(timeline.time).mean() == theory.favano.step_times.clocked_step_time(4.0, 3.0)
     short = contacts(
         KEY, renewal_counts(deterministic(2.0)), horizon=0.3, num_clients=1, cohort_size=1, max_steps=1,
         interval=0.1,
@@ -354,7 +354,7 @@ GOOD = {"horizon": 70.0, "num_clients": 4, "cohort_size": 2, "max_steps": 3}
         ({"horizon": 6.9}, r"horizon is 6\.9; expected a finite time, at least the interval, 7\.0"),
         ({"horizon": np.nan}, "horizon is nan"),
         ({"horizon": np.inf}, "horizon is inf"),
-        ({"interval": 0.0}, r"interval is 0\.0; expected a positive time"),
+        ({"interval": 0.0}, r"interval is 0\.0; expected a positive number"),
         ({"cohort_size": 0}, r"cohort_size is 0; expected 1 \.\. num_clients = 4"),
         ({"cohort_size": 5}, r"cohort_size is 5; expected 1 \.\. num_clients = 4"),
         ({"max_steps": 0}, "max_steps is 0; expected at least 1"),
@@ -372,7 +372,7 @@ def test_refuses_other_words_and_numbers():
     steps = renewal_counts(deterministic(1.0))
     with pytest.raises(ValueError, match="receives is 'old'; expected 'new' or 'current'"):
         contacts(KEY, steps, receives="old", **GOOD)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="every is 0; expected at least 1 contact"):
+    with pytest.raises(ValueError, match="every is 0; expected at least 1"):
         contacts_in_flight(KEY, steps, every=0, **GOOD)
     with pytest.raises(ValueError, match="first is 2; expected 0 or 1"):
         independent_counts(geometric(0.5), first=2)

@@ -97,7 +97,7 @@ def test_files_of_traces(tmp_path):
     path.write_text("client, duration\n2,1.5\n0, 3\n2,2.5\n")
     table = read_trace(path, 3)
     np.testing.assert_array_equal(table, [[3, np.nan], [np.nan, np.nan], [1.5, 2.5]])
-    with pytest.raises(ValueError, match="at least one a client"):
+    with pytest.raises(ValueError, match="at least one per client"):
         from_trace(table)  # client 1 has none
     path.write_text("client,duration\n")
     assert read_trace(path, 2).shape == (2, 0)
@@ -161,7 +161,7 @@ def test_slow_clients_are_anyone():
             r"durations has shape \(3,\); expected \[M, L\] of positive",
         ),
         (lambda: from_trace(np.array([[1.0], [0.0]])), r"durations has shape \(2, 1\)"),
-        (lambda: from_trace(np.array([[1.0], [np.nan]])), "at least one a client"),
+        (lambda: from_trace(np.array([[1.0], [np.nan]])), "at least one per client"),
         (
             lambda: two_speeds(jax.random.key(0), 4, 1.5, fast=1.0, slow=1.0),
             r"slow_fraction is 1\.5; expected a number in \[0, 1\]",

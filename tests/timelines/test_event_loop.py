@@ -250,10 +250,7 @@ def models(case, timeline, strategy):
 
     @compiled
     def path(task, timeline):
-        return fs.run(
-            case.algorithm(), task, timeline, regression.start_params(), jax.random.key(4),
-            cohort=strategy, eval_fn=lambda params: {"model": regression.flat(params)},
-        )[1].metrics["model"]  # fmt: skip
+        return fs.run(case.algorithm(), fs.Setup(task, timeline, regression.start_params(), eval_fn=lambda params: {"model": regression.flat(params)}), jax.random.key(4), execution=strategy)[1].metrics["model"]  # fmt: skip
 
     return path(regression.task(), timeline)
 

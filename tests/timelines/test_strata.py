@@ -108,17 +108,17 @@ def schedules():
 
 @pytest.mark.parametrize("name", ["uniform", "thinned", "full", "late"])
 @pytest.mark.parametrize("number", [1, 3, 11])
-def test_dealt_schedules_have_the_same_visits(name, number):
+def test_arranged_schedules_have_the_same_visits(name, number):
     timeline = schedules()[name]
-    dealt = sampling.arrange_by_stratum(timeline, 11, number)
+    arranged = timelines.arrange_by_stratum(timeline, 11, number)
     fields = ["clients", "version", "num_steps"]
     fields += [x for x in ("first_step", "idle", "read_buffer") if getattr(timeline, x) is not None]
     assert ("read_buffer" in fields) == (name == "late")
-    assert visits(dealt, fields) == visits(timeline, fields)
-    blocks, width = strata(11, number), dealt.cohort_size // number
-    of = blocks.of(np.asarray(dealt.clients))
-    own = np.arange(dealt.cohort_size) // width
-    assert (of == own)[np.asarray(dealt.mask)].all()
+    assert visits(arranged, fields) == visits(timeline, fields)
+    blocks, width = strata(11, number), arranged.cohort_size // number
+    of = blocks.of(np.asarray(arranged.clients))
+    expected = np.arange(arranged.cohort_size) // width
+    assert (of == expected)[np.asarray(arranged.mask)].all()
     # No more slots than the busiest round of the busiest stratum needs.
     counts = [np.bincount(row[mask], minlength=number) for row, mask in zip(
         blocks.of(np.asarray(timeline.clients)), np.asarray(timeline.mask), strict=True
@@ -126,10 +126,10 @@ def test_dealt_schedules_have_the_same_visits(name, number):
     assert width == np.max(counts)
 
 
-def test_a_batch_of_schedules_is_dealt_to_as_many_slots():
+def test_all_schedules_of_a_batch_get_equally_many_slots():
     one, other = schedules()["uniform"], sampling.uniform(jax.random.key(7), 9, 11, 5, 2)
     batch = jax.tree.map(lambda *x: np.stack(x), one, dataclasses.replace(other, max_steps=11))
-    together = sampling.arrange_by_stratum(batch, 11, 3)
+    together = timelines.arrange_by_stratum(batch, 11, 3)
     assert together.clients.shape[:2] == (2, 9)
     fields = ["clients", "version", "num_steps"]
     for i, timeline in enumerate([one, other]):

@@ -83,13 +83,13 @@ def test_epochs_cover_the_examples_and_follow_an_eager_walk(schedule):
 def test_the_same_under_every_strategy():
     timeline = contacts()
     mask = np.asarray(timeline.mask)[..., None, None]
-    expected = recorded_batches(SIZES, RULE, timeline, KEY, cohort=fs.execution.vmapped()) * mask
+    expected = recorded_batches(SIZES, RULE, timeline, KEY, execution=fs.execution.vmapped()) * mask
     for strategy in (
         fs.execution.chunked(2),
         fs.execution.sequential(),
         fs.execution.sharded(jax.make_mesh((4,), ("clients",))),
     ):
-        found = recorded_batches(SIZES, RULE, timeline, KEY, cohort=strategy) * mask
+        found = recorded_batches(SIZES, RULE, timeline, KEY, execution=strategy) * mask
         np.testing.assert_array_equal(found, expected)
 
 
@@ -99,10 +99,16 @@ def test_the_same_after_resuming():
 
     @compiled
     def go(task, part, state):
-        return fs.advance(fs.fedsgd(0.0), task, part, state, KEY, probes=probes)
+        return fs.advance(
+            fs.fedsgd(0.0),
+            fs.Setup(task, part, None, eval_every=part.num_rounds),
+            state,
+            KEY,
+            probes=probes,
+        )
 
     whole = recorded_batches(SIZES, RULE, timeline, KEY)
-    state, found = fs.init(fs.fedsgd(0.0), task, timeline, params), []
+    state, found = fs.init(fs.fedsgd(0.0), fs.Setup(task, timeline, params)), []
     for part in (timeline[:4], timeline[4:]):
         state, history = go(task, part, state)
         found.append(history.probes["rows"])
@@ -184,7 +190,7 @@ def test_clients_without_examples_do_nothing():
 
 @pytest.mark.parametrize(("batch", "steps", "name"), [(0, 1, "batch_size"), (1, 0, "num_steps")])
 def test_refuses(batch, steps, name):
-    with pytest.raises(ValueError, match=f"{name} is 0; expected an integer of at least 1"):
+    with pytest.raises(ValueError, match=f"{name} is 0; expected at least 1"):
         stream(batch, steps)
 
 

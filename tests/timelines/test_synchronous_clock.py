@@ -61,7 +61,7 @@ def test_mean_length_of_a_round(slow_fraction, published, steps):
     """Against the exact mean, to four standard errors of 1,000 independent rounds, 0.5 % at most;
     and rounds in 5,000 units: 5000 / 418.9 = 11.94 and 5000 / 461.4 = 10.84 in the mean."""
     success = two_speeds(jax.random.key(4), 100, slow_fraction, fast=1 / 2, slow=1 / 16)
-    exact = theory.favano_step_times.fedavg_step_time(success, s=20, K=20)
+    exact = theory.favano.step_times.fedavg_step_time(success, cohort_size=20, local_steps=20)
     assert abs(exact - published) < 0.05
     timeline = jax.device_get(
         synchronous(
@@ -156,8 +156,8 @@ def test_only_those_present_begin():
         ({"cohort_size": 0}, r"cohort_size is 0; expected 1 \.\. num_clients = 3"),
         ({"cohort_size": 4}, r"cohort_size is 4; expected 1 \.\. num_clients = 3"),
         ({"num_steps": 0}, "num_steps is 0; expected at least 1"),
-        ({"interaction": -1.0}, r"interaction is -1\.0; expected a time >= 0"),
-        ({"interaction": np.nan}, "interaction is nan; expected a time >= 0"),
+        ({"interaction": -1.0}, r"interaction is -1\.0; expected at least 0"),
+        ({"interaction": np.nan}, "interaction is nan; expected at least 0"),
         ({"horizon": 2.0}, r"horizon is 2\.0; expected at least the time of the first update"),
         ({"horizon": np.inf}, "horizon is inf; expected a finite time"),
     ],

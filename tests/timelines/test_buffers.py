@@ -1,4 +1,4 @@
-"""Where past broadcasts are kept: each is found again, in as few places as there can be."""
+"""Buffers for past broadcasts: every slot reads its own, from as few buffers as possible."""
 
 import dataclasses
 
@@ -55,7 +55,7 @@ def timelines(draw, causal=False, new=st.booleans()):
 
 
 def contents(timeline):
-    """What the places hold after each broadcast, ``[T, places]``; -1: nothing yet."""
+    """Contents of the buffers after each broadcast, ``[T, buffers]``; -1: still empty."""
     held, after = np.full(timeline.num_buffers, -1), []
     for t, place in enumerate(np.asarray(timeline.write_buffer)):
         if place < timeline.num_buffers:
@@ -89,7 +89,7 @@ def test_every_slot_finds_its_broadcast(timeline):
 
 
 @given(timelines(causal=True))
-def test_no_more_places_than_clients_and_one(timeline):
+def test_no_more_buffers_than_clients_and_one(timeline):
     plan = allocate_buffers(timeline)
     assert plan.num_buffers <= min(timeline.max_staleness, M) + 1
     assert_identical(allocate_buffers(plan).write_buffer, plan.write_buffer)  # once is enough
@@ -168,7 +168,7 @@ def test_stacked_refuses_other_kinds():
             stacked(others)
 
 
-def test_holdings_of_a_batch():
+def test_held_versions_of_a_batch():
     """As each by itself, but for the number of places."""
     several = [some_timeline(seed=seed) for seed in range(3)]
     helds = np.stack([held_versions(timeline, M) for timeline in several])
@@ -184,7 +184,7 @@ def test_holdings_of_a_batch():
         assert (batch.write_buffer[i][~kept] == batch.num_buffers).all()
 
 
-def test_planned_refuses_holdings_of_another_shape():
+def test_allocation_refuses_held_versions_of_another_shape():
     one = some_timeline()
     for timeline, held in (
         (one, np.zeros((7, M), int)),
@@ -225,7 +225,7 @@ def by_hand(timeline):
 RECORD = {"eval_fn": lambda params: {"model": params}}
 
 
-def test_planned_ring_and_numpy_agree(x64):
+def test_buffers_ring_and_numpy_agree(x64):
     """1e-14: means of three numbers, eight times."""
     ring = some_timeline()
     plan = allocate_buffers(ring)
@@ -244,7 +244,7 @@ def test_models_agree_on_the_regression_problem(x64):
     @compiled
     def final(task, timeline):
         params = regression.start_params()
-        return fs.run(fs.fedavg(0.1), task, timeline, params, jax.random.key(0))[0]
+        return fs.run(fs.fedavg(0.1), fs.Setup(task, timeline, params), jax.random.key(0))[0]
 
     states = [final(regression.task(), timeline) for timeline in (ring, allocate_buffers(ring))]
     assert_identical(states[0].server, states[1].server)
@@ -254,11 +254,18 @@ def test_slices_run_on_with_the_state():
     plan = allocate_buffers(some_timeline())
     task = no_data(M)
     whole, _ = execute(ECHO, plan, jnp.array(0.0), task)
-    state = fs.init(ECHO, task, plan, jnp.array(0.0))
+    state = fs.init(ECHO, fs.Setup(task, plan, jnp.array(0.0)))
     assert state.past.shape == (plan.num_buffers,)
     for part in (plan[:1], plan[1:5], plan[5:]):
         assert part.num_buffers == plan.num_buffers
-        go = compiled(lambda part, state: fs.advance(ECHO, task, part, state, jax.random.key(0))[0])
+        go = compiled(
+            lambda part, state: fs.advance(
+                ECHO,
+                fs.Setup(task, part, None, eval_every=part.num_rounds),
+                state,
+                jax.random.key(0),
+            )[0]
+        )
         state = go(part, state)
     assert_identical(state, whole)
 
@@ -271,7 +278,9 @@ def test_stacked_timelines_run_as_one_program(x64):
     @compiled
     def final(batch):
         return jax.vmap(
-            lambda timeline: fs.run(ECHO, task, timeline, jnp.array(0.0), jax.random.key(0))[0]
+            lambda timeline: fs.run(
+                ECHO, fs.Setup(task, timeline, jnp.array(0.0)), jax.random.key(0)
+            )[0]
         )(batch)
 
     expected = [by_hand(timeline)[-1] for timeline in several]
@@ -296,7 +305,7 @@ def damaged(**changes):
             lambda: damaged(write_buffer=lambda x: np.roll(x, 1)),
             r"timeline\.read_buffer in round \d names buf",
         ),
-        # A place that does not exist is one that nothing was written to.
+        # A buffer that does not exist cannot have been written to.
         (
             lambda: damaged(read_buffer=lambda x: x + 99),
             r"read_buffer in \d+\.\.\d+; expected 0\.\.",
@@ -331,4 +340,4 @@ def damaged(**changes):
 )
 def test_damaged_plans_are_refused(timeline, message):
     with pytest.raises(ValueError, match=message):
-        fs.run(ECHO, no_data(M), timeline(), jnp.array(0.0), jax.random.key(0))
+        fs.run(ECHO, fs.Setup(no_data(M), timeline(), jnp.array(0.0)), jax.random.key(0))
