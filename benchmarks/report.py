@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from fedjax_sim.plotting.curves import COLORS, INK, style_axes
+from fedjax_sim.plotting.style import COLORS, INK, style_axes
 
 OTHERS = "#B8C0C8"  # bars of the candidates that are not ours
 

@@ -1,1 +1,30 @@
-"""Results of runs and sweeps: selection, statistics and tables."""
+"""Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
+
+from fedjax_sim.analysis.frames import grid_values, rows_with, sweep_frame
+from fedjax_sim.analysis.intervals import Interval, mean_interval
+from fedjax_sim.analysis.selection import Mode, best, rounds_to_target, scores
+from fedjax_sim.analysis.statistics import (
+    PairedDifference,
+    paired_difference,
+    paired_differences,
+    speed_up,
+)
+from fedjax_sim.analysis.tables import markdown, table
+
+__all__ = [
+    "Interval",
+    "Mode",
+    "PairedDifference",
+    "best",
+    "grid_values",
+    "markdown",
+    "mean_interval",
+    "paired_difference",
+    "paired_differences",
+    "rounds_to_target",
+    "rows_with",
+    "scores",
+    "speed_up",
+    "sweep_frame",
+    "table",
+]

@@ -16,7 +16,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: Any, level: float = 0.95) -> Interval:
-    """Student's t interval of the mean over the first axis: mean +- t s / sqrt(n).
+    """Returns Student's t interval of the mean over the first axis: mean +- t s / sqrt(n).
 
     s is the sample standard deviation, t the (1 + level) / 2 quantile for n - 1 degrees of freedom.
     The bounds are NaN if n = 1 or a value is not finite.
@@ -43,7 +43,7 @@ def mean_interval(values: Any, level: float = 0.95) -> Interval:
 
 
 def standard_error(values: np.ndarray) -> Any:
-    """Of the mean over the first axis; NaN for one value."""
+    """Returns the standard error of the mean over the first axis; NaN for one value."""
     if len(values) < 2:
         return np.full(values.shape[1:], math.nan)
     with np.errstate(invalid="ignore"):

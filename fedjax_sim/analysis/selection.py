@@ -1,14 +1,14 @@
-"""From a sweep's frame to the numbers that papers print: scores, best settings, comparisons.
+"""Scores of runs and the best configurations of a sweep.
 
-A sweep's frame is tidy, one value a row.  Its columns are the configuration (``algorithm`` if there
-are several, and the hyper-parameters; NaN where the algorithm does not have one), ``seed``,
+A sweep's frame is tidy, one value per row.  Its columns are the configuration (``algorithm`` if
+there are several, and the hyper-parameters; NaN where the algorithm lacks one), ``seed``,
 ``round``, ``metric``, ``value`` and ``diverged_at`` (the round of the run's first server state that
-is not finite, 0 if none).  Runs of one seed share schedules and minibatches, so configurations are
+is not finite, 0 if none).  Runs of one seed share timelines and minibatches, so configurations are
 compared seed by seed.
 
 A run that failed has the score NaN, and so has every mean over seeds with a failed one: the mean of
-the survivors would reward a configuration for failing.  "Grid order" means: numbers ascending, then
-strings alphabetically, then NaN; first column first.
+the other runs would reward a configuration for failing.  :mod:`fedjax_sim.analysis.frames` defines
+grid order.
 """
 
 import math
@@ -18,6 +18,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.analysis.frames import (
+    check_columns,
+    check_unique,
+    configuration_columns,
+    first_rows,
+    row_ids,
+    score_values,
+)
 from fedjax_sim.analysis.intervals import mean_interval
 
 Mode: TypeAlias = Literal["min", "max"]
@@ -34,19 +42,19 @@ def scores(
     reduce: Literal["mean", "best"] = "mean",
     mode: Mode = "min",
 ) -> pd.DataFrame:
-    """One number per run: a row per (configuration, seed), in grid order.
+    """Returns one number per run: a row per (configuration, seed), in grid order.
 
     ``reduce="mean"`` is the mean of the metric's last ``last`` evaluations.  ``reduce="best"`` is
     the best evaluation of the whole run, as in the experiments of Yuan and Ma (2020), "Federated
     Accelerated Stochastic Gradient Descent".
 
-    A run that diverged, or has a value among those used that is not finite, has the score NaN.
-    This holds for "best" too.  What such a run reached before it diverged depends on how often it
-    was evaluated, and nobody would train with that setting.
+    A run has the score NaN if it diverged, or if a value that the score uses is not finite.  This
+    holds for "best", too: the best value of a run before it diverged depends on how often it was
+    evaluated, and the setting is of no use.
 
     Args:
-        frame: a sweep's frame, see the module.
-        hyper: the hyper-parameters' columns; by default every column that the module does not name.
+        frame: frame of a sweep, see the module.
+        hyper: columns of the hyper-parameters; default: every column that the module does not name.
         mode: whether "best" is the smallest value or the largest.
 
     Returns:
@@ -84,11 +92,11 @@ def rounds_to_target(
     count: Literal["first", "run"] = "first",
     mode: Mode = "min",
 ) -> pd.DataFrame:
-    """How many rounds each run takes to reach ``target``; infinity if it does not.
+    """Returns the rounds that each run takes to reach ``target``; infinity if it does not.
 
     ``count="first"``: the first evaluated round with value <= target (>= with ``mode="max"``).
-    ``count="run"``: all rounds of the run, if any of its values reaches the target.  The latter is
-    how Yuan and Ma count, whose runs of T/K rounds differ in K: with
+    ``count="run"``: all rounds of the run, if any of its values reaches the target.  Yuan and Ma
+    (2020) count so, since their runs of T/K rounds differ in K: with
     ``best(..., per=["algorithm", "num_clients"], mode="min")`` it gives the rounds of the largest K
     that reaches the target.
 
@@ -122,16 +130,16 @@ def rounds_to_target(
 def best(
     scores: pd.DataFrame, *, per: str | Sequence[str] = (), mode: Mode, level: float = 0.95
 ) -> pd.DataFrame:
-    """The best configuration of every cell, cells being the values of the columns ``per``.
+    """Returns the best configuration of every cell; cells are the values of the columns ``per``.
 
-    The best mean over seeds wins, but a configuration with a failed seed never beats one without:
-    it has no mean to compare, and a setting that fails for some draws of clients is not one to
-    train with.  Where every configuration has failed seeds, the fewest win, then the best mean of
-    the others.  Such a cell stays, with mean NaN.  Ties go to the first in grid order.
+    The best mean over seeds wins, but a configuration with a failed seed never beats one without,
+    since it has no mean.  Where every configuration has failed seeds, the one with the fewest wins,
+    then the one with the best mean over the other seeds; the cell's mean is NaN.  Ties go to the
+    first in grid order.
 
-    ``<hyper>_at_edge`` says that the chosen value is the smallest or the largest that its algorithm
-    tried in the cell, so that the true best may lie outside the grid.  Values that are not numbers,
-    and grids of one value, have no edge.
+    ``<hyper>_at_edge`` is True if the chosen value is the smallest or the largest of its algorithm
+    in the cell, so that the best value may lie outside the grid.  Values that are not numbers, and
+    grids of one value, have no edge.
 
     Returns:
         a row per cell in grid order; columns: ``per``, the rest of the configuration, ``mean``,
@@ -140,8 +148,8 @@ def best(
 
     Raises:
         ValueError: an unknown column in ``per``, two scores for one configuration and seed,
-            configurations of one cell with different seeds (of a sweep that is not finished, drop
-            those that lack some).
+            configurations of one cell with different seeds (drop incomplete ones of an unfinished
+            sweep).
 
     Example:
         >>> rows = [(lr, s, (lr - 0.1) ** 2 + s) for lr in (0.01, 0.1, 1.0) for s in (0, 1)]
@@ -168,30 +176,6 @@ def best(
     return left.join(pd.DataFrame(statistics))
 
 
-def grid_values(frame: pd.DataFrame, column: str) -> list[Any]:
-    """The distinct values of a column, in grid order.
-
-    Example:
-        >>> grid_values(pd.DataFrame({"lr": [0.1, float("nan"), 0.01, 0.1]}), "lr")
-        [0.01, 0.1, nan]
-    """
-    check_columns(frame, [column])
-    return frame[column].iloc[first_rows(row_ids(frame, [column]))].tolist()
-
-
-def rows_with(frame: pd.DataFrame, column: str, value: Any) -> pd.DataFrame:
-    """The rows with that value; NaN selects the rows without one.
-
-    Example:
-        >>> frame = pd.DataFrame({"lr": [0.1, float("nan")], "score": [1, 2]})
-        >>> rows_with(frame, "lr", float("nan"))["score"].tolist()
-        [2]
-    """
-    check_columns(frame, [column])
-    same = frame[column].isna() if pd.isna(value) else frame[column] == value
-    return frame.loc[np.asarray(same), :]
-
-
 def _reduce(
     frame: pd.DataFrame,
     metric: str,
@@ -199,7 +183,7 @@ def _reduce(
     last: int | None,
     reduce: Callable[[np.ndarray, np.ndarray], float],
 ) -> pd.DataFrame:
-    """``reduce(rounds, values)`` of every run's last evaluations (None: of all); NaN: failed."""
+    """Returns ``reduce(rounds, values)`` of the last evaluations (None: all); NaN: failed."""
     check_columns(frame, ["seed", "round", "metric", "value", "diverged_at", *(hyper or ())])
     measured = np.asarray(frame["metric"] == metric)
     if not measured.any():
@@ -212,7 +196,7 @@ def _reduce(
     run = row_ids(frame, key)
     runs = frame[key].iloc[first_rows(run)].reset_index(drop=True)
     diverged_at = np.asarray(frame["diverged_at"])
-    # NaN differs from itself, so that it is refused, too.
+    # NaN differs from itself, so it is refused, too.
     if (diverged_at != diverged_at[first_rows(run)][run]).any():
         raise ValueError("diverged_at differs within a run; expected one round, 0 if none")
     diverged_at = diverged_at[first_rows(run)]
@@ -242,13 +226,11 @@ def _reduce(
 def choose(
     scores: pd.DataFrame, per: Sequence[str], mode: Mode
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """For every cell in grid order its rows, and those of its best configuration by seed."""
+    """Yields for every cell in grid order its rows, and those of its best configuration by seed."""
     config, sign = configuration_columns(scores), sign_of(mode)
     check_columns(scores, per)
     rows = scores.iloc[np.argsort(row_ids(scores, [*config, "seed"]))].reset_index(drop=True)
-    if (repeated := rows.duplicated([*config, "seed"])).any():
-        at = rows.loc[repeated, [*config, "seed"]].iloc[0].to_dict()
-        raise ValueError(f"scores has two rows for {at}; expected one")
+    check_unique(rows, [*config, "seed"], "scores")
     ids = row_ids(rows, config)
     for _, cell in rows.groupby(row_ids(rows, per)):
         count = len(np.unique(ids[cell.index]))
@@ -267,35 +249,8 @@ def choose(
         yield cell, cell.iloc[winner * size : (winner + 1) * size]
 
 
-def score_values(rows: pd.DataFrame) -> np.ndarray:
-    return np.asarray(rows["score"], np.float64)
-
-
-def configuration_columns(scores: pd.DataFrame) -> list[str]:
-    check_columns(scores, ["seed", "score"])
-    if not len(scores):
-        raise ValueError("scores has no rows; expected some")
-    return [name for name in scores.columns if name not in ("seed", "score", "diverged_at")]
-
-
-def check_columns(frame: pd.DataFrame, needed: Sequence[str]) -> None:
-    if missing := [name for name in needed if name not in frame.columns]:
-        raise ValueError(f"the frame lacks the columns {missing}; it has {list(frame.columns)}")
-
-
-def row_ids(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """Numbers the distinct rows of the columns in grid order: [rows] int."""
-    if not columns:
-        return np.zeros(len(frame), int)
-    return frame.groupby(list(columns), dropna=False, observed=True).ngroup().to_numpy()
-
-
-def first_rows(ids: np.ndarray) -> np.ndarray:
-    """Position of the first row of every number."""
-    return np.unique(ids, return_index=True)[1]
-
-
 def sign_of(mode: str) -> int:
+    """Returns 1 for ``"min"`` and -1 for ``"max"``."""
     if mode not in ("min", "max"):
         raise ValueError(f'mode is {mode!r}; expected "min" or "max"')
     return 1 if mode == "min" else -1

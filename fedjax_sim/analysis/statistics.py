@@ -1,7 +1,7 @@
 """Comparisons between algorithms or numbers of clients, seed by seed.
 
-They start from the scores of :mod:`fedjax_sim.analysis.selection`, where frames, failed runs and grid order
-are explained.
+They start from the scores of :mod:`fedjax_sim.analysis.selection`, which explains frames and failed
+runs.
 """
 
 import itertools
@@ -13,24 +13,21 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr
 
-from fedjax_sim.analysis.intervals import mean_interval, standard_error
-from fedjax_sim.analysis.selection import (
-    Mode,
-    best,
+from fedjax_sim.analysis.frames import (
     check_columns,
-    choose,
     configuration_columns,
     first_rows,
     grid_values,
     row_ids,
     rows_with,
     score_values,
-    sign_of,
 )
+from fedjax_sim.analysis.intervals import mean_interval, standard_error
+from fedjax_sim.analysis.selection import Mode, best, choose, sign_of
 
 
 class PairedDifference(NamedTuple):
-    """Score of a minus score of b, seed by seed, and what it says about the mean difference."""
+    """Score of a minus score of b, seed by seed, with interval and test of the mean difference."""
 
     differences: pd.Series  # by seed; NaN where a or b failed
     mean: float  # over the seeds where neither failed, like everything below
@@ -58,13 +55,13 @@ def paired_difference(
     With d_s = score_a(s) - score_b(s) over the n seeds where neither failed: the mean of d, its
     t interval, and the two-sided p value of Student's paired t test (of
     :func:`scipy.stats.ttest_rel`).  One seed: NaN.  Seeds where one failed, or has an infinite
-    score, are in ``failed``: the rest then speak only of seeds where both succeed.
+    score, are in ``failed``; the other numbers are then about the seeds where both succeed.
 
     Configurations chosen by these very scores make small p values too likely.  To report one,
     choose on other seeds and pass ``at``.
 
     Args:
-        at: hyper-parameters to hold, ``{a: {"lr": 0.1}}``; the others are the best (:func:`best`).
+        at: hyper-parameters to fix, ``{a: {"lr": 0.1}}``; the others are the best (:func:`best`).
 
     Raises:
         ValueError: an unknown column or value, nothing at the given hyper-parameters, a and b with
@@ -127,8 +124,8 @@ def paired_differences(
         raise ValueError(f"scores has {between} = {values}; expected at least two values")
     rows = []
     for a, b in itertools.combinations(values, 2):
-        found = paired_difference(scores, between, a, b, mode=mode, level=level)
-        rows.append((a, b, *found[1:6], len(found.failed)))
+        pair = paired_difference(scores, between, a, b, mode=mode, level=level)
+        rows.append((a, b, *pair[1:6], len(pair.failed)))
     names = ["a", "b", "mean", "low", "high", "p_value", "num_seeds", "num_failed"]
     frame = pd.DataFrame(rows, columns=names)
     frame.insert(6, "p_holm", _holm(frame["p_value"].to_numpy()))
@@ -144,7 +141,7 @@ def speed_up(
     reference: float = 0.0,
     level: float = 0.95,
 ) -> pd.DataFrame:
-    r"""What more clients buy: error(M0) / error(M), M0 the smallest M of the curve.
+    r"""Speed-up by more clients: error(M0) / error(M), M0 the smallest M of the curve.
 
     error(M) is the mean over seeds of score - ``reference`` (F*, the optimum; with ``mode="max"``
     of ``reference`` - score) at the best configuration of that M.  Linear speed-up is M / M0.  With
@@ -157,8 +154,8 @@ def speed_up(
     a positive error of every seed.
 
     Args:
-        over: the column of M.
-        per: the columns that tell curves apart, ``["algorithm", "local_steps"]`` for the figures of
+        over: column of M.
+        per: columns with a curve per value, ``["algorithm", "local_steps"]`` for the figures of
             Yuan and Ma (2020).
 
     Returns:
@@ -209,7 +206,7 @@ class _Ratio(NamedTuple):
 
 
 def _ratio(base: pd.DataFrame, rows: pd.DataFrame, level: float) -> _Ratio:
-    """Ratio of two configurations' mean scores, and its interval: see :func:`speed_up`."""
+    """Returns the ratio of two mean scores and its interval, see :func:`speed_up`."""
     _same_seeds(base, rows)
     above, below = score_values(base), score_values(rows)
     if not (np.isfinite(above).all() and np.isfinite(below).all()):
@@ -221,10 +218,10 @@ def _ratio(base: pd.DataFrame, rows: pd.DataFrame, level: float) -> _Ratio:
 
 
 def _at_best(
-    scores: pd.DataFrame, between: str, value: Any, held: Mapping[str, Any], mode: Mode
+    scores: pd.DataFrame, between: str, value: Any, fixed: Mapping[str, Any], mode: Mode
 ) -> pd.DataFrame:
-    """Rows, by seed, of the best configuration with the held hyper-parameters."""
-    wanted = {between: value, **held}
+    """Returns the rows, by seed, of the best configuration with the fixed hyper-parameters."""
+    wanted = {between: value, **fixed}
     part = scores
     for name, setting in wanted.items():
         part = rows_with(part, name, setting)
@@ -245,7 +242,7 @@ def _same_seeds(one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
 
 
 def _holm(p: np.ndarray) -> np.ndarray:
-    """Adjusted p values: the k-th smallest of m times m - k + 1, made monotone; NaN stays."""
+    """Returns adjusted p values: the k-th smallest of m times m - k + 1, monotone; NaN stays."""
     order = np.argsort(p)  # NaN last
     factors = np.isfinite(p).sum() - np.arange(len(p))
     adjusted = np.empty_like(p)

@@ -1,4 +1,4 @@
-"""Tables of selected configurations, for people and for Markdown."""
+"""Tables of selected configurations, as frames and as Markdown."""
 
 import math
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from typing import Any
 
 import pandas as pd
 
-from fedjax_sim.analysis.selection import check_columns
+from fedjax_sim.analysis.frames import check_columns, check_unique
 
 
 def table(
     frame: pd.DataFrame, rows: str | Sequence[str], columns: str, *, digits: int = 3
 ) -> pd.DataFrame:
-    """:func:`best`'s frame as a table of "mean ± half-width" texts.
+    """Returns the frame of :func:`best` as a table of "mean ± half-width" texts.
 
     The mean has ``digits`` significant digits and the half-width of its interval the same decimals;
-    one seed has no half-width.  "1/3 failed" stands for a mean that failed seeds leave undefined;
-    a cell that was not run is empty.
+    one seed has no half-width.  "1/3 failed" replaces a mean that is undefined because of failed
+    seeds; a cell that was not run is empty.
 
     Raises:
         ValueError: an unknown column, two rows for one cell, digits < 1.
@@ -35,9 +35,7 @@ def table(
     if digits < 1:
         raise ValueError(f"digits is {digits}; expected at least 1")
     check_columns(frame, [*rows, columns, "mean", "low", "high", "num_seeds", "num_failed"])
-    if (repeated := frame.duplicated([*rows, columns])).any():
-        cell = frame.loc[repeated, [*rows, columns]].iloc[0].to_dict()
-        raise ValueError(f"frame has two rows for {cell}; expected one (is another column varied?)")
+    check_unique(frame, [*rows, columns])
     numbers = (frame[name] for name in ("mean", "low", "high", "num_seeds", "num_failed"))
     text = [
         f"{failed}/{seeds} failed" if failed else _plus_minus(mean, (high - low) / 2, digits)
@@ -48,7 +46,7 @@ def table(
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A frame as a Markdown table: numbers with four significant digits, NaN empty.
+    """Returns a frame as a Markdown table: numbers with four significant digits, NaN empty.
 
     Named index levels are the first columns; the name of the columns is part of their headings.
 

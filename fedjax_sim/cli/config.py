@@ -1,7 +1,10 @@
-"""What a comparison of algorithms is made of."""
+"""Options of ``fedjax-sim run`` and ``fedjax-sim sweep``, and the checks of their values.
+
+The docstring below a field is its text in ``--help``.  :mod:`fedjax_sim.cli.build` turns options
+into objects; the modules behind it do not read options.
+"""
 
 import dataclasses
-import json
 import math
 import pathlib
 import typing
@@ -15,7 +18,8 @@ class RunConfig:
     """A comparison: one data set, one partition, several algorithms, several seeds.
 
     All algorithms see the same clients, cohorts and minibatches, and start from the same models;
-    these differ between seeds, the partition does not.  The defaults are the quickstart.
+    these differ between seeds, the partition does not.  With a clock, algorithms differ in who
+    reports when, and are compared over simulated time.  The defaults are the quickstart.
 
     Example:
         >>> RunConfig(rounds=20, algorithms=("fedavg",)).cohort_size
@@ -28,36 +32,31 @@ class RunConfig:
     dataset: str = "digits"
     """Data set (see fedjax-sim list)."""
     data_dir: pathlib.Path | None = None
-    """Where the data set's files lie; default: the environment variable FEDJAX_SIM_DATA."""
-    model: Literal[
-        "auto", "digits_cnn", "femnist_cnn", "lenet5", "mlp", "mlp_small", "resnet18", "resnet20",
-        "softmax_regression", "vgg11", "vit_tiny", "vit_tiny_64",
-    ] = "auto"  # fmt: skip
-    """Model; auto chooses by the shape of the examples."""
+    """Folder with the data set's files; default: the environment variable FEDJAX_SIM_DATA."""
+    model: str = "auto"
+    """Model (see fedjax-sim list); auto chooses by the shape of the examples."""
 
-    partition: Literal[
-        "dirichlet", "dirichlet-by-class", "iid", "classes", "quantity", "natural"
-    ] = "dirichlet"
-    """How the training examples are divided among the clients."""
+    partition: str = "dirichlet"
+    """Division of the training examples among the clients (see fedjax-sim list)."""
     num_clients: int = 100
     """Number of clients (not used by the natural partition)."""
     alpha: float = 0.1
     """Concentration of the Dirichlet and quantity partitions; smaller is more heterogeneous."""
     classes_per_client: int = 2
-    """Labels that each client has in the partition by classes."""
+    """Labels per client in the partition by classes."""
     partition_seed: int = 0
     """Seed of the partition, which is the same for all seeds of the runs."""
 
     algorithms: tuple[str, ...] = ALGORITHMS
     """Algorithms to compare (see fedjax-sim list)."""
     lr: float | None = None
-    """Client learning rate of all algorithms; default: each its own (see fedjax-sim list)."""
+    """Client learning rate of all algorithms; default: one per algorithm (see fedjax-sim list)."""
     server_lr: float | None = None
-    """Server learning rate of the algorithms that have one; default: each its own."""
+    """Server learning rate of the algorithms that have one; default: one per algorithm."""
     lr_decay: float | None = None
-    """Factor by which the client learning rate falls from round to round; default: it does not."""
+    """Factor of the client learning rate from one round to the next; default: constant rates."""
     clip: float | None = None
-    """Norm to which local gradients are clipped; default: no clipping."""
+    """Largest norm of a local gradient, longer ones are clipped; default: no clipping."""
     weight_decay: float | None = None
     """Weight decay in the local steps, added after clipping; default: none."""
     hyper: tuple[str, ...] = ()
@@ -66,16 +65,16 @@ class RunConfig:
     sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full", "stratified"] = (
         "uniform"
     )
-    """Who takes part in a round: a uniform subset, one weighted by examples, independent coins,
-    clients in turn, everybody, or a uniform subset of every stratum."""
+    """Clients of a round: a uniform subset, a subset weighted by examples, independent coin flips,
+    clients in turn, all clients, or a uniform subset of every stratum."""
     num_strata: int | None = None
-    """Keep clients' data and states by device: blocks of clients, of which every device owns as
-    many; default: every device has all data. Needed for several processes."""
+    """Store clients' data and states by device: number of blocks of clients, the same number on
+    every device; default: all data on every device. Required for several processes."""
     examples_memory: float | None = None
-    """Gigabytes of the device's memory for clients' examples; all others stay in the host's memory
-    until a round needs them; default: all are on the device."""
+    """Gigabytes of device memory for clients' examples; the others stay in host memory until a
+    round needs them; default: all on the device."""
     states: Literal["device", "host"] = "device"
-    """Where what clients keep between rounds is; host goes with --examples-memory."""
+    """Where client state is stored between rounds; host requires --examples-memory."""
     cohort_size: int = 10
     """Clients per round (on average for bernoulli; not used by full)."""
     dropout: float = 0.0
@@ -84,13 +83,48 @@ class RunConfig:
     """Weights of the clients' uploads in the mean."""
 
     rounds: int = 100
-    """Rounds of communication."""
+    """Rounds of communication (not used with --clock)."""
     local_epochs: int = 5
-    """Passes of a client over its examples in a round."""
+    """Passes of a client over its examples per round."""
     local_steps: int | None = None
-    """Local steps on minibatches drawn with replacement, instead of local epochs."""
+    """Local steps on minibatches drawn with replacement, instead of local epochs. With --clock:
+    steps per report, and the largest number of steps between two contacts."""
     batch_size: int = 7
     """Examples per local step."""
+
+    clock: Literal["none", "geometric", "exponential", "deterministic", "log-normal", "trace"] = (
+        "none"
+    )
+    """Law of the simulated duration of one local step; required by the asynchronous algorithms.
+    none: rounds without simulated time."""
+    step_time: float = 2.0
+    """With --clock: mean duration of a local step on a fast client, in units of simulated time."""
+    slow_fraction: float = 1 / 3
+    """With --clock: fraction of clients that are slow, drawn with the partition's seed."""
+    slow_factor: float = 8.0
+    """With --clock: mean duration of a step on a slow client divided by that on a fast one."""
+    log_sigma: float = 1.0
+    """With --clock log-normal: standard deviation of the logarithm of a duration."""
+    trace: pathlib.Path | None = None
+    """With --clock trace: CSV file with columns client,duration, one measured step per row;
+    replaces --step-time, --slow-fraction and --slow-factor."""
+    interval: float = 7.0
+    """With --clock: time between two contacts of the server (favano, quafl); --cohort-size clients
+    are contacted at once."""
+    interaction: float = 3.0
+    """With --clock: time that the server needs per update (synchronous algorithms, fedbuff)."""
+    buffer_size: int = 10
+    """With --clock: reports per server update of fedbuff."""
+    concurrency: int | None = None
+    """With --clock: clients that compute at the same time (fedbuff, fedasync, async_sgd); default:
+    all."""
+    horizon: float = 1000.0
+    """With --clock: simulated time at which every algorithm ends."""
+    updates: int | None = None
+    """With --clock: largest number of server updates per algorithm; default: no limit."""
+    eval_time: float | None = None
+    """With --clock: simulated time between evaluations, instead of --eval-every; default: a
+    fortieth of the horizon."""
 
     seeds: int = 5
     """Number of seeds; all seeds of an algorithm run in one compiled program."""
@@ -98,49 +132,92 @@ class RunConfig:
     """The first seed; the others follow it."""
 
     eval_every: int = 2
-    """Rounds between evaluations on the test and training examples."""
+    """Rounds between evaluations on the test and training examples (not used with --clock)."""
     target_accuracy: float = 0.8
-    """Test accuracy whose first reaching is counted in rounds."""
+    """Test accuracy; the table shows the rounds, or the simulated time, until a run reaches it."""
 
     execution: Literal["auto", "vmapped", "chunked", "sequential"] = "auto"
-    """How the clients of a round are executed; results agree up to the order of summation."""
+    """Execution of a round's clients; results agree up to the order of summation."""
     chunk_size: int = 10
     """Clients per chunk of the chunked execution."""
     precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"
-    """Of the models' arithmetic. default: float32, products as the device likes it; float32: exact;
-    tf32: products of 10 bits on GPUs; bfloat16: local gradients in bfloat16, all else in float32;
-    float64: everything."""
+    """Precision of the models' arithmetic. default: float32, matrix products as the device prefers;
+    float32: exact products; tf32: products of 10 bits on GPUs; bfloat16: local gradients in
+    bfloat16, the rest in float32; float64: everything."""
     on_divergence: Literal["record", "stop", "raise"] = "record"
-    """When a model is no longer finite: go on and record it, stop the algorithm once all seeds
+    """When a model is no longer finite: continue and record it, stop the algorithm after all seeds
     have diverged, or end with an error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(RunConfig):
-    """A comparison, and what is to be done with it besides; every option of ``fedjax-sim run``."""
+    """Every option of ``fedjax-sim run``: a comparison, and what to do with it."""
 
     dry_run: bool = False
-    """Say what the comparison takes (memory by part, arithmetic, time), and run nothing."""
+    """Print what the comparison needs (memory by part, arithmetic, time) without running it."""
     diagnose: bool = False
     """Convex problems (softmax_regression): measure the constants of FedAvg's theory, and draw its
     bounds over the suboptimality."""
     distributed: bool = False
-    """One process of several, which learn of each other from the cluster (Slurm, Open MPI,
-    Kubernetes, Cloud TPU); all are given the same options."""
+    """Run as one of several processes that a cluster started (Slurm, Open MPI, Kubernetes, Cloud
+    TPU); all processes need the same options."""
     coordinator: str | None = None
-    """Address host:port of process 0, where there is no cluster that tells."""
+    """Address host:port of process 0, where no cluster provides it."""
     num_processes: int | None = None
-    """With a coordinator: how many processes there are."""
+    """With --coordinator: number of processes."""
     process_id: int | None = None
-    """With a coordinator: the number of this one, from 0."""
+    """With --coordinator: number of this process, from 0."""
 
 
-# What may change between two calls on one output folder, because no result depends on it
+@dataclasses.dataclass(frozen=True)
+class SweepConfig(RunConfig):
+    """Every option of ``fedjax-sim sweep``: a grid over a comparison's settings."""
+
+    output: pathlib.Path = pathlib.Path("results/sweep")
+    """Folder for the results; finished runs in it are not repeated."""
+
+    algorithms: tuple[str, ...] = ("fedavg",)
+    """Algorithms to sweep (see fedjax-sim list)."""
+    seeds: int = 3
+    """Number of seeds per configuration."""
+
+    grid: tuple[str, ...] = ("lr=0.05,0.1,0.2,0.4",)
+    """Values that vary: NAME=V1,V2,... or NAME=LOW:HIGH:COUNT (geometric, integers rounded). NAME
+    is a hyper-parameter, of all algorithms that have it or as ALGORITHM.NAME of one (the value then
+    replaces the common one), or an option, as cohort_size."""
+    points: pathlib.Path | None = None
+    """CSV file with a column per name and a row per configuration, instead of a grid."""
+
+    metric: str = "test/accuracy"
+    """Metric by which configurations are chosen."""
+    mode: Literal["max", "min"] = "max"
+    """Whether larger or smaller values of the metric are better."""
+    last: int = 1
+    """Number of evaluations at the end of a run over which the metric is averaged."""
+    best: bool = False
+    """Score a run by its best evaluation instead."""
+    cells: tuple[str, ...] = ()
+    """Names for whose values a best configuration is chosen each, e.g. cohort_size local_steps."""
+    over: Literal["cohort_size", "num_clients"] | None = None
+    """Draw error and speed-up against this number of clients, one curve per algorithm."""
+    reference: float = 0.0
+    """Value of the metric at the optimum; errors are differences from it."""
+    memory: float | None = None
+    """Gigabytes of device memory per program; default: most of an accelerator's memory, half of the
+    host's."""
+
+
+# Options that may differ between two calls on one output folder, because no result depends on them
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "hyper", "target_accuracy", "on_divergence", "examples_memory", "states",
 }  # fmt: skip
+_POSITIVE = {
+    "alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time", "slow_factor",
+    "interval", "horizon", "eval_time",
+}  # fmt: skip
+_NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma"}
 
 
 def check(config: RunConfig) -> None:
@@ -156,13 +233,18 @@ def check(config: RunConfig) -> None:
     """
     for name, hint in typing.get_type_hints(RunConfig).items():
         value: Any = getattr(config, name)
-        allowed = typing.get_args(hint)  # of a Literal its values, of a union its types
+        allowed = typing.get_args(hint)  # values of a Literal, types of a union
         if typing.get_origin(hint) is Literal and value not in allowed:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
         if hint is int or (int in allowed and value is not None):
             low = 0 if name.endswith("seed") else 1
             if value < low:
                 raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
+        most = math.inf if name == "alpha" else math.nextafter(math.inf, 0)
+        if name in _POSITIVE and value is not None and not 0 < value <= most:
+            raise ValueError(f"{name} is {value}; expected a positive number")
+        if name in _NOT_NEGATIVE and value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value}; expected a number of at least 0")
     if config.examples_memory is not None and config.num_strata is not None:
         raise ValueError(
             f"examples_memory is {config.examples_memory}; expected none with num_strata, which "
@@ -170,12 +252,6 @@ def check(config: RunConfig) -> None:
         )
     if config.states == "host" and config.examples_memory is None:
         raise ValueError("states is host; expected examples_memory with it")
-    for name in ("alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory"):
-        value = getattr(config, name)
-        if value is not None and not (value > 0 and (name == "alpha" or math.isfinite(value))):
-            raise ValueError(f"{name} is {value}; expected a positive number")
-    if config.weight_decay is not None and not 0 <= config.weight_decay < math.inf:
-        raise ValueError(f"weight_decay is {config.weight_decay}; expected a number of at least 0")
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout is {config.dropout}; expected a number in [0, 1)")
     if not 0 < config.target_accuracy <= 1:
@@ -187,43 +263,36 @@ def check(config: RunConfig) -> None:
         raise ValueError(
             f"algorithms is {config.algorithms}; expected distinct names, at least one"
         )
+    if config.clock != "none":
+        _check_clock(config)
 
 
-def to_json(config: RunConfig) -> dict[str, Any]:
-    """The configuration as JSON values.
+def _check_clock(config: RunConfig) -> None:
+    """Checks the options of simulated time against each other."""
+    clock = f"--clock {config.clock}"
+    if config.local_steps is None:
+        raise ValueError(f"local_steps is None; expected a number with {clock}")
+    if not 0 <= config.slow_fraction <= 1:
+        raise ValueError(f"slow_fraction is {config.slow_fraction}; expected a number in [0, 1]")
+    if (config.trace is not None) != (config.clock == "trace"):
+        expected = "a CSV file" if config.clock == "trace" else "none"
+        raise ValueError(f"trace is {config.trace}; expected {expected} with {clock}")
+    if config.horizon < config.interval:
+        raise ValueError(
+            f"horizon is {config.horizon}; expected at least the interval, {config.interval}"
+        )
+    for name, required in (("sampling", "uniform"), ("dropout", 0.0), ("num_strata", None)):
+        if (value := getattr(config, name)) != required:
+            raise ValueError(f"{name} is {value}; expected {required} with {clock}")
+
+
+def from_comparison(config: RunConfig) -> SweepConfig:
+    """Returns a sweep with the settings of a comparison.
 
     Example:
-        >>> to_json(RunConfig())["output"]
-        'results/quickstart'
+        >>> from_comparison(RunConfig(rounds=7)).rounds
+        7
     """
-    values = dataclasses.asdict(config)
-    return {k: v.as_posix() if isinstance(v, pathlib.Path) else v for k, v in values.items()}
-
-
-def read(path: str | pathlib.Path) -> RunConfig:
-    """The configuration of a ``config.json``, hyper-parameters as they were resolved.
-
-    Raises:
-        ValueError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
-    """
-    try:
-        saved = json.loads(pathlib.Path(path).read_text())
-        values, resolved = dict(saved["config"]), saved["algorithms"]
-        values |= {
-            "output": pathlib.Path(values["output"]),
-            "data_dir": values["data_dir"] and pathlib.Path(values["data_dir"]),
-            "algorithms": tuple(values["algorithms"]),
-            "lr": None,
-            "server_lr": None,
-            "lr_decay": None,
-            "clip": None,
-            "weight_decay": None,
-            "hyper": tuple(
-                f"{name}.{key}={value}"
-                for name in values["algorithms"]
-                for key, value in resolved[name].items()
-            ),
-        }
-        return RunConfig(**values)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not the config.json of a comparison: {error}") from error
+    own = {"output", "algorithms", "seeds"}
+    names = {field.name for field in dataclasses.fields(RunConfig)} - own
+    return SweepConfig(**{name: getattr(config, name) for name in names})

@@ -1,4 +1,4 @@
-"""What ``fedjax-sim`` shows in a terminal: progress bars and tables."""
+"""Progress bars and tables of ``fedjax-sim`` in a terminal."""
 
 import contextlib
 import math
@@ -9,9 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedjax_sim import datasets
-from fedjax_sim.cli import build, registry
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.diagnose import Diagnosis, kind_of
 from fedjax_sim.cli.report import ACCURACY, LOSS
 from fedjax_sim.cli.run import OnProgress
 from fedjax_sim.simulation.forecast import Forecast
@@ -20,13 +18,13 @@ from fedjax_sim.sweeps.sweep import SweepProgress
 
 
 @contextlib.contextmanager
-def progress_bars(config: RunConfig, console: Console) -> Iterator[OnProgress]:
-    """A line per algorithm: rounds done, test loss and accuracy (mean over seeds), time left."""
-    width = max(map(len, config.algorithms))
+def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnProgress]:
+    """Context with a line per algorithm: rounds, test loss and accuracy (mean over seeds), ETA."""
+    width = max(map(len, algorithms))
     bars = Progress(
         TextColumn(f"{{task.description:<{width}}}"),
         BarColumn(bar_width=20),
-        TextColumn("round {task.completed}/{task.total}"),
+        TextColumn("round {task.completed}/{task.fields[rounds]}"),
         TextColumn("{task.fields[status]}"),
         TextColumn("ETA"),
         TimeRemainingColumn(compact=True),
@@ -36,20 +34,23 @@ def progress_bars(config: RunConfig, console: Console) -> Iterator[OnProgress]:
 
     def on_progress(name, progress) -> None:
         if progress is None:
-            lines[name] = bars.add_task(name, total=config.rounds, status="compiling")
+            lines[name] = bars.add_task(name, total=None, status="compiling", rounds="?")
             return
         metrics = progress.metrics
         status = "finished before"
         if metrics:
             status = f"loss {metrics[LOSS]:.3f}  accuracy {metrics[ACCURACY]:.3f}"
-        bars.update(lines[name], completed=progress.round, status=status)
+        rounds = progress.num_rounds
+        bars.update(
+            lines[name], total=rounds, completed=progress.round, status=status, rounds=rounds
+        )
 
     with bars:
         yield on_progress
 
 
 def summary_table(summary: pd.DataFrame, target: float) -> Table:
-    """The comparison's results, a row per algorithm.
+    """Returns the comparison's results, a row per algorithm.
 
     Example:
         >>> row = {"accuracy_mean": 0.9, "accuracy_std": 0.01, "rounds_to_target": 6.0,
@@ -59,20 +60,21 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         >>> [next(iter(column.cells)) for column in table.columns]
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
+    clock = "time_to_target" in summary.columns
     table = Table()
     table.add_column("algorithm", no_wrap=True)
     for name in (
         "test accuracy",
-        f"rounds to {target:.0%}",
+        f"{'time' if clock else 'rounds'} to {target:.0%}",
+        *(["updates"] if clock else []),
         "seconds",
         "compile seconds",
         "local steps/s",
     ):
         table.add_column(name, justify="right", no_wrap=name == "test accuracy")
     for name, row in summary.to_dict(orient="index").items():
-        to_target = (
-            "never" if math.isnan(row["rounds_to_target"]) else f"{row['rounds_to_target']:g}"
-        )
+        reached_at = row["time_to_target" if clock else "rounds_to_target"]
+        to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
             to_target += f" ({row['reached']} of {row['seeds']} seeds)"
         accuracy = f"{row['accuracy_mean']:.3f} ± {row['accuracy_std']:.3f}"
@@ -84,6 +86,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
             str(name),
             accuracy,
             to_target,
+            *([f"{row['rounds']:,}"] if clock else []),
             f"{row['run_seconds']:.1f}",
             f"{row['compile_seconds']:.1f}",
             f"{row['local_steps_per_second']:,.0f}",
@@ -93,7 +96,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
 
 @contextlib.contextmanager
 def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]]:
-    """Announces every group's plan and memory; a bar over all runs, with slices and rounds."""
+    """Context with a bar over all runs; prints every group's plan and memory."""
     bars = Progress(
         BarColumn(bar_width=30),
         TextColumn("{task.fields[status]}"),
@@ -104,26 +107,27 @@ def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]
     line = bars.add_task("", total=None, status="compiling")
     announced: list[dict] = []
 
-    def on_progress(news: SweepProgress) -> None:
-        plan = news.plan
-        if news.static not in announced:
-            announced.append(news.static)
-            console.print(plan_line(news))
-        in_progress = plan.width * plan.seeds * len(plan.slices[0]) * news.round / news.num_rounds
-        done = news.runs_done + (in_progress if news.round < news.num_rounds else 0)
+    def on_progress(progress: SweepProgress) -> None:
+        plan, rounds = progress.plan, progress.num_rounds
+        if progress.static not in announced:
+            announced.append(progress.static)
+            console.print(plan_line(progress))
+        runs = plan.width * plan.seeds * len(plan.slices[0])
+        partial = runs * progress.round / rounds if progress.round < rounds else 0
         status = (
-            f"{news.runs_done}/{news.num_runs} runs  slice "
-            f"{min(news.slices_done + 1, len(plan.slices))}/{len(plan.slices)}  "
-            f"round {news.round}/{news.num_rounds}"
+            f"{progress.runs_done}/{progress.num_runs} runs  slice "
+            f"{min(progress.slices_done + 1, len(plan.slices))}/{len(plan.slices)}  "
+            f"round {progress.round}/{rounds}"
         )
-        bars.update(line, total=news.num_runs, completed=min(done, news.num_runs), status=status)
+        completed = min(progress.runs_done + partial, progress.num_runs)
+        bars.update(line, total=progress.num_runs, completed=completed, status=status)
 
     with bars:
         yield on_progress
 
 
-def plan_line(news: SweepProgress) -> str:
-    """A group's values, how its runs are cut, and the memory a device needs.
+def plan_line(progress: SweepProgress) -> str:
+    """Returns a group's values, the division of its runs, and the memory per device.
 
     Example:
         >>> from fedjax_sim.sweeps.grid import cut
@@ -131,17 +135,17 @@ def plan_line(news: SweepProgress) -> str:
         ...                         0, 0, 10, 0, 12))
         'cohort_size=5: 3 slices on 2 devices, 2 configurations x 1 seeds each; 0.20 of 1.0 GB each'
     """
-    values = " ".join(f"{name}={value}" for name, value in news.static.items()) or "all"
-    plan = news.plan
+    values = " ".join(f"{name}={value}" for name, value in progress.static.items()) or "all"
+    plan = progress.plan
     return (
         f"{values}: {len(plan.slices)} slices on {len(plan.slices[0])} devices, {plan.width} "
-        f"configurations x {plan.seeds} seeds each; {news.bytes_per_device / 1e9:.2f} of "
-        f"{news.budget / 1e9:.1f} GB each"
+        f"configurations x {plan.seeds} seeds each; {progress.bytes_per_device / 1e9:.2f} of "
+        f"{progress.budget / 1e9:.1f} GB each"
     )
 
 
 def best_table(best: pd.DataFrame, metric: str) -> Table:
-    """The best configurations of a sweep, a row per algorithm and cell.
+    """Returns the best configurations of a sweep, a row per algorithm and cell.
 
     Example:
         >>> row = {"algorithm": "fedavg", "lr": 0.1, "mean": 0.9, "low": 0.8, "high": 1.0,
@@ -168,38 +172,38 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
     return table
 
 
-def tuning_table(algorithm: str, found: Sequence[Measured]) -> Table:
-    """What a tuning measured, the fastest first.
+def tuning_table(algorithm: str, measured: Sequence[Measured]) -> Table:
+    """Returns the measurements of a tuning, the fastest first.
 
     Example:
-        >>> from fedjax_sim.simulation.tuning import Choice
-        >>> table = tuning_table("fedavg", [Measured(Choice(4, 2), 0.002, 3.0, 10**6)])
-        >>> [next(iter(column.cells)) for column in table.columns]
+        >>> from fedjax_sim.simulation.tuning import ExecutionChoice
+        >>> rows = [Measured(ExecutionChoice(4, 2), 0.002, 3.0, 10**6)]
+        >>> [next(iter(column.cells)) for column in tuning_table("fedavg", rows).columns]
         ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
     """
     table = Table(
-        "clients together", "devices", "convolutions", "ms a round", "ratio", "compile s", "MB",
+        "clients together", "devices", "convolutions", "ms per round", "ratio", "compile s", "MB",
         title=algorithm,
     )  # fmt: skip
-    for choice, seconds, compiling, num_bytes in found:
+    for choice, seconds, compile_seconds, num_bytes in measured:
         table.add_row(
             str(choice.chunk),
             str(choice.num_devices),
             choice.lowering,
             f"{1e3 * seconds:.2f}",
-            f"{seconds / found[0].seconds:.2f}",
-            f"{compiling:.1f}",
+            f"{seconds / measured[0].seconds:.2f}",
+            f"{compile_seconds:.1f}",
             f"{num_bytes / 1e6:.0f}",
         )
     return table
 
 
 def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
-    """What a comparison's algorithms take, a column each.
+    """Returns the needs of a comparison's algorithms, a column each.
 
     Example:
-        >>> found = Forecast(650, 0, 2600, {"examples": 10**9}, 2 * 10**9, 4e6, 100, 0.01, 3.0)
-        >>> table = forecast_table({"fedavg": found})
+        >>> forecast = Forecast(650, 0, 2600, {"examples": 10**9}, 2 * 10**9, 4e6, 100, 0.01, 3.0)
+        >>> table = forecast_table({"fedavg": forecast})
         >>> [next(iter(column.cells)) for column in table.columns]
         ['parameters of a model', '650']
     """
@@ -216,32 +220,35 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
         row(f"MB of {part}", *(f"{f.parts[part] / 1e6:,.1f}" for f in every))
     row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
     row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
-    row("GFLOP a round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
+    row("GFLOP per round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
     row("seconds to compile a round", *(f"{f.compile_seconds:.1f}" for f in every))
     seconds = [math.nan if f.seconds_per_round is None else f.seconds_per_round for f in every]
     minutes = [s * f.rounds / 60 for s, f in zip(seconds, every, strict=True)]
-    for name, values in (("seconds a round", seconds), ("minutes, evaluations apart", minutes)):
+    for name, values in (("seconds per round", seconds), ("minutes without evaluations", minutes)):
         row(name, *("not run" if math.isnan(x) else f"{x:.3g}" for x in values))
     return table
 
 
-def choice_tables() -> Iterator[Table]:
-    """What the options of a comparison can name: algorithms, data sets, models, partitions."""
-    table = Table("algorithm", "hyper-parameters and defaults", "paper")
-    for name, choice in registry.ALGORITHMS.items():
-        defaults = registry.hyper_defaults(name)
-        settings = [f"{key}={value}" for key, value in defaults.items()]
-        table.add_row(name, " ".join(settings), choice.paper)
-    yield table
-    table = Table("data set", "where from")
-    for name in datasets.NAMES:
-        table.add_row(name, "scikit-learn" if name == "digits" else "--data-dir or FEDJAX_SIM_DATA")
-    yield table
-    table = Table("model", "takes examples of shape")
-    for name, (shape, _) in build.MODELS.items():
-        table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
-    yield table
-    table = Table("partition", "what it is")
-    for name, (meaning, _) in build.PARTITIONS.items():
-        table.add_row(name, meaning)
-    yield table
+def diagnosis_tables(diagnosis: Diagnosis) -> list[Table]:
+    """Returns the constants, and the bounds that apply.
+
+    Example:
+        >>> from fedjax_sim.diagnostics.overlays import Overlay
+        >>> from fedjax_sim.theory import ProblemConstants
+        >>> overlay = Overlay([], {"convex": "why"})
+        >>> diagnosis = Diagnosis(ProblemConstants(L=2.0), 0.1, overlay, pd.DataFrame(), ())
+        >>> [table.row_count for table in diagnosis_tables(diagnosis)]
+        [2, 1]
+    """
+    constants = Table("constant", "value", "kind", title="diagnosis of fedavg")
+    for name, value in diagnosis.constants.known.items():
+        constants.add_row(name, f"{value:.4g}", kind_of(name))
+    if not math.isnan(diagnosis.prescribed_lr):
+        constants.add_row("prescribed lr", f"{diagnosis.prescribed_lr:.4g}", "Proposition 2.1")
+    bounds = Table("bound", "last value", "drawn")
+    drawn = {row.bound: row for row in diagnosis.overlay.rows if row.valid}
+    for row in drawn.values():
+        bounds.add_row(row.bound, f"{row.value:.4g}", "yes")
+    for name, reason in diagnosis.overlay.skipped.items():
+        bounds.add_row(name, "", f"no: {reason}")
+    return [constants, bounds]

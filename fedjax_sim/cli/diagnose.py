@@ -1,13 +1,14 @@
 """``fedjax-sim run --diagnose``: a convex comparison against the bounds of theory.
 
-The optimum is found before anything runs.  After the runs, constants are measured at the initial
-model, the optimum and the final models; FedAvg is run again with the same keys, now recording what
-the bounds are about: the objective at the model and its mean over the shadow iterates.
+The optimum is computed before anything runs.  After the runs, constants are measured at the initial
+model, the optimum and the final models.  FedAvg is run again with the same keys, and records the
+quantities that the bounds limit: the objective at the model and its mean over the shadow iterates.
 """
 
 import math
+import pathlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,129 +18,154 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.cli import build, registry
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.diagnosis_report import EVERYWHERE, SUBOPTIMALITY, Diagnosis, write
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.cli import report
+from fedjax_sim.cli.build import Comparison
 from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.datasets import Dataset
-from fedjax_sim.diagnostics.constants import Constants, measure
+from fedjax_sim.diagnostics.constants import measure
 from fedjax_sim.diagnostics.drift import shadow_probes, shadowed
 from fedjax_sim.diagnostics.gradient_moments import batch_moments
 from fedjax_sim.diagnostics.linear_models import SOFTMAX, linear_model_bounds
 from fedjax_sim.diagnostics.optimum import Optimum, mean_loss, optimum
+from fedjax_sim.diagnostics.overlays import FEDAVG, SHADOW, Overlay, overlay
 from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
-from fedjax_sim.theory import fedavg
-from fedjax_sim.theory.overlays import FEDAVG, SHADOW, Overlay, overlay
-from fedjax_sim.theory.prescribed import optimal_lr
-from fedjax_sim.types import FedAlgorithm, Params, Task, Timeline
+from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.theory.fedavg import convex
+from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
-if TYPE_CHECKING:
-    from fedjax_sim.cli.run import Problem
-
+SUBOPTIMALITY = "training suboptimality"
+# Constants of softmax regression that hold at every model, rather than at visited ones only.
+EVERYWHERE = ("L", "mu", "Q")
 _MODEL = "softmax_regression"
 
 
 class Plan(NamedTuple):
-    """What a diagnosis needs, made before anything runs."""
+    """The preparation of a diagnosis, before anything runs."""
 
     objective: Objective  # with weight decay as l2
     l2: float
     loss: Partial  # F, the mean over clients
-    found: Optimum
+    optimum: Optimum
     unmet: tuple[str, ...]  # assumptions of the bounds that the run does not meet
 
 
-def plan(config: RunConfig, dataset: Dataset, problem: "Problem", hyper: Mapping[str, Any]) -> Plan:
-    """The convex objective, its optimum, and which assumptions of the bounds hold.
+class Diagnosis(NamedTuple):
+    """Measured constants and the bounds that apply, as in ``diagnosis.json`` and ``.csv``."""
 
-    Args:
-        config: the comparison.
-        dataset: its data set.
-        problem: as :func:`fedjax_sim.cli.run.prepare` makes it.
-        hyper: resolved hyper-parameters of the algorithms.
+    constants: ProblemConstants
+    prescribed_lr: float  # theory.fedavg.convex.prescribed_lr
+    overlay: Overlay
+    measured: pd.DataFrame  # columns quantity, seed, round, metric, value
+    unmet: tuple[str, ...]
+
+
+def plan(comparison: Comparison) -> Plan:
+    """Returns the convex objective, its optimum, and the assumptions that do not hold.
 
     Raises:
-        ValueError: a model that is not convex, no FedAvg to diagnose or FedAvg without weight
-            decay.
+        ValueError: a model that is not convex, no FedAvg to diagnose, FedAvg without weight decay,
+            or data that are not all on this process's devices.
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`.
     """
-    name, model = build.model(config, dataset)
+    options, hyper, problem = comparison.options, comparison.hyper, comparison.problem
+    name = problem.description["model"]["name"]
+    for option, expected in (("num_strata", None), ("clock", "none")):
+        if options[option] != expected:
+            raise ValueError(f"{option} is {options[option]}; expected none with --diagnose")
     if name != _MODEL:
         raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {_MODEL}")
     if "fedavg" not in hyper:
-        raise ValueError(f"algorithms is {config.algorithms}; --diagnose needs fedavg among them")
+        raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs fedavg among them")
     weight = hyper["fedavg"].get("weight_decay", 0.0)
     if not weight > 0:
         raise ValueError(
             f"weight_decay is {weight}; --diagnose needs a positive one, without which separable "
             "examples have no optimum"
         )
-    objective = with_l2(cross_entropy(model.apply), weight)
+    objective = with_l2(cross_entropy(problem.model.apply), weight)
     full = mean_loss(objective, problem.data)
-    found = optimum(full, jax.tree.map(lambda x: x[0], problem.params))
-    return Plan(objective, weight, full, found, _unmet(config, hyper["fedavg"], problem.data))
+    best = optimum(full, jax.tree.map(lambda x: x[0], problem.setup.params))
+    return Plan(objective, weight, full, best, _unmet(options, hyper["fedavg"], problem.data.sizes))
 
 
-def diagnose(
-    config: RunConfig, problem: "Problem", hyper: Mapping[str, Any], made: Plan, final: Params
-) -> Diagnosis:
-    """Measures constants and suboptimalities, and writes ``diagnosis.json``, ``.csv``, ``.png``.
+def diagnose(comparison: Comparison, plan: Plan, final: Params) -> Diagnosis:
+    """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``.
 
     Args:
-        config, problem, hyper: as of :func:`plan`.
-        made: its result.
+        comparison: the comparison that was run.
+        plan: as :func:`plan` returns it.
         final: FedAvg's final models, leaves ``[seeds, ...]``.
 
     Raises:
         FloatingPointError: no seed's model is finite.
     """
-    task = empirical_task(made.objective, problem.data, build.batches(config))
-    constants = _constants(config, problem, task, made, final)
-    lr, M, K = hyper["fedavg"]["lr"], problem.data.num_clients, config.local_steps
+    options, hyper = comparison.options, comparison.hyper["fedavg"]
+    lr, M, K = hyper["lr"], comparison.problem.data.num_clients, options["local_steps"]
+    setup = comparison.problem.setup
+    constants = _constants(comparison, plan, final)
     bounds, prescribed = (*FEDAVG, SHADOW), math.nan
-    if made.unmet or K is None:
-        plain = registry.algorithm("fedavg", hyper["fedavg"])
-        history = _runs(config, problem, problem.task, made.loss, plain, lambda loss: NO_PROBES)
+    if plan.unmet or K is None:
+        plain = comparison.algorithm("fedavg")
+        history = _runs(comparison, setup.task, plan.loss, plain, lambda loss: NO_PROBES)
         names = ", ".join(bound.name for bound in bounds)
-        lines = Overlay([], {names: "; ".join(made.unmet)})
+        lines = Overlay([], {names: "; ".join(plan.unmet)})
     else:
-        history = _runs(config, problem, task, made.loss, shadowed(lr), shadow_probes)
+        task = empirical_task(plan.objective, comparison.problem.data, comparison.problem.batches)
+        history = _runs(comparison, task, plan.loss, shadowed(lr), shadow_probes)
         rounds = np.asarray(history.round[0])
-        drift = _so_far(history.probes["drift"], rounds).mean(axis=0)
+        drift = _running_mean(history.probes["drift"], rounds).mean(axis=0)
         lines = overlay(
             History(history.round[0], {}, {}),
             constants,
             lr=lr,
-            M=M,
-            K=K,
+            clients=M,
+            local_steps=K,
             bounds=bounds,
             drift=drift,
         )
-        prescribed = float(optimal_lr(fedavg.convex_lr, constants, M=M, K=K, R=config.rounds))
-    measured = _frame(config, history, made.found.value)
-    found = Diagnosis(constants, prescribed, lines, measured, made.unmet)
-    write(config.output, {"lr": lr, "M": M, "K": K}, made.found, found)
-    return found
+        prescribed = float(
+            convex.prescribed_lr(
+                constants, local_steps=K, rounds=options["rounds"], clients=M
+            )
+        )
+    measured = _frame(options["seed"], history, plan.optimum.value)
+    diagnosis = Diagnosis(constants, prescribed, lines, measured, plan.unmet)
+    _write(comparison.output, {"lr": lr, "M": M, "K": K}, plan.optimum, diagnosis)
+    return diagnosis
 
 
-def _unmet(config: RunConfig, hyper: Mapping[str, Any], data: FederatedData) -> tuple[str, ...]:
+def kind_of(constant: str) -> str:
+    """Returns a description of how a constant was obtained.
+
+    Example:
+        >>> kind_of("L")
+        'bound that holds at every model'
+    """
+    if constant in EVERYWHERE:
+        return "bound that holds at every model"
+    if constant in ("B", "Delta", "zeta_star"):
+        return "value at the initial model or the optimum"
+    return "largest value at visited models: a lower estimate"
+
+
+def _unmet(options: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
     """The assumptions of the theorems on FedAvg that these options violate."""
     reasons = []
-    if config.sampling != "full":
+    if options["sampling"] != "full":
         reasons.append(
-            f"--sampling is {config.sampling}; the theorems have all clients in every round (full)"
+            f"--sampling is {options['sampling']}; the theorems have all clients in every round "
+            "(full)"
         )
-    if config.dropout:
-        reasons.append(f"--dropout is {config.dropout}; the theorems have no dropout")
-    if config.local_steps is None:
+    if options["dropout"]:
+        reasons.append(f"--dropout is {options['dropout']}; the theorems have no dropout")
+    if options["local_steps"] is None:
         reasons.append(
-            "--local-steps is not given; the theorems have K independent minibatches a round, not "
-            "epochs without replacement"
+            "--local-steps is not given; the theorems have K independent minibatches per round, "
+            "not epochs without replacement"
         )
-    if config.weighting == "examples" and len(np.unique(np.asarray(data.sizes))) > 1:
-        reasons.append("--weighting is examples; the theorems weight all clients alike")
+    if options["weighting"] == "examples" and len(np.unique(np.asarray(sizes))) > 1:
+        reasons.append("--weighting is examples; the theorems weight all clients equally")
     reasons += [
         f"{name} is {hyper[name]}; the theorems have constant rates and unclipped gradients"
         for name in ("lr_decay", "clip")
@@ -148,9 +174,8 @@ def _unmet(config: RunConfig, hyper: Mapping[str, Any], data: FederatedData) -> 
     return tuple(reasons)
 
 
-def _constants(
-    config: RunConfig, problem: "Problem", task: Task, made: Plan, final: Params
-) -> Constants:
+def _constants(comparison: Comparison, plan: Plan, final: Params) -> ProblemConstants:
+    problem, batch_size = comparison.problem, comparison.options["batch_size"]
     final = jax.tree.map(np.asarray, final)
     finite = np.asarray(jax.vmap(tree.all_finite)(final))
     if not finite.any():
@@ -159,67 +184,103 @@ def _constants(
         lambda start, best, last: jnp.concatenate(
             [start[:1], jnp.asarray(best, start.dtype)[None], last[finite]]
         ),
-        problem.params,
-        made.found.params,
+        problem.setup.params,
+        plan.optimum.params,
         final,
     )
     data = problem.data
-    moments = batch_moments(made.objective, data, points, config.batch_size)
     measured = measure(
-        task, points, jax.random.key(0), moments=moments, found=made.found, loss=made.loss
+        empirical_task(plan.objective, data, problem.batches),
+        points,
+        jax.random.key(0),
+        moments=batch_moments(plan.objective, data, points, batch_size),
+        found=plan.optimum,
+        loss=plan.loss,
     )
-    everywhere = linear_model_bounds(data.examples["x"], data.offsets, SOFTMAX, l2=made.l2)
+    everywhere = linear_model_bounds(data.examples["x"], data.offsets, SOFTMAX, l2=plan.l2)
     return measured._replace(**{name: getattr(everywhere, name) for name in EVERYWHERE})
 
 
 def _runs(
-    config: RunConfig,
-    problem: "Problem",
+    comparison: Comparison,
     task: Task,
     loss: Partial,
     algorithm: FedAlgorithm,
     probes: Callable[[Partial], Probes],
 ) -> History:
     """The comparison's runs of one algorithm, F evaluated; seeds lead all arrays."""
+    problem = comparison.problem
 
     @jax.jit
     def everything(task, loss, timelines, params, keys) -> History:
         def one(timeline: Timeline, params: Params, key: Array) -> History:
-            return run(
-                algorithm,
+            setup = Setup(
                 task,
                 timeline,
                 params,
-                key,
-                cohort=build.execution(config),
-                weighting=build.weighting(config),
                 eval_fn=lambda x: {"loss": loss(x)},
-                eval_every=config.eval_every,
-                probes=probes(loss),
-            )[1]
+                eval_every=problem.setup.eval_every,
+                weighting=problem.setup.weighting,
+            )
+            execution = comparison.execution
+            return run(algorithm, setup, key, execution=execution, probes=probes(loss))[1]
 
         return jax.vmap(one)(timelines, params, keys)
 
-    return everything(task, loss, problem.timeline, problem.params, problem.keys)
+    return everything(task, loss, problem.setup.timeline, problem.setup.params, problem.keys)
 
 
-def _so_far(values: Array, rounds: np.ndarray) -> np.ndarray:
+def _running_mean(values: Array, rounds: np.ndarray) -> np.ndarray:
     """Means over the rounds done, ``[n, T] -> [n, E]``."""
     sums = np.cumsum(np.asarray(values, np.float64), axis=1)
     return sums[:, rounds - 1] / rounds
 
 
-def _frame(config: RunConfig, history: History, best: float) -> pd.DataFrame:
+def _frame(first_seed: int, history: History, best: float) -> pd.DataFrame:
     """Suboptimalities as tidy rows."""
     rounds = np.asarray(history.round[0])
     quantities = {"fedavg: model": np.asarray(history.metrics["loss"], np.float64)}
     if "shadow_loss" in history.probes:
-        mean = _so_far(history.probes["shadow_loss"], rounds)
+        mean = _running_mean(history.probes["shadow_loss"], rounds)
         quantities["fedavg: mean over shadow iterates"] = mean
     rows = [
-        (name, config.seed + seed, int(r), SUBOPTIMALITY, float(value - best))
+        (name, first_seed + seed, int(r), SUBOPTIMALITY, float(value - best))
         for name, values in quantities.items()
         for seed, line in enumerate(values)
         for r, value in zip(rounds, line, strict=True)
     ]
     return pd.DataFrame(rows, columns=["quantity", "seed", "round", "metric", "value"])
+
+
+def _write(
+    output: pathlib.Path, run: Mapping[str, Any], best: Optimum, diagnosis: Diagnosis
+) -> None:
+    """Writes ``diagnosis.json``, ``diagnosis.csv`` and ``diagnosis.png``."""
+    constants = {
+        name: {"value": value, "kind": kind_of(name)}
+        for name, value in diagnosis.constants.known.items()
+    }
+    valid = [row for row in diagnosis.overlay.rows if row.valid]
+    drawn = {row.bound for row in valid}
+    values = {
+        "run": run,
+        "constants": constants,
+        "optimum": {
+            "value": best.value,
+            "gradient_norm": best.gradient_norm,
+            "newton_steps": best.steps,
+        },
+        "prescribed_lr": diagnosis.prescribed_lr,
+        "bounds": {bound.name: bound.of for bound in (*FEDAVG, SHADOW) if bound.name in drawn},
+        "bounds_left_out": diagnosis.overlay.skipped,
+        "assumptions_not_met": diagnosis.unmet,
+    }
+    report.write_json(output / "diagnosis.json", values)
+    frame = diagnosis.measured
+    if valid:  # bounds have no seed
+        rows = [(f"bound: {row.bound}", row.round, SUBOPTIMALITY, row.value) for row in valid]
+        bounds = pd.DataFrame(rows, columns=["quantity", "round", "metric", "value"])
+        frame = pd.concat([frame.astype({"seed": "Int64"}), bounds])
+    frame.to_csv(output / "diagnosis.csv", index=False)
+    figure = bound_curves(diagnosis.measured, SUBOPTIMALITY, diagnosis.overlay, by="quantity")
+    figure.savefig(output / "diagnosis.png", dpi=110)

@@ -1,172 +1,236 @@
-"""From the names and numbers of a configuration to algorithms.
+"""Algorithms on the command line: their hyper-parameters, defaults and papers.
 
-A further algorithm on the command line is a row of :data:`ALGORITHMS`.
+Nothing is registered.  Every function of ``fedjax_sim.algorithms.__all__`` that returns a
+:class:`~fedjax_sim.types.FedAlgorithm` is an algorithm.  Its hyper-parameters are those parameters
+of the function that can be written as text: numbers, names and flags.  A parameter of another type
+is built from hyper-parameters by the row of :data:`ADAPTERS` for its annotation, or keeps its
+default.  Descriptions and papers come from the docstring.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim import algorithms, prox
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.algorithms.staleness import (
+    Reweighting,
+    StalenessWeight,
+    expected_steps,
+    polynomial,
+    realised_steps,
+)
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
 from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
-from fedjax_sim.types import FedAlgorithm, Oracle, Scalar
+from fedjax_sim.types import FedAlgorithm, Oracle
 
 Hyper = Mapping[str, Any]
+Factory = Callable[..., FedAlgorithm]
 
 
-class Choice(NamedTuple):
-    """An algorithm on the command line."""
+class StepsPerVisit(NamedTuple):
+    """Law of the number of local steps of one visit, per client."""
 
-    factory: Callable[..., FedAlgorithm]
-    defaults: Hyper  # of those hyper-parameters that have no default in the factory, or another
-    paper: str
-
-
-def _l1_on_kernels(weight: Scalar) -> prox.Composite:
-    return prox.composite(prox.L1(weight), where=prox.kernels)
+    p_active: tuple[float, ...]  # [M] probability of at least one step
+    mean: tuple[float, ...]  # [M] expected number of steps
 
 
-def _sparse(factory: Callable[..., FedAlgorithm]) -> Callable[..., FedAlgorithm]:
-    """A composite method with an l1 penalty on the model's kernels."""
+class Adapter(NamedTuple):
+    """Hyper-parameters that stand for a parameter which cannot be written as text."""
 
-    def build(lr: ScalarOrSchedule, l1: Scalar = 1e-4, server_lr: Scalar = 1.0) -> FedAlgorithm:
-        return factory(lr, _l1_on_kernels(l1), server_lr)
-
-    return build
+    hyper: dict[str, Any]  # name -> default
+    build: Callable[..., Any]  # (StepsPerVisit, **hyper) -> the parameter
 
 
-# One client rate for all, so that curves compare methods; it and the rest were chosen on the
-# quickstart from coarse grids (client rates 0.05 to 0.4) by the test accuracy it reports: the
-# defaults are sensible, but the quickstart's table is no ranking of methods.
-ALGORITHMS: dict[str, Choice] = {
-    "fedavg": Choice(algorithms.fedavg, {"lr": 0.2}, "McMahan et al., 2017"),
-    "fedprox": Choice(algorithms.fedprox, {"lr": 0.2, "mu": 0.1}, "Li et al., 2020"),
-    "fedavgm": Choice(
-        algorithms.fedavgm, {"lr": 0.2, "server_lr": 1.0, "momentum": 0.7}, "Hsu et al., 2019"
+def _reweighting(steps: StepsPerVisit, reweighting: str) -> Reweighting:
+    if reweighting not in ("realised", "expected"):
+        raise ValueError(f"reweighting is {reweighting!r}; expected 'realised' or 'expected'")
+    if reweighting == "realised":
+        return realised_steps(jnp.array(steps.p_active))
+    return expected_steps(jnp.array(steps.mean))
+
+
+# Annotation of a parameter -> what stands for it on the command line.
+ADAPTERS: dict[Any, Adapter] = {
+    prox.Composite: Adapter(
+        {"l1": 1e-4}, lambda _, l1: prox.composite(prox.L1(l1), where=prox.kernels)
     ),
-    "fedadam": Choice(algorithms.fedadam, {"lr": 0.2, "server_lr": 0.03}, "Reddi et al., 2021"),
-    "fedyogi": Choice(algorithms.fedyogi, {"lr": 0.2, "server_lr": 0.03}, "Reddi et al., 2021"),
-    "fedadagrad": Choice(
-        algorithms.fedadagrad, {"lr": 0.2, "server_lr": 0.1}, "Reddi et al., 2021"
+    StalenessWeight: Adapter(
+        {"staleness_power": 0.0}, lambda _, staleness_power: polynomial(staleness_power)
     ),
-    "scaffold": Choice(
-        algorithms.scaffold, {"lr": 0.2, "server_lr": 1.0}, "Karimireddy et al., 2020"
-    ),
-    "fedsgd": Choice(algorithms.fedsgd, {"lr": 0.5}, "McMahan et al., 2017"),
-    "feddyn": Choice(algorithms.feddyn, {"lr": 0.2, "weight": 0.1}, "Acar et al., 2021"),
-    "fedacg": Choice(algorithms.fedacg, {"lr": 0.2}, "Kim et al., 2024"),
-    "fedsam": Choice(algorithms.fedsam, {"lr": 0.2}, "Qu et al., 2022"),
-    "mofedsam": Choice(algorithms.mofedsam, {"lr": 0.2}, "Qu et al., 2022"),
-    "fedasam": Choice(algorithms.fedasam, {"lr": 0.2}, "Caldarola et al., 2022"),
-    "fedlesam": Choice(algorithms.fedlesam, {"lr": 0.2}, "Fan et al., 2024"),
-    "fedgamma": Choice(algorithms.fedgamma, {"lr": 0.2}, "Dai et al., 2023"),
-    "fedsmoo": Choice(algorithms.fedsmoo, {"lr": 0.2}, "Sun et al., 2023"),
-    "fedswa": Choice(algorithms.fedswa, {"lr": 0.2}, "Liu et al., 2025"),
-    "fedmo": Choice(algorithms.fedmo, {"lr": 0.2}, "Liu et al., 2025"),
-    "fedmoswa": Choice(algorithms.fedmoswa, {"lr": 0.2}, "Liu et al., 2025"),
-    "fedac": Choice(
-        algorithms.fedac, {"lr": 0.05, "mu": 0.1, "num_steps": 20.0}, "Yuan and Ma, 2020"
-    ),
-    "fedmid": Choice(_sparse(algorithms.fedmid), {"lr": 0.2}, "Yuan et al., 2021"),
-    "fedmid_osp": Choice(_sparse(algorithms.fedmid_osp), {"lr": 0.2}, "Yuan et al., 2021"),
-    "feddualavg": Choice(_sparse(algorithms.feddualavg), {"lr": 0.2}, "Yuan et al., 2021"),
-    "feddualavg_osp": Choice(_sparse(algorithms.feddualavg_osp), {"lr": 0.2}, "Yuan et al., 2021"),
-    "fedavg_subgradient": Choice(
-        _sparse(algorithms.fedavg_subgradient), {"lr": 0.2}, "Yuan et al., 2021"
-    ),
-    "averaged_feddualavg": Choice(
-        lambda lr, l1=1e-4: algorithms.averaged_feddualavg(lr, _l1_on_kernels(l1)),
-        {"lr": 0.2},
-        "Yuan, 2023",
-    ),
-    "averaged_fedavg": Choice(algorithms.averaged_fedavg, {"lr": 0.2}, "Yuan, 2023"),
-    "mb_sgd": Choice(algorithms.mb_sgd, {"lr": 0.5}, "Woodworth et al., 2020"),
-    "mb_ac_sgd": Choice(algorithms.mb_ac_sgd, {"lr": 0.5, "mu": 0.1}, "Yuan and Ma, 2020"),
+    Reweighting: Adapter({"reweighting": "realised"}, _reweighting),
+}
+
+# Defaults of parameters that have none, or another one, in the function.  One client rate for all
+# where possible, so that curves compare methods.  The values were chosen on the presets from coarse
+# grids by the test accuracy that a run reports: they are sensible, but the table of a preset is no
+# ranking of methods.
+LR = 0.2
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "agd": {"smoothness": 2.0, "mu": 0.1},
+    "favano": {"lr": 1.0},
+    "fedac": {"lr": 0.05, "mu": 0.1},
+    "fedadagrad": {"server_lr": 0.1},
+    "fedadam": {"server_lr": 0.03},
+    "fedasync": {"staleness_power": 0.5},
+    "fedavgm": {"server_lr": 1.0, "momentum": 0.7},
+    "fedbuff": {"server_lr": 1.0, "staleness_power": 0.5},
+    "feddyn": {"mu": 0.1},
+    "fedprox": {"mu": 0.1},
+    "fedsgd": {"lr": 0.5},
+    "fedyogi": {"server_lr": 0.03},
+    "mb_ac_sgd": {"lr": 0.5, "mu": 0.1},
+    "mb_sgd": {"lr": 0.5},
+    "scaffold": {"server_lr": 1.0},
 }
 
 # Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
 COMMON = ("lr_decay", "clip", "weight_decay")
+# Options that set a hyper-parameter of several algorithms.
+SHARED = (*COMMON, "lr", "server_lr")
 
 
-def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """The hyper-parameters of each algorithm: defaults, then lr and server_lr, then hyper.
+@functools.cache
+def _parameters(name: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(ALGORITHMS[name], eval_str=True).parameters)
+
+
+def _factories() -> dict[str, Factory]:
+    functions = {name: getattr(algorithms, name) for name in algorithms.__all__}
+    found = {}
+    for name, function in functions.items():
+        if not inspect.isfunction(function):
+            continue
+        signature = inspect.signature(function, eval_str=True)
+        takes = [parameter.annotation for parameter in signature.parameters.values()]
+        if signature.return_annotation is FedAlgorithm and FedAlgorithm not in takes:
+            found[name] = function
+    return found
+
+
+ALGORITHMS: dict[str, Factory] = _factories()
+
+
+def resolve(
+    names: Sequence[str], settings: Sequence[str] = (), shared: Hyper | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns the hyper-parameters of each algorithm: defaults, then shared ones, then settings.
+
+    Args:
+        names: algorithms.
+        settings: ``ALGORITHM.NAME=VALUE``.
+        shared: values of :data:`SHARED`; None for those that are not given.
 
     Raises:
-        ValueError: an unknown algorithm or hyper-parameter, or a value out of range.
+        ValueError: an unknown algorithm or hyper-parameter, a required one that is missing, or a
+            value out of range.
 
     Example:
-        >>> config = RunConfig(algorithms=("fedprox",), lr=0.2, hyper=("fedprox.mu=1",))
-        >>> hyper_parameters(config)
-        {'fedprox': {'lr': 0.2, 'mu': 1.0}}
+        >>> resolve(["fedprox"], ["fedprox.mu=1"], {"lr": 0.3})
+        {'fedprox': {'lr': 0.3, 'mu': 1.0}}
     """
-    for name in config.algorithms:
+    for name in names:
         if name not in ALGORITHMS:
             raise ValueError(f"algorithms has {name!r}; expected some of {', '.join(ALGORITHMS)}")
-    resolved = {name: dict(ALGORITHMS[name].defaults) for name in config.algorithms}
-    for key in COMMON:
-        if (value := getattr(config, key)) is not None:
-            for name in resolved:
-                if key not in common_hyper(name):
-                    raise ValueError(f"{key} is {value}, but {name} does not have it")
-                resolved[name][key] = value
-    for key in ("lr", "server_lr"):
-        value = getattr(config, key)
-        takers = [name for name in resolved if key in resolved[name]]
-        if value is not None and not takers:
+    resolved = {name: _tuned(name) for name in names}
+    given = {key: value for key, value in (shared or {}).items() if value is not None}
+    for key, value in given.items():
+        takers = [name for name in resolved if key in (*hyper_defaults(name), *common_hyper(name))]
+        if key in COMMON and len(takers) < len(resolved):
+            name = next(name for name in resolved if name not in takers)
+            raise ValueError(f"{key} is {value}, but {name} does not have it")
+        if not takers:
             raise ValueError(f"{key} is {value}, but none of {', '.join(resolved)} has one")
         for name in takers:
-            resolved[name][key] = resolved[name][key] if value is None else value
-    for setting in config.hyper:
+            resolved[name][key] = value
+    for setting in settings:
         name, key, text = _parse(setting)
         if name not in resolved:
             raise ValueError(f"hyper has {setting!r}; expected one of {', '.join(resolved)}")
-        known = hyper_defaults(name)
-        every = (*known, *common_hyper(name))
-        if key not in every:
-            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(every)}")
-        named = isinstance(known.get(key), str)
-        resolved[name][key] = text if named else number(setting, key, text)
+        known = (*hyper_defaults(name), *common_hyper(name))
+        if key not in known:
+            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(known)}")
+        resolved[name][key] = value_of(setting, name, key, text)
     for name, hyper in resolved.items():
+        missing = [key for key in _required(name) if key not in hyper]
+        if missing:
+            raise ValueError(f"hyper lacks {name}.{missing[0]}; expected {name}.{missing[0]}=VALUE")
         try:
             algorithm(name, hyper)
-        except ValueError as error:  # what only the factory can tell
+        except ValueError as error:  # a range that only the function checks
             raise ValueError(f"hyper has {hyper} for {name}: {error}") from error
     return resolved
 
 
 def hyper_defaults(name: str) -> dict[str, Any]:
-    """The own hyper-parameters of an algorithm that can be written on a command line.
+    """Returns the hyper-parameters of an algorithm with their defaults, None where there is none.
 
     Example:
         >>> hyper_defaults("fedprox")
         {'lr': 0.2, 'mu': 0.1}
     """
-    not_writable = ("server", "transform", "anchored")
-    choice = ALGORITHMS[name]
-    parameters = inspect.signature(choice.factory).parameters
-    defaults = {key: p.default for key, p in parameters.items() if key not in not_writable}
-    return defaults | dict(choice.defaults)
+    defaults = {}
+    for key, parameter in _parameters(name).items():
+        if (adapter := _adapter(parameter)) is not None:
+            defaults |= adapter.hyper
+        elif _kind(parameter) is not None:
+            default = parameter.default
+            defaults[key] = None if default is inspect.Parameter.empty else default
+    return defaults | _tuned(name)
 
 
 def common_hyper(name: str) -> tuple[str, ...]:
-    """Those of :data:`COMMON` that an algorithm has.
+    """Returns the names in :data:`COMMON` that an algorithm has.
 
     Example:
         >>> common_hyper("fedavg"), common_hyper("fedac")
         (('lr_decay', 'clip', 'weight_decay'), ('clip', 'weight_decay'))
     """
-    lr = inspect.signature(ALGORITHMS[name].factory).parameters["lr"]
-    return tuple(key for key in COMMON if key != "lr_decay" or lr.annotation == ScalarOrSchedule)
+    lr = _parameters(name).get("lr")
+    scheduled = lr is not None and lr.annotation == ScalarOrSchedule
+    return tuple(key for key in COMMON if key != "lr_decay" or scheduled)
 
 
-def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:
-    """The algorithm with these hyper-parameters, its own and :data:`COMMON` ones.
+@functools.cache
+def static_hyper() -> dict[str, type]:
+    """Returns the hyper-parameters that are names or flags, which cannot vary inside a program.
+
+    Returns:
+        ``str`` or ``bool`` by name.
+
+    Example:
+        >>> static_hyper()["option"], "lr" in static_hyper()
+        (<class 'str'>, False)
+    """
+    defaults = (hyper_defaults(name).items() for name in ALGORITHMS)
+    return {k: type(v) for items in defaults for k, v in items if isinstance(v, str | bool)}
+
+
+def reweights_visits(name: str) -> bool:
+    """Returns True for an algorithm that must be given the law of its clients' steps per visit.
+
+    Example:
+        >>> reweights_visits("favano"), reweights_visits("quafl")
+        (True, False)
+    """
+    adapters = map(_adapter, _parameters(name).values())
+    return any(adapter is ADAPTERS[Reweighting] for adapter in adapters)
+
+
+def algorithm(name: str, hyper: Hyper, steps: StepsPerVisit | None = None) -> FedAlgorithm:
+    """Returns the algorithm with these hyper-parameters, its own and those in :data:`COMMON`.
+
+    Args:
+        name: name of the algorithm.
+        hyper: hyper-parameters.
+        steps: law of the steps per visit, for algorithms that :func:`reweights_visits` names.
 
     Example:
         >>> hyper = {"lr": 0.1, "weight_decay": 1e-3}
@@ -175,33 +239,42 @@ def algorithm(name: str, hyper: Hyper) -> FedAlgorithm:
     """
     own = {key: value for key, value in hyper.items() if key not in COMMON}
     common = {key: hyper[key] for key in COMMON if key in hyper}
-    factory = ALGORITHMS[name].factory
+    steps = steps or StepsPerVisit((1.0,), (1.0,))
+    for key, parameter in _parameters(name).items():
+        if (adapter := _adapter(parameter)) is not None:
+            values = {key: own.pop(key, default) for key, default in adapter.hyper.items()}
+            own[key] = adapter.build(steps, **values)
     if "lr_decay" in common:
         own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
+    factory = ALGORITHMS[name]
     if not common:
         return factory(**own)
-    transform = functools.partial(_regular, **common)
+    transform = functools.partial(_regularised, **common)
     # Methods that perturb the model take the transform of the gradient at the perturbed one.
-    if "transform" in inspect.signature(factory).parameters:
+    if "transform" in _parameters(name):
         return factory(**own, transform=transform)
     return transform_oracle(factory(**own), transform)
 
 
-def _regular(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:
-    oracle = oracle if clip is None else clip_by_global_norm(oracle, clip)
-    return oracle if weight_decay is None else add_decayed_weights(oracle, weight_decay)
+def value_of(setting: str, name: str, key: str, text: str) -> Any:
+    """Returns the value of a hyper-parameter that is given as text.
 
-
-def number(setting: str, key: str, text: str) -> float:
-    """The value of a hyper-parameter: rates are positive, other numbers not negative.
+    Rates are positive, other numbers not negative; flags are ``true`` or ``false``.
 
     Raises:
-        ValueError: it is not.
+        ValueError: another text; the message begins with ``hyper has SETTING``.
 
     Example:
-        >>> number("fedprox.mu=0", "mu", "0")
+        >>> value_of("fedprox.mu=0", "fedprox", "mu", "0")
         0.0
     """
+    default = hyper_defaults(name).get(key)
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise ValueError(f"hyper has {setting!r}; expected true or false")
+        return text == "true"
+    if isinstance(default, str):
+        return text
     positive = key.endswith("lr")
     try:
         value = float(text)
@@ -211,6 +284,87 @@ def number(setting: str, key: str, text: str) -> float:
         expected = "a positive number" if positive else "a number of at least 0"
         raise ValueError(f"hyper has {setting!r}; expected {expected}")
     return value
+
+
+def summary(name: str) -> str:
+    """Returns the first line of the algorithm's docstring.
+
+    Example:
+        >>> summary("fedavg")[:6]
+        'FedAvg'
+    """
+    return (inspect.getdoc(ALGORITHMS[name]) or "").partition("\n")[0]
+
+
+def paper(name: str) -> str:
+    """Returns authors and year of the algorithm's first citation; empty if there is none.
+
+    Example:
+        >>> paper("fedprox")
+        'Li et al., 2020'
+    """
+    texts = (inspect.getdoc(ALGORITHMS[name]), sys.modules[ALGORITHMS[name].__module__].__doc__)
+    for text in texts:
+        if cited := re.search(r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})", text or ""):
+            return f"{cited[1]}, {cited[2]}"
+        if cited := re.search(r'([A-Z]\w+)(?: et al\.|,[^"\n]*), "[^"]+",\s+(\d{4})', text or ""):
+            return f"{cited[1]} et al., {cited[2]}"
+    return ""
+
+
+def descriptions(name: str) -> dict[str, str]:
+    """Returns what the docstring's section ``Args`` says about each parameter.
+
+    Example:
+        >>> descriptions("fedavgm").get("lr", "client learning rate")[:6]
+        'client'
+    """
+    section = re.search(
+        r"^Args:\n((?:[ ]{4}.*\n|\n)*)", inspect.getdoc(ALGORITHMS[name]) or "", re.M
+    )
+    entries = re.findall(
+        r"^    (\w[\w, ]*): ((?:.*\n)(?:[ ]{8}.*\n)*)", section[1] if section else "", re.M
+    )
+    return {
+        key.strip(): " ".join(text.split()) for keys, text in entries for key in keys.split(",")
+    }
+
+
+def _tuned(name: str) -> dict[str, Any]:
+    """The defaults of the command line: those that the function lacks, and tuned ones."""
+    shared = {"lr": LR} if "lr" in _parameters(name) else {}
+    return shared | DEFAULTS.get(name, {})
+
+
+def _required(name: str) -> list[str]:
+    return [
+        key
+        for key, parameter in _parameters(name).items()
+        if parameter.default is inspect.Parameter.empty and _adapter(parameter) is None
+    ]
+
+
+def _kind(parameter: inspect.Parameter) -> type | None:
+    """The type of a parameter that can be written as text."""
+    annotation = parameter.annotation
+    options = typing.get_args(annotation)
+    if typing.get_origin(annotation) is Literal or annotation is str:
+        return str
+    if annotation is bool:
+        return bool
+    return float if annotation in (float, int) or float in options else None
+
+
+def _adapter(parameter: inspect.Parameter) -> Adapter | None:
+    for kind, adapter in ADAPTERS.items():
+        if parameter.annotation == kind or kind in typing.get_args(parameter.annotation):
+            return adapter
+    return None
+
+
+def _regularised(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:
+    oracle = oracle if clip is None else clip_by_global_norm(oracle, clip)
+    return oracle if weight_decay is None else add_decayed_weights(oracle, weight_decay)
 
 
 def _parse(setting: str) -> tuple[str, str, str]:

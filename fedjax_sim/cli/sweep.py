@@ -2,38 +2,32 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim import datasets
+from fedjax_sim.analysis.frames import sweep_frame
 from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli import build, registry, report
-from fedjax_sim.cli.config import to_json
-from fedjax_sim.cli.run import Problem, prepare, seed_keys
-from fedjax_sim.cli.sweep_config import (
-    SETTINGS,
-    SweepConfig,
-    configurations,
-    swept_hyper,
-    text_hyper,
-    with_settings,
-)
+from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.config_file import to_json
+from fedjax_sim.cli.grid import SETTINGS, configurations, swept_hyper, with_settings
+from fedjax_sim.cli.problem import Problem, prepare, seed_keys
 from fedjax_sim.plotting import heat_maps, sweeps
 from fedjax_sim.sweeps.grid import Configuration
-from fedjax_sim.sweeps.program import Setup
 from fedjax_sim.sweeps.sweep import Sweep, SweepProgress, sweep
-from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types import FedAlgorithm, Setup
 
 
 class SweepResult(NamedTuple):
-    """What a sweep found; the same is in the files of its output folder."""
+    """Results of a sweep; the files of its output folder hold the same."""
 
     history: pd.DataFrame  # algorithm, hyper-parameters, seed, round, metric, value, diverged_at
     scores: pd.DataFrame  # a row per run
@@ -44,18 +38,18 @@ class SweepResult(NamedTuple):
 def run_sweep(
     config: SweepConfig, on_progress: Callable[[SweepProgress], None] | None = None
 ) -> SweepResult:
-    """Runs a grid and writes what it found to ``config.output``.
+    """Runs a grid and writes the results to ``config.output``.
 
     ``history.csv`` (tidy: configuration, seed, round, metric, value), ``scores.csv`` (a row per
     run), ``best.csv`` (the best configuration per algorithm and cell, with the confidence interval
     over seeds), ``paired.csv`` (differences between the algorithms' best, seed by seed),
     ``cells.md`` (with two cells: a table), ``speed_up.csv`` (with ``over``), figures, and
-    ``slices/``, the finished runs, which a later call does not repeat, also with a larger grid or
-    more seeds.
+    ``slices/``, the finished runs, which a later call does not repeat, even if its grid is larger
+    or it has more seeds.
 
     Raises:
-        ValueError: a value out of range, or an output folder that holds another sweep; before
-            anything is compiled or written.
+        ValueError: a value out of range, or an output folder that cannot be created or holds
+            another sweep; before anything is compiled or written.
 
     Example:
         >>> import pathlib, tempfile
@@ -66,103 +60,111 @@ def run_sweep(
         [0.2]
     """
     entries = configurations(config)
-    if config.dataset not in datasets.NAMES:
-        raise ValueError(f"dataset is {config.dataset!r}; expected {', '.join(datasets.NAMES)}")
+    report.check_folder(config.output)
     dataset = datasets.load(config.dataset, config.data_dir)
     header = {"config": to_json(config), "environment": report.environment()}
+    runs = _Runs(config, dataset, entries)
 
-    def record(news: SweepProgress) -> None:
-        if news.round == 0:  # not before the folder is known to be this sweep's
+    def record(progress: SweepProgress) -> None:
+        if progress.round == 0:  # not before the folder is known to be this sweep's
             report.write_json(config.output / "config.json", header)
         if on_progress is not None:
-            on_progress(news)
+            on_progress(progress)
 
     with build.arithmetic(config):
         result = sweep(
-            _setups(config, dataset, entries),
+            runs.factory(),
+            runs.make_setup(),
             entries,
             seed_keys(config)[2],
-            static=("algorithm", *SETTINGS, *text_hyper()),
+            execution=build.execution(config),
+            static=("algorithm", *SETTINGS, *registry.static_hyper()),
             seeds=[str(config.seed + i) for i in range(config.seeds)],
             memory=None if config.memory is None else int(config.memory * 1e9),
             directory=config.output,
             config={"dataset": config.dataset, "precision": config.precision},
+            identity=runs.identity,
             on_progress=record,
         )
     report.write_json(config.output / "config.json", header)
     return _write_results(config, result)
 
 
-def frame(result: Sweep) -> pd.DataFrame:
-    """The tidy history of a sweep: a column per name of the configurations.
+class _Runs:
+    """The setups, algorithms and identities of a sweep's configurations."""
 
-    Columns: the configuration's names, seed, diverged_at, round, metric, value.
-    """
-    columns = list(dict.fromkeys(name for run in result.runs for name in run.configuration))
-    rows = [
-        (*(own.get(name, np.nan) for name in columns), int(seed), *rest)
-        for own, seed, *rest in result.rows()
-    ]
-    return pd.DataFrame(rows, columns=[*columns, "seed", "diverged_at", "round", "metric", "value"])
+    def __init__(
+        self, config: SweepConfig, dataset: datasets.Dataset, entries: Sequence[Configuration]
+    ):
+        self.config, self.entries = config, entries
+        self.hyper = build.hyper_parameters(config)
+        # Filled outside of compiled programs, read inside.
+        self.laws: dict[tuple, registry.StepsPerVisit | None] = {}
+
+        @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
+        def problem(own: SweepConfig) -> Problem:
+            return prepare(own, dataset)
+
+        self.problem = problem
+
+    def make_setup(self) -> Callable[..., Setup]:
+        """Returns the setup as a function of the algorithm and the settings."""
+
+        def make(algorithm: str, **settings: Any) -> Setup:
+            own = with_settings(self.config, {"algorithm": algorithm, **settings})
+            problem = self.problem(dataclasses.replace(own, algorithms=self.config.algorithms))
+            setup = problem.setup_of(algorithm)
+            first = jax.tree.map(lambda x: x[0], setup.params)
+            measured = jax.eval_shape(setup.eval_fn, first)
+            if self.config.metric not in measured:
+                known = ", ".join(sorted(measured))
+                raise ValueError(f"metric is {self.config.metric!r}; expected one of {known}")
+            law = problem.steps_per_visit(algorithm)
+            self.laws[algorithm, *sorted(settings.items())] = law
+            return setup
+
+        return _named(make, ("algorithm", *SETTINGS))
+
+    def factory(self) -> Callable[..., FedAlgorithm]:
+        """Returns the algorithm as a function of its name and hyper-parameters.
+
+        With a clock it takes the settings, too: they decide how many steps a visit has.
+        """
+
+        def make(algorithm: str, **values: Any) -> FedAlgorithm:
+            settings = {name: value for name, value in values.items() if name in SETTINGS}
+            swept = {name: value for name, value in values.items() if name not in SETTINGS}
+            law = None
+            if self.config.clock != "none":
+                law = self.laws[algorithm, *sorted(settings.items())]
+            return registry.algorithm(algorithm, {**self.hyper[algorithm], **swept}, law)
+
+        settings = () if self.config.clock == "none" else SETTINGS
+        return _named(make, ("algorithm", *settings), others=True)
+
+    def identity(self, algorithm: str, **static: Any) -> dict[str, Any]:
+        """Returns the settings, and the hyper-parameters that not every configuration sets."""
+        own = with_settings(self.config, {"algorithm": algorithm, **static})
+        hyper = {**self.hyper[algorithm], **swept_hyper(static)}
+        entries = [entry for entry in self.entries if entry["algorithm"] == algorithm]
+        varied = set.intersection(*(set(swept_hyper(entry)) for entry in entries))
+        kept = {name: value for name, value in hyper.items() if name not in varied}
+        return {"settings": {name: getattr(own, name) for name in SETTINGS}, "hyper": kept}
 
 
-class _Factory(NamedTuple):
-    """Makes the algorithm from the numbers that vary; equal for equal fixed ones, so that groups of
-    the same shapes share their program."""
-
-    algorithm: str
-    hyper: tuple[tuple[str, Any], ...]
-
-    def __call__(self, **swept: Any) -> FedAlgorithm:
-        return registry.algorithm(self.algorithm, {**dict(self.hyper), **swept})
-
-
-def _unswept(
-    algorithm: str, hyper: Mapping[str, Any], entries: Sequence[Configuration]
-) -> dict[str, Any]:
-    """The hyper-parameters that not every configuration of the algorithm sets itself."""
-    own = [set(swept_hyper(entry)) for entry in entries if entry["algorithm"] == algorithm]
-    return {name: value for name, value in hyper.items() if name not in set.intersection(*own)}
-
-
-def _setups(
-    config: SweepConfig, dataset: datasets.Dataset, entries: Sequence[Configuration]
-) -> Callable[..., Setup]:
-    """What the runs of an algorithm under some settings share."""
-    resolved = registry.hyper_parameters(config)
-
-    @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
-    def problem(own: SweepConfig) -> Problem:
-        return prepare(own, dataset)
-
-    def setup(algorithm: str, **static: Any) -> Setup:
-        own = with_settings(config, {"algorithm": algorithm, **static})
-        found = problem(dataclasses.replace(own, algorithms=config.algorithms))
-        first = jax.tree.map(lambda x: x[0], found.params)
-        measured = jax.eval_shape(found.eval_fn, first)
-        if config.metric not in measured:
-            known = ", ".join(sorted(measured))
-            raise ValueError(f"metric is {config.metric!r}; expected one of {known}")
-        hyper = {**resolved[algorithm], **swept_hyper(static)}
-        described = {name: getattr(own, name) for name in SETTINGS}
-        return Setup(
-            _Factory(algorithm, tuple(hyper.items())),
-            found.task,
-            found.timeline,
-            found.params,
-            eval_fn=found.eval_fn,
-            eval_every=own.eval_every,
-            weighting=build.weighting(own),
-            cohort=None if own.execution == "auto" else build.execution(own),
-            config={"settings": described, "hyper": _unswept(algorithm, hyper, entries)},
-        )
-
-    return setup
+def _named(function: Callable, names: Sequence[str], *, others: bool = False) -> Callable:
+    """The function with a signature that lists its keywords, which :func:`sweep` goes by."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, kind, default=None) for name in names]
+    if others:
+        parameters.append(inspect.Parameter("hyper", inspect.Parameter.VAR_KEYWORD))
+    setattr(function, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    return function
 
 
 def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
-    """Tables and figures of the runs that are finished."""
-    output, history = config.output, frame(result)
+    """Writes tables and figures of the finished runs."""
+    output, history = config.output, sweep_frame(result)
     if history.empty:
         return SweepResult(history, history, history, result)
     history.to_csv(output / "history.csv", index=False)
@@ -208,7 +210,7 @@ def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
 
 
 def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:
-    """Per algorithm the sensitivity to every swept number, and a heat map of the first two."""
+    """Returns per algorithm the sensitivity to every swept number, and a heat map of two."""
     figures = {}
     for algorithm in score["algorithm"].unique():
         own = score.loc[score["algorithm"] == algorithm].dropna(axis="columns", how="all")
@@ -231,7 +233,7 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
 
 
 def _complete(score: pd.DataFrame, num_seeds: int) -> pd.DataFrame:
-    """The configurations that have all their seeds: an interrupted sweep has others, too."""
+    """Returns the configurations with all their seeds; an interrupted sweep has others, too."""
     names = [name for name in score if name not in ("seed", "score", "diverged_at")]
     counts = score.groupby(names, dropna=False)["seed"].transform("size")
     return score.loc[counts == num_seeds]

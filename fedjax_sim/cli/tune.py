@@ -1,64 +1,60 @@
-"""``fedjax-sim tune``: measures a comparison's problem and keeps the fastest choices."""
+"""``fedjax-sim tune``: measures ways to execute a comparison and stores the fastest."""
 
 import contextlib
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fedjax_sim import datasets
-from fedjax_sim.cli import build, registry
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.run import checked, prepare, tunable
+from fedjax_sim.cli.build import Comparison
+from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.simulation import tuning
 
-# Rounds a measurement dispatches at once.
+# Rounds that a measurement dispatches at once.
 _ROUNDS = 5
 
 
 def run_tune(
-    config: RunConfig,
+    comparison: Comparison,
     path: pathlib.Path,
     status: Callable[[str], AbstractContextManager] = contextlib.nullcontext,
 ) -> Iterator[tuple[str, list[tuning.Measured]]]:
-    """Measures for one algorithm without client state and one with it, of the configuration's, and
-    keeps what it found in ``path``.
+    """Measures one algorithm without client state and one with it; stores the fastest choices.
 
     Args:
-        config: the run to be executed.
+        comparison: the comparison to execute; the first algorithm of each kind is measured.
         path: file of choices.
-        status: shown while an algorithm is measured.
+        status: context manager that is active while an algorithm is measured.
 
-    Returns:
-        ``(algorithm, measurements)``, the fastest first, as they are done.
-
-    Raises:
-        ValueError: a value out of range.
+    Yields:
+        ``(algorithm, measurements)``, the fastest first.
 
     Example:
         >>> import tempfile
+        >>> from fedjax_sim.cli.build import resolve
+        >>> from fedjax_sim.cli.config import RunConfig
         >>> config = RunConfig(algorithms=("fedavg",), cohort_size=4, seeds=2)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "tuned.json"
-        ...     ((name, found),) = run_tune(config, path)
-        ...     path.exists(), name, found[0].seconds < 1
+        ...     ((name, measured),) = run_tune(resolve(config), path)
+        ...     path.exists(), name, measured[0].seconds < 1
         (True, 'fedavg', True)
     """
-    hyper = checked(config)
-    dataset = datasets.load(config.dataset, config.data_dir)
-    with build.arithmetic(config):
-        problem = prepare(config, dataset)
-    seen: set[bool] = set()
-    for name in config.algorithms:
-        algorithm = registry.algorithm(name, hyper[name])
-        described = tuning.describe(tunable(problem, algorithm), config.batch_size)
-        if described["client_state"] in seen:
+    measured_kinds: set[bool] = set()
+    for name in comparison.hyper:
+        algorithm, keys = comparison.algorithm(name), comparison.problem.keys
+        whole = tuning.Problem(algorithm, comparison.problem.setup_of(name), keys)
+        described = tuning.describe(whole, comparison.options["batch_size"])
+        if described["client_state"] in measured_kinds:
             continue
-        seen.add(described["client_state"])
+        measured_kinds.add(described["client_state"])
 
-        def make(conv, algorithm=algorithm) -> tuning.Problem:
-            return tunable(prepare(config, dataset, conv), algorithm, _ROUNDS)
+        def problem(conv: Convolution, name=name, algorithm=algorithm, keys=keys) -> tuning.Problem:
+            setup = comparison.lowered(conv).setup_of(name)
+            short = dataclasses.replace(setup, timeline=setup.timeline[:_ROUNDS])
+            return tuning.Problem(algorithm, short, keys)
 
-        with status(f"measuring {name}"), build.arithmetic(config):
-            found = tuning.tune(make)
-        tuning.store(path, described, found)
-        yield name, found
+        with status(f"measuring {name}"), comparison.arithmetic():
+            measured = tuning.tune(problem)
+        tuning.store(path, described, measured)
+        yield name, measured

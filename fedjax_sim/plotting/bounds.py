@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from fedjax_sim.plotting.curves import curves, legend_above, line_look
-from fedjax_sim.theory.overlays import Overlay
+from fedjax_sim.plotting.curves import curves
+from fedjax_sim.plotting.style import legend_above, line_look
+from fedjax_sim.diagnostics.overlays import Overlay
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,28 +20,28 @@ _WIDTH = 95  # characters of a caption's line
 def bound_curves(
     history: "pd.DataFrame", metric: str, overlay: Overlay, *, by: str = "algorithm"
 ) -> Figure:
-    """What was measured and its bounds against rounds, both axes logarithmic.
+    """Measured suboptimalities and their bounds against rounds, both axes logarithmic.
 
     Measured curves are means over seeds with the band of all seeds; bounds are thin and dashed.
     Bounds without a valid value are left out, and the caption says why.
 
     Args:
-        history: tidy frame as of :func:`fedjax_sim.plotting.curves`; rounds and values that are not
-            positive have no place on logarithmic axes and are left out.
-        metric: which metric of it.
-        overlay: of the same rounds.
-        by: column that tells the measured curves apart.
+        history: tidy frame as for :func:`fedjax_sim.plotting.curves`; rounds and values that are
+            not positive have no place on logarithmic axes and are left out.
+        metric: metric of the history.
+        overlay: bounds at the same rounds.
+        by: column with a measured curve per value.
 
     Raises:
         ValueError: as :func:`fedjax_sim.plotting.curves`; nothing positive to draw.
 
     Example:
         >>> import pandas as pd
-        >>> from fedjax_sim.theory.overlays import Row
+        >>> from fedjax_sim.diagnostics.overlays import Row
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
         >>> rows = [("fedavg", 0, r, "suboptimality", 0.1 / r) for r in (1, 2, 4)]
-        >>> found = Overlay([Row(r, "convex", 1 / r, True) for r in (1, 2, 4)], {})
-        >>> figure = bound_curves(pd.DataFrame(rows, columns=columns), "suboptimality", found)
+        >>> overlay = Overlay([Row(r, "convex", 1 / r, True) for r in (1, 2, 4)], {})
+        >>> figure = bound_curves(pd.DataFrame(rows, columns=columns), "suboptimality", overlay)
         >>> [line.get_label() for line in figure.axes[0].lines]
         ['fedavg', 'bound: convex']
     """

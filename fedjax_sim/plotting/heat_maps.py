@@ -10,9 +10,19 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedjax_sim.analysis.selection import Mode, best, grid_values
-from fedjax_sim.plotting.curves import COLORS, INK, SHADES, style_axes
-from fedjax_sim.plotting.sweeps import grid_title, index_of, short, words
+from fedjax_sim.analysis.frames import grid_values
+from fedjax_sim.analysis.selection import Mode, best
+from fedjax_sim.plotting.style import (
+    COLORS,
+    INK,
+    SHADES,
+    bare,
+    index_of,
+    short,
+    style_axes,
+    words,
+)
+from fedjax_sim.plotting.sweeps import grid_title
 
 
 def heat_map(
@@ -26,17 +36,17 @@ def heat_map(
 ) -> Figure:
     """Mean score over seeds for every pair of values of two hyper-parameters.
 
-    The best cell is outlined.  Cells with a failed seed are hatched and say how many failed; a
+    The best cell is outlined.  Cells with a failed seed are hatched and show how many failed; a
     combination that was not run is white.  The means are printed where there is room.
 
     Args:
         scores: as :func:`fedjax_sim.analysis.selection.scores` returns them.
         log: logarithmic colours, for scores that differ by orders of magnitude.
-        label: what the score is, for the colour bar.
+        label: name of the score, for the colour bar.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.analysis.selection.best`; ``x`` equal to ``y``; ``log`` and a mean
-            that is not positive.
+        ValueError: as :func:`fedjax_sim.analysis.selection.best`; ``x`` equal to ``y``; ``log``
+            and a mean that is not positive.
 
     Example:
         >>> rows = [(a, b, 0, a * b) for a in (0.1, 1.0) for b in (1, 2, 4)]
@@ -94,13 +104,12 @@ def heat_map(
     axes.set_title(grid_title(scores, cells, [x, y]), fontsize="medium")
     style_axes(axes)
     axes.grid(False)
-    bar = figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height)
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    bare(figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height))
     return figure
 
 
 def _limits(finite: np.ndarray, log: bool) -> tuple[float, float]:
-    """Colour limits; apart from each other also for one value, or none."""
+    """Returns colour limits, which differ even for one value or none."""
     low, high = (finite.min(), finite.max()) if len(finite) else (1.0, 1.0)
     if low < high:
         return low, high
@@ -108,7 +117,7 @@ def _limits(finite: np.ndarray, log: bool) -> tuple[float, float]:
 
 
 def _readable(background: Sequence[float]) -> str:
-    """Black or white, whichever contrasts more by the definition of WCAG 2."""
+    """Returns black or white, whichever contrasts more by the definition of WCAG 2."""
     rgb = np.array(background[:3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     luminance = linear @ (0.2126, 0.7152, 0.0722)

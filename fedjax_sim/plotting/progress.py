@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedjax_sim.analysis.frames import check_columns, check_unique
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.timelines.accounting import bits_moved
@@ -14,7 +15,7 @@ from fedjax_sim.types import Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-_AXES = {  # what a history can be drawn against
+_AXES = {  # measures of progress and their labels
     "time": "simulated time",
     "server_updates": "server updates",
     "local_steps": "local steps",
@@ -30,18 +31,18 @@ def with_progress(
     *,
     by: str = "algorithm",
 ) -> "pd.DataFrame":
-    """The history with what had happened up to each of its rounds, in further columns.
+    """Returns the history with columns for the progress up to each of its rounds.
 
-    ``time`` (simulated), ``server_updates`` (those somebody reported to), ``local_steps`` and
-    ``uploads`` of all clients together, and ``bits``.  Round 0 is the beginning, where all are 0.
+    The columns are ``time`` (simulated), ``server_updates`` (those with at least one report),
+    ``local_steps`` and ``uploads`` of all clients together, and ``bits``.  At round 0 all are 0.
 
     Args:
-        history: tidy frame as of :func:`fedjax_sim.plotting.curves`, with rounds.
+        history: tidy frame as for :func:`fedjax_sim.plotting.curves`, with rounds.
         timelines: per value of ``by`` the timeline of the run, or a batch of them, one for each
             seed in increasing order.
-        bits: bits of a message up and down, likewise; see
+        bits: per value of ``by`` the bits of a message up and down; see
             :func:`fedjax_sim.timelines.bits_moved`. None: no such column.
-        by: column that tells the runs apart.
+        by: column with a run per value.
 
     Raises:
         ValueError: missing columns, a run without timeline or bits, a batch of another number of
@@ -57,15 +58,13 @@ def with_progress(
         >>> with_progress(history, timelines, {"fedavg": (32, 32)})["bits"].tolist()
         [192, 384]
     """
-    missing = [name for name in (by, "seed", "round") if name not in history.columns]
-    if missing:
-        raise ValueError(f"history lacks the columns {missing}; it has {list(history.columns)}")
+    check_columns(history, [by, "seed", "round"], "history")
     parts = []
     for name in history[by].unique():
         part = history.loc[history[by] == name, :]
-        for what, given in (("timelines", timelines), ("bits", bits)):
-            if given is not None and name not in given:
-                raise ValueError(f"{what} has {list(given)}; expected {name!r}, too")
+        for argument, values in (("timelines", timelines), ("bits", bits)):
+            if values is not None and name not in values:
+                raise ValueError(f"{argument} has {list(values)}; expected {name!r} as well")
         timeline, done = timelines[name], part["round"].to_numpy()
         seeds, which = np.unique(part["seed"].to_numpy(), return_inverse=True)
         if timeline.clients.ndim == 3 and timeline.clients.shape[0] != len(seeds):
@@ -97,18 +96,18 @@ def progress_curves(
     yscale: Literal["linear", "log"] = "linear",
     max_columns: int = 2,
 ) -> Figure:
-    """One metric of one history against several measures of progress, a panel each.
+    """One metric of a history against several measures of progress, a panel each.
 
-    Of evaluations between which a measure did not grow the last one is drawn.
+    Where a measure did not grow between evaluations, the last of them is drawn.
 
     Args:
         history, timelines, bits, by: as in :func:`with_progress`.
-        metric: which metric of the history.
+        metric: metric of the history.
         against: some of "time", "server_updates", "local_steps", "uploads", "bits".
         band, yscale, max_columns: as in :func:`fedjax_sim.plotting.curves`.
 
     Raises:
-        ValueError: as the two; an unknown measure or metric, or "bits" without ``bits``.
+        ValueError: as these functions; an unknown measure or metric, or "bits" without ``bits``.
 
     Example:
         >>> import pandas as pd
@@ -124,15 +123,14 @@ def progress_curves(
     if not against or not set(against) <= set(_AXES):
         raise ValueError(f"against is {list(against)}; expected some of {list(_AXES)}")
     if "bits" in against and bits is None:
-        raise ValueError("bits is None; expected those of a message, to draw against 'bits'")
+        raise ValueError("bits is None; expected the bits per message, to draw against 'bits'")
     chosen = history.loc[history["metric"] == metric, :]
     if not len(chosen):
         raise ValueError(
             f"metric is {metric!r}; expected one of {history['metric'].unique().tolist()}"
         )
     measured = with_progress(chosen, timelines, bits, by=by)
-    if measured.duplicated([by, "seed", "round"]).any():
-        raise ValueError("history has two rows for one round of a run and seed; expected one")
+    check_unique(measured, [by, "seed", "round"], "history")
     import pandas as pd
 
     runs = [measured.loc[measured[by] == name, :] for name in measured[by].unique()]
@@ -155,15 +153,15 @@ def progress_curves(
 def _progress(
     timeline: Timeline, num_seeds: int, bits: tuple[int, int] | None
 ) -> dict[str, np.ndarray]:
-    """What had happened after 0, 1, ..., T rounds, ``[seeds, T + 1]``."""
+    """Progress after 0, 1, ..., T rounds, ``[seeds, T + 1]``."""
     clock = Clock(timeline, num_seeds)
     reports = clock.mask.sum(-1, dtype=np.int64)
-    found = {
+    progress = {
         "time": clock.time,
         "server_updates": np.cumsum(reports > 0, axis=-1),
         "local_steps": clock.local_steps,
         "uploads": np.cumsum(reports, axis=-1),
     }
     if bits is not None:
-        found["bits"] = np.broadcast_to(bits_moved(timeline, *bits), reports.shape)
-    return {name: np.pad(values, ((0, 0), (1, 0))) for name, values in found.items()}
+        progress["bits"] = np.broadcast_to(bits_moved(timeline, *bits), reports.shape)
+    return {name: np.pad(values, ((0, 0), (1, 0))) for name, values in progress.items()}

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from fedjax_sim.diagnostics.surfaces import Surface
-from fedjax_sim.plotting.curves import COLORS, INK, SHADES, style_axes
+from fedjax_sim.plotting.style import COLORS, INK, SHADES, bare, style_axes
 
 
 def contours(
@@ -33,11 +33,11 @@ def contours(
             one output each.
         dots: by method, coordinates ``[k, 2]``: a star for the first, the server's model, and
             circles for the others (``Plane.coordinates``).
-        levels: how many steps of colour, or their limits, increasing.
+        levels: number of steps of colour, or their limits, increasing.
         high: the upper end of the scale; by default the largest finite value.
         log: logarithmic levels, for positive values.
-        label: what the values are.
-        max_columns: panels side by side.
+        label: name of the values.
+        max_columns: largest number of panels side by side.
 
     Raises:
         ValueError: no surfaces, values that are not ``[P, Q]``, dots of an unknown method or not
@@ -72,10 +72,8 @@ def contours(
         axes.grid(False)
     for axes in panels[len(surfaces) :]:
         axes.remove()
-    bar = figure.colorbar(
-        ScalarMappable(shared, SHADES), ax=list(panels[: len(surfaces)]), label=label, pad=0.02
-    )
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    shown = list(panels[: len(surfaces)])
+    bare(figure.colorbar(ScalarMappable(shared, SHADES), ax=shown, label=label, pad=0.02))
     return figure
 
 
@@ -88,17 +86,17 @@ def reliefs(
     elevation: float = 30.0,
     azimuth: float = -60.0,
 ) -> Figure:
-    """The surfaces in three dimensions, a panel per method, with the same height and colour scale.
+    """Surfaces in three dimensions, a panel per method, with the same height and colour scale.
 
     Values above ``high`` are cut off there; where a value is not finite there is a hole.
 
     Args:
         surfaces: as in :func:`contours`.
         high: the upper end of the scale; by default the largest finite value.
-        label: what the values are.
-        max_columns: panels side by side.
-        elevation: of the view, degrees above the plane.
-        azimuth: of the view, degrees.
+        label: name of the values.
+        max_columns: largest number of panels side by side.
+        elevation: angle of view above the plane, degrees.
+        azimuth: direction of view, degrees.
 
     Raises:
         ValueError: as :func:`contours`.
@@ -140,7 +138,7 @@ def reliefs(
 def _common_scale(
     surfaces: Mapping[str, Surface], high: float | None, log: bool
 ) -> tuple[dict[str, np.ndarray], float, float]:
-    """The values of all surfaces, and the ends of one scale for them."""
+    """Returns the values of all surfaces, and the ends of one scale for them."""
     if not surfaces:
         raise ValueError("surfaces is empty; expected at least one, by the method's name")
     values = {}

@@ -1,8 +1,7 @@
-"""Figures of sweeps: sensitivity to one hyper-parameter, speed-up; heat maps are in ``heat_maps``.
+"""Figures of sweeps: sensitivity to one hyper-parameter, speed-up.
 
-They take the frames of :mod:`fedjax_sim.analysis.selection` and choose with its :func:`best`: what is not on
-an axis is tuned for every point, and the title says so.  As in :mod:`fedjax_sim.plotting.curves`, every
-function returns a Figure and touches no global state.
+They take the frames of :mod:`fedjax_sim.analysis.selection` and choose with its :func:`best`: a
+hyper-parameter that is on no axis is tuned for every point, and the title names it.
 """
 
 import math
@@ -15,11 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from fedjax_sim.analysis.selection import Mode, best, grid_values, rows_with
-from fedjax_sim.plotting.curves import INK, legend_above, line_look, style_axes
+from fedjax_sim.analysis.frames import check_columns, check_unique, grid_values, rows_with
+from fedjax_sim.analysis.selection import Mode, best
+from fedjax_sim.plotting.style import (
+    GREY,
+    INK,
+    index_of,
+    legend_above,
+    line_look,
+    short,
+    style_axes,
+    words,
+)
 
-_GREY = "#8A94A0"
-# What is drawn at the top edge where a mean is not a number on the axis.
+# Marks at the top edge for means that are no number on the axis.
 _ABSENT = ((np.isnan, "x", "a seed failed"), (np.isinf, "^", "infinite"))
 
 
@@ -33,19 +41,19 @@ def sensitivity(
     label: str = "score",
     yscale: Literal["linear", "log"] = "linear",
 ) -> Figure:
-    """Score against one hyper-parameter, a line per value of ``by``: the best over all the others.
+    """Best score over all other hyper-parameters against one of them, a line per value of ``by``.
 
     Lines are means over seeds, bands their confidence intervals.  Where a seed failed there is no
-    mean: the line breaks and a cross stands at the top edge.  The horizontal axis is logarithmic
+    mean: the line breaks and a cross is drawn at the top edge.  The horizontal axis is logarithmic
     where that spaces the values more evenly; values that are not numbers are spaced evenly.
 
     Args:
-        scores: as :func:`fedjax_sim.analysis.selection.scores` returns them; rows without ``x`` (NaN) are
-            not shown.
-        label: what the score is, for the vertical axis.
+        scores: as :func:`fedjax_sim.analysis.selection.scores` returns them; rows without ``x``
+            (NaN) are left out.
+        label: name of the score, for the vertical axis.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.analysis.selection.best`; nobody has ``x``.
+        ValueError: as :func:`fedjax_sim.analysis.selection.best`; no row has ``x``.
 
     Example:
         >>> rows = [(lr, seed, 2 * lr + seed) for lr in (0.25, 1.0, 4.0) for seed in (0, 1)]
@@ -107,19 +115,19 @@ def speed_up_figure(
 ) -> Figure:
     """Error and speed-up against the number of clients M, both axes logarithmic.
 
-    Left (above, with ``panel``) the mean error, beside 1/M from the largest one at the smallest M;
-    right (below) the speed-up over the smallest M, beside the linear one.  Bands are confidence
-    intervals.
+    The left panels (upper, with ``panel``) show the mean error, and 1/M from the largest error at
+    the smallest M.  The right (lower) ones show the speed-up over the smallest M, and the linear
+    one.  Bands are confidence intervals.
 
     With ``panel="local_steps"`` and ``by="algorithm"`` the upper row has the layout of the figures
     of Yuan and Ma (2020), "Federated Accelerated Stochastic Gradient Descent".
 
     Args:
-        frame: as :func:`fedjax_sim.analysis.selection.speed_up` returns it.
-        over: the column of M.
-        by: the column that tells the curves apart.
-        panel: the column with a pair of panels per value.
-        label: what the error is ("suboptimality", "rounds").
+        frame: as :func:`fedjax_sim.analysis.statistics.speed_up` returns it.
+        over: column of M.
+        by: column with a curve per value.
+        panel: column with a pair of panels per value.
+        label: name of the error ("suboptimality", "rounds").
 
     Raises:
         ValueError: missing columns; two rows for one point.
@@ -133,11 +141,8 @@ def speed_up_figure(
         ([0.75, 0.375, 0.1875], [1.0, 2.0, 4.0])
     """
     key = [name for name in (panel, by, over) if name is not None]
-    if missing := [n for n in (*key, "error", "speed_up", "linear") if n not in frame.columns]:
-        raise ValueError(f"the frame lacks the columns {missing}; it has {list(frame.columns)}")
-    if (repeated := frame.duplicated(key)).any():
-        at = frame.loc[repeated, key].iloc[0].to_dict()
-        raise ValueError(f"frame has two rows for {at}; expected one (is another column varied?)")
+    check_columns(frame, [*key, "error", "speed_up", "linear"])
+    check_unique(frame, key)
     panels = [None] if panel is None else grid_values(frame, panel)
     names = [] if by is None else grid_values(frame, by)
     if panel is None:
@@ -183,7 +188,7 @@ def _speed_up_pair(
         _place_ticks(axes, sizes, room)
         style_axes(axes)
     guide = {
-        "color": _GREY,
+        "color": GREY,
         "ls": (0, (1, 1.5)),
         "lw": 1.6,
         "label": "linear speed-up",
@@ -201,14 +206,14 @@ def _speed_up_pair(
 
 
 def _bases(frame: pd.DataFrame, over: str) -> list[Any]:
-    """The smallest M of the curves."""
+    """Returns the smallest M of every curve."""
     return grid_values(rows_with(frame, "linear", 1.0), over)
 
 
 def _line(
     axes: Axes, at: np.ndarray, frame: pd.DataFrame, columns: Sequence[str], i: int, label: str
 ) -> None:
-    """The i-th line and its band, which on a log axis ends at a third of the lowest mean."""
+    """Draws the i-th line and its band, which on a log axis ends at a third of the lowest mean."""
     order = np.argsort(at)
     mean, low, high = (np.asarray(frame[name], np.float64)[order] for name in columns)
     look = line_look(i)
@@ -220,7 +225,7 @@ def _line(
 
 
 def _place_ticks(axes: Axes, values: Sequence[Any], most: int, numeric: bool = True) -> None:
-    """Ticks at the values, at most so many of the numbers; a log axis if that is more even."""
+    """Sets at most ``most`` ticks at the values, and a log axis if that is more even."""
     if not numeric:
         axes.set_xticks(range(len(values)), [short(value) for value in values])
         return
@@ -233,7 +238,7 @@ def _place_ticks(axes: Axes, values: Sequence[Any], most: int, numeric: bool = T
 
 
 def _is_geometric(values: np.ndarray) -> bool:
-    """Whether ascending values are more evenly spaced in logarithms."""
+    """Returns True for ascending values that are more evenly spaced in logarithms."""
     if len(values) < 3 or values[0] <= 0:
         return False
     linear, logarithmic = np.diff(values), np.diff(np.log(values))
@@ -241,7 +246,7 @@ def _is_geometric(values: np.ndarray) -> bool:
 
 
 def grid_title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) -> str:
-    """What the numbers are: means over how many seeds, best over which hyper-parameters."""
+    """Returns a title: number of seeds, and the hyper-parameters that the best is chosen over."""
     tuned = [
         words(name)
         for name in scores.columns
@@ -251,18 +256,3 @@ def grid_title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) 
     seeds = cells["num_seeds"].unique().tolist()
     parts = [f"mean of {seeds[0]} seeds"] if len(seeds) == 1 and seeds[0] > 1 else []
     return ", ".join(parts + ([f"best over {', '.join(tuned)}"] if tuned else []))
-
-
-def index_of(values: Sequence[Any], value: Any) -> int:
-    """Position of a value; NaN equals NaN, and only it."""
-    return next(i for i, v in enumerate(values) if v == value or (pd.isna(v) and pd.isna(value)))
-
-
-def short(value: Any) -> str:
-    if isinstance(value, float):
-        return "none" if math.isnan(value) else f"{value:g}"
-    return str(value)
-
-
-def words(name: str | None) -> str:
-    return "" if name is None else name.replace("_", " ")

@@ -1,4 +1,4 @@
-"""Figures of timelines: who computes when and who waits, and what follows for the clients."""
+"""Figures of timelines: computing and waiting per client, and their distributions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from fedjax_sim.plotting.curves import COLORS, INK, line_look, style_axes
+from fedjax_sim.plotting.style import COLORS, INK, bare, line_look, style_axes
 from fedjax_sim.timelines.accounting import Spans
 
 WAITING = "#DFE2E5"
@@ -29,21 +29,21 @@ def visit_chart(
     numbers: Literal["num_steps", "staleness"] | None = None,
     max_clients: int = 30,
 ) -> Figure:
-    """A row per client: bars of computing, darker the staler the report, then pale ones of waiting.
+    """Chart with a row per client: bars of computing, darker the staler the report, and of waiting.
 
-    Vertical lines are the server's updates.
+    Pale bars are waiting; vertical lines are the server's updates.
 
     Args:
         spans: as :func:`fedjax_sim.timelines.spans` returns them.
-        clients: the rows, from top to bottom; by default the first ``max_clients`` of those who
-            work in the window.
-        window: simulated times; by default all.
-        numbers: what is written into the computing bars, where it fits.
-        max_clients: rows that are drawn if no clients are named.
+        clients: the rows, from top to bottom; default: the first ``max_clients`` that work in the
+            window.
+        window: simulated times; default: all.
+        numbers: field that is written into the computing bars, where it fits.
+        max_clients: largest number of rows if no clients are named.
 
     Raises:
-        ValueError: an empty window, one without work of the clients, a client twice, another
-            ``numbers``, max_clients < 1.
+        ValueError: an empty window, a window in which the clients do no work, a repeated client,
+            another ``numbers``, max_clients < 1.
 
     Example:
         >>> import fedjax_sim as fs
@@ -66,7 +66,7 @@ def visit_chart(
     chosen = np.flatnonzero(inside & np.isin(spans.client, rows))
     if not chosen.size:
         raise ValueError(
-            f"window is {(low, high)} and clients {rows.tolist()}, who do nothing then; "
+            f"window is {(low, high)} and clients {rows.tolist()}, which do nothing then; "
             "expected some work"
         )
     shown = Spans(spans.time, *(values[chosen] for values in spans[1:]))
@@ -95,22 +95,23 @@ def visit_chart(
     names = ["computing", "waiting with a report", "server update"]
     figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     if shown.staleness.any():
-        bar = figure.colorbar(ScalarMappable(shade, AGES), ax=axes, label="staleness", pad=0.01)
+        scale = ScalarMappable(shade, AGES)
+        bar = bare(figure.colorbar(scale, ax=axes, label="staleness", pad=0.01))
         bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
 
 
 def visit_distributions(spans: Spans, groups: Mapping[str, ArrayLike]) -> Figure:
-    """Staleness, steps and number of visits, and the share of their time that was waiting.
+    """Histograms of staleness, steps per visit, visits per client, and shares of waiting time.
 
-    Four histograms of shares within each group: of its visits in the first two, of its clients in
-    the others.  The waiting time of a client is the share of the time from the beginning of its
-    visits to their reports, all visits together; who never reported has none.
+    Each histogram shows shares within a group: shares of its visits in the first two, of its
+    clients in the others.  The waiting share of a client is waiting time over the time from the
+    beginning of its visits to their reports, all visits together; a client that never reported has
+    none.
 
     Args:
         spans: as :func:`fedjax_sim.timelines.spans` returns them.
-        groups: clients by name, all of them, also those who never report, e.g.
+        groups: clients by name, including those that never report, e.g.
             ``{"fast": np.flatnonzero(success == 1 / 2), ...}``.
 
     Raises:
@@ -170,7 +171,7 @@ def _write(
     shade: Normalize,
     window: tuple[float, float],
 ) -> None:
-    """A number in the middle of what is seen of each computing bar that has room for it."""
+    """Writes a number into the visible part of each computing bar that has room for it."""
     low, high = np.maximum(shown.start, window[0]), np.minimum(shown.done, window[1])
     for v in np.flatnonzero(high - low > 0.012 * (window[1] - window[0])):
         dark = shade(shown.staleness[v]) > 0.3
@@ -181,7 +182,7 @@ def _write(
 
 
 def _whole_bins(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Edges between whole numbers, for all groups."""
+    """Returns edges between whole numbers, for all groups."""
     every = np.concatenate(list(values.values()))
     low, high = int(every.min()), int(every.max())
     step = -(-(high - low + 1) // _BINS)
@@ -189,7 +190,7 @@ def _whole_bins(values: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _histograms(axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray) -> None:
-    """Side by side, each group's shares."""
+    """Draws each group's shares, side by side."""
     width = 0.9 * (edges[1] - edges[0]) / len(values)
     for i, each in enumerate(values.values()):
         shares = np.histogram(each, edges)[0] / max(len(each), 1)

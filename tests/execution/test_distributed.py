@@ -116,7 +116,7 @@ def test_command_in_two_processes(tmp_path):
 ONE_DEVICE = """
 import sys, jax
 jax.config.update("jax_num_cpu_devices", 1)
-from fedjax_sim.cli import main
+from fedjax_sim.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

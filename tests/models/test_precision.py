@@ -11,11 +11,11 @@ from small_problems import KEY
 import fedjax_sim as fs
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli import build
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.run import compare, prepare
+from fedjax_sim.cli.problem import prepare
+from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
-from fedjax_sim.cli.sweep_config import SweepConfig
 from fedjax_sim.timelines import sampling
 
 SHAPE, CLASSES = (4, 4, 1), 5
@@ -89,7 +89,7 @@ def test_server_uploads_and_client_states_stay_in_single_precision(algorithm):
     data = fs.FederatedData(examples, np.array([0, 5, 12]))
     task = fs.empirical_task(objectives.cross_entropy(HALF.apply), data, fs.epochs(1, 4))
     timeline = sampling.full(3, 2, task.num_steps)
-    state, _ = jax.jit(lambda: fs.run(algorithm, task, timeline, PLAIN.init(KEY), KEY))()
+    state, _ = jax.jit(lambda: fs.run(algorithm, fs.Setup(task, timeline, PLAIN.init(KEY)), KEY))()
     floating = [
         x.dtype.name
         for x in jax.tree.leaves((state.server, state.clients))
@@ -137,11 +137,11 @@ def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
 def test_the_server_is_evaluated_in_single_precision(tmp_path):
     half = config("bfloat16", tmp_path)
     problem = prepare(half, datasets.load("digits"))
-    params = jax.tree.map(lambda x: x[0], problem.params)
-    found = products(lambda params: problem.eval_fn(params), params)
+    params = jax.tree.map(lambda x: x[0], problem.setup.params)
+    found = products(lambda params: problem.setup.eval_fn(params), params)
     assert found
     assert set(found) == {("float32", "float32")}
-    oracle = problem.task.oracle(jnp.int32(0), KEY, 1)
+    oracle = problem.setup.task.oracle(jnp.int32(0), KEY, 1)
     assert set(products(lambda x: oracle.grad(x, 0), params)) == {("bfloat16", "bfloat16")}
 
 
@@ -150,12 +150,14 @@ def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path)
     double = config("float64", tmp_path)
     with build.arithmetic(double):
         problem = prepare(double, datasets.load("digits"))
-        run = jax.jit(lambda problem: fs.run(fs.scaffold(0.1), *problem))
-        first = jax.tree.map(lambda x: x[0], (problem.timeline, problem.params, problem.keys))
-        state, _ = run((problem.task, *first))
+        timeline, params, key = jax.tree.map(
+            lambda x: x[0], (problem.setup.timeline, problem.setup.params, problem.keys)
+        )
+        setup = fs.Setup(problem.setup.task, timeline, params)
+        state, _ = jax.jit(lambda setup, key: fs.run(fs.scaffold(0.1), setup, key))(setup, key)
         trained = jax.tree.leaves((state.server, state.clients))
     assert {x.dtype.name for x in trained if jnp.issubdtype(x.dtype, jnp.floating)} == {"float64"}
-    jax.tree.map(np.testing.assert_array_equal, problem.params, single.params)
+    jax.tree.map(np.testing.assert_array_equal, problem.setup.params, single.setup.params)
 
 
 def test_a_folder_of_another_precision_is_refused(tmp_path, capsys):

@@ -10,7 +10,8 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives
-from fedjax_sim.cli import build, run
+from fedjax_sim.cli import problem, run
+from fedjax_sim.cli.build import resolve
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.tune import run_tune
@@ -139,7 +140,7 @@ def test_descriptions_differ_where_times_do():
 
 def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
     path = tmp_path / "tuned.json"
-    names = [name for name, _ in run_tune(TINY, path)]
+    names = [name for name, _ in run_tune(resolve(TINY), path)]
     assert names == ["fedavg", "scaffold"]  # fedprox keeps no client state either
     used = []
 
@@ -165,9 +166,9 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(tuning, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
     built = []
-    original = build.model
+    original = problem.model
     monkeypatch.setattr(
-        build, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
+        problem, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
     )
     run.compare(config, tuning_file=tmp_path / "tuned.json")
     assert built == [models.auto, models.canonical]

@@ -1,0 +1,162 @@
+"""Report of task 3: selected runs, baselines, the paper's statements, Figure 4.11."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.fco import reports
+from experiments.fco.claims import Statement, above, judged
+from experiments.fco.methods import METHODS
+from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
+from experiments.fco.selection import PAIR, Selected, load, select, selected_table
+from experiments.harness.report import Report
+from fedjax_sim.plotting.style import legend_above, line_look, style_axes
+
+SHOWN_ROUNDS, PRODUCTS = (10, 30, 100, 300), (0.003, 0.3)  # of Figure 4.11
+BASELINES = ("centralised", "local")
+TABLES = ("baselines", "figure-4.11")
+# Not the paper's:
+CLOSE, TWICE = 0.05, 2.0  # in accuracy; in density
+
+
+def progress(history: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy and density of the pairs of Figure 4.11, a row per pair, seed and round shown."""
+    product = history["lr"] * history["server_lr"]
+    # The product of decimal numbers, 0.1 * 0.03 say, is off by rounding.
+    low, high = PRODUCTS[0] * (1 - 1e-9), PRODUCTS[1] * (1 + 1e-9)
+    shown = history["round"].isin(SHOWN_ROUNDS) & history["metric"].isin((ACCURACY, DENSITY))
+    rows = history.loc[product.between(low, high) & shown, :]
+    wide = rows.pivot(index=[*PAIR, "seed", "round"], columns="metric", values="value")
+    return wide.reset_index().rename_axis(columns=None)
+
+
+def reaches(rows: pd.DataFrame, centralised: Mapping[str, float]) -> pd.DataFrame:
+    """By method and round the share of pairs about as accurate and sparse as the centralised."""
+    accurate = rows[ACCURACY] >= centralised[ACCURACY] - CLOSE
+    sparse = rows[DENSITY] <= TWICE * centralised[DENSITY]
+    shares = rows.assign(share=(accurate & sparse).astype(float))
+    return shares.pivot_table(
+        index="method", columns="round", values="share", aggfunc="mean", sort=False
+    ).reindex(columns=sorted(set(rows["round"])))
+
+
+def statements(
+    centralised: Mapping[str, float], local: Mapping[str, float], shares: pd.DataFrame
+) -> list[Statement]:
+    """The paper's statements, with the baselines that were run here."""
+    dual, osp, mid, mid_osp = METHODS
+
+    def like_centralised(selected: Selected) -> tuple[str, bool]:
+        accuracy, share = (selected.at_end(dual, m) for m in (ACCURACY, DENSITY))
+        text = f"accuracy {accuracy:.3f}, density {share:.3g}; centralised "
+        text += f"{centralised[ACCURACY]:.3f}, {centralised[DENSITY]:.3g}"
+        close = accuracy >= centralised[ACCURACY] - CLOSE
+        return text, close and share <= TWICE * centralised[DENSITY]
+
+    def above_local(selected: Selected) -> tuple[str, bool]:
+        accuracy = selected.at_end(dual, ACCURACY)
+        return f"{accuracy:.3f} against {local[ACCURACY]:.3f}", accuracy > local[ACCURACY]
+
+    def robust(selected: Selected) -> tuple[str, bool]:
+        del selected
+        if not len(shares.columns):
+            return "no round of the figure was run", False
+        last = dict(zip(shares.index.tolist(), shares.iloc[:, -1].tolist(), strict=True))
+        text = ", ".join(f"{m} {100 * share:.0f} %" for m, share in last.items())
+        return text, all(last[dual] > share for m, share in last.items() if m != dual)
+
+    ours = f"accuracy within {CLOSE:g} of, density at most {TWICE:g} x centralised's"
+    three = (dual, mid, mid_osp)
+    both = f"{mid} and {mid_osp} are"
+    denser = above(dual, (mid, mid_osp), DENSITY, sign=-1)
+    rows = [
+        ((dual,), f"{dual} is comparable to centralised", like_centralised, ours),
+        ((dual,), f"{dual} is more accurate than training alone", above_local),
+        (three, f"{both} denser", denser),
+        (three, f"{both} less accurate", above(dual, (mid, mid_osp), ACCURACY)),
+        ((dual, osp), f"{osp} is less accurate", above(dual, (osp,), ACCURACY)),
+        (tuple(METHODS), f"{dual} is most robust: most good pairs", robust, ours),
+    ]
+    return [Statement(("fmri",), *row) for row in rows]
+
+
+def scatter(rows: pd.DataFrame, label: str) -> Figure:
+    """Figure 4.11: accuracy against density, a dot per pair of rates, a panel per round."""
+    rounds = sorted(set(rows["round"]))
+    figure = Figure(figsize=(1.2 + 3.4 * len(rounds), 3.9), layout="constrained")
+    panels = figure.subplots(1, len(rounds), sharex=True, sharey=True, squeeze=False)[0]
+    names = rows["method"].unique().tolist()
+    for done, axes in zip(rounds, panels, strict=True):
+        for place, name in enumerate(names):
+            part = rows[(rows["round"] == done) & (rows["method"] == name)]
+            color = line_look(place)["color"]
+            axes.plot(part[DENSITY], part[ACCURACY], "o", ms=5, alpha=0.6, color=color, label=name)
+        axes.set(xlabel="density", title=f"round {done}", xlim=(-0.03, 1.03))
+        style_axes(axes)
+    panels[0].set_ylabel("validation accuracy")
+    legend_above(figure, names, len(names))
+    text = f"{label}: all pairs of rates with product in {list(PRODUCTS)}"
+    figure.supxlabel(text, fontsize="small")
+    return figure
+
+
+def columns(selected: Selected, method: str) -> dict[str, float]:
+    """The last values of a selected run."""
+    return {metric: selected.at_end(method, metric) for metric in METRICS}
+
+
+def build(
+    selected: Selected, baselines: pd.DataFrame, rows: pd.DataFrame, facts: Mapping[str, Any]
+) -> tuple[Report, dict[str, Figure]]:
+    """Text and figures.
+
+    Args:
+        baselines: the table of the baselines.
+        rows: of :func:`progress`.
+    """
+    ends = facts["baselines"]
+    shares = reaches(rows, ends["centralised"])
+    report = Report(f"Sparse logistic regression on fMRI ({facts['data']})", f"{facts['setting']}.")
+    report.section("Selected runs", selected_table(selected, lambda m: columns(selected, m)))
+    report.section("Baselines", baselines)
+    found = statements(ends["centralised"], ends["local"], shares)
+    report.claims(judged("fmri", found, selected))
+    report.section("Share of pairs as accurate and as sparse as the centralised baseline", shares)
+    drawn = reports.grid_figures(selected, "fmri", facts["data"])
+    drawn["fmri"] = reports.curves_figure(selected, METRICS, facts["data"], max_columns=2)
+    if len(rows):
+        drawn["figure-4.11"] = scatter(rows, facts["data"])
+    return report, drawn
+
+
+def save(
+    folder: pathlib.Path,
+    history: pd.DataFrame,
+    baselines: Mapping[str, Selected],
+    facts: Mapping[str, Any],
+) -> None:
+    """Writes the report of all runs."""
+    selected, rows = select(history, LOSS, 1), progress(history)
+    alone = [selected_table(one, lambda m, one=one: columns(one, m)) for one in baselines.values()]
+    winners = [selected.winners, *(one.winners for one in baselines.values())]
+    shown = pd.concat(winners, ignore_index=True)
+    shown = shown.loc[shown["metric"].isin(METRICS)]
+    table = pd.concat(alone, ignore_index=True)
+    report, drawn = build(selected._replace(winners=shown), table, rows, facts)
+    tables: dict[str, pd.DataFrame] = dict(zip(TABLES, (table, rows), strict=True))
+    reports.save(report, folder, "fmri", selected._replace(winners=shown), drawn, tables, **facts)
+
+
+def redraw(folder: pathlib.Path) -> None:
+    """Writes the report again from its kept files."""
+    facts = reports.read_facts(folder, "fmri")
+    baselines, rows = (
+        reports.read_table(folder, f"fmri-{n}") for n in ("baselines", "figure-4.11")
+    )
+    selected = load(folder, "fmri", LOSS, 1)
+    winners = pd.read_csv(folder / "fmri.csv")
+    report, drawn = build(selected._replace(winners=winners), baselines, rows, facts)
+    reports.redraw(report, folder, "fmri", drawn)

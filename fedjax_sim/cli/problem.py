@@ -1,0 +1,290 @@
+"""From options to the problem of a comparison: clients, timelines, models, evaluation."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import models
+from fedjax_sim.cli import registry
+from fedjax_sim.cli.clocks import Clock, step_law
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.names import AUTO_MODELS, MODELS, PARTITIONS
+from fedjax_sim.cli.registry import Hyper
+from fedjax_sim.data.batches import Batches, epochs, with_replacement
+from fedjax_sim.data.federated import FederatedData, from_assignment
+from fedjax_sim.data.source import ClientSource, assigned
+from fedjax_sim.data.summary import summarize
+from fedjax_sim.data.task import Objective, empirical_task
+from fedjax_sim.datasets import Dataset
+from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.execution.devices import workers
+from fedjax_sim.execution.offload import OnHost, on_host
+from fedjax_sim.execution.placement import ByClient, by_client, make_mesh
+from fedjax_sim.models import Model, in_precision
+from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.objectives import Metrics, classification_metrics, cross_entropy
+from fedjax_sim.timelines import arrange_by_stratum, sampling
+from fedjax_sim.types import (
+    Device,
+    FedAlgorithm,
+    Setup,
+    Task,
+    Timeline,
+    uniform_weights,
+    weight_by_examples,
+)
+
+_EVALUATIONS = 40  # of a run with a clock, by default
+
+
+class Problem(NamedTuple):
+    """The part of a comparison that all algorithms share; n seeds."""
+
+    setup: Setup  # params [n, ...]; the timeline [n, T, S] is that of synchronous algorithms
+    keys: Array  # [n]
+    data: FederatedData  # with --num-strata the labels only
+    batches: Batches
+    model: Model
+    num_classes: int
+    description: dict[str, Any]  # of data, partition and model, for config.json
+    clock: Clock | None
+    eval_time: float  # with a clock: simulated time between evaluations
+    schedule_keys: Array  # [n]
+
+    def setup_of(self, algorithm: str) -> Setup:
+        """Returns the setup of one algorithm: with a clock it has a timeline of its own."""
+        if self.clock is None:
+            return self.setup
+        timeline = self.clock.timelines(algorithm, self.schedule_keys)
+        times = np.asarray(timeline.time)
+        per_update = times.max() / timeline.num_rounds
+        every = int(np.clip(round(self.eval_time / per_update), 1, timeline.num_rounds))
+        return dataclasses.replace(self.setup, timeline=timeline, eval_every=every)
+
+    def algorithm(self, name: str, hyper: Hyper) -> FedAlgorithm:
+        """Returns an algorithm for this problem's clients."""
+        return registry.algorithm(name, hyper, self.steps_per_visit(name))
+
+    def steps_per_visit(self, name: str) -> registry.StepsPerVisit | None:
+        """Returns the law of a client's steps per visit, if the algorithm needs it."""
+        if self.clock is None or not registry.reweights_visits(name):
+            return None
+        return self.clock.steps_per_visit()
+
+
+def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto) -> Problem:
+    """Returns clients, timelines, initial models and evaluation of a comparison.
+
+    Seed s gives the keys of the initial model, of the timeline and of the minibatches, so these
+    are the same for every algorithm.
+
+    Raises:
+        ValueError: a model or partition that does not suit the data set, a cohort larger than the
+            population, a clock that admits no timeline.
+    """
+    model_name, net = model(config, dataset, conv)
+    loss, metrics = _functions(net, config.precision == "bfloat16")
+    data, source, placement = clients(config, dataset)
+    if config.sampling != "full" and config.cohort_size > data.num_clients:
+        raise ValueError(
+            f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
+        )
+    rule = batches(config)
+    task = empirical_task(loss, source, rule, placement=placement)
+    init_keys, schedule_keys, run_keys = seed_keys(config)
+    params = jax.vmap(net.init)(init_keys)
+    if config.precision == "float64":
+        params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+    parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
+    description = {
+        "data": {
+            "name": dataset.name,
+            "source": dataset.source,
+            "train_examples": len(dataset.train["y"]),
+            "test_examples": len(dataset.test["y"]),
+            "classes": dataset.num_classes,
+        },
+        "partition": summarize(data, dataset.num_classes)._asdict(),
+        "model": {
+            "name": model_name,
+            "parameters": sum(leaf[0].size for leaf in jax.tree.leaves(params)),
+        },
+    }
+    clock = None if config.clock == "none" else _clock(config, data.num_clients)
+    setup = Setup(
+        task,
+        timelines(config, task, schedule_keys)
+        if clock is None
+        else clock.timelines("fedavg", schedule_keys),
+        params,
+        eval_fn=merge_evaluators(**{k: evaluator(metrics, part) for k, part in parts.items()}),
+        eval_every=config.eval_every,
+        weighting=weight_by_examples if config.weighting == "examples" else uniform_weights,
+    )
+    return Problem(
+        setup,
+        run_keys,
+        data,
+        rule,
+        net,
+        dataset.num_classes,
+        description,
+        clock,
+        config.eval_time or config.horizon / _EVALUATIONS,
+        schedule_keys,
+    )
+
+
+def model(
+    config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
+) -> tuple[str, Model]:
+    """Returns the model's name and the model; "auto" chooses by the examples' shape.
+
+    Raises:
+        ValueError: a model that takes examples of another shape.
+    """
+    shape = dataset.train["x"].shape[1:]
+    name = AUTO_MODELS.get(shape, "softmax_regression") if config.model == "auto" else config.model
+    taken, build = MODELS[name]
+    if taken not in (None, shape):
+        raise ValueError(
+            f"model is {name!r}, which takes examples of shape {list(taken)}; expected one for "
+            f"{list(shape)}, the shape of {dataset.name}"
+        )
+    return name, _built(build, shape, dataset.num_classes, conv)
+
+
+@functools.cache
+def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolution) -> Model:
+    """One object for equal arguments, so that rebuilding a problem does not recompile."""
+    return build(shape, classes, conv)
+
+
+@functools.cache
+def _functions(net: Model, half: bool) -> tuple[Objective, Metrics]:
+    """Loss and metrics, one object each per model, so that rebuilding a problem does not recompile.
+
+    In half precision only the clients' models are half; the server's are evaluated as they are.
+    """
+    trained = in_precision(net, jnp.bfloat16) if half else net
+    return cross_entropy(trained.apply), classification_metrics(net.apply)
+
+
+class Clients(NamedTuple):
+    """Clients' examples and their placement."""
+
+    data: FederatedData  # the labels only, if placed by client
+    source: FederatedData | ClientSource
+    placement: ByClient | OnHost | None
+
+
+def clients(config: RunConfig, dataset: Dataset) -> Clients:
+    """Returns the training examples, divided among the clients.
+
+    Raises:
+        ValueError: a partition that the data set does not admit, or strata that the devices do not
+            divide.
+    """
+    try:
+        rows = PARTITIONS[config.partition][1](config, dataset)
+    except ValueError as error:
+        raise ValueError(f"partition is {config.partition!r}: {error}") from error
+    assignment, names = rows if isinstance(rows, tuple) else (rows, None)
+    examples = {key: dataset.train[key] for key in ("x", "y")}
+    if config.num_strata is None:
+        data = from_assignment(examples, assignment, names)
+        if config.examples_memory is None:
+            return Clients(data, data, None)
+        memory = int(1e9 * config.examples_memory)
+        return Clients(data, data, on_host(memory, states=config.states == "host"))
+    mesh = make_mesh(_owners(config.num_strata))
+    placement = by_client(len(assignment), mesh, num_strata=config.num_strata)
+    labels = from_assignment({"y": examples["y"]}, assignment, names)
+    return Clients(labels, assigned(examples, assignment), placement)
+
+
+def _owners(num_strata: int) -> list[Device]:
+    """The largest number of devices that divides the strata; all devices of several processes."""
+    if jax.process_count() > 1:
+        return jax.devices()
+    devices = workers()
+    return devices[: max(n for n in range(1, len(devices) + 1) if num_strata % n == 0)]
+
+
+def batches(config: RunConfig) -> Batches:
+    """Returns the minibatch rule: local steps if given, else local epochs."""
+    if config.local_steps is not None:
+        return with_replacement(config.batch_size, config.local_steps)
+    return epochs(config.local_epochs, config.batch_size)
+
+
+def seed_keys(config: RunConfig) -> tuple[Array, Array, Array]:
+    """Returns keys of the initial models, of the timelines and of the runs, ``[seeds]`` each."""
+    seeds = jnp.arange(config.seed, config.seed + config.seeds)
+    keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(seeds)
+    return keys[:, 0], keys[:, 1], keys[:, 2]
+
+
+def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:
+    """Returns one timeline of rounds per key, ``[n, T, S]``."""
+    rounds, size, steps = config.rounds, config.cohort_size, task.num_steps
+    num_clients = task.num_clients
+
+    def schedule(key: Array) -> Timeline:
+        sample_key, dropout_key = jax.random.split(key)
+        match config.sampling:
+            case "uniform":
+                drawn = sampling.uniform(sample_key, rounds, num_clients, size, steps)
+            case "weighted":
+                sizes = np.asarray(task.num_examples)
+                drawn = sampling.weighted(sample_key, rounds, sizes, size, steps)
+            case "bernoulli":
+                share = size / num_clients
+                drawn = sampling.bernoulli(sample_key, rounds, num_clients, share, steps)
+            case "cyclic":
+                drawn = sampling.cyclic(rounds, num_clients, size, steps)
+            case "full":
+                drawn = sampling.full(rounds, num_clients, steps)
+            case "stratified":
+                drawn = sampling.stratified(
+                    sample_key, rounds, num_clients, size, steps, num_strata=config.num_strata or 1
+                )
+        if config.dropout:
+            drawn = sampling.dropout(dropout_key, drawn, config.dropout)
+        return drawn
+
+    drawn = jax.jit(jax.vmap(schedule))(keys)
+    if config.num_strata is None or config.sampling == "stratified":
+        return drawn
+    return arrange_by_stratum(drawn, num_clients, config.num_strata)
+
+
+def _clock(config: RunConfig, num_clients: int) -> Clock:
+    law = step_law(
+        config.clock,
+        num_clients,
+        step_time=config.step_time,
+        slow_fraction=config.slow_fraction,
+        slow_factor=config.slow_factor,
+        log_sigma=config.log_sigma,
+        trace=None if config.trace is None else str(config.trace),
+        seed=config.partition_seed,
+    )
+    return Clock(
+        law,
+        num_clients,
+        config.cohort_size,
+        config.local_steps or 1,
+        config.interval,
+        config.interaction,
+        config.buffer_size,
+        config.concurrency,
+        config.horizon,
+        config.updates,
+    )
