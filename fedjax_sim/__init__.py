@@ -1,17 +1,10 @@
 """Federated learning as one compiled program: every client is a slice of a batched pytree."""
 
-from fedjax_sim import (
-    algorithms,
-    compression,
-    data,
-    diagnostics,
-    execution,
-    problems,
-    prox,
-    theory,
-    timelines,
-    transforms,
-)
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from fedjax_sim import algorithms, compression, data, execution, prox, timelines, transforms
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
 from fedjax_sim.data.batches import epochs, full_batch, stream, with_replacement
@@ -42,6 +35,12 @@ from fedjax_sim.types import (
 )
 from fedjax_sim.wrappers import average_rounds, skip_nonfinite
 
+if TYPE_CHECKING:
+    from fedjax_sim import analysis, datasets, diagnostics, models, plotting, problems, theory
+
+# Packages that load on first use, so that `import fedjax_sim` stays fast.
+_LAZY = {"analysis", "datasets", "diagnostics", "models", "plotting", "problems", "theory"}
+
 __all__ = [
     "FedAlgorithm",
     "FederatedData",
@@ -59,10 +58,12 @@ __all__ = [
     "Work",
     "advance",
     "algorithms",
+    "analysis",
     "average_rounds",
     "compressed",
     "compression",
     "data",
+    "datasets",
     "diagnostics",
     "empirical_task",
     "epochs",
@@ -71,6 +72,8 @@ __all__ = [
     "from_clients",
     "full_batch",
     "init",
+    "models",
+    "plotting",
     "problems",
     "prox",
     "run",
@@ -87,3 +90,13 @@ __all__ = [
     "with_replacement",
 ]
 __all__ += algorithms.__all__
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
