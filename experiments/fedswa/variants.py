@@ -18,9 +18,10 @@ from fedjax_sim.transforms import unchanged
 from fedjax_sim.types import Scalar, send_state
 
 
-def fedswa_second_program(lr: Scalar) -> fs.FedAlgorithm:
+def fedswa_second_program(lr: ScalarOrSchedule) -> fs.FedAlgorithm:
     """FedSWA with twice the rate, a floor of 0 and an averaging server."""
-    return fs.fedswa(2 * lr, rho=0.0, alpha=1.0)
+    twice = (lambda round: 2 * lr(round)) if callable(lr) else 2 * lr
+    return fs.fedswa(twice, rho=0.0, alpha=1.0)
 
 
 def fedmoswa_first_program(

@@ -1,7 +1,14 @@
-"""One battery over every algorithm: what holds for all of them, whatever they compute."""
+"""One battery over every algorithm: what holds for all of them, whatever they compute.
+
+Compiling takes nearly all of the time, so the tests of an algorithm share its programs: the base
+run (clients vmapped), two executions over devices (clients in chunks, and one after the other), two
+continued rounds, and one gradient of several runs.  All are in double precision, except for one run
+without compilation.
+"""
 
 import dataclasses
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -10,191 +17,222 @@ import pytest
 from catalogue import (
     ALGORITHMS,
     CONTACTS,
+    STALE,
     STRATEGIES,
     algorithm,
-    exact_task,
+    current_timeline,
+    declared,
     hyper,
+    late_timeline,
     program,
+    synchronous_only,
+    task,
     timeline_of,
     train,
     trained,
+    with_ring,
 )
 from small_problems import (
     NUM_CLIENTS,
+    SIZES,
     assert_close,
     assert_identical,
     compiled,
     logistic_data,
     logistic_losses,
     logistic_params,
-    logistic_task,
-    partial_timeline,
-    stale_timeline,
+    rotated,
 )
 
 import fedjax_sim as fs
 from fedjax_sim.execution.placement import by_client, make_mesh
 
-pytestmark = pytest.mark.parametrize("name", ALGORITHMS)
+# Some hundred operations, each rounding at 1e-16.
+TOLERANCE = 1e-12
+
+pytestmark = pytest.mark.usefixtures("x64")
+every_algorithm = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS],
+    scope="module",
+)
 
 
-@functools.cache
-def advancing(name):
-    """Two more rounds."""
-
-    def go(values, task, timeline, state, key):
-        run_cohort = STRATEGIES["vmapped"]()
-        return fs.advance(algorithm(name, values), task, timeline, state, key, cohort=run_cohort)[0]
-
-    return compiled(go)
-
-
-def test_jit_equals_eager(name):
-    eager = train(name, hyper(name), exact_task(), timeline_of(name), jax.random.key(2))
-    # Two compilations may fuse, hence round, differently: a few units in the last place.
-    assert_close(trained(name, task=exact_task()), eager, 1e-6)
+def test_no_algorithm_is_missing():
+    names = {name for name in fs.algorithms.__all__ if returns_algorithm(getattr(fs, name))}
+    assert len(names) > 30
+    aliases = {"fedmo": "fedmoswa"}  # fedmoswa with two numbers fixed
+    missing = [
+        name
+        for name in names
+        if not any(key.startswith(aliases.get(name, name)) for key in ALGORITHMS)
+    ]
+    assert not missing
 
 
-def test_vmap_equals_separate_runs(name):
-    """Row i changes one hyper-parameter, the last row the key: a mix-up of any two is seen."""
+def returns_algorithm(function):
+    return inspect.signature(function).return_annotation is fs.FedAlgorithm
+
+
+def test_timelines_exercise_what_they_should():
+    current, late = current_timeline(), late_timeline()
+    for timeline in (current, late):
+        mask = np.asarray(timeline.mask)
+        assert mask.any(axis=1).all()
+        assert not mask[0].all()
+        steps = np.asarray(timeline.num_steps)[mask]
+        assert len(set(steps.tolist())) > 3
+    staleness = (np.arange(4)[:, None] - np.asarray(late.version))[np.asarray(late.mask)]
+    assert set(staleness.tolist()) == {0, 1, 2, 3}
+
+
+# ---- executions
+
+
+@every_algorithm
+def test_chunks_on_two_devices(name):
+    """Slots by device, on each device in chunks: only the order of summation differs.
+
+    The base program has a ring of old broadcasts if the algorithm may have one, this one only if
+    the timeline is stale: a staleness that is declared but unused changes nothing.
+    """
+    go = program(name, "sharded")
+    state = go(hyper(name), task(), timeline_of(name), jax.random.key(2))
+    expected = trained(name)
+    assert_close(state._replace(past=()), expected._replace(past=()), TOLERANCE)
+
+
+@every_algorithm
+def test_clients_on_a_mesh_by_client(name):
+    """Data and states by client on two devices: the same server, and the same rows of states.
+
+    On each device one client runs after the other.
+    """
+    where = by_client(NUM_CLIENTS, make_mesh(jax.devices()[:2]), num_strata=4)
+    placed = fs.empirical_task(logistic_losses, logistic_data(), rotated(2), placement=where)
+    timeline = fs.timelines.arrange_by_stratum(current_timeline(), NUM_CLIENTS, 4)
+    state = program(name, "sequential")(hyper(name), placed, timeline, jax.random.key(2))
+    expected = trained(name, current_timeline())
+    assert_close(state.server, expected.server, TOLERANCE)
+    table = where.strata.row(np.arange(NUM_CLIENTS))
+    assert_close(rows_of(state.clients, table), expected.clients, TOLERANCE)
+
+
+@every_algorithm
+def test_without_compilation_in_single_precision(name):
+    """The run operation by operation, which rounds at 6e-8, up to 40 local steps deep."""
+    with jax.enable_x64(False), jax.disable_jit():
+        eager = train(name, hyper(name), task(), timeline_of(name), jax.random.key(2))
+    state = trained(name)
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype.kind == "f"}
+    assert dtypes == {np.dtype(np.float64)}
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(eager) if leaf.dtype.kind == "f"}
+    assert dtypes == {np.dtype(np.float32)}
+    assert_close(eager._replace(past=()), state._replace(past=()), 1e-5)
+
+
+@every_algorithm
+def test_float32_hyper_parameters_on_a_float64_model(name):
+    """As in a sweep: they adopt the precision of the model. Staging is enough to see it."""
+    values = {key: value.astype(jnp.float32) for key, value in hyper(name).items()}
+    go = functools.partial(train, name)
+    state = jax.eval_shape(go, values, task(), timeline_of(name), jax.random.key(2))
+    leaves = jax.tree.leaves((state.server.params, state.clients))
+    assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype(np.float64)}
+
+
+# ---- hyper-parameters
+
+
+@every_algorithm
+def test_vmap_and_gradient(name):
+    """One program of a vmapped gradient of a final loss.
+
+    Row i changes one hyper-parameter, the last row the key: a mix-up of any two is seen.  Every row
+    equals its own run, and its gradient with respect to every hyper-parameter the finite
+    difference of such runs.
+    """
     base = hyper(name)
     rows = [base | {key: 1.1 * value} for key, value in base.items()] + [base]
-    keys = jax.random.split(jax.random.key(7), len(rows))
-    batch = jax.tree.map(lambda *values: jnp.stack(values), *rows)
-    over = compiled(jax.vmap(functools.partial(train, name), (0, None, None, 0)))
-    together = over(batch, logistic_task(), timeline_of(name), keys)
-    apart = [
-        program(name)(row, logistic_task(), timeline_of(name), key)
-        for row, key in zip(rows, keys, strict=True)
-    ]
-    assert_close(together, jax.tree.map(lambda *x: np.stack(x), *apart), 1e-6)
-
-
-def test_strategies_agree(name):
-    """Strategies differ in the order of summation only: round-off of single precision."""
-    for strategy in STRATEGIES:
-        assert_close(trained(name, strategy=strategy), trained(name), 1e-6)
-
-
-def test_clients_on_a_mesh_by_client(name):
-    """Data and states by client on two devices: the same server, and the same rows of states."""
-    where = by_client(NUM_CLIENTS, make_mesh(jax.devices()[:2]), num_strata=4)
-    batches = fs.epochs(2, 2)
-    task = fs.empirical_task(logistic_losses, logistic_data(), batches, placement=where)
-    timeline = fs.timelines.arrange_by_stratum(timeline_of(name), NUM_CLIENTS, 4)
-    state, expected = trained(name, timeline, task), trained(name)
-    assert_close(state.server, expected.server, 1e-6)
-    table = where.strata.row(np.arange(NUM_CLIENTS))
-    assert_close(rows_of(state.clients, table), expected.clients, 2e-6)
-
-
-def test_strategies_agree_in_double_precision(name, x64):
-    """Nothing larger than round-off hides behind the tolerance of single precision."""
-    base = trained(name, task=exact_task())
-    for strategy in STRATEGIES:
-        assert_close(trained(name, task=exact_task(), strategy=strategy), base, 1e-12)
-
-
-def test_declared_but_unused_staleness_changes_nothing(name):
-    declared = dataclasses.replace(partial_timeline(), max_staleness=3)
-    if algorithm(name, hyper(name)).synchronous_only:
-        with pytest.raises(ValueError, match="staleness of up to 3; expected none: "):
-            trained(name, declared, exact_task())
-        return
-    state = trained(name, declared, exact_task())
-    expected = trained(name, partial_timeline(), exact_task())
-    assert_identical(state.server, expected.server)
-    assert_identical(state.clients, expected.clients)
-
-
-def test_planned_places_equal_a_ring(name):
-    """Old broadcasts are the same ones, wherever they are kept; with x64 off, to the bit."""
-    if algorithm(name, hyper(name)).synchronous_only:
-        pytest.skip("needs current broadcasts, so that none are kept")
-    planned = stale_timeline()
-    ring = dataclasses.replace(planned, write_buffer=None, read_buffer=None, num_buffers=0)
-    states = [trained(name, timeline, exact_task()) for timeline in (planned, ring)]
-    assert_identical(states[0].server, states[1].server)
-    assert_identical(states[0].clients, states[1].clients)
-    fresh = trained(name, partial_timeline(), exact_task())
-    assert np.abs(fresh.server.params["w"] - states[0].server.params["w"]).max() > 1e-5
-
-
-def test_client_numbers_are_only_labels(name):
-    """Without random draws, renumbered clients give the same model and renumbered states."""
-    old_of_new = np.array([5, 2, 7, 0, 3, 6, 1, 4])
-    new_of_old = np.argsort(old_of_new)
-    data, timeline = logistic_data(), timeline_of(name)
-    renumbered = fs.from_clients([data.client(old) for old in old_of_new])
-    states = []
-    for examples, clients in [
-        (data, timeline.clients),
-        (renumbered, jnp.asarray(new_of_old, jnp.int32)[timeline.clients]),
-    ]:
-        task = fs.empirical_task(logistic_losses, examples, fs.full_batch(timeline.max_steps))
-        visits = dataclasses.replace(timeline, clients=clients)
-        states.append(program(name)(hyper(name), task, visits, jax.random.key(2)))
-    assert_identical(states[1].server, states[0].server)
-    assert_identical(states[1].clients, rows_of(states[0].clients, old_of_new))
-
-
-def test_key_decides_everything_random(name):
-    first = trained(name)
-    assert_identical(trained(name), first)
-    other = program(name)(hyper(name), logistic_task(), timeline_of(name), jax.random.key(3))
-    assert np.abs(other.server.params["w"] - first.server.params["w"]).max() > 1e-4
-
-
-def test_gradients_agree_with_finite_differences(name, x64):
-    """Of a final loss, with respect to every hyper-parameter."""
-    task, key = exact_task(), jax.random.key(2)
+    keys = [2] * len(base) + [7]
     examples = jax.tree.map(jnp.asarray, logistic_data().examples)
 
     def loss(state):
         return logistic_losses(state.server.params, examples, None).mean()
 
-    def final_loss(values, task):
-        return loss(train(name, values, task, timeline_of(name), key))
+    def final_loss(values, task, timeline, key):
+        state = train(name, values, task, timeline, key)
+        return loss(state), state
 
+    over = jax.vmap(jax.value_and_grad(final_loss, has_aux=True), (0, None, None, 0))
+    batch = jax.tree.map(lambda *values: jnp.stack(values), *rows)
     # The derivative of optax's ``decay**count`` mixes dtypes, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
-        gradients = compiled(jax.grad(final_loss))(hyper(name), task)
-    for parameter, value in hyper(name).items():
+        (_, states), gradients = compiled(over)(
+            batch,
+            task(),
+            declared(name, timeline_of(name)),
+            jnp.stack([jax.random.key(key) for key in keys]),
+        )
+    apart = [trained(name, key=key, **row) for row, key in zip(rows, keys, strict=True)]
+    assert_close(states, jax.tree.map(lambda *x: np.stack(x), *apart), TOLERANCE)
+    for parameter, value in base.items():
         # Central differences err by O(step^2) + eps / step: about 1e-10 at this step.
         step = 1e-5 * value
         above, below = (
-            loss(program(name)(hyper(name) | {parameter: v}, task, timeline_of(name), key))
-            for v in (value + step, value - step)
+            loss(trained(name, key=7, **{parameter: v})) for v in (value + step, value - step)
         )
         difference = (above - below) / (2 * step)
         assert abs(difference) > 1e-7, f"{parameter} has no effect, so nothing is tested"
-        np.testing.assert_allclose(gradients[parameter], difference, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(gradients[parameter][-1], difference, rtol=1e-6, atol=1e-9)
 
 
-def test_float32_agrees_with_float64(name):
-    single = trained(name, task=exact_task())
-    with jax.enable_x64(True):
-        double = trained(name, task=exact_task())
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(double) if leaf.dtype.kind == "f"}
-    assert dtypes == {np.dtype(np.float64)}
-    # Up to 40 local steps deep, each rounding at 6e-8.
-    assert_close(single, double, 1e-5)
+@every_algorithm
+def test_key_decides_everything_random(name):
+    first = trained(name)
+    assert_identical(trained(name), first)
+    other = trained(name, key=3)
+    difference = np.abs(other.server.params["w"] - first.server.params["w"]).max()
+    if name == "agd":  # full gradients
+        assert difference == 0
+    else:
+        assert difference > 1e-4
 
 
-def test_float32_hyper_parameters_on_a_float64_model(name, x64):
-    """As in a sweep: they adopt the precision of the model. Staging is enough to see it."""
-    values = {key: value.astype(jnp.float32) for key, value in hyper(name).items()}
-    go = functools.partial(train, name)
-    state = jax.eval_shape(go, values, exact_task(), timeline_of(name), jax.random.key(2))
-    leaves = jax.tree.leaves((state.server.params, state.clients))
-    assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype(np.float64)}
+# ---- clients and slots
 
 
+@every_algorithm
+def test_client_numbers_are_only_labels(name):
+    """Without random draws, renumbered clients give the same model and renumbered states.
+
+    Every client has copies of one example, so that its minibatches are equal.
+    """
+    old_of_new = np.array([5, 2, 7, 0, 3, 6, 1, 4])
+    new_of_old = np.argsort(old_of_new)
+    timeline, data = timeline_of(name), logistic_data()
+    clients = [
+        jax.tree.map(lambda x: np.repeat(x[:1], len(x), axis=0), data.client(client))
+        for client in range(NUM_CLIENTS)
+    ]
+    states = []
+    for order, visitors in [
+        (np.arange(NUM_CLIENTS), timeline.clients),
+        (old_of_new, jnp.asarray(new_of_old, jnp.int32)[timeline.clients]),
+    ]:
+        data = fs.from_clients([clients[old] for old in order])
+        problem = fs.empirical_task(logistic_losses, data, rotated(2))
+        visits = dataclasses.replace(timeline, clients=visitors)
+        states.append(trained(name, visits, data=problem))
+    assert_identical(states[1].server, states[0].server)
+    assert_identical(states[1].clients, rows_of(states[0].clients, old_of_new))
+
+
+@every_algorithm
 def test_empty_slot_is_nobody(name):
-    """What stands in a masked slot has no effect, and its client keeps its state bit for bit."""
+    """The entries of a masked slot have no effect, and its client keeps its state bit for bit."""
     timeline = timeline_of(name)
     mask = np.asarray(timeline.mask)
-    assert not mask[0].all()
     clients, steps = np.array(timeline.clients), np.array(timeline.num_steps)
     for t, s in zip(*np.nonzero(~mask), strict=True):
         clients[t, s] = (clients[t, s] + 3) % NUM_CLIENTS  # may even be another slot's client
@@ -207,8 +245,7 @@ def test_empty_slot_is_nobody(name):
     later = jnp.arange(timeline.num_rounds)[:, None] > 0
     only_first = dataclasses.replace(timeline, mask=timeline.mask & ~later)
     absent = np.setdiff1d(np.arange(NUM_CLIENTS), timeline.clients[0][timeline.mask[0]])
-    state = trained(name, only_first)
-    start = fs.init(algorithm(name, hyper(name)), logistic_task(), timeline, logistic_params())
+    state, start = trained(name, only_first), begun(name, timeline)
     assert_identical(rows_of(state.clients, absent), rows_of(start.clients, absent))
 
 
@@ -216,39 +253,87 @@ def rows_of(clients, rows):
     return jax.tree.map(lambda x: x[rows], clients)
 
 
+# ---- rounds
+
+
+def begun(name, timeline):
+    return fs.init(algorithm(name, hyper(name)), fs.Setup(task(), timeline, logistic_params()))
+
+
+@functools.cache
+def advancing(name):
+    """Two more rounds, with everything that clients send and keep."""
+    probes = fs.Probes(client={"visit": lambda visit: (visit.upload, visit.state, visit.new_state)})
+
+    def go(values, task, timeline, state, key):
+        setup = fs.Setup(task, timeline, None, eval_every=timeline.num_rounds)
+        execution = STRATEGIES["vmapped"]()
+        return fs.advance(
+            algorithm(name, values), setup, state, key, execution=execution, probes=probes
+        )
+
+    return compiled(go)
+
+
+def with_buffers(name):
+    """The stale timeline with allocated buffers if the algorithm may have one."""
+    if synchronous_only(name):
+        return current_timeline()
+    return fs.timelines.allocate_buffers(late_timeline())
+
+
+@every_algorithm
+def test_continued_run_in_buffers_equals_uninterrupted_in_a_ring(name):
+    """In two parts, and with old broadcasts in as few places as possible."""
+    timeline = with_buffers(name)
+    state = begun(name, timeline)
+    for part in (timeline[:2], timeline[2:]):
+        state, _ = advancing(name)(hyper(name), task(), part, state, jax.random.key(2))
+    expected = trained(name, current_timeline() if synchronous_only(name) else late_timeline())
+    assert_identical(state._replace(past=()), expected._replace(past=()))
+    if name not in STALE and not synchronous_only(name):
+        fresh = trained(name, current_timeline())
+        assert np.abs(fresh.server.params["w"] - state.server.params["w"]).max() > 1e-5
+
+
+@every_algorithm
 def test_rounds_without_reports_change_nothing(name):
-    timeline = timeline_of(name)
-    before = trained(name)
+    timeline = with_buffers(name)
+    before = begun(name, timeline)
     nobody = dataclasses.replace(timeline[:2], mask=jnp.zeros_like(timeline.mask[:2]))
-    after = advancing(name)(hyper(name), logistic_task(), nobody, before, jax.random.key(2))
+    after, _ = advancing(name)(hyper(name), task(), nobody, before, jax.random.key(2))
     assert int(after.round) == int(before.round) + 2
     # The server broadcasts nonetheless.
     assert_identical(after._replace(round=before.round, past=before.past), before)
 
 
+@every_algorithm
 def test_visit_of_no_steps_leaves_no_trace(name):
-    """Its upload is zero and its state stays, wherever server and client are."""
-    if name in CONTACTS:
-        pytest.skip("averages the model that the client holds, with or without steps")
-    alg, state, task = algorithm(name, hyper(name)), trained(name), exact_task()
-    client_state = rows_of(state.clients, 1)
-
-    @compiled
-    def visit(state, client_state, task):
-        round = fs.Round(jnp.array(4), jnp.array(1), NUM_CLIENTS, jax.random.key(0))
-        message = alg.broadcast(state.server, round)
-        zero = jnp.array(0)
-        work = fs.Work(zero + 4, zero + 1, zero, zero + 9, zero, jax.random.key(1), max_steps=3)
-        return alg.local(message, client_state, task.oracle(1, jax.random.key(2), 8), work)
-
-    upload, new_state = visit(state, client_state, task)
-    assert_identical(upload, jax.tree.map(jnp.zeros_like, upload))
-    assert_identical(new_state, client_state)
+    """Its upload is zero and the client's state stays, wherever server and client are."""
+    timeline, key = with_buffers(name), jax.random.key(2)
+    state, _ = advancing(name)(hyper(name), task(), timeline[:2], begun(name, timeline), key)
+    idle = dataclasses.replace(timeline[2:], num_steps=jnp.zeros_like(timeline.num_steps[2:]))
+    after, history = advancing(name)(hyper(name), task(), idle, state, key)
+    if name in CONTACTS:  # the model that the client keeps is averaged, with or without steps
+        return
+    upload, old, new = history.probes["visit"]
+    assert_identical(upload, jax.tree.map(np.zeros_like, upload))
+    assert_identical(new, old)
+    assert_identical(after.clients, state.clients)
 
 
-def test_continued_run_equals_uninterrupted(name):
-    timeline, task, values = timeline_of(name), logistic_task(), hyper(name)
-    state = fs.init(algorithm(name, values), task, timeline, logistic_params())
-    for part in (timeline[:2], timeline[2:]):
-        state = advancing(name)(values, task, part, state, jax.random.key(2))
-    assert_identical(state, trained(name))
+@every_algorithm
+def test_staleness_is_refused_where_it_cannot_be(name):
+    refused = synchronous_only(name)
+    assert refused == (algorithm(name, hyper(name)).synchronous_only is not None)
+    for timeline in (with_ring(current_timeline()), late_timeline()):
+        if refused:
+            with pytest.raises(ValueError, match="staleness of up to 3; expected none: "):
+                begun(name, timeline)
+        else:
+            begun(name, timeline)
+
+
+def test_sizes_are_ragged():
+    """Otherwise short batches would not be exercised."""
+    assert {1, 2, 3} < set(SIZES.tolist())

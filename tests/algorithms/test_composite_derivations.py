@@ -159,7 +159,9 @@ def test_weights_by_examples_reach_the_regularisers_weight(name):
     def go(task, timeline):
         key = jax.random.key(2)
         return fs.run(
-            algorithm, task, timeline, network_params(), key, weighting=fs.weight_by_examples
+            algorithm,
+            fs.Setup(task, timeline, network_params(), weighting=fs.weight_by_examples),
+            key,
         )[0]
 
     derived = {
@@ -219,7 +221,9 @@ def test_averages_over_rounds_and_over_steps():
 
     def run(algorithm):
         def go(task, timeline):
-            return fs.run(algorithm, task, timeline, network_params(), jax.random.key(0))[0]
+            return fs.run(algorithm, fs.Setup(task, timeline, network_params()), jax.random.key(0))[
+                0
+            ]
 
         return flat(compiled(go)(task, timeline).server.params)
 

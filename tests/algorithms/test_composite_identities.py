@@ -39,7 +39,9 @@ def server(algorithm, num_steps, num_rounds=4, cohort_size=4, task=None, start=S
 
     @compiled
     def solve(task):
-        return fs.run(algorithm, task, timeline, jnp.asarray(start), jax.random.key(0))[0].server
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(start)), jax.random.key(0))[
+            0
+        ].server
 
     return solve(task)
 
@@ -133,7 +135,7 @@ def test_mean_dual_moves_by_the_mean_gradient_at_every_step():
     def mean_dual(num_steps):
         timeline = fs.timelines.full(1, NUM_CLIENTS, num_steps)
         key = jax.random.key(0)
-        state = fs.run(algorithm, task, timeline, jnp.asarray(START), key)[0]
+        state = fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START)), key)[0]
         return np.asarray(state.server.dual)
 
     duals = np.tile(START, (NUM_CLIENTS, 1))
@@ -268,7 +270,7 @@ def test_models_of_a_constraint_stay_inside(name):
     probes = Probes(server={"l1": lambda update: jnp.sum(jnp.abs(update.new_state.params))})
     algorithm = FAMILY[name](0.2, BALL, 1.5)
     _, history = fs.run(
-        algorithm, task, timeline, jnp.asarray(START), jax.random.key(0), probes=probes
+        algorithm, fs.Setup(task, timeline, jnp.asarray(START)), jax.random.key(0), probes=probes
     )
     assert np.max(history.probes["l1"]) <= 1 + TOLERANCE
 

@@ -112,7 +112,7 @@ def one_step(algorithm, cohort_size=4):
     @compiled
     def go(task, timeline):
         key = jax.random.key(2)
-        return fs.run(algorithm, task, timeline, logistic_params(), key)[0].server.params
+        return fs.run(algorithm, fs.Setup(task, timeline, logistic_params()), key)[0].server.params
 
     task = logistic_task(fs.with_replacement(2, 1))
     timeline = fs.timelines.cyclic(4, task.num_clients, cohort_size, 1)
@@ -140,7 +140,9 @@ def test_fedac_with_equal_rates_is_sgd():
         @compiled
         def go(task, timeline):
             key = jax.random.key(2)
-            return fs.run(algorithm, task, timeline, logistic_params(), key)[0].server.params
+            return fs.run(algorithm, fs.Setup(task, timeline, logistic_params()), key)[
+                0
+            ].server.params
 
         return go(logistic_task(), partial_timeline())
 
@@ -159,7 +161,7 @@ def quadratic_states(algorithm, num_rounds, num_steps=1, clients=(HESSIANS, CENT
 
     @compiled
     def solve(task):
-        return fs.run(algorithm, task, timeline, jnp.asarray(START), jax.random.key(0))[0]
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START)), jax.random.key(0))[0]
 
     return solve(task).server
 
@@ -215,7 +217,9 @@ def test_difference_of_two_clients_obeys_its_recursion(variant):
     def solve(task):
         algorithm = fs.fedac(LR, MU, K, variant)
         key = jax.random.key(0)
-        return fs.run(algorithm, task, timeline, jnp.asarray(START), key, probes=probes)[1].probes
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START)), key, probes=probes)[
+            1
+        ].probes
 
     moved = -solve(task)["moved"][0]  # uploads are start minus end
     assert_close(moved[1] - moved[0], difference, TOLERANCE)
@@ -253,7 +257,9 @@ def test_agd_takes_full_gradients_of_the_pooled_objective():
     """Ragged clients, one local step allowed; by examples weighted."""
     task, timeline = logistic_task(), fs.timelines.full(1, 8, 1)
     start, key = logistic_params(), jax.random.key(0)
-    state, _ = fs.run(fs.agd(2.0, 0.5), task, timeline, start, key, weighting=fs.weight_by_examples)
+    state, _ = fs.run(
+        fs.agd(2.0, 0.5), fs.Setup(task, timeline, start, weighting=fs.weight_by_examples), key
+    )
     data = logistic_data()
     pooled = jax.grad(lambda w: jnp.mean(logistic_losses(w, data.examples, None)))(start)
     assert_close(state.server.params, tree.add_scale(start, -1 / 2.0, pooled), TOLERANCE)

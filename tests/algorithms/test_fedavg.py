@@ -91,7 +91,9 @@ def test_derivation_weighted_by_examples():
     @compiled
     def final(task, timeline, key):
         state, _ = fs.run(
-            fs.fedavg(0.2), task, timeline, logistic_params(), key, weighting=fs.weight_by_examples
+            fs.fedavg(0.2),
+            fs.Setup(task, timeline, logistic_params(), weighting=fs.weight_by_examples),
+            key,
         )
         return state.server.params
 
@@ -107,7 +109,9 @@ def test_one_client_is_plain_sgd():
 
     @compiled
     def final(task, timeline, key):
-        return fs.run(fs.fedavg(0.2), task, timeline, logistic_params(), key)[0].server.params
+        return fs.run(fs.fedavg(0.2), fs.Setup(task, timeline, logistic_params()), key)[
+            0
+        ].server.params
 
     x, examples = start(), data.examples
     gradient = derivations.logistic_gradient(examples["x"], examples["y"])

@@ -28,7 +28,7 @@ def final(algorithm, num_steps, num_rounds=3, cohort_size=4, task=None, start=ST
     @compiled
     def solve(task):
         key = jax.random.key(0)
-        return fs.run(algorithm, task, timeline, jnp.asarray(start), key)[0].server.params
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(start)), key)[0].server.params
 
     return np.asarray(solve(task))
 

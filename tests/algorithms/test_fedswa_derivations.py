@@ -134,9 +134,14 @@ def test_fedmoswa_from_gradient_controls():
 
     @compiled
     def go(task, timeline):
-        state = fs.init(algorithm, task, timeline, network_params())
+        state = fs.init(algorithm, fs.Setup(task, timeline, network_params()))
         state = fs.gradient_controls(state, task, jax.random.key(0))
-        return fs.advance(algorithm, task, timeline, state, jax.random.key(2))[0]
+        return fs.advance(
+            algorithm,
+            fs.Setup(task, timeline, None, eval_every=timeline.num_rounds),
+            state,
+            jax.random.key(2),
+        )[0]
 
     state = go(task, timeline())
     first = np.stack([full_gradient(start(), client) for client in range(NUM_CLIENTS)])

@@ -39,7 +39,7 @@ def state_after(algorithm, num_rounds=4, cohort_size=PARTIAL, num_steps=5, probe
     def solve(task):
         key = jax.random.key(0)
         kwargs = {} if probes is None else {"probes": probes}
-        return fs.run(algorithm, task, timeline, jnp.asarray(START), key, **kwargs)
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START)), key, **kwargs)
 
     state, history = solve(task)
     return state if probes is None else (state, history.probes)
@@ -51,7 +51,7 @@ def stochastic(algorithm):
     @compiled
     def go(task, timeline):
         key = jax.random.key(2)
-        return fs.run(algorithm, task, timeline, logistic_params(), key)[0].server.params
+        return fs.run(algorithm, fs.Setup(task, timeline, logistic_params()), key)[0].server.params
 
     return go(logistic_task(), partial_timeline())
 
@@ -263,7 +263,9 @@ def test_identical_clients_act_as_one(algorithm):
 
         @compiled
         def solve(task):
-            return fs.run(algorithm, task, timeline, jnp.asarray(START), jax.random.key(0))[0]
+            return fs.run(
+                algorithm, fs.Setup(task, timeline, jnp.asarray(START)), jax.random.key(0)
+            )[0]
 
         return solve(task).server.params
 
@@ -289,7 +291,7 @@ def test_controls_start_at_the_local_gradients(build):
 
     @compiled
     def begin(task):
-        state = fs.init(build(0.1), task, timeline, jnp.asarray(START))
+        state = fs.init(build(0.1), fs.Setup(task, timeline, jnp.asarray(START)))
         return fs.gradient_controls(state, task, jax.random.key(0))
 
     state = begin(task)

@@ -44,7 +44,9 @@ def trained(algorithm):
 
     @compiled
     def go(task):
-        return fs.run(algorithm, task, timeline, jnp.asarray(START), jax.random.key(0))[0].server
+        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START)), jax.random.key(0))[
+            0
+        ].server
 
     return go(task)
 
@@ -80,7 +82,7 @@ def test_one_client_in_every_round_is_sgd():
     task = quadratic_task(HESSIANS, CENTRES, STEPS)
     timeline = fs.timelines.single(ROUNDS, CLIENTS, STEPS, client=2)
     start, key = jnp.asarray(START), jax.random.key(0)
-    found = fs.run(fs.fedavg(LR), task, timeline, start, key)[0].server.params
+    found = fs.run(fs.fedavg(LR), fs.Setup(task, timeline, start), key)[0].server.params
     x = START
     for _ in range(ROUNDS * STEPS):
         x = x - LR * HESSIANS[2] @ (x - CENTRES[2])
@@ -91,7 +93,7 @@ def test_an_empty_round_changes_nothing():
     drawn = fs.timelines.cyclic(2, 8, 4, 2)
     timeline = dataclasses.replace(drawn, mask=np.zeros_like(drawn.mask))
     task, start = logistic_task(), logistic_params()
-    state, _ = fs.run(fs.averaged_fedavg(LR), task, timeline, start, jax.random.key(0))
+    state, _ = fs.run(fs.averaged_fedavg(LR), fs.Setup(task, timeline, start), jax.random.key(0))
     assert_close(state.server.params, start, 0.0)
 
 

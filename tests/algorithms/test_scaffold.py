@@ -80,7 +80,7 @@ def state_after(algorithm, num_steps, num_rounds, cohort_size=6):
     @compiled
     def solve(task):
         start = jnp.asarray(START, jnp.result_type(float))
-        return fs.run(algorithm, task, timeline, start, jax.random.key(0))[0]
+        return fs.run(algorithm, fs.Setup(task, timeline, start), jax.random.key(0))[0]
 
     return solve(task)
 
@@ -111,7 +111,9 @@ def test_option_two_with_one_step_keeps_the_minibatch_gradient():
     def probed(task):
         key = jax.random.key(0)
         algorithm = fs.scaffold(0.2, option="II")
-        return fs.run(algorithm, task, timeline, logistic_params(), key, probes=probes)[1].probes
+        return fs.run(algorithm, fs.Setup(task, timeline, logistic_params()), key, probes=probes)[
+            1
+        ].probes
 
     values = probed(task)
     assert_close(values["control"], values["gradient"], TOLERANCE)
