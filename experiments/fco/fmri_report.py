@@ -12,7 +12,7 @@ from experiments.fco.claims import Statement, above, judged
 from experiments.fco.methods import METHODS
 from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
 from experiments.fco.selection import PAIR, Selected, load, select, selected_table
-from experiments.harness.report import Report
+from experiments.harness.report import Report, read_facts
 from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
 SHOWN_ROUNDS, PRODUCTS = (10, 30, 100, 300), (0.003, 0.3)  # of Figure 4.11
@@ -152,11 +152,11 @@ def save(
 
 def redraw(folder: pathlib.Path) -> None:
     """Writes the report again from its kept files."""
-    facts = reports.read_facts(folder, "fmri")
+    facts = read_facts(folder, "fmri")
     baselines, rows = (
         reports.read_table(folder, f"fmri-{n}") for n in ("baselines", "figure-4.11")
     )
     selected = load(folder, "fmri", LOSS, 1)
     winners = pd.read_csv(folder / "fmri.csv")
     report, drawn = build(selected._replace(winners=winners), baselines, rows, facts)
-    reports.redraw(report, folder, "fmri", drawn)
+    report.redraw(folder, "fmri", drawn)

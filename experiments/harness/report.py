@@ -81,6 +81,18 @@ class Report:
         for file, figure in (figures or {}).items():
             drawing.save(figure, folder / f"{file}.png")
 
+    def redraw(self, folder: pathlib.Path, name: str, figures: Mapping[str, Figure]) -> None:
+        """Writes text and figures of kept results; their CSV and JSON files stay as they are."""
+        wrote = read_facts(folder, name)["command"]
+        (folder / f"{name}.md").write_text(f"{self.text}\n\n`{wrote}`\n")
+        for file, figure in figures.items():
+            drawing.save(figure, folder / f"{file}.png")
+
+
+def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
+    """The values of ``name.json``."""
+    return json.loads((folder / f"{name}.json").read_text())
+
 
 def write_csv(path: pathlib.Path, table: pd.DataFrame) -> None:
     """Writes a table with five digits per number."""

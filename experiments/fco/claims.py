@@ -1,0 +1,151 @@
+"""Statements of the paper about selected runs, and checks of them."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.fco.selection import Curve, Selected
+from experiments.harness.tables import Claim
+
+Check = Callable[[Selected], tuple[str, bool]]  # our numbers, and whether the statement holds
+Condition = Callable[[Curve], np.ndarray]  # in which evaluations something holds
+
+
+class Statement(NamedTuple):
+    """A statement of the paper about some data sets."""
+
+    sets: tuple[str, ...]
+    methods: tuple[str, ...]  # which it needs
+    text: str
+    check: Check
+    ours: str = ""  # a threshold that the paper does not state
+
+
+def judged(name: str, statements: Iterable[Statement], selected: Selected) -> list[Claim]:
+    """The statements about a data set for which all methods were run."""
+    return [
+        Claim(statement.text, *statement.check(selected), ours=statement.ours)
+        for statement in statements
+        if name in statement.sets and all(m in selected.curves for m in statement.methods)
+    ]
+
+
+def values_text(values: Mapping[str, float]) -> str:
+    """Values by method as a text."""
+    return ", ".join(f"{method} {value:.4g}" for method, value in values.items())
+
+
+def first_round(curve: Curve, holds: Condition) -> float:
+    """The first evaluated round in which a condition holds; infinity if there is none."""
+    rounds = curve["round"][holds(curve)]
+    return float(rounds[0]) if len(rounds) else math.inf
+
+
+def first_rounds_text(rounds: Mapping[str, float]) -> str:
+    """The first round of every method as a text."""
+    texts = {m: f"round {at:.0f}" if math.isfinite(at) else "never" for m, at in rounds.items()}
+    return ", ".join(f"{method} {text}" for method, text in texts.items())
+
+
+def within(method: str, holds: Condition, bound: int) -> Check:
+    """Whether a condition holds for the first time before a round."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        at = first_round(selected.curves[method], holds)
+        return first_rounds_text({method: at}), at < bound
+
+    return check
+
+
+def not_within(method: str, holds: Condition, bound: int) -> Check:
+    """Whether a condition holds only after a round, or never."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        at = first_round(selected.curves[method], holds)
+        return first_rounds_text({method: at}), at > bound
+
+    return check
+
+
+def fastest(method: str, holds: Condition) -> Check:
+    """Whether a condition holds for a method before it does for any other."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        at = {m: first_round(curve, holds) for m, curve in selected.curves.items()}
+        others = [other for m, other in at.items() if m != method]
+        return first_rounds_text(at), all(at[method] < other for other in others)
+
+    return check
+
+
+def at_end(method: str, metric: str, holds: Callable[[float], bool]) -> Check:
+    """Whether a condition holds for the last value of a metric."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        value = float(selected.curves[method][metric][-1])
+        return f"{value:.4g}", holds(value)
+
+    return check
+
+
+def above(
+    method: str, others: Sequence[str], metric: str, factor: float = 1.0, sign: int = 1
+) -> Check:
+    """Whether a metric's end is above ``factor`` times all others' (sign -1: below)."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        ends = {m: selected.at_end(m, metric) for m in (method, *others)}
+        return values_text(ends), all(sign * (ends[method] - factor * ends[m]) > 0 for m in others)
+
+    return check
+
+
+def above_at_equal_rates(method: str, others: Sequence[str], factor: float) -> Check:
+    """Whether the score at FedDualAvg's best pair is above ``factor`` times all others' there.
+
+    The text says of how many pairs of the grid that holds.
+    """
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        def holds(scores: Mapping[str, float]) -> bool:
+            return all(scores[method] > factor * scores[m] for m in others)
+
+        pairs = selected.score[["lr", "server_lr"]].drop_duplicates().itertuples(index=False)
+        everywhere = [selected.at_rates((lr, server_lr)) for lr, server_lr in pairs]
+        complete = [scores for scores in everywhere if scores.keys() >= {method, *others}]
+        best = selected.rates["FedDualAvg"]
+        here = selected.at_rates(best)
+        if not here.keys() >= {method, *others}:
+            return f"not all methods were run at {best}", False
+        text = values_text({m: here[m] for m in (method, *others)})
+        count = sum(map(holds, complete))
+        return (
+            f"at ({best[0]:g}, {best[1]:g}) {text}; at {count} of {len(complete)} pairs",
+            holds(here),
+        )
+
+    return check
+
+
+def coincide(methods: Sequence[str], metric: str, tolerance: float) -> Check:
+    """Whether curves stay within a share of each other in the second half of the evaluations."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        values = np.stack([selected.curves[m][metric] for m in methods])
+        later = values[:, values.shape[1] // 2 :]
+        low, high = later.min(axis=0), later.max(axis=0)
+        apart = float(np.max((high - low) / np.abs(low)))
+        rates = selected.rates
+        pairs = ", ".join(f"{m} ({rates[m][0]:g}, {rates[m][1]:g})" for m in methods)
+        return f"at most {100 * apart:.2g} % apart: {pairs}", apart <= tolerance
+
+    return check
+
+
+def largest_rate(selected: Selected) -> tuple[str, bool]:
+    """Whether FedDualAvg's client rate is above all others."""
+    lrs = {m: lr for m, (lr, _) in selected.rates.items()}
+    text = ", ".join(f"{m} {lr:g}" for m, lr in lrs.items())
+    return text, all(lrs["FedDualAvg"] > lr for m, lr in lrs.items() if m != "FedDualAvg")

@@ -1,0 +1,114 @@
+"""Methods, learning rates and sweeps of the four tasks."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+
+import fedjax_sim as fs
+from experiments.harness.options import Folders, check_grid, check_names
+from experiments.harness.runs import seed_keys, split_keys, swept
+from fedjax_sim import prox
+from fedjax_sim.checks import check_at_least
+
+LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # of clients
+SERVER_LRS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
+    "FedDualAvg": fs.feddualavg,
+    "FedDualAvg-OSP": fs.feddualavg_osp,
+    "FedMiD": fs.fedmid,
+    "FedMiD-OSP": fs.fedmid_osp,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Folders):
+    """Options of all tasks."""
+
+    methods: tuple[str, ...] = tuple(METHODS)
+    seeds: int = 1  # of cohorts, minibatches and drawn initial models; the data are the same
+    lrs: tuple[float, ...] = LRS
+    server_lrs: tuple[float, ...] = SERVER_LRS
+    work: pathlib.Path = pathlib.Path("results/fco")
+    output: pathlib.Path = pathlib.Path("experiments/results/fco")
+
+    def __post_init__(self) -> None:
+        check_at_least(1, seeds=self.seeds)
+        check_names("methods", self.methods, METHODS)
+        check_grid(lrs=self.lrs, server_lrs=self.server_lrs)
+
+
+class Problem(NamedTuple):
+    """Task, schedule and initial models that all methods share; n seeds."""
+
+    composite: prox.Composite
+    task: fs.Task
+    timeline: fs.Timeline  # [n, ...]
+    params: Any  # [n, ...]
+    keys: jax.Array  # [n]
+    eval_fn: Any
+
+
+def make_problem(
+    composite: prox.Composite,
+    task: fs.Task,
+    params: Any,
+    eval_fn: Any,
+    *,
+    rounds: int,
+    cohort: int,
+    seeds: int,
+) -> Problem:
+    """Draws the cohorts and keys of every seed; more seeds leave the first ones as they were.
+
+    Args:
+        params: the initial model of all seeds, or a function of a key that draws one per seed.
+    """
+    draw = functools.partial(
+        fs.timelines.uniform,
+        num_rounds=rounds,
+        num_clients=task.num_clients,
+        cohort_size=min(cohort, task.num_clients),
+        num_steps=task.num_steps,
+    )
+    keys = seed_keys(seeds, root=1)
+    if callable(params):
+        draw_keys, init_keys, run_keys = split_keys(keys, 3)
+        params = jax.jit(jax.vmap(params))(init_keys)
+    else:
+        draw_keys, run_keys = split_keys(keys, 2)
+        params = jax.tree.map(lambda x: np.stack([x] * seeds), params)
+    timeline = jax.jit(jax.vmap(draw))(draw_keys)
+    return Problem(composite, task, timeline, params, run_keys, eval_fn)
+
+
+def run(
+    shared: Problem,
+    method: str,
+    lrs: Sequence[float],
+    server_lrs: Sequence[float],
+    directory: pathlib.Path,
+    *,
+    eval_every: int,
+    identity: Mapping[str, Any],
+) -> pd.DataFrame:
+    """The tidy history of a method over its grid of rates; finished runs are not repeated."""
+    setup = fs.Setup(
+        shared.task,
+        shared.timeline,
+        shared.params,
+        eval_fn=shared.eval_fn,
+        eval_every=eval_every,
+        weighting=fs.weight_by_examples,
+    )
+    factory = functools.partial(METHODS[method], composite=shared.composite)
+    grid = {"lr": lrs, "server_lr": server_lrs}
+    identity = {"method": method, **identity}
+    history = swept(factory, setup, grid, shared.keys, directory, identity=identity)
+    history.insert(0, "method", method)
+    return history

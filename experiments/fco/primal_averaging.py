@@ -1,0 +1,153 @@
+r"""The curse of primal averaging: clients' sparse models have a dense average.
+
+    python -m experiments.fco.primal_averaging
+    python -m experiments.fco.primal_averaging --sets III --rounds 100
+
+Figure 1.1 of the thesis.  In every round of the federated LASSO: the mean density of the clients'
+last models, the density of the models' average, and the density of the server's model after its
+proximal step, for FedDualAvg P(mean dual).  Server rate 1, so that FedMiD's server step is applied
+to the average.
+Densities count the entries that are not zero, whose averages have the union of the supports, and
+those above 0.01, of which averaging makes some small.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+import tyro
+
+import fedjax_sim as fs
+from experiments.fco import methods, recovery
+from experiments.fco.lasso import LASSO
+from experiments.harness.options import check_names, settings
+from experiments.harness.report import Report
+from fedjax_sim import plotting, tree
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.diagnostics.recovery import CUTOFF, density
+
+CLIENTS, AVERAGE, SERVER = "clients", "average", "server"
+CUTOFFS = (0.0, CUTOFF)
+SHOWN = (50, 100, 200, 500)
+
+
+class Run(NamedTuple):
+    """A method at a client rate; server rate 1."""
+
+    method: str
+    lr: float
+
+
+# The rates of the published experiments that are stable on these data.
+RUNS = (
+    Run("FedMiD", 3e-4),
+    Run("FedMiD-OSP", 3e-4),
+    Run("FedDualAvg", 3e-4),
+    Run("FedDualAvg", 1e-3),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of this experiment."""
+
+    sets: tuple[str, ...] = tuple(LASSO.sets)
+    rounds: int = recovery.ROUNDS
+    problem_seed: int = 0
+    output: pathlib.Path = pathlib.Path("experiments/results/fco")
+
+    def __post_init__(self) -> None:
+        check_at_least(1, rounds=self.rounds)
+        check_names("sets", self.sets, LASSO.sets)
+
+
+def last_model(run: Run, shared: methods.Problem) -> Callable[[fs.Visit], Any]:
+    """A probe: the weights of a client at the end of its visit."""
+
+    def probe(visit: fs.Visit) -> jax.Array:
+        if not run.method.startswith("FedDualAvg"):
+            return tree.sub(visit.message, visit.upload.descent)["weight"]
+        dual, elapsed = visit.message
+        end = tree.sub(dual, visit.upload.descent)
+        return shared.composite.argmin(end, elapsed + visit.upload.elapsed)["weight"]
+
+    return probe
+
+
+def measure(run: Run, shared: methods.Problem) -> pd.DataFrame:
+    """The tidy history of a run's densities."""
+    algorithm = methods.METHODS[run.method](run.lr, shared.composite, server_lr=1.0)
+    timeline, params = jax.tree.map(lambda x: x[0], (shared.timeline, shared.params))
+    setup = fs.Setup(shared.task, timeline, params, weighting=fs.weight_by_examples)
+    probes = fs.Probes(
+        client={"model": last_model(run, shared)},
+        server={"server": lambda update: update.new_state.params["weight"]},
+    )
+    _, history = jax.jit(functools.partial(fs.run, algorithm, probes=probes))(setup, shared.keys[0])
+    models = history.probes
+    # All clients have equally many examples.
+    places = {AVERAGE: models["model"].mean(axis=1), SERVER: models["server"]}
+    parts = []
+    for cutoff in CUTOFFS:
+        of_all = {CLIENTS: share(models["model"], cutoff).mean(axis=1)}
+        of_all |= {place: share(model, cutoff) for place, model in places.items()}
+        parts += [
+            pd.DataFrame({"metric": f"{place} > {cutoff:g}", "value": np.asarray(values)})
+            for place, values in of_all.items()
+        ]
+    for part in parts:
+        part["round"] = np.arange(1, len(part) + 1)
+    label = f"{run.method}, {run.lr:g}"
+    return pd.concat(parts, ignore_index=True).assign(run=label, seed=0)
+
+
+def share(models: jax.Array, cutoff: float) -> jax.Array:
+    """The density of models ``[..., d]``."""
+    flat = jax.vmap(lambda model: density(model, cutoff))(models.reshape(-1, models.shape[-1]))
+    return flat.reshape(models.shape[:-1])
+
+
+def table(history: pd.DataFrame) -> pd.DataFrame:
+    """A row per run and quantity: the density in some rounds."""
+    last = int(np.max(history["round"]))
+    rounds = [done for done in SHOWN if done < last] + [last]
+    shown = history.loc[history["round"].isin(rounds), :]
+    wide = shown.pivot_table(
+        index=["run", "metric"], columns="round", values="value", sort=False
+    ).reset_index()
+    names = {"metric": "density of"} | {done: f"round {done}" for done in rounds}
+    return wide.rename(columns=names).rename_axis(columns=None)
+
+
+def main(options: Options) -> None:
+    """Runs the data sets and writes their reports."""
+    given = recovery.Options(rounds=options.rounds, problem_seed=options.problem_seed)
+    for name in options.sets:
+        problem = recovery.make_problem(LASSO, name, given)
+        history = pd.concat([measure(run, problem.shared) for run in RUNS], ignore_index=True)
+        truth = float(np.mean(problem.data.weight != 0))
+        report = Report(
+            f"Primal averaging, federated LASSO, set {name}",
+            f"Density of the truth {truth:.4g}; {recovery.COHORT} clients per round, server rate "
+            f"1, lambda {LASSO.weight:g}.  `{AVERAGE}` is the mean of the clients' last models, "
+            f"`{SERVER}` the model after the server's proximal step; `> c` counts the entries "
+            "above c.",
+            table(history),
+        )
+        kept = history.loc[(history["round"] % 10 == 0) | (history["round"] == 1), :]
+        panels = list(dict.fromkeys(history["metric"]))
+        figure = plotting.curves(history, panels, by="run", band=None)
+        for axes in figure.axes:
+            axes.set_ylim(0, 1.05)
+            axes.axhline(truth, color="0.6", lw=0.8)
+        folder = options.output / "primal_averaging"
+        report.save(folder, name, kept, {name: figure}, options=settings(options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

@@ -1,0 +1,168 @@
+"""Reports of the federated LASSO and of low-rank estimation."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.fco import reports
+from experiments.fco.claims import judged
+from experiments.fco.methods import LRS
+from experiments.fco.recovery import (
+    EVAL_EVERY,
+    LAST_ROUNDS,
+    Experiment,
+    Options,
+    histories,
+    make_problem,
+)
+from experiments.fco.selection import (
+    PAIR,
+    Curve,
+    Selected,
+    curves_of,
+    load,
+    select,
+    selected_table,
+)
+from experiments.harness.options import check_names, counted, settings
+from experiments.harness.report import Report, read_facts
+from fedjax_sim.analysis.selection import scores
+from fedjax_sim.execution.devices import use_all_cores
+
+ROUNDS = (50, 100, 200, 300, 500)  # in tables
+LOSSES = ("train/loss", "test/mse")
+TIE_BREAK = 1e-6
+
+
+def scored(history: pd.DataFrame, experiment: Experiment, initial_loss: float) -> pd.DataFrame:
+    """The score of every run: the metric's mean over the last 100 rounds, NaN if it diverged.
+
+    A run that ends above the initial training loss has diverged, too: entries that grow without
+    bound are a support like any other.  Several pairs may recover the truth perfectly: a millionth
+    of the mean over all rounds is added, so that the fastest of these is the best.
+    """
+    count = len(set(history["round"]))
+    last, whole = (
+        scores(history, experiment.score, PAIR, last=evaluations, mode=experiment.mode)
+        for evaluations in (min(LAST_ROUNDS // EVAL_EVERY, count), count)
+    )
+    loss = scores(history, "train/loss", PAIR)["score"]
+    score = last["score"] + TIE_BREAK * whole["score"]
+    return last.assign(score=score.where(loss <= initial_loss))
+
+
+def reference_table(history: pd.DataFrame, references: Any) -> pd.DataFrame:
+    """A row per pair and metric of the reference program that was run here, too."""
+    rows = []
+    for reference in references:
+        pair = dict(zip(PAIR, reference[:3], strict=True))
+        curve = curves_of(history.merge(pd.DataFrame([pair]), on=PAIR)).get(reference.method)
+        at = [] if curve is None else np.isin(curve["round"], list(reference.values))
+        if curve is None or not np.any(at):
+            continue
+        rounds, here = curve["round"][at], curve[reference.metric][at]
+        there = np.array([reference.values[int(done)] for done in rounds])
+        both = np.isfinite(here) & np.isfinite(there)
+        values = {"rounds": rounds, "here": here, "reference": there}
+        rows.append(
+            {**pair, "metric": reference.metric}
+            | {name: " / ".join(f"{v:.4g}" for v in value) for name, value in values.items()}
+            | {"largest difference": np.abs(here - there)[both].max(initial=0)}
+        )
+    return pd.DataFrame(rows)
+
+
+def describe(name: str, experiment: Experiment, options: Options) -> str:
+    """The part of the paper's setting that was run."""
+    small = [lr for lr in options.lrs if lr < min(LRS)]
+    return (
+        f"{experiment.described.format(**experiment.sets[name]._asdict())}; lambda "
+        f"{experiment.penalty_weight(options):g}, features times {options.feature_scale:g}; "
+        f"{options.rounds} rounds, {len(options.lrs)} client rates ({len(small)} below the "
+        f"paper's), {len(options.server_lrs)} server rates, {counted(options.seeds, 'seed')}"
+    )
+
+
+def columns(experiment: Experiment, selected: Selected, method: str) -> dict[str, Any]:
+    """The selected run of a method: its score, the metric at some rounds, the last values."""
+    curve: Curve = selected.curves[method]
+    mean = selected.chosen.loc[selected.chosen["method"] == method, "mean"].iloc[0]
+    along = zip(curve["round"], curve[experiment.score], strict=True)
+    return (
+        {"score": mean}
+        | {f"{experiment.score}, round {r}": float(v) for r, v in along if r in ROUNDS}
+        | {f"last {m}": float(curve[m][-1]) for m in (*experiment.shown, *LOSSES)}
+    )
+
+
+def build(
+    experiment: Experiment,
+    name: str,
+    selected: Selected,
+    references: pd.DataFrame,
+    facts: Mapping[str, Any],
+) -> tuple[Report, dict]:
+    """Text and figures of a data set."""
+    least = ", ".join(f"{metric} {value:.4g}" for metric, value in facts["optimum"].items())
+    report = Report(
+        f"{experiment.title}, set {name}", f"{facts['setting']}.  Centralised optimum: {least}."
+    )
+    report.section(
+        f"Best rates, by the mean {experiment.score} over the last {LAST_ROUNDS} rounds",
+        selected_table(selected, lambda method: columns(experiment, selected, method)),
+    )
+    report.claims(judged(name, experiment.statements, selected))
+    report.section("Beside an independent program with other draws", references)
+    rounds = np.asarray(selected.winners["round"])
+    flat = [
+        {"method": "optimum", "seed": 0, "round": done, "metric": metric, "value": value}
+        for metric, value in facts["optimum"].items()
+        for done in {int(rounds.min()), int(rounds.max())}
+    ]
+    lines = pd.concat([selected.winners, pd.DataFrame(flat)], ignore_index=True)
+    shown = selected._replace(winners=lines)
+    drawn = reports.grid_figures(selected, name)
+    drawn[name] = reports.curves_figure(shown, experiment.shown, max_columns=2)
+    drawn[f"{name}-losses"] = reports.curves_figure(shown, LOSSES, yscale="log")
+    return report, drawn
+
+
+def conduct(experiment: Experiment, options: Options) -> None:
+    """Runs the data sets and writes their reports."""
+    use_all_cores(threads=4)  # the metrics contain singular values of matrices
+    check_names("sets", options.sets, experiment.sets)
+    for name in options.sets:
+        problem = make_problem(experiment, name, options)
+        runs = histories(experiment, name, problem.shared, options)
+        history = pd.concat(list(runs), ignore_index=True)
+        initial_loss = problem.measured(problem.initial())["train/loss"]
+        score = scored(history, experiment, initial_loss)
+        last = LAST_ROUNDS // EVAL_EVERY
+        kept = history.loc[~history["metric"].isin(["time", "local_steps"])]
+        selected = select(kept, experiment.score, last, experiment.mode, score)
+        usual = options.feature_scale == 1
+        usual &= experiment.penalty_weight(options) == experiment.weight
+        known = experiment.references.get(name, []) if usual else []
+        references = reference_table(history, known)
+        facts = {
+            "options": settings(options),
+            "setting": describe(name, experiment, options),
+            "optimum": problem.optimum(),
+        }
+        report, drawn = build(experiment, name, selected, references, facts)
+        folder = options.output / f"{experiment.name}{options.variant()}"
+        tables = {"references": references}
+        reports.save(report, folder, name, selected, drawn, tables, **facts)
+
+
+def redraw(experiment: Experiment, folder: pathlib.Path, name: str) -> None:
+    """Writes the report of a data set again from its kept files."""
+    last = LAST_ROUNDS // EVAL_EVERY
+    selected = load(folder, name, experiment.score, last, experiment.mode)
+    references = reports.read_table(folder, f"{name}-references")
+    facts = read_facts(folder, name)
+    report, drawn = build(experiment, name, selected, references, facts)
+    report.redraw(folder, name, drawn)

@@ -1,0 +1,90 @@
+"""Scans of brains: recordings or a stand-in of their shapes, and the model on them."""
+
+import os
+import pathlib
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.tree_util import Partial
+
+import fedjax_sim as fs
+from experiments.fco import methods
+from fedjax_sim import models, objectives, prox
+from fedjax_sim.data.batches import Batches
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.datasets.names import DATA_DIR_VARIABLE
+from fedjax_sim.diagnostics.recovery import density
+from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.problems import fmri
+
+METRICS = LOSS, ACCURACY, DENSITY = "validation/loss", "validation/accuracy", "density"
+CUTOFF = 1e-4
+PROBLEM_SEED = 0
+
+Source = Literal["auto", "haxby", "synthetic"]
+
+
+class Data(NamedTuple):
+    """Scans, and whether they are recordings."""
+
+    scans: fmri.Scans
+    real: bool
+
+    @property
+    def label(self) -> str:
+        """The source of the data, for titles."""
+        return "Haxby et al." if self.real else "SYNTHETIC STAND-IN, no recordings"
+
+
+def load(source: Source, voxels: int, data_dir: pathlib.Path | None) -> Data:
+    """The recordings or the stand-in, which has so many voxels."""
+    where = data_dir or os.environ.get(DATA_DIR_VARIABLE) or None
+    if source == "haxby" or (source == "auto" and fmri.is_available(where)):
+        if where is None:
+            raise ValueError(
+                f"data_dir is not given and {DATA_DIR_VARIABLE} is not set; expected it"
+            )
+        return Data(fmri.haxby(where), True)
+    nonzero = max(voxels * 5 // 1000, 1)
+    scans = fmri.sparse_classification(PROBLEM_SEED, dim=voxels, num_nonzero=nonzero)
+    return Data(scans, False)
+
+
+class Measured(NamedTuple):
+    """The static part of an evaluation."""
+
+    composite: prox.Composite
+
+    def __call__(self, means: Partial, params: Any) -> dict[str, jax.Array]:
+        values = means(params)
+        return {
+            LOSS: values[LOSS] + self.composite.value(params),
+            ACCURACY: values[ACCURACY],
+            DENSITY: density(params["linear"]["kernel"], CUTOFF),
+        }
+
+
+def make_problem(
+    scans: fmri.Scans,
+    train: FederatedData,
+    *,
+    weight: float,
+    batches: Batches,
+    rounds: int,
+    cohort: int,
+    seeds: int,
+) -> methods.Problem:
+    """The model on the data of some clients."""
+    model = models.logistic_regression(scans.test.examples["x"].shape[1])
+    composite = prox.composite(prox.L1(weight), where=prox.kernels)
+    metrics = objectives.binary_classification_metrics(model.apply)
+    means = merge_evaluators(validation=evaluator(metrics, scans.test.examples))
+    return methods.make_problem(
+        composite,
+        fs.empirical_task(objectives.binary_cross_entropy(model.apply), train, batches),
+        model.init,
+        Partial(Measured(composite), means),
+        rounds=rounds,
+        cohort=cohort,
+        seeds=seeds,
+    )

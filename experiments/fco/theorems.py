@@ -1,0 +1,91 @@
+"""Theorems 4.3, 4.4 and 4.7 on the quadratics of :mod:`experiments.fco.quadratics`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import fedjax_sim as fs
+from experiments.fco.quadratics import DIM, NOISE, Problem, dual_norm
+from fedjax_sim.prox import L1, Composite, L1Ball, composite
+from fedjax_sim.theory import ProblemConstants
+from fedjax_sim.theory.feddualavg import bounded_gradients, quadratic, small_client_rate
+
+WEIGHT, RADIUS = 0.1, 1.0  # of the l1 penalty, of the l1 ball
+# Stated without a proof, and false: see fedjax_sim.theory.feddualavg.small_client_rate.
+NOT_A_THEOREM = "4.3 (FedMiD)"
+SMALL = 1e-3  # share of the client rate in the product of rates, for "small enough"
+
+
+class Theorem(NamedTuple):
+    """A theorem, and an instance on which it is measured."""
+
+    name: str
+    regularizer: Composite
+    lr: Callable  # prescribed, of the constants
+    bound: Callable  # of the constants and lr
+    tuned: Callable  # of the constants
+    constants: ProblemConstants
+    algorithm: Callable[[Any], fs.FedAlgorithm]  # of the prescribed rate
+
+
+# Theorem 4.3: the rate, the bound at a rate, the bound at that rate.
+SMALL_RATE = (
+    small_client_rate.prescribed_lr,
+    small_client_rate.bound,
+    small_client_rate.tuned_bound,
+)
+
+
+def theorems(problem: Problem) -> list[Theorem]:
+    """The three theorems with the exact constants of the problem, but B_h."""
+    penalty, ball = composite(L1(WEIGHT)), composite(L1Ball(RADIUS))
+    deviations = problem.linear - problem.linear.mean(0)
+    zeta = float(dual_norm(problem, deviations).max())
+    # The noise has covariance NOISE^2 / d I.
+    inverse = float(np.trace(np.linalg.inv(problem.hessian)))
+    sigma_a = NOISE * (problem.smoothness * inverse / DIM) ** 0.5
+    corners = RADIUS * np.concatenate([problem.hessian, -problem.hessian])
+    largest = np.linalg.norm(corners[:, None] + problem.linear, axis=-1).max() + NOISE
+    L = problem.smoothness
+    return [
+        Theorem(
+            "4.3",
+            penalty,
+            *SMALL_RATE,
+            ProblemConstants(L=L, sigma=NOISE),
+            lambda lr: fs.average_rounds(fs.feddualavg(SMALL * lr, penalty, 1 / SMALL)),
+        ),
+        Theorem(
+            "4.3 (OSP)",
+            penalty,
+            *SMALL_RATE,
+            ProblemConstants(L=L, sigma=NOISE),
+            lambda lr: fs.average_rounds(fs.fedmid_osp(SMALL * lr, penalty, 1 / SMALL)),
+        ),
+        Theorem(
+            NOT_A_THEOREM,
+            ball,
+            *SMALL_RATE,
+            ProblemConstants(L=L, sigma=NOISE),
+            lambda lr: fs.average_rounds(fs.fedmid(SMALL * lr, ball, 1 / SMALL)),
+        ),
+        Theorem(
+            "4.4",
+            ball,
+            bounded_gradients.prescribed_lr,
+            bounded_gradients.bound,
+            bounded_gradients.tuned_bound,
+            ProblemConstants(L=L, sigma=NOISE, G=float(largest)),
+            lambda lr: fs.averaged_feddualavg(lr, ball),
+        ),
+        Theorem(
+            "4.7",
+            penalty,
+            quadratic.prescribed_lr,
+            quadratic.bound,
+            quadratic.tuned_bound,
+            ProblemConstants(L=L, sigma=sigma_a, zeta=zeta),
+            lambda lr: fs.averaged_feddualavg(lr, penalty),
+        ),
+    ]

@@ -1,0 +1,66 @@
+"""Comparison of the partitions: final accuracies, rounds to a target."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.harness.tables import rounds_text
+from fedjax_sim.analysis.selection import rounds_to_target
+
+ACCURACY, LOSS = "test/accuracy", "test/loss"
+PARTITIONS = ("iid", "by writer")
+
+
+class Comparison(NamedTuple):
+    """The two partitions with one seed."""
+
+    final: dict[str, float]  # accuracy
+    reached: dict[str, float]  # rounds to the report's target, infinity if not reached
+    level: float  # the equivalent of the target
+    rounds: dict[str, float]  # to that level
+
+    @property
+    def slow_down(self) -> float:
+        """Rounds by writer per round of IID, to the equivalent target; 0: IID misses it."""
+        return self.rounds["by writer"] / self.rounds["iid"]
+
+
+def compared(history: pd.DataFrame, seed: int, target: float) -> Comparison:
+    """Final accuracies and rounds to two targets: the report's, and the final one by writer.
+
+    Final accuracies are means over the last tenth of the evaluations, at least one.
+    """
+    runs = history.loc[history["seed"] == seed]
+    final = {}
+    for name in PARTITIONS:
+        values = runs.loc[(runs["partition"] == name) & (runs["metric"] == ACCURACY)]
+        values = np.asarray(values.sort_values("round")["value"])
+        final[name] = float(values[-max(1, len(values) // 10) :].mean())
+    level = final["by writer"]
+
+    def rounds(target: float) -> dict[str, float]:
+        scores = rounds_to_target(runs, ACCURACY, target, ["partition"], mode="max")
+        return dict(zip(scores["partition"], scores["score"].tolist(), strict=True))
+
+    return Comparison(final, rounds(target), level, rounds(level))
+
+
+def table(
+    comparisons: Sequence[Comparison], target: float, paper: Mapping[str, int]
+) -> pd.DataFrame:
+    """A row per seed and partition; ``paper`` has the report's rounds to the target."""
+    return pd.DataFrame(
+        {
+            "seed": seed,
+            "partition": name,
+            "final accuracy, %": 100 * runs.final[name],
+            f"rounds to {100 * target:g} %": rounds_text(runs.reached[name]),
+            "report": paper[name],
+            "equivalent target, %": 100 * runs.level,
+            "rounds to it": rounds_text(runs.rounds[name]),
+        }
+        for seed, runs in enumerate(comparisons)
+        for name in PARTITIONS
+    )

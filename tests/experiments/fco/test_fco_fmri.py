@@ -1,0 +1,202 @@
+"""Sparse logistic regression on scans: baselines by NumPy, Figure 4.11, the stand-in's label."""
+
+import itertools
+import json
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import fco_fmri
+from experiments import fco_fmri_report as report
+from experiments import fco_grid as grid
+from experiments.fco_common import METHODS
+from experiments.fco_report import claims_table
+from fedjax_sim.problems import fmri
+
+LABEL = "SYNTHETIC STAND-IN"
+
+
+def options(tmp_path, **given):
+    small = {"source": "synthetic", "voxels": 40, "rounds": 10}
+    return fco_fmri.Options(**small | given, work=tmp_path / "work", output=tmp_path / "out")
+
+
+def numpy_baseline(scans, rows, lr, weight, epochs):
+    """Validation loss, accuracy and density after proximal gradient steps on some rows."""
+    x, y = (scans.train.examples[name][rows].astype(np.float64) for name in ("x", "y"))
+    w, b = np.zeros(x.shape[1]), 0.0
+    for _ in range(epochs):
+        error = 1 / (1 + np.exp(-(x @ w + b))) - y
+        w, b = w - lr * x.T @ error / len(y), b - lr * error.mean()
+        w = np.sign(w) * np.maximum(abs(w) - lr * weight, 0)
+    z, label = scans.test.examples["x"] @ w + b, scans.test.examples["y"]
+    loss = np.mean(np.logaddexp(0, z) - label * z) + weight * abs(w).sum()
+    return loss, np.mean((z > 0) == (label > 0)), np.mean(abs(w) > 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rows"), [("centralised", 59 * 18), ("local", 18)])
+def test_baselines_are_those_of_a_numpy_loop(tmp_path, name, rows):
+    """Ten steps in single precision, of rates up to 1; accuracies are shares of 216."""
+    given = options(tmp_path, weight=0.05)
+    data = fco_fmri.load(given)
+    found = fco_fmri.baseline(name, data, given)
+    assert len(found.score) == len(fco_fmri.BASELINE_LRS)
+    expected = {
+        lr: numpy_baseline(data.scans, slice(rows), lr, 0.05, 10) for lr in fco_fmri.BASELINE_LRS
+    }
+    for lr, score in zip(found.score["lr"], found.score["score"], strict=True):
+        assert score == pytest.approx(expected[lr][0], rel=1e-4)
+    (lr, server_lr) = found.rates[name]
+    assert (lr, server_lr) == (min(expected, key=lambda rate: expected[rate][0]), 1.0)
+    ends = [grid.at_end(found.curves[name], metric, 1) for metric in fco_fmri.SHOWN]
+    np.testing.assert_allclose(ends, expected[lr], rtol=1e-4)
+
+
+def test_stand_in_has_the_recordings_shapes():
+    data = fco_fmri.load(fco_fmri.Options(source="synthetic", voxels=1000))
+    assert (data.scans.train.num_clients, data.scans.test.num_clients) == (59, 12)
+    assert data.scans.train.examples["x"].shape == (1062, 1000)
+    assert np.count_nonzero(data.scans.weight) == 5
+    assert LABEL in data.label
+    assert fco_fmri.Options().voxels == 39912
+
+
+def test_recordings_are_taken_where_they_are(tmp_path, monkeypatch):
+    """Even if they cannot be read; the stand-in is for where there are none."""
+    scans = fmri.sparse_classification(0, dim=7, num_nonzero=1)
+    monkeypatch.delenv("FEDJAX_SIM_DATA", raising=False)
+    with pytest.raises(ValueError, match="data_dir is not given and FEDJAX_SIM_DATA is not set"):
+        fco_fmri.load(fco_fmri.Options(source="haxby"))
+    assert not fco_fmri.load(fco_fmri.Options(voxels=7, data_dir=tmp_path)).real
+    (tmp_path / fmri.FOLDER).mkdir()
+    with pytest.raises(ValueError, match=r"mask\.nii\.gz.* missing"):
+        fco_fmri.load(fco_fmri.Options(voxels=7, data_dir=tmp_path))
+    monkeypatch.setattr(fmri, "haxby", lambda where: scans)
+    data = fco_fmri.load(fco_fmri.Options(data_dir=tmp_path))
+    assert data.real
+    assert LABEL not in data.label
+    assert "stand-in" not in fco_fmri.describe(data, fco_fmri.Options())
+    assert fco_fmri.Options().folder(data) == "haxby"
+
+
+def history(pairs, rounds):
+    rows = [
+        (method, lr, server_lr, 0, done, 0, metric, 0.5)
+        for method, (lr, server_lr), done, metric in itertools.product(
+            METHODS, pairs, rounds, fco_fmri.SHOWN
+        )
+    ]
+    names = ["method", "lr", "server_lr", "seed", "round", "diverged_at", "metric", "value"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_figure_has_the_pairs_of_the_paper():
+    """Rates are 1 or 3 times a power of ten; by integers there is no rounding at the ends."""
+    tenths = {(m, e): m * 10.0**e for m, e in itertools.product((1, 3), range(-3, 2))}
+    clients = [key for key, rate in tenths.items() if 1e-3 <= rate <= 1]
+    servers = [(m, e) for m in (1, 3) for e in range(-2, 2) if m * 10**e <= 10]
+    inside = [
+        (a, b)
+        for a, b in itertools.product(clients, servers)
+        if 3 * 10**2 <= a[0] * b[0] * 10 ** (5 + a[1] + b[1]) <= 3 * 10**4
+    ]
+    pairs = list(itertools.product(fco_fmri.LRS, fco_fmri.SERVER_LRS))
+    assert len(pairs) == 49
+    rows = report.progress(history(pairs, (10, 20, 300)))
+    assert set(rows["round"]) == {10, 300}
+    assert len(rows) == 2 * len(METHODS) * len(inside)
+    assert report.scatter(rows, LABEL).get_supxlabel().startswith(LABEL)
+
+
+def test_shares_of_good_pairs():
+    rows = pd.DataFrame(
+        {
+            "method": ["a", "a", "b", "b"],
+            "round": [10] * 4,
+            report.ACCURACY: [0.9, 0.84, 0.86, 0.5],
+            report.DENSITY: [0.1, 0.1, 0.2, 0.1],
+        }
+    )
+    shares = report.reaches(rows, {report.ACCURACY: 0.9, report.DENSITY: 0.1})
+    assert shares[10].to_dict() == {"a": 0.5, "b": 0.5}
+
+
+def ends(**values):
+    """Curves of one evaluation: loss, accuracy, density."""
+    names = dict(zip(("dual", "osp", "mid", "mid_osp"), METHODS, strict=True))
+    return {
+        names[short]: {m: np.array([v]) for m, v in zip(fco_fmri.SHOWN, value, strict=True)}
+        for short, value in values.items()
+    }
+
+
+def checked(shares, curves):
+    centralised, local = ({report.ACCURACY: a, report.DENSITY: 0.01} for a in (0.95, 0.6))
+    table = pd.DataFrame({300: shares}, index=list(METHODS)[: len(shares)])
+    claims = report.claims(centralised, local, table)
+    found = grid.Selected(
+        report.LOSS, 1, *[pd.DataFrame()] * 3, curves, dict.fromkeys(curves, (1.0, 1.0))
+    )
+    return (claims_table("fmri", claims, found.curves, found.rates)["holds"] == "yes").tolist()
+
+
+def test_claims():
+    dual, osp = (0.2, 0.93, 0.015), (0.3, 0.8, 0.005)
+    mid = {"mid": (0.3, 0.85, 0.5), "mid_osp": (0.3, 0.9, 0.6)}
+    assert checked([0.9, 0.3, 0.1, 0.1], ends(dual=dual, osp=osp, **mid)) == [True] * 6
+    bad = ends(dual=(0.5, 0.55, 0.7), osp=(0.5, 0.6, 0.1), **mid)
+    assert checked([0.1, 0.3, 0.1, 0.1], bad) == [False] * 6
+    assert checked([0.5], ends(dual=dual)) == [True, True]
+
+
+@pytest.mark.slow
+def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
+    """A second call finds all runs and writes the same bytes."""
+    given = options(tmp_path, methods=("FedDualAvg", "FedMiD"), lrs=(0.03, 0.1), server_lrs=(0.3,))
+    fco_fmri.main(given)
+    printed = capsys.readouterr().out
+    assert printed.count("2 runs, 0 found") == 2
+    assert printed.count("9 runs, 0 found") == 2
+    folder = tmp_path / "out" / "fco_fmri-standin-40"
+    text = (folder / "fmri.md").read_text()
+    assert text.startswith(f"# Sparse logistic regression on fMRI ({LABEL}, no recordings)")
+    assert "not the recordings of Haxby et al." in text
+    assert "10 of the paper's 300 rounds of 20 clients" in text
+    assert LABEL in json.loads((folder / "fmri.json").read_text())["data"]
+    rows = (folder / "fmri.csv").read_bytes()
+    assert set(pd.read_csv(folder / "fmri.csv")["method"]) == {
+        "FedDualAvg", "FedMiD", "centralised", "local"
+    }  # fmt: skip
+    assert len(pd.read_csv(folder / "figure-4.11.csv")) == 4
+    for name in ("fmri", "figure-4.11", "fmri-fedmid-grid"):
+        assert (folder / f"{name}.png").stat().st_size > 5_000
+    fco_fmri.main(given)
+    printed = capsys.readouterr().out
+    assert printed.count("2 runs, 2 found") == 2
+    assert (folder / "fmri.csv").read_bytes() == rows
+    # The batches are single examples, one pass: 18 steps.
+    data = fco_fmri.load(given)
+    shared = fco_fmri.problem(
+        data.scans, data.scans.train, given, batches=fco_fmri.fs.epochs(1, 1), rounds=3, seeds=2
+    )
+    assert shared.task.num_steps.tolist() == [18] * 59
+    assert shared.timeline.clients.shape == (2, 3, 20)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(shared.params))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"source": "nilearn"}, "source is 'nilearn'; expected one of"),
+        ({"voxels": 0}, "voxels is 0; expected at least 1"),
+        ({"weight": -0.1}, "lambda is -0.1; expected at least 0"),
+        ({"rounds": 0}, "rounds is 0; expected at least 1"),
+        ({"server_lrs": (0.0,)}, "server_lrs is .0.0,.; expected positive learning rates"),
+    ],
+)
+def test_bad_options(given, message):
+    with pytest.raises(ValueError, match=message):
+        fco_fmri.Options(**given)

@@ -1,0 +1,221 @@
+"""FedAc's experiment: its runs against NumPy, its scores, the comparison with published runs."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_sim as fs
+from experiments import fedac_a9a, fedac_numpy, fedac_report
+
+CLIENTS, STEPS, L2, LR = 3, 256, 0.05, 0.2
+ROUNDS = fedac_a9a.NUM_STEPS // STEPS
+
+
+@functools.cache
+def small_data() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = (rng.random((40, 6)) < 0.4).astype(np.float32)
+    y = (x @ rng.normal(size=6) + rng.normal(size=40) > 0).astype(np.float32)
+    return {"x": x, "y": y}
+
+
+def cell(name: str) -> np.ndarray:
+    """The models ``[E, d]`` of one rate of the experiment's cell."""
+    what = fedac_a9a.make_setup(small_data(), name, L2, CLIENTS, STEPS)
+    result = fs.sweep(what, {"lr": [LR]}, jax.random.split(jax.random.key(1), 1))
+    return result.runs[0].history.metrics["model"]
+
+
+@functools.cache
+def drawn() -> np.ndarray:
+    """Rows ``[T, M, K]`` that clients draw, by a loss whose gradient spells them out."""
+    count = len(small_data()["y"])
+    batches = fs.with_replacement(1, STEPS)
+    task = fs.shared_task(lambda p, rows, key: p[rows], jnp.arange(count), CLIENTS, batches)
+    zeros = jnp.zeros(count)
+
+    def rows(visit):
+        gradient = jax.vmap(lambda k: visit.oracle.grad(zeros, k))
+        return jnp.argmax(gradient(jnp.arange(STEPS)), axis=-1)
+
+    timeline = fs.timelines.full(ROUNDS, CLIENTS, STEPS)
+    key = jax.random.split(jax.random.key(1), 1)[0]
+    probes = fs.Probes(client={"rows": rows})
+    _, history = fs.run(fs.fedsgd(0.0), fs.Setup(task, timeline, zeros), key, probes=probes)
+    return np.asarray(history.probes["rows"])
+
+
+def double() -> dict[str, np.ndarray]:
+    return {name: value.astype(np.float64) for name, value in small_data().items()}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedac_i"])
+def test_local_methods_are_those_of_the_numpy_loop(name):
+    """4,096 contracting steps in single precision."""
+    rows = drawn()
+    expected = fedac_numpy.numpy_run(
+        double(), name, L2, LR, fedac_a9a.initial(6), STEPS,
+        lambda step: rows[step // STEPS, :, step % STEPS], fedac_a9a.NUM_STEPS,
+    )  # fmt: skip
+    np.testing.assert_allclose(cell(name)[-1], expected, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["mb_sgd", "mb_ac_sgd"])
+def test_minibatch_methods_take_one_step_on_the_rows_of_all_local_steps(name):
+    x, y = double()["x"], double()["y"]
+    main = aggregate = fedac_a9a.initial(6)
+    gamma = (LR / L2) ** 0.5
+    alpha = 1 / (gamma * L2)
+    for rows in drawn().reshape(ROUNDS, -1):
+        middle = main if name == "mb_sgd" else (main + alpha * aggregate) / (alpha + 1)
+        residual = 1 / (1 + np.exp(-x[rows] @ middle)) - y[rows]
+        g = residual @ x[rows] / len(rows) + L2 * middle
+        if name == "mb_sgd":
+            main = aggregate = main - LR * g
+        else:
+            aggregate = middle - LR * g
+            main = (1 - 1 / alpha) * main + middle / alpha - gamma * g
+    np.testing.assert_allclose(cell(name)[-1], aggregate, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_evaluated_every_512_steps_and_at_its_end():
+    assert cell("fedavg").shape == (8, 6)
+
+
+def test_objective_is_the_regularised_logistic_loss():
+    data, w = double(), np.linspace(-1, 1, 6)
+    signs = 2 * data["y"] - 1
+    expected = np.mean(np.log1p(np.exp(-signs * (data["x"] @ w)))) + L2 / 2 * w @ w
+    models = np.stack([w, np.full(6, np.inf), np.full(6, 1e200), np.full(6, np.nan)])
+    found = fedac_a9a.objective(small_data(), L2)(models[None])
+    np.testing.assert_allclose(found[0, 0], expected, rtol=1e-14)
+    assert np.isinf(found[0, 1:]).all()
+
+
+def test_minimum_is_below_nearby_values():
+    value = fedac_a9a.objective(small_data(), L2)
+    least = fedac_a9a.minimum(small_data(), L2)
+    rng = np.random.default_rng(0)
+    assert (value(rng.normal(size=(100, 6))) > least).all()
+    # Strong convexity: descending from it by gradient steps gains nothing beyond rounding.
+    w, data = np.zeros(6), double()
+    for _ in range(3000):
+        residual = 1 / (1 + np.exp(-data["x"] @ w)) - data["y"]
+        w = w - 0.5 * (data["x"].T @ residual / len(residual) + L2 * w)
+    np.testing.assert_allclose(value(w), least, rtol=0, atol=1e-14)
+
+
+def test_further_clients_run_with_few_rounds_only():
+    options = fedac_a9a.Options(clients=(4,), local_steps=(1, 32, 64), few_rounds=(8,))
+    cells = [(m, k) for grid in options.grids for m in grid["clients"] for k in grid["local_steps"]]
+    assert cells == [(4, 1), (4, 32), (4, 64), (8, 32), (8, 64)]
+    assert len(fedac_a9a.Options(few_rounds=()).grids) == 1
+
+
+def test_rates_are_the_papers():
+    assert fedac_a9a.rates(1e-3, 13) == (
+        0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
+    )  # fmt: skip
+    assert fedac_a9a.rates(5e-3, 13)[-1] == 50
+
+
+SUMMARY = """\
+runid,dataset,alg,lambd,eta,M,K,T,local_batch,seed,record_intvl,final_loss,best_loss
+a,a9a,1,0.01,0.1,4,8,4096,1,1,512,0.5,0.4
+b,a9a,1,0.01,0.2,4,8,4096,1,1,512,nan,nan
+c,a9a,1,0.01,0.5,4,8,4096,1,1,512,0.36,0.35
+d,a9a,1,0.01,100,4,8,4096,1,1,512,0.3,0.3
+e,a9a,-1,0.01,0.1,4,16,4096,1,1,512,inf,inf
+f,a9a,0,0.001,0.1,4,8,4096,1,1,512,0.3,0.3
+"""
+
+
+def test_published_scores_are_the_best_of_the_grid(tmp_path):
+    (tmp_path / "summary_a9a_1e-02.csv").write_text(SUMMARY)
+    found = fedac_report.published(str(tmp_path), "a9a", 1e-2, (0.1, 0.2, 0.5), 0.3)
+    assert found is not None
+    rows = found.set_index("algorithm")
+    assert set(rows.index) == {"fedac_i", "vanilla_fedac"}
+    assert rows.loc["fedac_i", "lr of authors"] == 0.5  # not 100, outside the grid
+    np.testing.assert_allclose(rows.loc["fedac_i", "authors"], 0.05)
+    assert np.isinf(rows.loc["vanilla_fedac", "authors"])
+    assert fedac_report.published(None, "a9a", 1e-2, (0.1,), 0.3) is None
+    with pytest.raises(ValueError, match="FEDAC_PUBLISHED is a folder without summary_a9a_1e-03"):
+        fedac_report.published(str(tmp_path), "a9a", 1e-3, (0.1,), 0.3)
+
+
+def scores(**changes) -> pd.DataFrame:
+    """Two rates of FedAvg at K = 1, 2, 4 with 8 clients."""
+    rows = [(1, 0.1, 2e-4), (1, 0.2, 1e-4), (2, 0.1, 5e-4), (2, 0.2, np.nan), (4, 0.1, 2e-2)]
+    rows += [(4, 0.2, 3e-2)]
+    frame = pd.DataFrame(rows, columns=pd.Index(["K", "lr", "score"]))
+    return frame.assign(algorithm="fedavg", M=8, **changes)
+
+
+def test_agreement_and_rounds():
+    theirs = fedac_report.best(scores()).rename(columns={"score": "authors", "lr": "lr of authors"})
+    theirs["authors"] = [2e-4, 5e-4, 2e-2]  # the first is twice ours
+    cells = fedac_report.compared(scores(), theirs)
+    np.testing.assert_allclose(cells["log10 ratio"], [-np.log10(2), 0, 0], atol=1e-12)
+    overall = fedac_report.agreement(cells).iloc[-1]
+    assert (overall["cells"], overall["within 0.15 decades"]) == (3, "66.7%")
+    needed = fedac_report.rounds_needed(cells).set_index("threshold")
+    assert needed["FedAvg"].tolist() == ["2048", "2048", "4096", "none"]
+    assert needed["FedAvg (authors)"].tolist() == ["2048", "2048", "none", "none"]
+
+
+def test_main_writes_and_resumes(tmp_path, monkeypatch):
+    data = small_data()
+    for name in ("a9a.40rows", "a9a.t.40rows"):
+        lines = [
+            " ".join([f"{2 * int(label) - 1:+d}", *(f"{j + 1}:1" for j in np.flatnonzero(row))])
+            for row, label in zip(data["x"], data["y"], strict=True)
+        ]
+        folder = tmp_path / "data" / "a9a"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n".join(lines) + "\n")
+    monkeypatch.delenv("FEDAC_PUBLISHED", raising=False)
+    monkeypatch.setitem(
+        fedac_a9a.SETTINGS, "a9a-1e-2", fedac_a9a.SETTINGS["a9a-1e-2"]._replace(lrs=(0.1, 0.5))
+    )
+    options = fedac_a9a.Options(
+        setting="a9a-1e-2", clients=(2,), local_steps=(256, 512), methods=("fedavg", "mb_sgd"),
+        data_dir=tmp_path / "data", runs=tmp_path / "runs", output=tmp_path / "out",
+    )  # fmt: skip
+    fedac_a9a.main(options)
+    slices = sorted((tmp_path / "runs").rglob("*.npz"))
+    stamps = [path.stat().st_mtime_ns for path in slices]
+    folder = tmp_path / "out" / "fedac"
+    first = (folder / "a9a-1e-2.csv").read_text()
+    fedac_a9a.main(options)
+    assert [
+        path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").rglob("*.npz"))
+    ] == stamps
+    assert (folder / "a9a-1e-2.csv").read_text() == first
+    cells = pd.read_csv(folder / "a9a-1e-2.csv")
+    assert len(cells) == 4
+    assert (cells["score"] > 0).all()
+    facts = (folder / "a9a-1e-2.json").read_text()
+    assert json.loads(facts)["rows"] == 40
+    assert str(tmp_path) not in facts.replace(json.loads(facts)["command"], "")
+    assert (folder / "a9a-1e-2-speed_up.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"setting": "mnist"}, "setting is 'mnist'; expected one of a9a-1e-2"),
+        ({"local_steps": (1, 3)}, "local_steps has 3; expected divisors of 512"),
+        ({"clients": (0,)}, r"clients is \(0,\); expected numbers of at least 1"),
+        ({"clients": ()}, r"clients is \(\); expected some"),
+        ({"methods": ("sgd",)}, "methods has 'sgd'; expected some of fedavg"),
+    ],
+)
+def test_bad_options_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        fedac_a9a.Options(**given)

@@ -1,0 +1,83 @@
+"""The experiment on Lojasiewicz families, small."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import lojasiewicz
+from experiments.lojasiewicz_cases import cases, history, measure
+
+
+def test_rates_have_the_expected_slopes():
+    """1,000 rounds of exact gradients; what s_0 leaves of the limit is within 0.15."""
+    short = [case._replace(rounds=min(case.rounds, 1000)) for case in lojasiewicz.exact_cases()]
+    short = [case for case in short if case.name in ("power 2", "power 4", "two-armed bandit")]
+    assert len(short) == 3
+    table = lojasiewicz.rates(lojasiewicz.histories(short, 0))
+    linear, others = table.iloc[0], table.iloc[1:]
+    # Power 2 at the rate 1 / 2: x halves a round; the recursion has 1 - 2 (1/2) (1 - 1/2).
+    np.testing.assert_allclose([linear["gap"], linear["recursion"]], [0.25, 0.5], rtol=1e-9)
+    for name in ("gap", "recursion", "closed"):
+        np.testing.assert_allclose(others[name], others["expected"], atol=0.15)
+
+
+def test_sweep_over_clients_shows_the_mean_of_noise():
+    """The gap's floor is proportional to 1 / M: ratio 4, but for 4 standard errors."""
+    found = [
+        case._replace(rounds=120, repetitions=100) for case in lojasiewicz.sweep_cases(100)["M"][:2]
+    ]
+    table = lojasiewicz.looseness(lojasiewicz.histories(found, 0))
+    ratio = table["gap"] / table["standard error"]
+    error = np.sqrt((1 / ratio**2).sum())
+    assert abs(np.log(table["gap"][0] / table["gap"][1] / 4)) < 4 * error
+    assert not table["violated"].any()
+    assert (table["recursion"] < table["closed"]).all()
+
+
+def test_looseness_notices_a_violation():
+    """Of either bound and of Lemma F.1, in any round but the first."""
+    case = next(case for case in cases(3, 10) if case.name == "tilted quadratic")
+    case = case._replace(rounds=20)
+    table = history(case, measure(case))
+    assert not lojasiewicz.looseness([table])["violated"].any()
+    for name in ("recursion", "closed", "drift bound"):
+        wrong = table.copy()
+        wrong.loc[5, name] = 1e-6
+        assert lojasiewicz.looseness([wrong])["violated"].all()
+
+
+def test_files(tmp_path, monkeypatch):
+    """The table, the text, how they were made and both figures."""
+    few = {
+        "cases": lambda found: found[1:2],
+        "sweep_cases": lambda found: {"M": found["M"][:1]},
+        "exact_cases": lambda found: found[:1],
+        "reference_cases": lambda found: found[2:],
+    }
+    for name, choose in few.items():
+        every = getattr(lojasiewicz, name)
+        monkeypatch.setattr(lojasiewicz, name, lambda *a, c=choose, e=every: c(e(*a)))
+    lojasiewicz.main(lojasiewicz.Options(repetitions=4, output=tmp_path))
+    folder = tmp_path / "lojasiewicz"
+    table = pd.read_csv(folder / "lojasiewicz.csv")
+    assert set(table["group"]) == {"families", "sweeps", "exact", "checks"}
+    assert (table["gap"] > 0).all()
+    assert json.loads((folder / "lojasiewicz.json").read_text())["command"]
+    text = (folder / "lojasiewicz.md").read_text()
+    assert text.startswith("# ")
+    assert "| power 4 | 1000 | 1.122e-05 | 1.122e-05 |" in text
+    for name in ("lojasiewicz", "lojasiewicz_sweeps"):
+        assert (folder / f"{name}.png").stat().st_size > 10_000
+
+
+def test_thinned_keeps_both_ends():
+    table = lojasiewicz.thinned(pd.DataFrame({"round": np.arange(1001)}))
+    assert table["round"].iloc[[0, -1]].tolist() == [0, 1000]
+    assert 20 < len(table) <= 30
+
+
+def test_bad_options():
+    with pytest.raises(ValueError, match="repetitions is 1; expected at least 2"):
+        lojasiewicz.Options(repetitions=1)
