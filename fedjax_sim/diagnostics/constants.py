@@ -1,7 +1,6 @@
-"""The constants of convergence bounds, measured on a task."""
+"""Measurement of the constants of convergence bounds on a task."""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,33 +13,8 @@ from fedjax_sim.diagnostics.heterogeneity import heterogeneity
 from fedjax_sim.diagnostics.optimum import Optimum, double
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import Params, PyTree, Task
-
-
-class Constants(NamedTuple):
-    """What bounds on FedAvg and FedAc are functions of; NaN: unknown."""
-
-    L: float = math.nan  # smoothness of every F_m
-    mu: float = math.nan  # strong convexity of F
-    sigma: float = math.nan  # sigma^2 bounds the variance of a stochastic gradient
-    sigma4: float = math.nan  # sigma4^4 bounds its fourth central moment
-    Q: float = math.nan  # Lipschitz constant of every client's Hessian
-    G: float = math.nan  # norm of a stochastic gradient
-    zeta: float = math.nan  # ||grad F_m - grad F||, for every client
-    zeta_mean: float = math.nan  # the same, root mean square over clients
-    zeta_star: float = math.nan  # root mean square of ||grad F_m(x*)||
-    B: float = math.nan  # ||x_0 - x*||
-    Delta: float = math.nan  # F(x_0) - inf F
-
-    @property
-    def known(self) -> dict[str, float]:
-        """Those that are not NaN, by name.
-
-        Example:
-            >>> Constants(L=1.0, B=2.0).known
-            {'L': 1.0, 'B': 2.0}
-        """
-        return {name: value for name, value in self._asdict().items() if not math.isnan(value)}
 
 
 def measure(
@@ -53,27 +27,28 @@ def measure(
     loss: Partial | None = None,
     iterations: int = 30,
     cohort: Execution | None = None,
-) -> Constants:
-    r"""The constants of a task at models that a run visited, the first of them its start.
+) -> ProblemConstants:
+    r"""Constants of a task, measured at models that a run visited; the first one is its start.
 
-    L, Q, G, sigma, zeta are maxima over points and clients: lower estimates of the suprema that
-    theorems ask for, hence bounds with them hold along the trajectory at best ("trajectory
-    constants").  mu is the smallest eigenvalue of F's Hessian met: an upper estimate, 0 where it
-    is within rounding of 0 and NaN where F is not convex at some point.  Where bounds
-    that hold everywhere are known (:mod:`fedjax_sim.diagnostics.linear_models`), put them in with
-    ``_replace``.
+    L, Q, G, sigma, zeta are maxima over points and clients.  They are lower estimates of the
+    suprema that theorems require, so bounds that use them hold along the trajectory at best
+    ("trajectory constants").  mu is the smallest eigenvalue of F's Hessian at the points: an upper
+    estimate, 0 where it is within rounding of 0, and unknown where F is not convex at some point.
+    Where bounds that hold everywhere are known (:mod:`fedjax_sim.diagnostics.linear_models`),
+    insert them with ``_replace``.
 
     Args:
         task: the clients' objectives; F is their mean.
         points: models, leaves ``[P, ...]``, the first x_0.
-        key: of Lanczos' and the power method's starts.
-        moments: of the gradients' noise, as
-            :func:`~fedjax_sim.diagnostics.gradient_moments.batch_moments` or ``sampled_moments``
-            give them; without, sigma, sigma4 and G are unknown.
-        found: the optimum of F; without, zeta_star and B are unknown.
+        key: for the initial vectors of Lanczos and of the power method.
+        moments: moments of the gradients' noise, from
+            :func:`~fedjax_sim.diagnostics.gradient_moments.batch_moments` or ``sampled_moments``;
+            without them sigma, sigma4 and G are unknown.
+        found: the optimum of F; without it zeta_star and B are unknown.
         loss: F, for Delta.
-        iterations: of Lanczos and of the power method.
-        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device.
+        iterations: number of iterations of Lanczos and of the power method.
+        cohort: how clients are executed; default
+            :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: as :func:`fedjax_sim.diagnostics.smoothness.curvature`.
@@ -83,8 +58,7 @@ def measure(
         >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> found = measure(task, jnp.array([0.0, 1.0]), jax.random.key(0))
-        >>> found.known
+        >>> measure(task, jnp.array([0.0, 1.0]), jax.random.key(0)).known
         {'L': 1.0, 'mu': 1.0, 'Q': 0.0, 'zeta': 1.0, 'zeta_mean': 1.0}
     """
     eigen_key, power_key, oracle_key = jax.random.split(key, 3)
@@ -92,7 +66,7 @@ def measure(
     third = hessian_lipschitz(task, points, power_key, iterations=iterations, cohort=cohort)
     spread = heterogeneity(task, points, oracle_key, cohort=cohort)
     largest = float(np.maximum(np.max(bent.clients.largest), np.max(bent.total.largest)))
-    constants = Constants(
+    constants = ProblemConstants(
         L=largest,
         mu=_convexity(np.asarray(bent.total.smallest), largest),
         Q=float(np.max(third)),
@@ -134,7 +108,7 @@ def distance(x: PyTree, y: PyTree) -> float:
 
 
 def suboptimality(loss: Partial, params: Params, found: Optimum) -> float:
-    """``F(x) - F*`` in double precision: both values are almost equal where it matters.
+    """``F(x) - F*`` in double precision, because both values are almost equal near the optimum.
 
     Example:
         >>> loss = Partial(lambda c, x: jnp.sum((x - c) ** 2), np.ones(2))
@@ -145,9 +119,10 @@ def suboptimality(loss: Partial, params: Params, found: Optimum) -> float:
         return float(double(loss)(double(params))) - found.value
 
 
-def _convexity(smallest: np.ndarray, largest: float) -> float:
+def _convexity(smallest: np.ndarray, largest: float) -> float | None:
+    """The smallest eigenvalue; 0 within rounding of 0, None if it is negative."""
     rounding = 100 * np.finfo(smallest.dtype).eps * abs(largest)
-    found = float(smallest.min())
-    if found < -rounding:
-        return math.nan
-    return found if found > rounding else 0.0
+    eigenvalue = float(smallest.min())
+    if eigenvalue < -rounding:
+        return None
+    return eigenvalue if eigenvalue > rounding else 0.0

@@ -1,63 +1,44 @@
-"""Published bounds as functions of their constants, to put beside measurements."""
+"""Published bounds as functions of the named constants of a problem.
+
+All bounds have the form ``bound(constants, *, lr, local_steps, rounds, clients)``: constants of the
+problem are fields of :class:`ProblemConstants`, which
+:func:`fedjax_sim.diagnostics.constants.measure` measures, and numbers of the run are keyword
+arguments.  Prescribed learning rates and tuned bounds have the same form without ``lr``.
+
+* A constant that a bound needs and that is unknown raises a ValueError that names it; so does a
+  constant or number that is negative (or 0, where it must be positive).
+* Where the condition of a theorem does not hold the value is NaN, with a warning that states the
+  condition.  Traced values are not checked and do not warn.
+* Misprints of the papers are corrected; docs/errata.md lists each of them.
+"""
 
 from fedjax_sim.theory import (
+    conditions,
     favano,
-    favano_potential,
-    favano_progress,
-    favano_step_times,
-    favano_steps,
-    favano_units,
     fedac,
-    fedac_convex,
-    fedac_ii,
-    fedac_ii_convex,
     fedavg,
-    fedavg_nonconvex,
-    fedavg_strongly_convex,
-    fedavg_third_order,
     feddualavg,
-    feddualavg_regimes,
     fedswa,
-    fedswa_rates,
-    heterogeneity_report,
-    iterate_bias,
     lojasiewicz,
-    lojasiewicz_rounds,
     orders,
-    overlays,
-    prescribed,
+    step_counts,
     step_sizes,
 )
-from fedjax_sim.theory.overlays import overlay
-from fedjax_sim.theory.prescribed import optimal_lr
+from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory.step_sizes import best_lr, optimal_lr
 
 __all__ = [
+    "ProblemConstants",
+    "best_lr",
+    "conditions",
     "favano",
-    "favano_potential",
-    "favano_progress",
-    "favano_step_times",
-    "favano_steps",
-    "favano_units",
     "fedac",
-    "fedac_convex",
-    "fedac_ii",
-    "fedac_ii_convex",
     "fedavg",
-    "fedavg_nonconvex",
-    "fedavg_strongly_convex",
-    "fedavg_third_order",
     "feddualavg",
-    "feddualavg_regimes",
     "fedswa",
-    "fedswa_rates",
-    "heterogeneity_report",
-    "iterate_bias",
     "lojasiewicz",
-    "lojasiewicz_rounds",
     "optimal_lr",
     "orders",
-    "overlay",
-    "overlays",
-    "prescribed",
+    "step_counts",
     "step_sizes",
 ]

@@ -1,20 +1,21 @@
-"""Step sizes that bounds prescribe, and the parts their formulas share.
+"""Learning rates that bounds prescribe, and the parts that their formulas share.
 
-Theorems choose a rate as the smallest of several, most of them infinite without noise, and pay for
-it with logarithms of ratios such as ``mu^5 K^2 R^8 Phi / (Q^2 sigma^4)``, which leave single
-precision.  Such ratios are hence passed around as their logarithms.
+Theorems choose a rate as the smallest of several, most of them infinite without noise.  The price
+is logarithms of ratios such as ``mu^5 K^2 R^8 Phi / (Q^2 sigma^4)``, which exceed single precision;
+functions here therefore take the logarithms of such ratios.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.constants import positive
-from fedjax_sim.types import Scalar
+from fedjax_sim.theory.conditions import positive
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 
 class BestRate(NamedTuple):
@@ -22,6 +23,46 @@ class BestRate(NamedTuple):
 
     lr: Array
     value: Array  # the bound at it
+
+
+def optimal_lr(
+    rule: Callable[..., Array],
+    constants: ProblemConstants,
+    *,
+    limit: Scalar | None = None,
+    **numbers: Any,
+) -> Array:
+    r"""The learning rate that a theorem prescribes, or at which a bound is smallest.
+
+    Args:
+        rule: a function of this package: a prescribed rate such as
+            :func:`fedjax_sim.theory.fedavg.convex.prescribed_lr`, which is called, or a bound with
+            an argument ``lr``, which is minimised on the grid of :func:`best_lr`.
+        constants: as measured.
+        limit: largest rate of the grid; default 1 / L, above which no theorem on FedAvg or FedAc
+            allows rates.
+        numbers: the other arguments of ``rule``.
+
+    Raises:
+        ValueError: a constant is unknown; the bound holds at no rate of the grid.
+
+    Example:
+        >>> from fedjax_sim.theory.fedavg import convex
+        >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.0, B=1.0)
+        >>> sizes = {"clients": 4, "local_steps": 4, "rounds": 100}
+        >>> exact = optimal_lr(convex.prescribed_lr, constants, **sizes)
+        >>> numeric = optimal_lr(convex.bound, constants, **sizes)
+        >>> round(float(exact), 3), round(float(numeric), 3)
+        (0.085, 0.032)
+    """
+    if "lr" in numbers or "lr" not in inspect.signature(rule).parameters:
+        return rule(constants, **numbers)
+    largest_lr = 1 / positive(constants, "L")[0] if limit is None else limit
+    with jax.debug_nans(False):  # NaN is what bounds return where they do not hold
+        best = best_lr(lambda lr: rule(constants, **numbers, lr=lr), largest_lr)
+    if not bool(jnp.isfinite(best.value)):
+        raise ValueError(f"limit is {largest_lr}; expected rates below it at which the bound holds")
+    return best.lr
 
 
 def best_lr(
@@ -32,17 +73,17 @@ def best_lr(
     The grid is ``limit 10^(-decades i / (num - 1))``, i = 0 .. num - 1.  Bounds here are sums of
     falling and growing powers of the rate; between neighbours, a factor of
     ``10^(decades / (num - 1))`` apart (1.047 by default), one with the growing power p exceeds its
-    minimum by at most that factor to the p.  For bounds whose paper has no closed form, or to see
-    how much its closed form loses.
+    minimum by at most that factor to the p.  Use it for bounds whose paper has no closed form of
+    the rate, or to see how much a closed form loses.
 
     Args:
         bound: the bound as a function of the rate alone.
-        limit: the largest rate the bound's theorem allows.
-        decades: how far down the grid goes, positive.
-        num: points, at least 2.
+        limit: the largest rate that the bound's theorem allows.
+        decades: extent of the grid, positive.
+        num: number of points, at least 2.
 
     Returns:
-        The rate and the bound there; NaNs are passed over.
+        The rate and the bound there; NaNs are skipped.
 
     Raises:
         ValueError: ``limit`` or ``decades`` not positive, ``num`` below 2.
@@ -62,7 +103,7 @@ def best_lr(
 
 
 def smallest(*entries: Array) -> Array:
-    """The smallest entry, elementwise; infinite ones, of a zero constant, drop out.
+    """The smallest entry, elementwise; entries that a zero constant makes infinite drop out.
 
     Example:
         >>> float(smallest(jnp.array(0.5), jnp.array(1.0) / 0.0))
@@ -94,7 +135,7 @@ def log_monomial(*factors: tuple[Array, float]) -> Array:
 
 
 def log_plus(exponent: float, log_ratio: Array) -> Array:
-    """``log(e^exponent + ratio)`` of a ratio given by its logarithm.
+    """``log(e^exponent + ratio)``, given the logarithm of the ratio.
 
     Example:
         >>> round(float(log_plus(1.0, jnp.array(200.0))), 3)  # exp(200) is not a float32
@@ -104,7 +145,7 @@ def log_plus(exponent: float, log_ratio: Array) -> Array:
 
 
 def times_log(coefficient: Array, logarithm: Array, power: int) -> Array:
-    """``coefficient logarithm^power``; 0 where the coefficient is, whatever the logarithm.
+    """``coefficient logarithm^power``; 0 where the coefficient is 0, even at an infinite logarithm.
 
     Example:
         >>> float(times_log(jnp.array(0.0), jnp.array(jnp.inf), 2))

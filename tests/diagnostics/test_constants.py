@@ -18,7 +18,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.diagnostics.constants import Constants, measure, suboptimality
+from fedjax_sim.diagnostics.constants import measure, suboptimality
 from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
@@ -253,7 +253,6 @@ def test_errors():
     timeline = fs.timelines.full(2, 2, 1)
     with pytest.raises(ValueError, match=r"round is 2; expected 0 \.\. 1"):
         local_trajectories(task, timeline, jnp.ones(3), KEY, 0.1, round=2)
-    assert Constants(L=1.0).known == {"L": 1.0}
 
 
 def test_points_that_lie_on_several_devices():

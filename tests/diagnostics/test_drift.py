@@ -17,7 +17,8 @@ from fedjax_sim.diagnostics.gradient_moments import batch_moments
 from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds
 from fedjax_sim.diagnostics.optimum import mean_loss, optimum
 from fedjax_sim.objectives import with_l2
-from fedjax_sim.theory import fedavg
+from fedjax_sim.theory.fedavg import convex
+from fedjax_sim.theory.fedavg.drift import drift_bound
 
 KEY = jax.random.key(0)
 
@@ -32,7 +33,7 @@ def test_trajectories_are_those_of_the_run():
     @compiled
     def everything(task, timeline):
         probes = fs.Probes(server=server)
-        _, history = fs.run(fs.fedavg(0.2), task, timeline, params, KEY, probes=probes)
+        _, history = fs.run(fs.fedavg(0.2), fs.Setup(task, timeline, params), KEY, probes=probes)
         before = jax.tree.map(lambda x: x[1], history.probes["model"])
         return history.probes["model"], local_trajectories(
             task, timeline, before, KEY, 0.2, round=2
@@ -64,8 +65,8 @@ def test_shadow_probes_against_the_trajectories(x64):
     def everything(task, loss, timeline):
         probes = shadow_probes(loss)
         states = fs.Probes(server={"model": lambda update: update.state.params, **probes.server})
-        state, history = fs.run(shadowed(0.3), task, timeline, params, KEY, probes=states)
-        plain, _ = fs.run(fs.fedavg(0.3), task, timeline, params, KEY)
+        state, history = fs.run(shadowed(0.3), fs.Setup(task, timeline, params), KEY, probes=states)
+        plain, _ = fs.run(fs.fedavg(0.3), fs.Setup(task, timeline, params), KEY)
         models = history.probes["model"]
         paths = [
             local_trajectories(
@@ -108,11 +109,9 @@ def test_bounds_with_measured_constants_hold_for_the_run():
             probes.server["model"] = lambda update: update.state.params
             return fs.run(
                 shadowed(lr),
-                task,
-                timeline,
-                start,
+                fs.Setup(task, timeline, start),
                 key,
-                cohort=fs.execution.vmapped(),
+                execution=fs.execution.vmapped(),
                 probes=probes,
             )[1].probes
 
@@ -127,12 +126,12 @@ def test_bounds_with_measured_constants_hold_for_the_run():
     assert constants.mu >= bounds.mu
     gaps = np.asarray(probed["shadow_loss"], float).mean(axis=1) - found.value
     slack = 4 * gaps.std() / np.sqrt(len(gaps))
-    sizes = {"lr": lr, "L": bounds.L, "sigma": constants.sigma, "M": 8, "K": K, "R": R}
-    bound = float(fedavg.convex_bound(**sizes, B=constants.B, zeta=constants.zeta))
-    measured = float(fedavg.shadow_bound(probed["drift"].mean(), **sizes, B=constants.B))
+    constants = constants._replace(L=bounds.L)
+    visit = {"lr": lr, "local_steps": K}
+    bound = float(convex.bound(constants, **visit, rounds=R, clients=8))
+    drift = probed["drift"].mean()
+    measured = float(convex.shadow_bound(constants, drift=drift, **visit, rounds=R, clients=8))
     assert 0 < gaps.mean() <= measured + slack
     assert measured < bound
     assert gaps.mean() > 0.05 * measured  # the lemma is not vacuous here
-    assert probed["drift"].mean() <= float(
-        fedavg.drift_bound(lr=lr, L=bounds.L, sigma=constants.sigma, K=K, zeta=constants.zeta)
-    )
+    assert drift <= float(drift_bound(constants, **visit))

@@ -109,9 +109,14 @@ def test_pending_step_keeps_its_duration():
         (14.0, True, [3, 4, 3]), (99.0, True, [4, 4, 4]),
     ):  # fmt: skip
         timeline = contacts(
-            KEY, renewal_counts(law, pending=pending), horizon=3 * interval, num_clients=1, cohort_size=1,
-            max_steps=4, interval=interval,
-        )  # fmt: skip
+            KEY,
+            renewal_counts(law, pending=pending),
+            horizon=3 * interval,
+            num_clients=1,
+            cohort_size=1,
+            max_steps=4,
+            interval=interval,
+        )
         assert timeline.num_steps.ravel().tolist() == steps
 
 
@@ -119,11 +124,16 @@ def test_receives_current():
     """The same contacts and steps; the server's model is the one at hand, hence no staleness."""
     new, current = (
         contacts(
-            KEY, renewal_counts(geometric(0.3)), horizon=210.0, num_clients=6, cohort_size=2, max_steps=4,
+            KEY,
+            renewal_counts(geometric(0.3)),
+            horizon=210.0,
+            num_clients=6,
+            cohort_size=2,
+            max_steps=4,
             receives=receives,
         )
         for receives in ("new", "current")
-    )  # fmt: skip
+    )
     for name in ("clients", "num_steps", "first_step", "mask", "time", "idle"):
         np.testing.assert_array_equal(getattr(new, name), getattr(current, name))
     np.testing.assert_array_equal(current.version, np.arange(30)[:, None].repeat(2, 1))
@@ -138,9 +148,14 @@ def test_steps_in_5000_units():
     np.testing.assert_array_equal(timeline.time, 7.0 * np.arange(1, 1501))
     assert np.diff(timeline.time).mean() == theory.favano.step_times.clocked_step_time(4.0, 3.0)
     short = contacts(
-        KEY, renewal_counts(deterministic(2.0)), horizon=0.3, num_clients=1, cohort_size=1, max_steps=1,
+        KEY,
+        renewal_counts(deterministic(2.0)),
+        horizon=0.3,
+        num_clients=1,
+        cohort_size=1,
+        max_steps=1,
         interval=0.1,
-    )  # fmt: skip
+    )
     assert short.num_rounds == 3  # although 0.3 / 0.1 is rounded to less
 
 
@@ -189,16 +204,18 @@ def test_steps_against_their_closed_forms(law):
     contacts are those of every client, so that the visits of a class are independent."""
     laws = {
         "geometric": (
-            renewal_counts(geometric(SUCCESS)), lambda p: step_counts.renewal(p, K, 7, S / N)
+            renewal_counts(geometric(SUCCESS)),
+            lambda p: step_counts.renewal(p, K, 7, S / N),
         ),
         "strict": (
-            renewal_counts(geometric(SUCCESS), strict=True), lambda p: step_counts.renewal(p, K, 7, S / N, True)
+            renewal_counts(geometric(SUCCESS), strict=True),
+            lambda p: step_counts.renewal(p, K, 7, S / N, True),
         ),
         "exponential": (
             renewal_counts(exponential(1 / SUCCESS)),
             lambda p: step_counts.poisson_renewal(1 / p, K, 7.0, S / N),
         ),
-    }  # fmt: skip
+    }
     steps, closed_form = laws[law]
     timeline = long_run() if law == "geometric" else jax.device_get(favano_contacts(steps))
     done, clients = settled(timeline, timeline.num_steps)
@@ -259,9 +276,14 @@ def test_absent_time_computes_nothing_by_hand():
     """Present until 3 and from 10 on, steps of 2 units: the second one goes on at 10."""
     who = Availability(np.array([[0.0, 10.0]]), np.array([[3.0, np.inf]]))
     timeline = contacts(
-        KEY, renewal_counts(deterministic(2.0)), horizon=28.0, num_clients=1, cohort_size=1, max_steps=3,
+        KEY,
+        renewal_counts(deterministic(2.0)),
+        horizon=28.0,
+        num_clients=1,
+        cohort_size=1,
+        max_steps=3,
         availability=who,
-    )  # fmt: skip
+    )
     assert timeline.mask.ravel().tolist() == [False, True, True, True]
     # By 14 it was there for 3 + 4, ends at 2, 11 and 13; then it waits.
     assert timeline.num_steps.ravel().tolist() == [0, 3, 3, 3]
@@ -273,9 +295,14 @@ def test_time_spent_waiting_includes_absence():
     """Done at 2, gone from 3 to 10: at 14 it has waited for 12."""
     who = Availability(np.array([[0.0, 10.0]]), np.array([[3.0, np.inf]]))
     timeline = contacts(
-        KEY, renewal_counts(deterministic(2.0)), horizon=14.0, num_clients=1, cohort_size=1, max_steps=1,
+        KEY,
+        renewal_counts(deterministic(2.0)),
+        horizon=14.0,
+        num_clients=1,
+        cohort_size=1,
+        max_steps=1,
         availability=who,
-    )  # fmt: skip
+    )
     assert timeline.idle.ravel().tolist() == [0, 12]
 
 

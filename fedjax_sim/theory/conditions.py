@@ -1,0 +1,139 @@
+"""Checks shared by all bounds: constants are known and have the right sign, conditions hold.
+
+Every bound raises a ValueError that names a missing constant, or a constant or number that is
+negative (or 0, where it must be positive).  Traced values are not checked.
+"""
+
+import warnings
+from typing import Any, get_args
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim.theory.problem_constants import ProblemConstants, is_known
+
+
+def positive(
+    constants: ProblemConstants | None = None, /, *names: str, **numbers: Any
+) -> tuple[Array, ...]:
+    """Positive constants and numbers as floating arrays: first ``names``, then ``numbers``.
+
+    Raises:
+        ValueError: a constant is unknown; a concrete value is not above 0.
+
+    Example:
+        >>> constants = ProblemConstants(L=2, mu=0.5)
+        >>> [float(x) for x in positive(constants, "L", "mu", lr=0.1)]
+        [2.0, 0.5, 0.10000000149011612]
+    """
+    values = _named(constants, names) | numbers
+    for name, value in values.items():
+        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0):
+            raise ValueError(f"{name} is {value}; expected a positive number")
+    return _floats(values)
+
+
+def non_negative(
+    constants: ProblemConstants | None = None, /, *names: str, **numbers: Any
+) -> tuple[Array, ...]:
+    """Like :func:`positive`, for constants and numbers that may be 0.
+
+    Raises:
+        ValueError: a constant is unknown; a concrete value is below 0 or NaN.
+
+    Example:
+        >>> non_negative(ProblemConstants(L=2.0), "sigma")
+        Traceback (most recent call last):
+        ValueError: constants.sigma is None; expected a number, which this bound needs
+    """
+    values = _named(constants, names) | numbers
+    for name, value in values.items():
+        if not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
+            raise ValueError(f"{name} is {value}; expected a non-negative number")
+    return _floats(values)
+
+
+def optional(constants: ProblemConstants, name: str) -> Array | None:
+    """A non-negative constant, or None if it is unknown.
+
+    Raises:
+        ValueError: a concrete value is below 0.
+
+    Example:
+        >>> optional(ProblemConstants(), "Q") is None
+        True
+    """
+    if not is_known(getattr(constants, name)):
+        return None
+    return non_negative(constants, name)[0]
+
+
+def both_moments(constants: ProblemConstants) -> Array:
+    """The smallest sigma that bounds both moments of the noise: ``max(sigma, sigma4)``.
+
+    Noise of fixed norm has ``sigma4 = sigma``; isotropic Gaussian noise in d dimensions has
+    ``sigma4^4 = (1 + 2 / d) sigma^4``.
+
+    Raises:
+        ValueError: sigma or sigma4 is unknown or negative.
+
+    Example:
+        >>> float(both_moments(ProblemConstants(sigma=1.0, sigma4=1.5)))
+        1.5
+    """
+    return jnp.maximum(*non_negative(constants, "sigma", "sigma4"))
+
+
+def where_valid(value: Array, condition: Array, text: str) -> Array:
+    """``value`` where the condition of its theorem holds, NaN elsewhere.
+
+    Warns with the condition's text if a concrete condition fails.
+
+    Example:
+        >>> float(where_valid(jnp.array(1.0), jnp.array(True), "x <= 1"))
+        1.0
+    """
+    if not isinstance(condition, Tracer) and not np.all(condition):
+        # Shows the line that called the public function which called this one.
+        warnings.warn(f"the condition {text} does not hold: the bound is NaN", stacklevel=3)
+    return jnp.where(condition, value, jnp.nan)
+
+
+def at_most(value: Array, *limits: Array) -> Array:
+    """``value <= limit`` for every limit, up to rounding: limits are often met with equality.
+
+    Example:
+        >>> bool(at_most(jnp.array(0.1), 1 / jnp.array(10.0)))
+        True
+    """
+    slack = 1 + 8 * jnp.finfo(value.dtype).eps
+    return jnp.all(
+        jnp.stack([value <= slack * limit for limit in jnp.broadcast_arrays(*limits)]), 0
+    )
+
+
+def check_choice(name: str, value: str, choices: Any) -> None:
+    """Raises if a value is not among the values of a ``Literal``.
+
+    Raises:
+        ValueError: names the argument, its value and the choices.
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is {value!r}; expected one of {get_args(choices)}")
+
+
+def _named(constants: ProblemConstants | None, names: tuple[str, ...]) -> dict[str, Any]:
+    values = {name: getattr(constants, name) for name in names}
+    for name, value in values.items():
+        if not is_known(value):
+            raise ValueError(
+                f"constants.{name} is {value}; expected a number, which this bound needs"
+            )
+    return values
+
+
+def _floats(values: dict[str, Any]) -> tuple[Array, ...]:
+    dtype = jnp.result_type(float)
+    return tuple(jnp.asarray(value).astype(dtype) for value in values.values())

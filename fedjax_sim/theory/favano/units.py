@@ -1,0 +1,193 @@
+r"""Units of time to a mean squared gradient of eps: FAVANO beside four other methods.
+
+Table 1 (see :mod:`fedjax_sim.theory.favano`): orders of the number of server steps, numbers taken
+as 1, times C = ``time_per_step``, the length of a server step
+(:mod:`fedjax_sim.theory.favano.step_times`).  ``Delta`` is that of the initial model.  Compare how
+such orders change, not their values.  Numbers of steps must not depend on the units of f and of
+models; where the printed table violates that, the errata give the correction.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.theory.conditions import non_negative, positive
+from fedjax_sim.theory.favano.progress import ProgressConstants
+from fedjax_sim.theory.favano.steps import corollary_steps
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+
+
+def fedavg_units(
+    constants: ProblemConstants,
+    *,
+    eps: Scalar,
+    local_steps: Scalar,
+    clients: Scalar,
+    cohort_size: Scalar,
+    time_per_step: Scalar = 1.0,
+) -> Array:
+    r"""FedAvg with s of n clients per round and K local steps.
+
+    .. math:: \Bigl(\frac{\Delta L (\sigma^2 + (1 - s / n) K G^2)}{s K \epsilon^2}
+        + \frac{\Delta L G}{\epsilon^{3/2}} + \frac{L \Delta B^2}{\epsilon}\Bigr) C
+
+    Args:
+        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
+
+    Example:
+        >>> constants = ProblemConstants(
+        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
+        ... )
+        >>> float(fedavg_units(constants, eps=0.5, local_steps=2, clients=4, cohort_size=2))
+        3.0
+    """
+    L, B, F = positive(constants, "L", "dissimilarity_factor", "Delta")
+    n, s, K = positive(clients=clients, cohort_size=cohort_size, local_steps=local_steps)
+    eps, time = positive(eps=eps, time_per_step=time_per_step)
+    sigma, G = non_negative(constants, "sigma", "dissimilarity")
+    sampling = (1 - s / n) * K * G**2
+    noise, drift = F * L * (sigma**2 + sampling), F * L * G
+    return (noise / (s * K * eps**2) + drift / eps**1.5 + L * F * B**2 / eps) * time
+
+
+def fedbuff_units(
+    constants: ProblemConstants,
+    *,
+    eps: Scalar,
+    clients: Scalar,
+    cohort_size: Scalar,
+    max_staleness: Scalar,
+    time_per_step: Scalar = 1.0,
+) -> Array:
+    r"""FedBuff, whose updates are at most tau_max server steps old.
+
+    .. math:: \Bigl(\frac{\Delta L (\sigma^2 + G^2)}{\epsilon^2}
+        + \frac{\Delta L \sqrt{(\tau_{\max}^2 / s^2 + 1)(\sigma^2 + n G^2)}}{\epsilon^{3/2}}
+        + \frac{\Delta L}{\epsilon}\Bigr) C
+
+    Args:
+        constants: needs L, sigma, dissimilarity (G), Delta.
+        cohort_size: s, the size of the buffer.
+        max_staleness: tau_max.
+
+    Example:
+        >>> constants = ProblemConstants(L=1.0, sigma=0.0, dissimilarity=0.0, Delta=1.0)
+        >>> sizes = dict(clients=4, cohort_size=2, max_staleness=3)
+        >>> float(fedbuff_units(constants, eps=0.5, **sizes))
+        2.0
+    """
+    L, F, eps, time = positive(constants, "L", "Delta", eps=eps, time_per_step=time_per_step)
+    n, s = positive(clients=clients, cohort_size=cohort_size)
+    sigma, G, tau_max = non_negative(
+        constants, "sigma", "dissimilarity", max_staleness=max_staleness
+    )
+    drift = jnp.sqrt(((tau_max / s) ** 2 + 1) * (sigma**2 + n * G**2))
+    return F * L * ((sigma**2 + G**2) / eps**2 + drift / eps**1.5 + 1 / eps) * time
+
+
+def async_sgd_units(
+    constants: ProblemConstants,
+    *,
+    eps: Scalar,
+    cohort_size: Scalar,
+    mean_staleness: Scalar,
+    max_staleness: Scalar,
+    time_per_step: Scalar = 1.0,
+) -> Array:
+    r"""Asynchronous SGD, with a server step for every gradient that arrives.
+
+    .. math:: \Bigl(\frac{\Delta L (3 \sigma^2 + 4 G^2)}{\epsilon^2}
+        + \frac{\Delta L G \sqrt{s \tau_{avg}}}{\epsilon^{3/2}}
+        + \frac{\Delta L \sqrt{s \tau_{\max}}}{\epsilon}\Bigr) C
+
+    Args:
+        constants: needs L, sigma, dissimilarity (G), Delta.
+        cohort_size: s, the number of clients that compute at a time.
+        mean_staleness: tau_avg, the mean delay of a gradient in server steps.
+        max_staleness: tau_max, the largest delay.
+
+    Example:
+        >>> constants = ProblemConstants(L=1.0, sigma=0.0, dissimilarity=0.0, Delta=1.0)
+        >>> sizes = dict(cohort_size=4, mean_staleness=1, max_staleness=4)
+        >>> float(async_sgd_units(constants, eps=0.5, **sizes))
+        8.0
+    """
+    L, F, eps, time = positive(constants, "L", "Delta", eps=eps, time_per_step=time_per_step)
+    (s,) = positive(cohort_size=cohort_size)
+    sigma, G = non_negative(constants, "sigma", "dissimilarity")
+    tau_avg, tau_max = non_negative(mean_staleness=mean_staleness, max_staleness=max_staleness)
+    noise = F * L * (3 * sigma**2 + 4 * G**2) / eps**2
+    drift = F * L * G * jnp.sqrt(s * tau_avg) / eps**1.5
+    return (noise + drift + F * L * jnp.sqrt(s * tau_max) / eps) * time
+
+
+def quafl_units(
+    constants: ProblemConstants,
+    *,
+    eps: Scalar,
+    local_steps: Scalar,
+    mean_steps: Scalar,
+    clients: Scalar,
+    cohort_size: Scalar,
+    time_per_step: Scalar = 1.0,
+) -> Array:
+    r"""QuAFL, whose clients do on average E (``mean_steps``) of at most K local steps.
+
+    .. math:: \Bigl(\frac{\Delta L K (\sigma^2 + 2 K G^2)}{E^2 \epsilon^2}
+        + \frac{n \sqrt n}{E \sqrt{E s}} \frac{\Delta K L \sqrt{\sigma^2 + 2 K G^2}}{\epsilon^{3/2}}
+        + \frac{n \sqrt n \Delta B K^2 L}{E \sqrt s\, \epsilon}\Bigr) C
+
+    Args:
+        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
+
+    Example:
+        >>> constants = ProblemConstants(
+        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
+        ... )
+        >>> sizes = dict(local_steps=3, mean_steps=2, clients=4, cohort_size=4)
+        >>> float(quafl_units(constants, eps=0.5, **sizes))  # 8 * 9 / (2 * 2 * 0.5)
+        36.0
+    """
+    L, B, F = positive(constants, "L", "dissimilarity_factor", "Delta")
+    n, s, K = positive(clients=clients, cohort_size=cohort_size, local_steps=local_steps)
+    E, eps, time = positive(mean_steps=mean_steps, eps=eps, time_per_step=time_per_step)
+    sigma, G = non_negative(constants, "sigma", "dissimilarity")
+    noise = sigma**2 + 2 * K * G**2
+    spread = n**1.5 / (E * jnp.sqrt(s))
+    drift = spread * jnp.sqrt(noise / E) / eps**1.5
+    return F * L * K * (noise / (E * eps) ** 2 + drift + spread * B * K / eps) * time
+
+
+def favano_units(
+    constants: ProblemConstants,
+    *,
+    eps: Scalar,
+    progress: ProgressConstants,
+    local_steps: Scalar,
+    clients: Scalar,
+    cohort_size: Scalar,
+    time_per_step: Scalar = 1.0,
+) -> Array:
+    """FAVANO: :func:`~fedjax_sim.theory.favano.steps.corollary_steps` times its time per step.
+
+    Args:
+        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
+
+    Example:
+        >>> constants = ProblemConstants(
+        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
+        ... )
+        >>> sizes = dict(local_steps=3, clients=4, cohort_size=2)
+        >>> law = ProgressConstants(a=1.0, b=1.0)
+        >>> float(favano_units(constants, eps=0.5, progress=law, **sizes, time_per_step=7.0))
+        168.0
+    """
+    (time,) = positive(time_per_step=time_per_step)
+    steps = corollary_steps(
+        constants,
+        eps=eps,
+        progress=progress,
+        local_steps=local_steps,
+        clients=clients,
+        cohort_size=cohort_size,
+    )
+    return steps * time

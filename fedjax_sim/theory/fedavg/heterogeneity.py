@@ -1,0 +1,76 @@
+r"""Limit of FedAvg's error on a convex problem with heterogeneous clients.
+
+From Dhasade, Kremer and Renard, "An Insight into the impact of Data Heterogeneity on the
+performance of the FedAvg algorithm" (report), Section 2.  Its Equation 1 is
+:func:`fedjax_sim.theory.fedavg.convex.bound` in another notation (tau local steps, T rounds,
+distance D), and Equation 6 is :func:`fedjax_sim.theory.fedavg.drift.drift_bound`.  Both need all
+clients in every round; the report's experiments sample two of them.  Its curve for one local step
+is ``convex.bound`` with ``local_steps=1`` and sigma 0.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
+from fedjax_sim.theory.fedavg.drift import SMALL_LR
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+
+
+def limit_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar) -> Array:
+    r"""An upper bound of FedAvg's error without noise after infinitely many rounds.
+
+    .. math:: 18 K^2 \eta^2 L \zeta^2
+
+    Args:
+        constants: needs L, zeta.
+
+    Returns:
+        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
+
+    References:
+        Report, Equation 2.
+
+    Example:
+        >>> constants = ProblemConstants(L=0.18965, zeta=0.4067)
+        >>> round(float(limit_bound(constants, lr=0.2, local_steps=10)), 4)
+        2.2586
+    """
+    L, lr, K = positive(constants, "L", lr=lr, local_steps=local_steps)
+    (zeta,) = non_negative(constants, "zeta")
+    steps, rest = 18 * K**2, lr**2 * L * zeta**2
+    return where_valid(steps * rest, at_most(lr, 1 / (4 * L)), SMALL_LR)  # Equation 2
+
+
+def saturated_gap(objective: Callable[[Array], Array], optima: Array, optimum: Array) -> Array:
+    r"""Limit of FedAvg's error over many rounds of infinitely many local steps.
+
+    .. math:: F\Bigl(\frac{1}{M} \sum_m x_m^*\Bigr) - F(x^*)
+
+    Clients that solve their own problems send their optima from any initial model, so one round
+    reaches the mean.  :func:`limit_bound`, in contrast, grows with ``K^2``.
+
+    Args:
+        objective: F, as a function of one model.
+        optima: [M, ...] the unique minimisers of the clients that take part.
+        optimum: [...] the minimiser of F.
+
+    Returns:
+        The gap, a scalar.
+
+    Raises:
+        ValueError: ``optima`` is not a stack of models of the optimum's shape.
+
+    Example:
+        >>> F = lambda x: (x**2 + 3 * (x - 1) ** 2) / 2  # minimisers 0 and 1, of F 3 / 4
+        >>> float(saturated_gap(F, jnp.array([0.0, 1.0]), jnp.array(0.75)))
+        0.125
+    """
+    shape = jnp.shape(optima)
+    if not shape or shape[1:] != jnp.shape(optimum):
+        raise ValueError(
+            f"optima has shape {shape}; expected [M, *shape] with the optimum's shape "
+            f"{jnp.shape(optimum)}"
+        )
+    return objective(optima.mean(axis=0)) - objective(optimum)
