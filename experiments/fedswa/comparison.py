@@ -115,8 +115,8 @@ def claims(table: pd.DataFrame) -> list[Claim]:
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """The table with percentages as texts; marks of the grid's edge only where there are any."""
-    columns = {name: percent(table[name]) for name in ("accuracy", "last evaluation", "best")}
-    table = table.assign(**{name: columns[name] for name in columns if name in table})
+    names = [name for name in ("accuracy", "last evaluation", "best") if name in table]
+    table = table.assign(**{name: percent(table[name]) for name in names})
     return table if any(table["lr in its grid"]) else table.drop(columns="lr in its grid")
 
 

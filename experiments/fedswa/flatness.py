@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
+from fedjax_sim.diagnostics.planes import filter_normalized, principal_plane
 from fedjax_sim.diagnostics.sharpness import client_sharpness
-from fedjax_sim.diagnostics.surfaces import Surface, filter_normalized, principal_plane, surface
+from fedjax_sim.diagnostics.surfaces import Surface, surface
 
 RADIUS = 0.05
 SURFACES = ("train", "test", "clients")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_sim as fs
+from experiments.fedswa.variants import fedswa_second_program
 from fedjax_sim.local import exponential_decay
 from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
 
@@ -40,6 +41,7 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedSMOO": _sharp(fs.fedsmoo, mu=0.1, radius=0.1),
     "FedAvgM": _plain(fs.fedavgm, momentum=0.9),
     "FedSWA": _plain(fs.fedswa, rho=RHO, alpha=ALPHA),
+    "FedSWA-program": _plain(fedswa_second_program),
     "FedMo": _plain(fs.fedmo, gamma=GAMMA),
     "FedMoSWA": _plain(fs.fedmoswa, rho=RHO, alpha=ALPHA, gamma=GAMMA),
 }

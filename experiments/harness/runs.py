@@ -1,7 +1,6 @@
 """Runs that are kept on disk: the same command continues after a kill and repeats nothing."""
 
 import concurrent.futures
-import hashlib
 import json
 import multiprocessing
 import pathlib
@@ -16,7 +15,7 @@ from rich.console import Console
 import fedjax_sim as fs
 from fedjax_sim.cli import report
 from fedjax_sim.cli.console import sweep_progress
-from fedjax_sim.cli.sweep import frame
+from fedjax_sim.files import digest, replacing
 
 
 def seed_keys(num_seeds: int, root: int = 0) -> jax.Array:
@@ -43,7 +42,7 @@ def swept(
     directory: pathlib.Path,
     **options: Any,
 ) -> pd.DataFrame:
-    """The tidy history of a sweep, see :func:`fedjax_sim.cli.sweep.frame`.
+    """The tidy history of a sweep, see :meth:`fedjax_sim.Sweep.to_frame`.
 
     Finished slices are kept in the directory and not repeated, also by a larger grid.  Shows
     progress on the console.
@@ -54,7 +53,7 @@ def swept(
     Raises:
         SystemExit: the sweep was interrupted; its finished slices are kept.
     """
-    return frame(sweep(factory, setup, grid, keys, directory, **options))
+    return sweep(factory, setup, grid, keys, directory, **options).to_frame()
 
 
 def sweep(
@@ -108,7 +107,7 @@ class KeptFrames:
 
     def __init__(self, work: pathlib.Path, identity: Mapping[str, Any]):
         text = json.dumps(identity, sort_keys=True)
-        self.folder = work / hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.folder = work / digest(dict(identity))
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "run.json").write_text(text + "\n")
 
@@ -118,9 +117,8 @@ class KeptFrames:
 
     def save(self, seed: int, frame: pd.DataFrame) -> None:
         """Writes a seed's frame, whose first column is ``round``; a kill leaves all or nothing."""
-        partial = self.folder / f"{seed}.tmp"
-        frame.to_csv(partial, index=False)
-        partial.replace(self._path(seed))
+        with replacing(self._path(seed)) as partial:
+            frame.to_csv(partial, index=False)
 
     def load(self, seeds: Sequence[int]) -> pd.DataFrame:
         """The frames of all seeds with a column ``seed``."""

@@ -1,7 +1,7 @@
 r"""FAVANO on Tiny ImageNet: four methods against the clock, IID clients, Figure 3b.
 
-    python -m experiments.favano_tinyimagenet --scale paper
-    python -m experiments.favano_tinyimagenet               # what a CPU can do of it
+    python -m experiments.favano.tiny_imagenet --scale paper
+    python -m experiments.favano.tiny_imagenet               # a part of it, for CPUs
 
 "FAVANO: Federated AVeraging with Asynchronous Nodes" (arXiv 2305.16099), Section 5.  The official
 folder ``tiny-imagenet-200`` has to lie in ``FEDJAX_SIM_DATA`` or ``--data-dir``; its validation
@@ -11,14 +11,14 @@ images are the test images.  ResNet-18 takes images of 64 x 64 and has group nor
 import dataclasses
 import pathlib
 
-import pandas as pd
 import tyro
 from jax import Array
 
-from experiments.favano_cifar import ImageOptions, Images, Runs, Scale, claim, compared, save
-from experiments.favano_mnist import draw
+from experiments.favano.image_tables import by_setting, compared, save
+from experiments.favano.images import ImageOptions, Images, Runs, Scale
+from experiments.favano.outcomes import curves
+from experiments.harness.tables import Claim
 from fedjax_sim import models
-from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.data import augmentation
 from fedjax_sim.execution import devices
 from fedjax_sim.types import Params
@@ -76,24 +76,21 @@ class Options(ImageOptions):
 def report(runs: Runs, folder: pathlib.Path) -> None:
     """Figure 3b."""
     table, history, tuning = compared(runs, ["IID"])
-    values = dict(zip(table["method"], table["accuracy"], strict=True))
+    values = by_setting(table, "accuracy")["IID"]
     best = max(values, key=lambda name: values[name]) == "FAVANO"
-    text = [
-        "# Tiny ImageNet against the clock (Figure 3b of FAVANO)",
-        "IID clients, horizontal flips; accuracy on validation images, percent.",
-        markdown(table),
-        "## FedBuff's server rate, one seed of its own",
-        markdown(pd.DataFrame(tuning)),
-    ]
-    save(runs, folder, "methods", history, text, [claim("IID", "FAVANO is best", values, best)])
+    title = "Tiny ImageNet against the clock (Figure 3b of FAVANO)"
+    explained = "IID clients, horizontal flips; accuracy on validation images, percent."
+    claims = [Claim("FAVANO is best", values, best, "IID")]
+    figures = {}
     for metric in ("accuracy", "variance"):
-        draw(folder, history, "IID", metric, "time")
+        figures |= curves(history, ["IID"], metric, "time")
+    save(runs, folder, "methods", title, history, [explained, table], tuning, claims, figures)
 
 
 def main(options: Options) -> None:
     """Runs the comparison."""
     devices.use_all_cores()
-    report(Runs(options), options.folder("favano_tinyimagenet"))
+    report(Runs(options), options.folder("tiny_imagenet"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ From "FAVANO: Federated AVeraging with Asynchronous Nodes" (arXiv 2305.16099), S
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,15 +13,16 @@ import numpy as np
 from jax import Array
 
 import fedjax_sim as fs
+from experiments.favano.variants import quafl_of_the_program
 from fedjax_sim.algorithms.staleness import StalenessWeight, expected_steps, realised_steps
 from fedjax_sim.compression import Codec, compressed, identity, lattice
+from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
     InFlight,
     arrivals,
     arrivals_in_flight,
     contacts,
     contacts_in_flight,
-    counts,
     exponential,
     geometric,
     independent_counts,
@@ -34,7 +36,7 @@ LAWS: tuple[Law, ...] = ("renewal", "strict", "pending", "literal")
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """Appendix C.2: who is slow, how long a step takes, and when the server acts."""
+    """Appendix C.2: share of slow clients, lengths of steps, and when the server acts."""
 
     slow_fraction: float = 1 / 3
     horizon: float = 5000.0  # time units
@@ -63,7 +65,7 @@ class Method(NamedTuple):
         len(success)
     )
     lr_factor: float = 1.0  # of the local rate
-    num_steps: int | None = None  # of a report; None: the clock's cap
+    num_steps: int | None = None  # per report; None: the clock's cap
     codecs: tuple[Codec, Codec] = (identity(), identity())  # of messages up and down
 
 
@@ -73,11 +75,12 @@ def fedavg() -> Method:
 
 def quafl(*, rate_factor: bool = False) -> Method:
     label = "QuAFL" + (", rate (s + 1) / s" if rate_factor else "")
-    return Method(label, "mixing contacts", lambda lr, _: fs.quafl(lr, rate_factor=rate_factor))
+    algorithm = partial(quafl_of_the_program, rate_factor=True) if rate_factor else fs.quafl
+    return Method(label, "mixing contacts", lambda lr, _: algorithm(lr))
 
 
 def fedbuff(server_lr: float, *, scaled: bool = True, buffer: int = 10, n: int = 100) -> Method:
-    """``scaled``: the local rate times Z / n, as QuAFL's program has it."""
+    """FedBuff; ``scaled``: the local rate times Z / n, as in QuAFL's program."""
     label = f"FedBuff, server rate {server_lr:g}" + ("" if scaled else ", lr unscaled")
     factor = buffer / n if scaled else 1.0
     return Method(label, "buffer", lambda lr, _: fs.fedbuff(lr, server_lr), lr_factor=factor)
@@ -121,7 +124,7 @@ def fedasync(name: str, weight: StalenessWeight) -> Method:
 
 
 def async_sgd(lr_factor: float, *, adaptive: bool) -> Method:
-    """One step a report; adaptive: the rate over the staleness, beyond the number of clients."""
+    """One step per report; adaptive: the rate falls with a staleness above the clients' number."""
     label = f"AsyncSGD, lr x {lr_factor:g}" + (", delay-adaptive" if adaptive else "")
 
     def algorithm(lr: float, constants: Array) -> fs.FedAlgorithm:
@@ -131,26 +134,30 @@ def async_sgd(lr_factor: float, *, adaptive: bool) -> Method:
     return Method(label, "every report", algorithm, lr_factor=lr_factor, num_steps=1)
 
 
-def capped(clock: Clock, success: np.ndarray) -> counts.CappedSteps:
-    """The law of the steps between two contacts, one a client."""
+def capped(clock: Clock, success: np.ndarray) -> step_counts.CappedSteps:
+    """The law of the steps between two contacts, per client."""
     contact = clock.cohort_size / clock.num_clients
     if clock.law == "literal":
-        return counts.geometric(success, clock.max_steps)
+        return step_counts.geometric(success, clock.max_steps)
     if clock.law == "pending":  # no closed form: a long schedule, by speed
         return _simulated(clock, success)
     strict = clock.law == "strict"
-    return counts.renewal(success, clock.max_steps, int(clock.interval), contact, strict=strict)
+    return step_counts.renewal(
+        success, clock.max_steps, int(clock.interval), contact, strict=strict
+    )
 
 
-def _simulated(clock: Clock, success: np.ndarray) -> counts.CappedSteps:
+def _simulated(clock: Clock, success: np.ndarray) -> step_counts.CappedSteps:
     long = dataclasses.replace(clock, horizon=20_000 * clock.interval)
     timeline = _contacts(long, jax.random.key(17), success)
     first = np.asarray(timeline.version) == 0  # since the start, not since a contact
     clients, steps = np.asarray(timeline.clients)[~first], np.asarray(timeline.num_steps)[~first]
     laws = {
-        p: counts.empirical(steps[success[clients] == p], clock.max_steps) for p in set(success)
+        chance: step_counts.empirical(steps[success[clients] == chance], clock.max_steps)
+        for chance in set(success)
     }
-    return counts.CappedSteps(*(np.array(x) for x in zip(*(laws[p] for p in success), strict=True)))
+    columns = zip(*(laws[chance] for chance in success), strict=True)
+    return step_counts.CappedSteps(*map(np.array, columns))
 
 
 def _steps(clock: Clock, success: np.ndarray):
@@ -197,7 +204,7 @@ def timeline(method: Method, clock: Clock, key: Array, success: np.ndarray) -> f
 def in_flight(
     method: Method, clock: Clock, key: Array, success: np.ndarray, every: int
 ) -> InFlight:
-    """What the clients are at, after every ``every``-th update of the same schedule."""
+    """The clients' visits in progress after every ``every``-th update of the same schedule."""
     shared = {"every": every, "horizon": clock.horizon, "num_clients": clock.num_clients}
     if method.schedule == "buffer":
         return arrivals_in_flight(

@@ -1,17 +1,15 @@
-"""Runs against one simulated clock: what the FAVANO experiments share.
+"""Runs of methods against one simulated clock, kept on disk by seed.
 
 From "FAVANO: Federated AVeraging with Asynchronous Nodes" (arXiv 2305.16099), Section 5 and App. C.
 A seed decides which clients are slow, how long their steps take, whom the server contacts, the
-split, the initial model and the minibatches.  All methods of a seed have the first five in common.
+split, the initial model and the minibatches.  All methods share the first five per seed.
 """
 
 import dataclasses
 import functools
-import hashlib
-import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,13 +20,11 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import fedjax_sim as fs
-from experiments.favano_methods import Clock, Method, in_flight, timeline
-from fedjax_sim.data import partition
-from fedjax_sim.data.batches import Batches
-from fedjax_sim.diagnostics.in_flight import advanced, held_models, variance_probe
-from fedjax_sim.engine import EvalFn, RunState
+from experiments.favano.methods import Clock, Method, in_flight, timeline
+from experiments.favano.problem import Problem
+from experiments.harness.runs import KeptFrames
+from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
 from fedjax_sim.execution import devices, strategies
-from fedjax_sim.objectives import Objective
 from fedjax_sim.timelines import (
     InFlight,
     allocate_buffers,
@@ -37,45 +33,13 @@ from fedjax_sim.timelines import (
     stacked,
     two_speeds,
 )
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import EvalFn, Params, PyTree
 
 Variance = Literal["none", "lazy", "exact"]
-Split = Literal["iid", "shards", "pairs"]
-
-
-class Problem(NamedTuple):
-    """What is learnt."""
-
-    examples: PyTree  # [N, ...]
-    assignment: Callable[[int], list[np.ndarray]]  # seed -> rows of each client, equally many
-    objective: Objective
-    batches: Batches
-    init: Callable[[Array], Params]
-    evaluate: EvalFn
-    lr: float
-
-
-def assignment(
-    labels: np.ndarray, split: Split, num_clients: int
-) -> Callable[[int], list[np.ndarray]]:
-    """Dealt at random, or two classes to every client; all clients equally many examples."""
-
-    def of_seed(seed: int) -> list[np.ndarray]:
-        if split == "iid":
-            parts = partition.iid(len(labels), num_clients, seed)
-            return [rows[: len(labels) // num_clients] for rows in parts]
-        parts = partition.classes_per_client(labels, num_clients, 2, seed, method=split)
-        if split == "pairs":
-            return parts
-        smallest = min(map(len, parts))  # shards of different classes differ a little
-        rng = np.random.default_rng(seed)
-        return [rng.permutation(rows)[:smallest] for rows in parts]
-
-    return of_seed
 
 
 class Seed(NamedTuple):
-    """What differs between seeds."""
+    """Inputs of a run that differ between seeds."""
 
     timeline: fs.Timeline
     flight: InFlight
@@ -96,40 +60,40 @@ def run(
     work: pathlib.Path,
     facts: dict[str, Any],
 ) -> pd.DataFrame:
-    """The method's histories: seed, round, time, local_steps, reports, metrics.
+    """Histories of the method: round, time, local_steps, reports, bits, metrics, seed, algorithm.
 
-    Finished seeds are read from ``work``; ``facts`` is what they depend on beside clock and method.
+    Finished seeds are read from ``work``; ``facts`` is everything that they depend on besides clock
+    and method.
     """
     identity = {"clock": dataclasses.asdict(clock), "method": method.label, "variance": variance}
     identity |= {"eval_time": eval_time, "lr": problem.lr, **facts}
-    text = json.dumps(identity, sort_keys=True)
-    folder = work / hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_text(text + "\n")
-    missing = [seed for seed in seeds if not _finished(folder / f"{seed}.csv")]
-    for alike in _of_equal_sizes(problem, missing):
-        _train(problem, clock, method, alike, eval_time, variance, folder)
-    parts = [pd.read_csv(folder / f"{seed}.csv").assign(seed=seed) for seed in seeds]
-    return pd.concat(parts, ignore_index=True).assign(algorithm=method.label)
+    kept = KeptFrames(work, identity)
+    for group in groups_of_equal_sizes(problem, kept.missing(seeds)):
+        train(problem, clock, method, group, eval_time, variance, kept)
+    return kept.load(seeds).assign(algorithm=method.label)
 
 
-def _of_equal_sizes(problem: Problem, seeds: Sequence[int]) -> list[list[int]]:
-    """Seeds that can run in one program, since their clients have as many examples."""
+def groups_of_equal_sizes(problem: Problem, seeds: Sequence[int]) -> list[list[int]]:
+    """Groups of seeds whose clients have the same numbers of examples: each group runs in one
+    program."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for seed in seeds:
         groups.setdefault(tuple(map(len, problem.assignment(seed))), []).append(seed)
     return list(groups.values())
 
 
-def _finished(path: pathlib.Path) -> bool:
-    """A file that was damaged, or copied in part, does not count."""
-    text = path.read_bytes() if path.exists() else b""
-    return text.startswith(b"round,") and text.endswith(b"\n") and text.count(b"\n") > 1
-
-
-def _train(problem, clock, method, seeds, eval_time, variance, folder) -> None:
+def train(
+    problem: Problem,
+    clock: Clock,
+    method: Method,
+    seeds: Sequence[int],
+    eval_time: float,
+    variance: Variance,
+    kept: KeptFrames,
+) -> None:
+    """Runs the seeds, as many at a time as there are devices, and keeps their histories."""
     every, batch, offsets = _prepared(problem, clock, method, seeds, eval_time, variance)
-    own = method.schedule == "mixing contacts"
+    mixing = method.schedule == "mixing contacts"
     lr = problem.lr * method.lr_factor
     shapes = jax.eval_shape(problem.init, jax.random.key(0))
     up, down = (codec.bits(shapes) for codec in method.codecs)
@@ -146,22 +110,22 @@ def _train(problem, clock, method, seeds, eval_time, variance, folder) -> None:
         data = fs.FederatedData(jax.tree.map(lambda x: x[seed.order], examples), offsets)
         task = fs.empirical_task(problem.objective, data, problem.batches)
 
-        def models(state: RunState, moment: Array) -> Params:
+        def models(state: fs.RunState, moment: Array) -> Params:
             version = jnp.asarray(seed.flight.version)[moment]
-            start = state.clients if own else held_models(state, seed.timeline, version)
+            start = state.clients if mixing else held_models(state, seed.timeline, version)
             if variance == "lazy":
                 return start
-            return advanced(
+            return advance_models(
                 start, task, seed.key, lr=lr, num_steps=jnp.asarray(seed.flight.num_steps)[moment],
                 first_step=jnp.asarray(seed.flight.first_step)[moment], max_steps=clock.max_steps,
             )  # fmt: skip
 
         measured = variance != "none" and method.schedule != "rounds"
         probe = {"variance": variance_probe(models, seed.flight)} if measured else {}
+        setup = fs.Setup(task, seed.timeline, seed.params, eval_fn=evaluate, eval_every=every)
         state, history = fs.run(
-            method.algorithm(lr, jnp.asarray(seed.constants)), task, seed.timeline, seed.params,
-            seed.key, cohort=strategies.sequential(), eval_fn=evaluate, eval_every=every,
-            probes=fs.Probes(run=probe),
+            method.algorithm(lr, jnp.asarray(seed.constants)), setup, seed.key,
+            execution=strategies.sequential(), probes=fs.Probes(run=probe),
         )  # fmt: skip
         metrics = history.metrics | {
             name: values[history.round - 1] for name, values in history.probes.items()
@@ -180,11 +144,8 @@ def _train(problem, clock, method, seeds, eval_time, variance, folder) -> None:
             for name, values in metrics.items():
                 frame[name] = values[i]
             frame["diverged_at"], frame["seconds"] = int(diverged_at[i]), seconds
-            # Behind its own end a shorter schedule has empty updates.
-            frame = frame.drop_duplicates("round", keep="first")
-            partial = folder / f"{seeds[row]}.tmp"
-            frame.to_csv(partial, index=False)
-            partial.replace(folder / f"{seeds[row]}.csv")  # a kill leaves none or a whole one
+            # After its own end a shorter schedule has empty updates.
+            kept.save(seeds[row], frame.drop_duplicates("round", keep="first"))
         print(
             f"{method.label}: {first + len(rows)} of {len(seeds)} seeds, {seconds:.0f} s",
             flush=True,
@@ -211,7 +172,7 @@ def _prepared(problem, clock, method, seeds, eval_time, variance) -> tuple[int, 
         flights = [
             in_flight(method, clock, k, s, every) for k, s in zip(clocks, success, strict=True)
         ]
-        # Schedules of different length have as many moments as the longest; the rest never come.
+        # All schedules are padded to the moments of the longest one.
         flight = InFlight(*(_padded(parts) for parts in zip(*flights, strict=True)))
         if method.schedule != "mixing contacts":
             held = np.stack(
@@ -236,7 +197,7 @@ def _prepared(problem, clock, method, seeds, eval_time, variance) -> tuple[int, 
 
 
 def batch_of(timelines: fs.Timeline, i: int) -> fs.Timeline:
-    """One of a batch."""
+    """One timeline of a batch."""
     return jax.tree.map(lambda x: x[i], timelines)
 
 

@@ -1,0 +1,127 @@
+"""Settings and runs of FAVANO's Table 2: a small network on MNIST."""
+
+import dataclasses
+import pathlib
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import pandas as pd
+from jax import Array
+
+import fedjax_sim as fs
+from experiments.favano import clock_runs
+from experiments.favano.clock_runs import Variance
+from experiments.favano.methods import Clock, Method
+from experiments.favano.problem import Problem, Split, assignment
+from experiments.harness.options import Folders, check_names, counted
+from fedjax_sim import datasets, models, objectives
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.evaluation import evaluator
+from fedjax_sim.types import Params
+
+LR, BATCH_SIZE, HIDDEN = 0.5, 128, 32
+HORIZON, EVAL_TIME = 5000.0, 100.0
+SERVER_LRS = (0.03, 0.1, 0.3, 1.0)  # FedBuff's, tried on one seed each
+# (split, fraction of slow clients) of each column.
+SETTINGS: dict[str, tuple[Split, float]] = {
+    "IID, 2/3 fast": ("iid", 1 / 3),
+    "non-IID, 2/3 fast": ("shards", 1 / 3),
+    "non-IID, 1/9 fast": ("shards", 8 / 9),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Folders):
+    """Options of this experiment."""
+
+    part: Literal["table", "sensitivity", "others", "variance"] = "table"
+    seeds: int | None = None  # default: 10 for the table, 3 for the others
+    horizon: float = HORIZON  # simulated time; the paper's is 5000
+    settings: tuple[str, ...] = tuple(SETTINGS)
+    work: pathlib.Path = pathlib.Path("results/favano_mnist")  # finished runs, to continue from
+
+    def __post_init__(self) -> None:
+        check_names("settings", self.settings, SETTINGS)
+        check_at_least(1, seeds=self.num_seeds)
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds."""
+        if self.seeds is None:
+            return 10 if self.part == "table" else 3
+        return self.seeds
+
+    @property
+    def scale(self) -> str:
+        """The part of the paper's setting that is run."""
+        seeds = counted(self.num_seeds, "seed")
+        if self.horizon == HORIZON:
+            return f"{HORIZON:g} time units, as in the paper; {seeds}"
+        return f"{self.horizon:g} of the paper's {HORIZON:g} time units; {seeds}"
+
+    @property
+    def skewed_settings(self) -> list[str]:
+        """The chosen settings whose clients have two classes each."""
+        return [setting for setting in self.settings if SETTINGS[setting][0] != "iid"]
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Folder of the results."""
+        return self.output / "favano" / "mnist"
+
+
+def problem(dataset: datasets.Dataset, split: Split, num_clients: int = 100) -> Problem:
+    """The paper's network and rates on one of the splits."""
+    model = models.mlp(dataset.train["x"].shape[1:], (HIDDEN,), dataset.num_classes)
+    return Problem(
+        examples={key: jnp.asarray(dataset.train[key]) for key in ("x", "y")},
+        assignment=assignment(dataset.train["y"], split, num_clients),
+        objective=objectives.cross_entropy(model.apply),
+        batches=fs.stream(BATCH_SIZE, Clock().max_steps),
+        init=lambda key: uniform_start(model, key),
+        evaluate=evaluator(objectives.classification_metrics(model.apply), dataset.test),
+        lr=LR,
+    )
+
+
+def uniform_start(model: models.Model, key: Array) -> Params:
+    """PyTorch's initial values of linear layers: uniform within +-1 / sqrt(fan-in)."""
+    layers = model.init(key)
+    keys = jax.random.split(key, 2 * len(layers))
+    start = {}
+    for i, (name, layer) in enumerate(sorted(layers.items())):
+        bound = layer["kernel"].shape[1] ** -0.5
+        start[name] = {
+            part: jax.random.uniform(
+                keys[2 * i + j], layer[part].shape, minval=-bound, maxval=bound
+            )
+            for j, part in enumerate(("kernel", "bias"))
+        }
+    return start
+
+
+class Runs:
+    """Runs of methods in the settings, kept on disk."""
+
+    def __init__(self, options: Options):
+        self.options = options
+        self.dataset = datasets.load("mnist", data_dir=options.data_dir)
+
+    def __call__(
+        self,
+        method: Method,
+        setting: str,
+        seeds: range,
+        *,
+        split: Split | None = None,
+        variance: Variance = "none",
+        **clock: Any,
+    ) -> pd.DataFrame:
+        usual, slow = SETTINGS[setting]
+        split = split or usual
+        frame = clock_runs.run(
+            problem(self.dataset, split), Clock(slow, self.options.horizon, **clock), method, seeds,
+            eval_time=EVAL_TIME, variance=variance, work=self.options.work, facts={"split": split},
+        )  # fmt: skip
+        return frame.assign(setting=setting)

@@ -1,0 +1,98 @@
+"""Averages of FAVANO's runs on quadratics beside Theorem 1, Equation 6 and Lemma B.4."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.favano import printed
+from experiments.favano.quadratics import NUM_CLIENTS, Problem, success
+from fedjax_sim.theory import step_counts
+from fedjax_sim.theory.favano.potential import next_potential_bound, potential_bound
+from fedjax_sim.theory.favano.progress import Version, progress_constants
+from fedjax_sim.theory.favano.rates import largest_lr, mean_gradient_bound
+
+WORST = 3.0  # standard errors that an average may be above its bound
+
+
+class Curves(NamedTuple):
+    """A setting over time: averages and bounds, ``[T]``."""
+
+    gradient: np.ndarray  # over the steps up to each
+    theorem: np.ndarray
+    potential: np.ndarray
+    lemma: np.ndarray  # applied again and again, from 0
+
+
+def above(values: np.ndarray) -> float:
+    """The largest average over repetitions less WORST standard errors, ``[R, ...]``."""
+    error = values.std(axis=0, ddof=1) / len(values) ** 0.5
+    return float(np.max(values.mean(axis=0) - WORST * error))
+
+
+def row(
+    traces: Any, known: dict[str, Any], version: Version, fraction: float, share: float
+) -> dict[str, Any]:
+    """Averages and bounds of one setting; ``traces`` are ``[R, T + 1, 3]``."""
+    lr, T = known["lr"], traces.shape[1] - 1
+    sizes = {name: known[name] for name in ("lr", "clients", "cohort_size")}
+    printed_lr = printed.largest_lr(**without_lr(known))
+    # The theorem is about t < T; the last moment is for the potential.
+    gradient = traces[:, :-1, 0].mean(axis=1)
+    bound = float(mean_gradient_bound(**known, rounds=T))
+    columns = {
+        "s": known["cohort_size"], "K": known["local_steps"], "slow": fraction, "alpha": version,
+        "lr": lr, "of the largest": share, "lr / printed largest": lr / printed_lr,
+        "a": known["progress"].a, "b": known["progress"].b,
+        "mean gradient": gradient.mean(), "bound": bound, "bound / mean": bound / gradient.mean(),
+    }  # fmt: skip
+    holds = above(gradient - bound) <= 0
+    if lr <= printed_lr:
+        columns["printed bound"] = printed.mean_gradient_bound(**known, rounds=T)
+        holds &= above(gradient - columns["printed bound"]) <= 0
+    phi, after, progress = traces[:, :-1, 1], traces[:, 1:, 1], traces[:, :-1, 2]
+    columns["mean potential"] = after.mean()
+    # If everyone is contacted all models agree, up to rounding.
+    size = after.mean() if known["cohort_size"] < known["clients"] else float("nan")
+    step = {"potential": phi, "squared_progress": progress, **sizes}
+    forms = {"kappa": printed.potential_bound(**step), "kappa'": potential_bound(**step)}
+    for name, value in forms.items():
+        next_phi = np.asarray(value)
+        columns[f"{name}: bound / potential"] = next_phi.mean() / size
+        holds &= above(after - next_phi) <= 0
+    by_gradient = np.asarray(
+        next_potential_bound(**known, potential=phi, squared_gradient=traces[:, :-1, 0])
+    )
+    columns["Lemma B.4: bound / potential"] = by_gradient.mean() / size
+    holds &= above(after - by_gradient) <= 0
+    return {**columns, "holds": bool(holds)}
+
+
+def admitted(problem: Problem, s: int, K: int, fraction: float, version: Version) -> dict[str, Any]:
+    """The theorem's constants with the largest rate that it admits."""
+    law = step_counts.geometric(success(fraction), K)
+    known: dict[str, Any] = {
+        "constants": problem.constants,
+        "progress": progress_constants(law, local_steps=K, version=version),
+        "local_steps": K,
+        "clients": NUM_CLIENTS,
+        "cohort_size": s,
+    }
+    return known | {"lr": float(largest_lr(**known))}
+
+
+def without_lr(known: dict[str, Any]) -> dict[str, Any]:
+    """The theorem's constants without the rate."""
+    return {name: value for name, value in known.items() if name != "lr"}
+
+
+def over_time(means: np.ndarray, known: dict[str, Any]) -> Curves:
+    """The curves of average traces ``[T + 1, 3]``."""
+    sizes = {name: known[name] for name in ("lr", "clients", "cohort_size")}
+    steps = np.arange(1, len(means))
+    bounds = [0.0]
+    for progress in means[:-1, 2]:
+        step = potential_bound(potential=bounds[-1], squared_progress=progress, **sizes)
+        bounds.append(float(step))
+    theorem = np.asarray(mean_gradient_bound(**known, rounds=jnp.asarray(steps)))
+    return Curves(means[:-1, 0].cumsum() / steps, theorem, means[1:, 1], np.array(bounds[1:]))
