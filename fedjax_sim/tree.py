@@ -7,8 +7,9 @@ carry (or fail under strict promotion).
 
 import jax
 import jax.numpy as jnp
+import optax.tree
 from jax import Array
-from optax.tree import add, norm, sub, vdot, where, zeros_like
+from optax.tree import add, norm, sub, where, zeros_like
 
 from fedjax_sim.types import PyTree, Scalar
 
@@ -88,6 +89,16 @@ def take(x: PyTree, index: Array) -> PyTree:
         [3, 0]
     """
     return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), x)
+
+
+def vdot(x: PyTree, y: PyTree) -> Array:
+    """The inner product ``<x, y>``, summed over leaves.
+
+    Example:
+        >>> float(vdot({"w": jnp.ones(2)}, {"w": jnp.array([3.0, 4.0])}))
+        7.0
+    """
+    return jnp.asarray(optax.tree.vdot(x, y))
 
 
 def all_finite(x: PyTree) -> Array:

@@ -1,6 +1,6 @@
-r"""Closed forms of the iterate bias: for few steps, and for infinitely many.
+r"""Closed forms that approximate the iterate bias, for few steps and for infinitely many.
 
-What they approximate is in :mod:`fedjax_sim.diagnostics.iterate_bias`.
+Module :mod:`fedjax_sim.diagnostics.iterate_bias` defines and computes the bias.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 2.
@@ -13,46 +13,47 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.diagnostics.iterate_bias import Gradient
+from fedjax_sim.diagnostics.iterate_bias import Derivative
 from fedjax_sim.types import Scalar
 
 
 def third_order_bias(
-    gradient: Gradient,
+    gradient: Derivative,
     x: Array | float,
     covariance: Array | float,
     lr: Scalar,
     num_steps: Array | int,
-    form: Literal["recursion", "diffusion", "printed"] = "diffusion",
+    form: Literal["recursion", "diffusion"] = "diffusion",
 ) -> Array:
-    r"""Leading term of the bias for small ``lr * num_steps``, where F has a third derivative.
+    r"""Leading term of the bias for small ``lr * num_steps``, if F has a third derivative.
 
     .. math:: \text{bias} \approx -\tfrac14 \eta^3 k^2\, \nabla\, \mathrm{tr}(\Sigma \nabla^2 F)(x)
 
-    in one dimension :math:`-\frac14 \eta^3 k^2 \sigma^2 F'''(x)`: it points to flatter regions.
+    In one dimension this is :math:`-\frac14 \eta^3 k^2 \sigma^2 F'''(x)`; it points to flatter
+    regions.
 
-    =============  ==================================  ===========================================
-    form           factor                              what it is
-    =============  ==================================  ===========================================
-    recursion      :math:`-\frac14 \eta^3 k (k - 1)`   of SGD itself
-    diffusion      :math:`-\frac14 \eta^3 k^2`         of the stochastic differential equation
-    printed        :math:`-\frac12 \eta^3 k^2`         as in the thesis, whose backward equation
-                                                       lacks a factor 1/2; wrong
-    =============  ==================================  ===========================================
+    =============  ==================================  =====================================
+    form           factor                              meaning
+    =============  ==================================  =====================================
+    recursion      :math:`-\frac14 \eta^3 k (k - 1)`   SGD itself
+    diffusion      :math:`-\frac14 \eta^3 k^2`         stochastic differential equation
+    =============  ==================================  =====================================
+
+    The thesis prints :math:`-\frac12 \eta^3 k^2`, since its backward equation lacks a factor 1/2.
 
     Args:
-        gradient: of F at ONE point, differentiable twice.
+        gradient: gradient of F at one point, twice differentiable.
         x: a number, or a vector ``[d]``.
-        covariance: of the noise: its variance, or Sigma ``[d, d]``.
+        covariance: variance of the noise, or Sigma ``[d, d]``.
         lr: eta.
         num_steps: k; a number.
-        form: see above.
+        form: a row of the table.
 
     Returns:
         An array of x's shape.
 
     Raises:
-        ValueError: another form, a covariance that does not fit x.
+        ValueError: an unknown form, a covariance whose shape does not match x.
 
     Source: thesis, section 2.4, in one dimension.
 
@@ -61,17 +62,17 @@ def third_order_bias(
         >>> round(float(bias), 4)  # F''' = 1
         -0.075
     """
-    if form not in ("recursion", "diffusion", "printed"):
-        raise ValueError(f"form is {form!r}; expected 'recursion', 'diffusion' or 'printed'")
+    if form not in ("recursion", "diffusion"):
+        raise ValueError(f"form is {form!r}; expected 'recursion' or 'diffusion'")
     x = jnp.asarray(x, jnp.result_type(float))
     sigma = jnp.asarray(covariance, x.dtype)
     if sigma.shape != x.shape * 2:
-        raise ValueError(f"covariance has shape {sigma.shape}; expected {x.shape * 2}, as of x x^T")
+        raise ValueError(f"covariance has shape {sigma.shape}; expected {x.shape * 2}, as x x^T")
     k = jnp.asarray(num_steps).astype(x.dtype)
-    factor = {"recursion": k * (k - 1) / 4, "diffusion": k**2 / 4, "printed": k**2 / 2}[form]
+    factor = {"recursion": k * (k - 1) / 4, "diffusion": k**2 / 4}[form]
 
     def trace(x: Array) -> Array:
-        # In one dimension both are numbers, and so is their product.
+        # In one dimension both factors are scalars.
         return jnp.sum(sigma * jax.jacfwd(gradient)(x))
 
     return -(jnp.asarray(lr, x.dtype) ** 3) * factor * jax.grad(trace)(x)
@@ -80,7 +81,9 @@ def third_order_bias(
 def piecewise_quadratic_bias(
     right: float, left: float, lr: float, std: float, num_steps: int, form: str = "sum"
 ) -> float:
-    r"""Bias from the kink, for ``lr * num_steps * max(right, left)`` well below 1; Gaussian noise.
+    r"""Bias due to the kink at 0, with Gaussian noise.
+
+    Valid for ``lr * num_steps * max(right, left)`` well below 1.
 
     .. math::
         -\frac{a - b}{\sqrt{2 \pi}}\, \eta^2 \sigma \sum_{j=0}^{k-1} \sqrt j
@@ -95,7 +98,7 @@ def piecewise_quadratic_bias(
         form: ``"sum"``, or its limit ``"power"``.
 
     Raises:
-        ValueError: another form.
+        ValueError: an unknown form.
 
     Example:
         >>> print(f"{piecewise_quadratic_bias(1.0, 0.5, 1e-3, 1.0, 2):.6g}")
@@ -108,9 +111,10 @@ def piecewise_quadratic_bias(
 
 
 def piecewise_quadratic_limit(right: float, left: float, lr: float, std: float) -> float:
-    r"""The mean of the stationary distribution of the diffusion: the bias for k to infinity.
+    r"""Limit of the bias for k to infinity: the mean of the diffusion's stationary distribution.
 
-    The density is :math:`\propto e^{-2 F(x) / (\eta \sigma^2)}`, two half Gaussians, hence
+    The density is :math:`\propto e^{-2 F(x) / (\eta \sigma^2)}`, which is two half Gaussians. Its
+    mean is
 
     .. math::
         \sqrt{2 / \pi}\, (s_+ - s_-), \qquad

@@ -1,7 +1,7 @@
 """Minimisers of a smooth convex loss plus a regulariser, by accelerated proximal gradient steps.
 
-What :mod:`fedjax_sim.diagnostics.optimum` is for smooth losses: the reference that composite
-methods are measured from, in double precision.
+They are the reference points for composite methods, in double precision.
+:mod:`fedjax_sim.diagnostics.optimum` computes minimisers of smooth losses.
 """
 
 import functools
@@ -16,6 +16,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.diagnostics.optimum import double
 from fedjax_sim.prox.base import Regularizer
 from fedjax_sim.prox.composite import Composite, Where
@@ -27,7 +28,7 @@ _SHORTEST = 1e-30  # steps are not halved further
 
 
 class CompositeOptimum(NamedTuple):
-    """A minimiser of F + psi and how well it is met."""
+    """A minimiser of F + psi, with its residual."""
 
     params: Params  # NumPy, float64
     value: float  # F + psi there
@@ -37,10 +38,10 @@ class CompositeOptimum(NamedTuple):
 
 class _State(NamedTuple):
     x: Params
-    y: Params  # extrapolated, where the next gradient is taken
+    y: Params  # extrapolated point, at which the next gradient is evaluated
     momentum: Array  # t_k of Beck and Teboulle
     step: Array
-    residual: Array  # at the y before
+    residual: Array  # at the previous y
     steps: Array
 
 
@@ -53,33 +54,33 @@ def composite_optimum(
     max_steps: int = 10_000,
     smoothness: float | None = None,
 ) -> CompositeOptimum:
-    r"""The minimiser of F + psi by FISTA with restarts, in double precision.
+    r"""Returns the minimiser of F + psi, by FISTA with restarts in double precision.
 
     .. math::
         x_{k+1} = P_t(y_k - t\, \nabla F(y_k)), \qquad
         y_{k+1} = x_{k+1} + \tfrac{m_k - 1}{m_{k+1}} (x_{k+1} - x_k), \qquad
         m_{k+1} = \tfrac{1 + \sqrt{1 + 4 m_k^2}}2
 
-    with P the proximal operator of t psi.  t is halved from 1 until F lies below its quadratic
-    model, :math:`F(x) \le F(y) + \langle \nabla F(y), x - y\rangle + \|x - y\|^2 / (2 t)`.  The
-    momentum starts anew whenever a step turns back, :math:`\langle y_k - x_{k+1}, x_{k+1} - x_k
-    \rangle > 0`.  The residual is the gradient mapping's norm :math:`\|x - P_t(x - t \nabla F(x))\|
-    / t`, without psi the gradient's.
+    with P the proximal operator of t psi. t starts at 1 and is halved until F lies below its
+    quadratic model, :math:`F(x) \le F(y) + \langle \nabla F(y), x - y\rangle + \|x - y\|^2 / (2
+    t)`. The momentum is reset whenever a step turns back, :math:`\langle y_k - x_{k+1}, x_{k+1} -
+    x_k \rangle > 0`. The residual is the norm of the gradient mapping, :math:`\|x - P_t(x - t
+    \nabla F(x))\| / t`; without psi this is the norm of the gradient.
 
     Args:
-        loss: F, ``params -> scalar``, as in :func:`fedjax_sim.diagnostics.optimum.optimum`, for
+        loss: F, ``params -> scalar``, see :func:`fedjax_sim.diagnostics.optimum.optimum`; for
             instance :func:`~fedjax_sim.diagnostics.optimum.mean_loss`.
         composite: psi, a pytree, with a Euclidean h; see :func:`fedjax_sim.prox.composite`.
-        params: the start; floating leaves.
-        tolerance: of the residual.
-        max_steps: at most.
-        smoothness: a Lipschitz constant L of F's gradient, then t = 1 / L throughout.
+        params: initial model; floating leaves.
+        tolerance: largest accepted residual.
+        max_steps: largest number of steps.
+        smoothness: a Lipschitz constant L of F's gradient. If given, t is 1 / L.
 
     Raises:
         ValueError: tolerance, max_steps or smoothness not positive, parameters that are not
-            floating, another geometry than the Euclidean.
-        FloatingPointError: a loss that is not finite or not smooth; the residual stays above the
-            tolerance.
+            floating, a geometry other than Euclidean.
+        FloatingPointError: a loss that is not finite or not smooth, a residual above the tolerance
+            after the last step.
 
     References:
         Beck and Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse
@@ -89,15 +90,14 @@ def composite_optimum(
     Example:
         >>> from fedjax_sim import prox
         >>> loss = Partial(lambda v, x: jnp.sum((x - v) ** 2) / 2, np.array([3.0, -0.5]))
-        >>> found = composite_optimum(loss, prox.composite(prox.L1(1.0)), jnp.zeros(2))
-        >>> found.params.round(12).tolist(), round(found.value, 12)
+        >>> result = composite_optimum(loss, prox.composite(prox.L1(1.0)), jnp.zeros(2))
+        >>> result.params.round(12).tolist(), round(result.value, 12)
         ([2.0, 0.0], 2.625)
     """
     for name, value in (("tolerance", tolerance), ("smoothness", smoothness)):
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; expected a positive number")
-    if max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}; expected at least 1")
+    check_at_least(1, max_steps=max_steps)
     if not isinstance(composite.mirror, Euclidean):
         raise ValueError(f"composite has mirror {composite.mirror}; expected Euclidean")
     kinds = sorted({np.asarray(leaf).dtype.name for leaf in jax.tree.leaves(params)})
@@ -111,20 +111,20 @@ def composite_optimum(
             carried, double(composite.psi), double(params), *numbers,
             where=composite.where, search=smoothness is None,
         )  # fmt: skip
-        found = CompositeOptimum(
+        result = CompositeOptimum(
             jax.tree.map(np.asarray, x), float(value), float(residual), int(steps)
         )
-    if not math.isfinite(found.value + found.residual):
+    if not math.isfinite(result.value + result.residual):
         raise FloatingPointError(
-            f"loss plus psi has the value {found.value} after {found.steps} proximal steps; "
+            f"loss plus psi has the value {result.value} after {result.steps} proximal steps; "
             "expected a smooth loss and, if smoothness is given, one that bounds its curvature"
         )
-    if found.residual > tolerance:
+    if result.residual > tolerance:
         raise FloatingPointError(
-            f"loss has a residual of {found.residual:.3g} after {found.steps} proximal steps; "
+            f"loss has a residual of {result.residual:.3g} after {result.steps} proximal steps; "
             f"expected at most the tolerance {tolerance:.3g}"
         )
-    return found
+    return result
 
 
 @functools.partial(jax.jit, static_argnames=("where", "search"))
@@ -145,7 +145,7 @@ def _solve(
         return regular.argmin(tree.add_scale(y, -step, gradient), step)
 
     def forward(y: Params, step: Array) -> tuple[Params, Array]:
-        """The next x, and the longest step up to the last that the loss allows."""
+        """The next x, and the step size: the previous one, halved until the loss allows it."""
         value, gradient = jax.value_and_grad(loss)(y)
         if not search:
             return shrunk(y, gradient, step), step
@@ -153,12 +153,12 @@ def _solve(
         def too_long(tried: tuple[Array, Params]) -> Array:
             step, x = tried
             moved = tree.sub(x, y)
-            square = _dot(moved, moved) / (2 * step)
-            below = loss(x) <= value + _dot(gradient, moved) + square
+            square = tree.vdot(moved, moved) / (2 * step)
+            below = loss(x) <= value + tree.vdot(gradient, moved) + square
 
             def bent() -> Array:
-                """A sufficient condition of which rounding leaves more: values are nearly equal."""
-                return ~(_dot(tree.sub(jax.grad(loss)(x), gradient), moved) <= square)
+                """True if gradients violate the model; more precise than nearly equal values."""
+                return ~(tree.vdot(tree.sub(jax.grad(loss)(x), gradient), moved) <= square)
 
             return jax.lax.cond(below, lambda: jnp.array(False), bent) & (step > _SHORTEST)
 
@@ -172,24 +172,20 @@ def _solve(
     def body(state: _State) -> _State:
         x, step = forward(state.y, state.step)
         back, ahead = tree.sub(state.y, x), tree.sub(x, state.x)
-        again = _dot(back, ahead) > 0
+        again = tree.vdot(back, ahead) > 0
         momentum = jnp.where(again, 1, (1 + jnp.sqrt(1 + 4 * state.momentum**2)) / 2)
         y = tree.add_scale(x, jnp.where(again, 0, (state.momentum - 1) / momentum), ahead)
         return _State(x, y, momentum, step, tree.norm(back) / step, state.steps + 1)
 
     def unfinished(state: _State) -> Array:
-        # A residual that is no number ends the search, too.
+        # A residual of NaN ends the search, too.
         return (state.residual > tolerance) & (state.steps < max_steps)
 
     infinite = jnp.asarray(jnp.inf, first.dtype)
     state = _State(start, start, jnp.ones_like(first), first, infinite, jnp.zeros_like(max_steps))
     state = jax.lax.while_loop(unfinished, body, state)
-    # A proximal step does not increase the residual, so x meets the tolerance that y met.
+    # A proximal step does not increase the residual, so x meets the tolerance if y does.
     x, step = state.x, state.step
     again = shrunk(x, jax.grad(loss)(x), step)
     residual = tree.norm(tree.sub(x, again)) / step
     return x, loss(x) + regular.value(x), residual, state.steps
-
-
-def _dot(a: Params, b: Params) -> Array:
-    return jax.tree.reduce(jnp.add, jax.tree.map(lambda u, v: jnp.vdot(u, v), a, b))

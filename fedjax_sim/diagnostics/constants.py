@@ -26,7 +26,7 @@ def measure(
     found: Optimum | None = None,
     loss: Partial | None = None,
     iterations: int = 30,
-    cohort: Execution | None = None,
+    execution: Execution | None = None,
 ) -> ProblemConstants:
     r"""Constants of a task, measured at models that a run visited; the first one is its start.
 
@@ -47,7 +47,7 @@ def measure(
         found: the optimum of F; without it zeta_star and B are unknown.
         loss: F, for Delta.
         iterations: number of iterations of Lanczos and of the power method.
-        cohort: how clients are executed; default
+        execution: strategy that executes the clients; default
             :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
@@ -62,9 +62,9 @@ def measure(
         {'L': 1.0, 'mu': 1.0, 'Q': 0.0, 'zeta': 1.0, 'zeta_mean': 1.0}
     """
     eigen_key, power_key, oracle_key = jax.random.split(key, 3)
-    bent = curvature(task, points, eigen_key, iterations=iterations, cohort=cohort)
-    third = hessian_lipschitz(task, points, power_key, iterations=iterations, cohort=cohort)
-    spread = heterogeneity(task, points, oracle_key, cohort=cohort)
+    bent = curvature(task, points, eigen_key, iterations=iterations, execution=execution)
+    third = hessian_lipschitz(task, points, power_key, iterations=iterations, execution=execution)
+    spread = heterogeneity(task, points, oracle_key, execution=execution)
     largest = float(np.maximum(np.max(bent.clients.largest), np.max(bent.total.largest)))
     constants = ProblemConstants(
         L=largest,
@@ -85,7 +85,7 @@ def measure(
     )
     constants = constants._replace(
         B=distance(start, found.params),
-        zeta_star=heterogeneity(task, at_optimum, oracle_key, cohort=cohort).mean_norm,
+        zeta_star=heterogeneity(task, at_optimum, oracle_key, execution=execution).mean_norm,
     )
     if loss is None:
         return constants

@@ -1,11 +1,11 @@
 r"""SGD in continuous time: a stochastic differential equation and its backward equation.
 
-With :math:`t = \eta k` and noise of variance :math:`\sigma^2`
+With :math:`t = \eta k` and noise of variance :math:`\sigma^2`, SGD is the Euler-Maruyama scheme
+with step eta of
 
-.. math:: dX = -F'(X)\,dt + \sqrt\eta\, \sigma\, dB_t
+.. math:: dX = -F'(X)\,dt + \sqrt\eta\, \sigma\, dB_t,
 
-has SGD as its Euler-Maruyama scheme of step eta, and
-:math:`u(t, x) = \mathbb E[X(t) | X(0) = x]` solves
+and :math:`u(t, x) = \mathbb E[X(t) | X(0) = x]` solves
 
 .. math:: u_t = -F' u_x + \tfrac12 \eta \sigma^2 u_{xx}, \qquad u(0, x) = x .
 
@@ -22,22 +22,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.diagnostics.iterate_bias import Gradient, equally_spaced
+from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
 from fedjax_sim.types import Scalar
 
 
 def backward_equation(
-    gradient: Gradient, variance: float, lr: float, num_steps: int, grid: np.ndarray
+    gradient: Derivative, variance: float, lr: float, num_steps: int, grid: np.ndarray
 ) -> np.ndarray:
-    r"""``u(lr k, x)`` for k = 0 .. num_steps, by Crank and Nicolson's finite differences.
+    r"""Solution ``u(lr k, x)`` for k = 0 .. num_steps, by Crank-Nicolson finite differences.
 
-    Central differences inside; at the ends u_xx = 0 and one-sided differences into the grid, where
-    F' points outwards.  The time step is lr, hence errors of second order in lr and the spacing.
-    In double precision whatever JAX's setting.
+    Inside the grid the differences are central. At the ends, where F' must point outwards, u_xx = 0
+    and the differences are one-sided, into the grid. The time step is lr, so the errors are of
+    second order in lr and in the spacing. Computations are in double precision, independent of
+    JAX's setting.
 
     Args:
         gradient: F', elementwise.
-        variance: sigma^2, of the gradient noise.
+        variance: sigma^2, the variance of the gradient noise.
         lr: eta.
         num_steps: K.
         grid: ``[N]`` equally spaced points, increasing, at least 3.
@@ -46,17 +48,16 @@ def backward_equation(
         ``[num_steps + 1, N]``.
 
     Raises:
-        ValueError: a rate, variance or number of steps that is not positive, another grid, a
-            spacing above ``lr * variance / max |F'|``, beyond which central differences oscillate.
+        ValueError: a rate, variance or number of steps that is not positive, a grid with other
+            points, a spacing above ``lr * variance / max |F'|``, where central differences
+            oscillate.
 
     Example:
         >>> u = backward_equation(lambda x: 2.0 * x, 1.0, 1e-2, 50, np.linspace(-0.1, 0.1, 41))
         >>> print(f"{u[50, -1]:.4f} {0.1 * np.exp(-1):.4f}")
         0.0368 0.0368
     """
-    for name, value in (("variance", variance), ("lr", lr), ("num_steps", num_steps)):
-        if not value > 0:
-            raise ValueError(f"{name} is {value}; expected a positive number")
+    check_positive(variance=variance, lr=lr, num_steps=num_steps)
     grid = equally_spaced(grid, 3)
     with jax.enable_x64(True):
         drift = -np.asarray(gradient(jnp.asarray(grid)))
@@ -85,7 +86,7 @@ def _crank_nicolson(
     half = dt / 2
 
     def step(u: Array, _: None) -> tuple[Array, Array]:
-        below, above = jnp.roll(u, 1), jnp.roll(u, -1)  # the entries that wrap have weight 0
+        below, above = jnp.roll(u, 1), jnp.roll(u, -1)  # entries that wrap around have weight 0
         right = u + half * (lower * below + middle * u + upper * above)
         u = jax.lax.linalg.tridiagonal_solve(
             -half * lower, 1 - half * middle, -half * upper, right[:, None]
@@ -97,36 +98,36 @@ def _crank_nicolson(
 
 
 def diffusion_paths(
-    gradient: Gradient,
+    gradient: Derivative,
     std: float,
     lr: float,
-    start: float,
-    at: Sequence[int] | np.ndarray,
+    init: float,
+    record_at: Sequence[int] | np.ndarray,
     num_paths: int,
     key: Array,
     dt: float | None = None,
 ) -> Array:
-    r"""Paths of the equation above, by a Runge-Kutta scheme of strong order 1.5 for additive noise.
+    r"""Paths of the equation, by a Runge-Kutta scheme of strong order 1.5 for additive noise.
 
-    Where the gradient is smooth the scheme (SRA1) takes much longer steps than SGD's eta.  Needs
-    diffrax, in the extra ``theory``.
+    If the gradient is smooth, the scheme (SRA1) can take much longer steps than SGD's eta. Requires
+    diffrax, which the extra ``theory`` installs.
 
     Args:
-        gradient: F' of a number.
+        gradient: F' for a number x.
         std: sigma.
         lr: eta.
-        start: x_0.
-        at: increasing numbers of SGD steps; paths are recorded at the times ``lr * at``.
+        init: x_0.
+        record_at: increasing numbers of SGD steps; the times are ``lr * record_at``.
         num_paths: N.
-        key: of the Brownian motion.
-        dt: the scheme's step; default ``4 lr``.
+        key: key of the Brownian motion.
+        dt: step of the scheme; default ``4 lr``.
 
     Returns:
-        ``[len(at), N]``.
+        ``[len(record_at), N]``.
 
     Raises:
         ValueError: times that are not increasing and positive, no paths.
-        ModuleNotFoundError: without diffrax.
+        ModuleNotFoundError: diffrax is not installed.
 
     Example:
         >>> paths = diffusion_paths(lambda x: x, 1.0, 0.01, 1.0, [100], 2000, jax.random.key(0))
@@ -135,11 +136,10 @@ def diffusion_paths(
     """
     import diffrax
 
-    times = lr * np.asarray(at, float)
+    times = lr * np.asarray(record_at, float)
     if times.ndim != 1 or not len(times) or times[0] <= 0 or (np.diff(times) <= 0).any():
-        raise ValueError(f"at is {at}; expected increasing positive numbers of steps")
-    if num_paths < 1:
-        raise ValueError(f"num_paths is {num_paths}; expected at least 1")
+        raise ValueError(f"record_at is {record_at}; expected increasing positive numbers of steps")
+    check_at_least(1, num_paths=num_paths)
     real = jnp.result_type(float)
     end, size = float(times[-1]), float(dt or 4 * lr)
     scale = jnp.asarray(lr**0.5 * std, real)
@@ -153,7 +153,7 @@ def diffusion_paths(
             diffrax.ControlTerm(lambda t, x, args: scale, brownian),
         )
         solution = diffrax.diffeqsolve(
-            terms, diffrax.SRA1(), 0.0, end, size, jnp.asarray(start, real),
+            terms, diffrax.SRA1(), 0.0, end, size, jnp.asarray(init, real),
             saveat=diffrax.SaveAt(ts=jnp.asarray(times, real)),
             max_steps=int(np.ceil(end / size)) + 2,
         )  # fmt: skip

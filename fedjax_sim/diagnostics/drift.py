@@ -1,10 +1,10 @@
-r"""Client drift and the shadow sequence of FedAvg: what happens within a round.
+r"""Client drift and the shadow sequence of FedAvg, within a round.
 
 The shadow iterate ``xbar(r, k) = 1 / M sum_m x_m(r, k)`` is the mean of the clients' iterates after
-k local steps of round r; bounds on FedAvg are bounds on the mean of ``F(xbar(r, k))``.  For one
-round, :func:`local_trajectories` gives all iterates.  For whole runs, :func:`shadowed` is FedAvg
-whose clients upload their iterates beside the model's change, so that the engine's mean of the
-uploads is the shadow sequence, and :func:`shadow_probes` reduce it to numbers.
+k local steps in round r; bounds on FedAvg are bounds on the mean of ``F(xbar(r, k))``. For one
+round, :func:`local_trajectories` returns all iterates. For whole runs, the clients of
+:func:`shadowed` FedAvg also upload their iterates, so the engine's mean of the uploads contains the
+shadow sequence; :func:`shadow_probes` reduce it to numbers.
 """
 
 from collections.abc import Callable
@@ -19,28 +19,28 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.engine import Probes, Update, Visit, advance, init
 from fedjax_sim.execution.strategies import Execution, vmapped
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Task, Timeline, Upload, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline, Upload, Work
 
 
 class Drift(NamedTuple):
-    """Mean squared distances of M clients' iterates, after k = 0 .. K steps."""
+    """Mean squared distances of the clients' iterates, after k = 0 .. K steps."""
 
     from_shadow: Array  # [K + 1] 1 / M sum_m ||x_m^k - xbar^k||^2
     from_start: Array  # [K + 1] 1 / M sum_m ||x_m^k - x^0||^2
 
 
-class TracedUpload(NamedTuple):
-    """An upload and the iterates it came from; the mean of such uploads is the shadow sequence."""
+class ShadowUpload(NamedTuple):
+    """An upload with the client's iterates, whose mean is the shadow sequence."""
 
     upload: Upload
     iterates: Params  # [K + 1, ...]
-    moved: Array  # [K + 1] ||x^k - x^0||^2
+    distances: Array  # [K + 1] ||x^k - x^0||^2
 
 
 def trajectory(lr: ScalarOrSchedule, x: Params, oracle: Oracle, work: Work) -> Params:
-    """The iterates of one visit's local SGD, leaves ``[max_steps + 1, ...]``, the start first.
+    """Iterates of one visit's local SGD, with leaves ``[max_steps + 1, ...]``.
 
-    From ``work.num_steps`` on they stay where they are.
+    The first one is the initial model. After ``work.num_steps`` steps they are constant.
 
     Example:
         >>> oracle = Oracle(grad=lambda x, k: x, loss=None, full_grad=None)
@@ -59,24 +59,24 @@ def local_trajectories(
     lr: ScalarOrSchedule,
     *,
     round: int = 0,
-    cohort: Execution | None = None,
+    execution: Execution | None = None,
 ) -> Params:
-    """All clients' iterates in one round of FedAvg: leaves ``[S, K + 1, ...]``.
+    """Iterates of all clients in one round of FedAvg: leaves ``[S, K + 1, ...]``.
 
-    The minibatches are those of that round in :func:`fedjax_sim.run` with the same task, timeline
-    and key; so the model that a run had before any of its rounds gives that round again.
+    The minibatches are those of this round in :func:`fedjax_sim.run` with the same task, timeline
+    and key. Therefore the server's model before any round of a run reproduces that round.
 
     Args:
-        task: the clients' objectives; an argument of the function you jit.
-        timeline: of the run, synchronous.
+        task: the clients' objectives; pass it as an argument to the function that you jit.
+        timeline: timeline of the run, synchronous.
         params: the server's model before the round.
-        key: of the run.
-        lr: client rate.
-        round: which round, counted from 0.
-        cohort: how clients are executed; default all at once.
+        key: key of the run.
+        lr: client learning rate.
+        round: number of the round, from 0.
+        execution: strategy that executes the clients; default all at once.
 
     Raises:
-        ValueError: a round that the timeline does not have, an asynchronous timeline.
+        ValueError: a round outside the timeline, an asynchronous timeline.
 
     Example:
         >>> import fedjax_sim as fs, numpy as np
@@ -96,20 +96,25 @@ def local_trajectories(
     def path(visit: Visit) -> Params:
         return trajectory(lr, visit.message, visit.oracle, visit.work)
 
-    state = init(algorithm, task, part, params)._replace(round=jnp.array(round, jnp.int32))
+    state = init(algorithm, Setup(task, part, params))._replace(round=jnp.array(round, jnp.int32))
     probes = Probes(client={"path": path})
     _, history = advance(
-        algorithm, task, part, state, key, cohort=cohort or vmapped(), probes=probes
+        algorithm,
+        Setup(task, part, None, eval_every=part.num_rounds),
+        state,
+        key,
+        execution=execution or vmapped(),
+        probes=probes,
     )
     return jax.tree.map(lambda x: x[0], history.probes["path"])
 
 
 def drift(trajectories: Params) -> Drift:
-    """The drift of one round's iterates, ``[M, K + 1, ...]`` as of :func:`local_trajectories`.
+    """Drift of one round's iterates ``[M, K + 1, ...]``, see :func:`local_trajectories`.
 
     Example:
-        >>> found = drift(jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]))
-        >>> found.from_shadow.tolist(), found.from_start.tolist()
+        >>> result = drift(jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]))
+        >>> result.from_shadow.tolist(), result.from_start.tolist()
         ([0.0, 1.0, 2.25], [0.0, 1.0, 2.25])
     """
 
@@ -123,20 +128,20 @@ def drift(trajectories: Params) -> Drift:
 def shadowed(
     lr: ScalarOrSchedule, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:
-    """FedAvg, as :func:`fedjax_sim.fedavg`, whose uploads carry the iterates: for a run's probes.
+    """FedAvg whose uploads contain the iterates, for :func:`shadow_probes`.
 
-    The run is FedAvg's own, step for step.  A round's memory is that of K + 1 models a client.
+    The models are those of :func:`fedjax_sim.fedavg`. The memory per client is K + 1 models.
 
     Example:
         >>> algorithm = shadowed(0.1)  # with probes=shadow_probes(loss)
     """
     plain = fedavg(lr, server)
 
-    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[TracedUpload, tuple]:
+    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[ShadowUpload, tuple]:
         iterates = trajectory(lr, x, oracle, work)
-        moved = _squares(jax.tree.map(lambda path, x: path - x, iterates, x), 1)
+        distances = _squares(jax.tree.map(lambda path, x: path - x, iterates, x), 1)
         upload = jax.tree.map(lambda path, x: x - path[-1], iterates, x)
-        return TracedUpload(upload, iterates, moved), state
+        return ShadowUpload(upload, iterates, distances), state
 
     return plain._replace(
         local=local,
@@ -145,40 +150,39 @@ def shadowed(
 
 
 def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
-    r"""Server probes of a :func:`shadowed` run, all means over the round's steps.
+    r"""Server probes of a :func:`shadowed` run: means over the steps of a round.
 
-    * ``shadow_loss``: of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
-    * ``drift``: of ``1 / M sum_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
-    * ``drift_from_start``: of ``1 / M sum_m ||x_m(r, k) - x(r, 0)||^2`` over the same.
+    * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
+    * ``drift``: mean of ``1 / M sum_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
+    * ``drift_from_start``: mean of ``1 / M sum_m ||x_m(r, k) - x(r, 0)||^2`` over the same steps.
 
-    The first two are those of :func:`fedjax_sim.theory.fedavg.shadow_bound`.  The first drift is
-    the difference of two means, so it loses digits where the shadow moves much farther than the
-    clients part.
+    :func:`fedjax_sim.theory.fedavg.convex.shadow_bound` bounds the first two. ``drift`` is the
+    difference of two means, so it loses digits if the shadow moves much farther than the clients
+    drift apart.
 
     Args:
-        loss: F; a ``jax.tree_util.Partial`` that carries data is an argument of the function you
-            jit, and this is called there.
+        loss: F. If it is a ``jax.tree_util.Partial`` that carries data, pass it as an argument to
+            the function that you jit, and call ``shadow_probes`` inside that function.
 
     Example:
         >>> import fedjax_sim as fs, numpy as np
         >>> data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(2))
-        >>> timeline = fs.timelines.full(1, 2, 2)
+        >>> setup = fs.Setup(task, fs.timelines.full(1, 2, 2), jnp.array(2.0))
         >>> probes = shadow_probes(lambda w: (w - 2) ** 2 / 2 + 2)
-        >>> _, history = fs.run(
-        ...     shadowed(0.5), task, timeline, jnp.array(2.0), jax.random.key(0), probes=probes)
+        >>> _, history = fs.run(shadowed(0.5), setup, jax.random.key(0), probes=probes)
         >>> {name: float(value[0]) for name, value in sorted(history.probes.items())}
         {'drift': 0.5, 'drift_from_start': 0.5, 'shadow_loss': 2.0}
     """
 
     def from_start(update: Update) -> Array:
-        return update.mean.moved[:-1].mean()
+        return update.mean.distances[:-1].mean()
 
     def from_shadow(update: Update) -> Array:
         shadow = update.mean.iterates
-        moved = _squares(jax.tree.map(lambda x: x - x[0], shadow), 1)
-        return jnp.maximum(update.mean.moved - moved, 0)[:-1].mean()
+        from_first = _squares(jax.tree.map(lambda x: x - x[0], shadow), 1)
+        return jnp.maximum(update.mean.distances - from_first, 0)[:-1].mean()
 
     probes = {"drift": from_shadow, "drift_from_start": from_start}
     if loss is not None:

@@ -1,4 +1,4 @@
-"""Train and test metrics side by side, and the gap between them."""
+"""Metrics on training and test data, and the gap between them."""
 
 from typing import Any, NamedTuple
 
@@ -13,23 +13,23 @@ from fedjax_sim.types import Params, PyTree
 def generalization_gap(
     metrics: Metrics, train: PyTree, test: PyTree, batch_size: int = 1000
 ) -> Partial:
-    """An ``eval_fn`` with every metric on both sets and their difference, test minus train.
+    """Returns an ``eval_fn`` with every metric on both sets and the difference, test minus train.
 
-    ``gap/loss`` estimates the generalisation error ``F_D(x) - F_S(x)``.  Both sets go through the
-    same ``metrics``, hence the same transform; augmentation belongs in the objective.
+    ``gap/loss`` estimates the generalisation error ``F_D(x) - F_S(x)``. The function ``metrics``,
+    with its transforms, is the same for both sets; augmentation belongs in the objective.
 
     Args:
         metrics: ``(params, examples) -> {name: values [B]}``.
-        train: pytree of arrays ``[N, ...]``: what the clients train on (``data.examples``).
-        test: the same of held-out examples.
+        train: pytree of arrays ``[N, ...]``, the clients' examples (``data.examples``).
+        test: the same for held-out examples.
         batch_size: examples evaluated at once.
 
     Returns:
-        ``Partial``: ``params -> {"train/loss": ..., "test/loss": ..., "gap/loss": ...}``, for the
-        metric ``"loss"``, likewise for the others.
+        ``Partial``: ``params -> {"train/loss": ..., "test/loss": ..., "gap/loss": ...}`` for the
+        metric ``"loss"``, and the same entries for the other metrics.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.evaluation.evaluator`.
+        ValueError: see :func:`fedjax_sim.evaluation.evaluator`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -45,12 +45,10 @@ def generalization_gap(
 
 
 def metric(evaluate: Partial, name: str) -> Partial:
-    """One output of an evaluator, as a scalar loss that carries its data.
+    """Returns one output of an evaluator as a scalar loss that carries its data.
 
-    For functions of a loss: ``sam_sharpness(metric(evaluate, "loss"), params, 0.05)``.
-
-    Raises:
-        ValueError: when called, a name that the evaluator does not give.
+    It suits functions that take a loss: ``sam_sharpness(metric(evaluate, "loss"), params, 0.05)``.
+    The loss raises ValueError if the evaluator has no output of this name.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,7 +60,7 @@ def metric(evaluate: Partial, name: str) -> Partial:
 
 
 class _Named(NamedTuple):
-    """The static part of one metric."""
+    """Static part of a metric."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Moments of stochastic gradients' noise: exact for finite data, sampled for other oracles."""
+"""Moments of gradient noise: exact for finite data, estimated for other oracles."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,18 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.data.batches import full_batch
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.diagnostics.heterogeneity import checked_points
+from fedjax_sim.diagnostics.heterogeneity import check_points
 from fedjax_sim.types import Params, Task
 
-_TOGETHER = 8  # clients at once
+_BATCH = 8  # clients evaluated at once
 
 
 class Moments(NamedTuple):
-    """Of the noise ``g - grad F_m(x)`` of M clients' stochastic gradients at P points."""
+    """Moments of the noise ``g - grad F_m(x)`` of M clients' stochastic gradients at P points."""
 
     variance: Array  # [P, M] E||g - grad F_m||^2
     fourth: Array  # [P, M] E||g - grad F_m||^4
@@ -26,12 +27,12 @@ class Moments(NamedTuple):
 
     @property
     def sigma(self) -> float:
-        """The root of the largest variance."""
+        """Square root of the largest variance."""
         return float(np.sqrt(np.max(self.variance)))
 
     @property
     def sigma4(self) -> float:
-        """The fourth root of the largest fourth moment; at least sigma at the same place."""
+        """Fourth root of the largest fourth moment, at least sigma."""
         return float(np.max(self.fourth) ** 0.25)
 
 
@@ -43,7 +44,7 @@ def batch_moments(
     *,
     block: int = 64,
 ) -> Moments:
-    r"""The exact moments of a minibatch of b examples drawn with replacement.
+    r"""Exact moments for minibatches of b examples that are drawn with replacement.
 
     With ``z_j = grad l(x; xi_j) - grad F_m(x)``, ``m_2`` and ``m_4`` the means of ``||z_j||^2`` and
     ``||z_j||^4`` over the client's n examples, and S the covariance of z:
@@ -52,31 +53,30 @@ def batch_moments(
         E\|g - \nabla F_m\|^4 = \frac{m_4 + (b - 1) (m_2^2 + 2\, \mathrm{tr} S^2)}{b^3}, \qquad
         \mathrm{tr} S^2 = \frac{1}{n^2} \sum_{j,k} \langle z_j, z_k \rangle^2
 
-    ``largest`` is that of one example's gradient.  Gradients exist for ``block`` examples of
-    ``8`` clients at once; those of a client with more are computed anew for every block.
+    ``largest`` is the largest norm of a single example's gradient. The gradients of ``block``
+    examples of 8 clients are stored at once; the gradients of a client with more examples are
+    recomputed for every block.
 
     Args:
-        objective: as in :func:`fedjax_sim.data.task.empirical_task`; without randomness.
+        objective: see :func:`fedjax_sim.data.task.empirical_task`; without randomness.
         data: the clients' examples.
         points: models, leaves ``[P, ...]``.
         batch_size: b.
-        block: examples whose gradients are held at once.
+        block: number of examples per client whose gradients are stored at once.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; batch_size or
+        ValueError: see :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; batch_size or
             block below 1.
 
     Example:
         >>> data = FederatedData({"x": np.array([1.0, -1.0], np.float32)}, np.array([0, 2]))
         >>> loss = lambda w, batch, key: batch["x"] * w
-        >>> found = batch_moments(loss, data, jnp.zeros(1), batch_size=2)
-        >>> found.variance.tolist(), found.fourth.tolist()  # of two signs' mean: -1, 0, 0 or 1
+        >>> moments = batch_moments(loss, data, jnp.zeros(1), batch_size=2)
+        >>> moments.variance.tolist(), moments.fourth.tolist()  # the mean of two signs
         ([[0.5]], [[0.5]])
     """
-    for name, value in (("batch_size", batch_size), ("block", block)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
-    points = checked_points(empirical_task(objective, data, full_batch(1)), points)
+    check_at_least(1, batch_size=batch_size, block=block)
+    points = check_points(empirical_task(objective, data, full_batch(1)), points)
     max_size = int(np.asarray(data.sizes).max())
     block = min(block, max_size)
     firsts = jnp.arange(0, max_size, block, dtype=jnp.int32)
@@ -86,14 +86,14 @@ def batch_moments(
         start, size = offsets[client], offsets[client + 1] - offsets[client]
 
         def gradients(first: Array) -> tuple[Array, Array]:
-            """Of a block's examples, flat, [block, d]; and which of its rows exist, [block, 1]."""
+            """Flat gradients of a block of examples [block, d], and its mask [block, 1]."""
             rows = first + jnp.arange(block, dtype=jnp.int32)
             valid = rows < size
 
             def one(row: Array) -> Array:
                 example = jax.tree.map(lambda leaf: leaf[row][None], data.examples)
-                own = jax.grad(lambda x: objective(x, example, jax.random.key(0))[0])(x)
-                return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(own)])
+                gradient = jax.grad(lambda x: objective(x, example, jax.random.key(0))[0])(x)
+                return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(gradient)])
 
             return jax.vmap(one)(start + jnp.where(valid, rows, 0)), valid[:, None]
 
@@ -102,10 +102,10 @@ def batch_moments(
             return jnp.where(valid, g - centre, 0)
 
         def products(z: Array, centre: Array) -> Array:
-            """The sum over examples j of a block and k of the client of <z_j, z_k>^2."""
+            """Sum of <z_j, z_k>^2 over examples j of a block and k of the client."""
 
             def with_block(first: Array) -> Array:
-                # A client of one block has its gradients already.
+                # The gradients of a client with one block are z.
                 other = z if len(firsts) == 1 else centred(first, centre)
                 return jnp.sum(jnp.matmul(z, other.T, precision=jax.lax.Precision.HIGHEST) ** 2)
 
@@ -136,7 +136,7 @@ def batch_moments(
 
         def one_point(x: Params) -> Moments:
             return jax.lax.map(
-                lambda client: one_client(data, x, client), clients, batch_size=_TOGETHER
+                lambda client: one_client(data, x, client), clients, batch_size=_BATCH
             )
 
         return jax.lax.map(one_point, points)
@@ -145,45 +145,44 @@ def batch_moments(
 
 
 def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int = 256) -> Moments:
-    """Means over gradients that the oracle draws, for tasks whose noise is not that of data.
+    """Estimated moments for any oracle: means over sampled gradients.
 
-    ``||g - grad F_m||^2`` and its square are averaged over independent visits' first gradients, so
-    that both moments are unbiased if ``full_grad`` is the mean of ``grad``; maxima over clients and
-    points are biased upwards by chance.  ``largest`` is that of the gradients drawn.
+    ``||g - grad F_m||^2`` and its square are averaged over the first gradients of independent
+    visits. Both moments are unbiased if ``full_grad`` is the mean of ``grad``; their maxima over
+    clients and points are biased upwards. ``largest`` is the largest norm of a sampled gradient.
 
     Args:
         task: the clients' objectives.
         points: models, leaves ``[P, ...]``.
-        key: of the draws.
-        num_samples: gradients of each client at each point.
+        key: determines the draws.
+        num_samples: gradients per client and point.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; num_samples below
-            1.
+        ValueError: see :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; num_samples
+            below 1.
 
     Example:
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": np.array([1.0, -1.0], np.float32)}, np.array([0, 2]))
         >>> loss = lambda w, batch, key: batch["x"] * w
         >>> task = fs.empirical_task(loss, data, fs.with_replacement(1, 1))
-        >>> found = sampled_moments(task, jnp.zeros(1), jax.random.key(0))
-        >>> found.sigma, found.sigma4  # a sign has both
+        >>> moments = sampled_moments(task, jnp.zeros(1), jax.random.key(0))
+        >>> moments.sigma, moments.sigma4  # the noise is a sign
         (1.0, 1.0)
     """
-    points = checked_points(task, points)
-    if num_samples < 1:
-        raise ValueError(f"num_samples is {num_samples}; expected at least 1")
+    points = check_points(task, points)
+    check_at_least(1, num_samples=num_samples)
 
     @jax.jit
     def everything(task: Task, points: Params) -> Moments:
         clients = jnp.arange(task.num_clients, dtype=jnp.int32)
 
         def one_client(x: Params, client: Array) -> Moments:
-            own = jax.random.fold_in(key, client)
-            mean = task.oracle(client, own, 1).full_grad(x)
+            client_key = jax.random.fold_in(key, client)
+            mean = task.oracle(client, client_key, 1).full_grad(x)
 
             def draw(number: Array) -> tuple[Array, Array]:
-                g = task.oracle(client, jax.random.fold_in(own, number), 1).grad(x, 0)
+                g = task.oracle(client, jax.random.fold_in(client_key, number), 1).grad(x, 0)
                 return tree.norm(tree.sub(g, mean), squared=True), tree.norm(g)
 
             numbers = jnp.arange(num_samples, dtype=jnp.int32)
@@ -191,7 +190,7 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
             return Moments(squares.mean(), (squares**2).mean(), norms.max())
 
         def one_point(x: Params) -> Moments:
-            return jax.lax.map(lambda client: one_client(x, client), clients, batch_size=_TOGETHER)
+            return jax.lax.map(lambda client: one_client(x, client), clients, batch_size=_BATCH)
 
         return jax.lax.map(one_point, points)
 

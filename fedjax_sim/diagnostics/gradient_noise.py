@@ -1,4 +1,4 @@
-"""Distributions of gradient noise: how to draw from them, and how to integrate over them."""
+"""Distributions of gradient noise, with samplers and quadrature rules."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,17 +7,19 @@ import jax
 import numpy as np
 from jax import Array
 
-Sample = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> draws
+from fedjax_sim.checks import check_positive
 
-_TAIL = 8.5  # standard deviations, beyond which a Gaussian has mass 2e-17
+Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> draws
+
+_TAIL = 8.5  # standard deviations; a Gaussian has mass 2e-17 beyond
 
 
 class Noise(NamedTuple):
-    """A symmetric distribution of the gradient noise: how to integrate over it and how to draw."""
+    """A symmetric distribution of gradient noise, with a quadrature rule and a sampler."""
 
     nodes: np.ndarray  # [Q]
     weights: np.ndarray  # [Q]: E h(xi) is about sum_q weights_q h(nodes_q)
-    sample: Sample
+    sample: Sampler
     variance: float
 
 
@@ -26,8 +28,9 @@ def gaussian(std: float, num_nodes: int = 24, panels: int | None = None) -> Nois
 
     Args:
         std: standard deviation.
-        num_nodes: of Gauss-Hermite quadrature; with ``panels`` of Gauss-Legendre on each.
-        panels: on each side of 0, for gradients with kinks, where Gauss-Hermite converges slowly.
+        num_nodes: number of nodes of Gauss-Hermite quadrature, or of Gauss-Legendre per panel.
+        panels: number of panels on each side of 0. None selects Gauss-Hermite, which converges
+            slowly for gradients with kinks.
 
     Raises:
         ValueError: a std that is not positive, counts below 1.
@@ -37,7 +40,9 @@ def gaussian(std: float, num_nodes: int = 24, panels: int | None = None) -> Nois
         >>> round(float(noise.weights @ noise.nodes**2), 9)
         0.01
     """
-    _check(std=std, num_nodes=num_nodes, panels=1 if panels is None else panels)
+    check_positive(std=std, num_nodes=num_nodes)
+    if panels is not None:
+        check_positive(panels=panels)
     if panels is None:
         nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     else:
@@ -47,7 +52,7 @@ def gaussian(std: float, num_nodes: int = 24, panels: int | None = None) -> Nois
 
 
 def uniform(half_width: float, num_nodes: int = 24, panels: int | None = None) -> Noise:
-    """Noise U[-w, w], of variance ``w^2 / 3``: arguments as of :func:`gaussian`.
+    """Noise U[-w, w] with variance ``w^2 / 3``; see :func:`gaussian` for the arguments.
 
     Raises:
         ValueError: a half width that is not positive, counts below 1.
@@ -57,7 +62,9 @@ def uniform(half_width: float, num_nodes: int = 24, panels: int | None = None) -
         >>> noise.variance, round(float(noise.weights @ noise.nodes**2), 9)
         (3.0, 3.0)
     """
-    _check(half_width=half_width, num_nodes=num_nodes, panels=1 if panels is None else panels)
+    check_positive(
+        half_width=half_width, num_nodes=num_nodes, panels=1 if panels is None else panels
+    )
     if panels is None:
         nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
     else:
@@ -82,15 +89,9 @@ class _Uniform(NamedTuple):
 
 
 def _composite(width: float, num_nodes: int, panels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre on panels of [-width, width], of which 0 is an end."""
+    """Gauss-Legendre rule on panels of [-width, width]; 0 is a boundary of two panels."""
     nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
     edges = np.linspace(-width, width, 2 * panels + 1)
     half = width / (2 * panels)
     middles = (edges[1:] + edges[:-1]) / 2
     return (middles[:, None] + half * nodes).ravel(), np.tile(half * weights, 2 * panels)
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} is {value}; expected a positive number")

@@ -1,4 +1,4 @@
-"""How far the clients' gradients are from their mean, at models that a run visited."""
+"""Distances of the clients' gradients from their mean, at models that a run visited."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,17 +24,17 @@ class Heterogeneity(NamedTuple):
 
     @property
     def zeta(self) -> float:
-        """The largest deviation, of all clients and points; 0 where it is a rounding error."""
+        """Largest deviation over clients and points; 0 if it is a rounding error."""
         return self._unless_rounding(np.max(self.deviations))
 
     @property
     def mean_zeta(self) -> float:
-        """The largest of all points' root mean square deviations over clients."""
+        """Largest root mean square deviation over clients, of all points."""
         return self._unless_rounding(_largest_mean(self.deviations))
 
     @property
     def mean_norm(self) -> float:
-        """The largest of all points' root mean square norms; at the optimum this is zeta_star."""
+        """Largest root mean square norm over clients, of all points; zeta_star at the optimum."""
         return _largest_mean(self.client_norms)
 
     def _unless_rounding(self, value: float) -> float:
@@ -43,20 +43,21 @@ class Heterogeneity(NamedTuple):
 
 
 def heterogeneity(
-    task: Task, points: Params, key: Array | None = None, *, cohort: Execution | None = None
+    task: Task, points: Params, key: Array | None = None, *, execution: Execution | None = None
 ) -> Heterogeneity:
-    r"""Every client's full gradient against ``F = 1 / M sum_m F_m``'s.
+    r"""Compares the full gradients of the clients with the gradient of ``F = 1 / M sum_m F_m``.
 
     .. math:: \zeta = \max_{x, m} \|\nabla F_m(x) - \nabla F(x)\|, \qquad
         \zeta_*^2 = \frac{1}{M} \sum_m \|\nabla F_m(x^*)\|^2
 
-    Maxima over visited points are lower estimates of the theory's suprema over all points.
+    Maxima over visited points are lower estimates of the suprema over all points in the theory.
 
     Args:
         task: the clients' objectives.
         points: models, leaves ``[P, ...]``; for zeta_star the optimum alone, P = 1.
-        key: for objectives that are random.
-        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device.
+        key: for random objectives.
+        execution: strategy that executes the clients; default
+            :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: a client without examples, leaves without a common leading axis.
@@ -66,19 +67,19 @@ def heterogeneity(
         >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> found = heterogeneity(task, jnp.array([0.0, 2.0]))
-        >>> found.zeta, found.client_norms.tolist()
+        >>> result = heterogeneity(task, jnp.array([0.0, 2.0]))
+        >>> result.zeta, result.client_norms.tolist()
         (1.0, [[1.0, 3.0], [1.0, 1.0]])
     """
-    points = checked_points(task, points)
+    points = check_points(task, points)
 
     def at(gradient: Gradient, x: Params, mean: Params) -> tuple[Array, Array]:
-        own = gradient(x)
-        return tree.norm(tree.sub(own, mean)), tree.norm(own)
+        client_gradient = gradient(x)
+        return tree.norm(tree.sub(client_gradient, mean)), tree.norm(client_gradient)
 
     @jax.jit
     def everything(task: Task, points: Params) -> Heterogeneity:
-        over = ClientMap(task, jax.random.key(0) if key is None else key, cohort)
+        over = ClientMap(task, jax.random.key(0) if key is None else key, execution)
 
         def one_point(x: Params) -> Heterogeneity:
             mean = over.mean_gradient(x)
@@ -91,23 +92,23 @@ def heterogeneity(
 
 
 def _largest_mean(values: Array) -> float:
-    """Of all points the largest root mean square over clients."""
+    """Largest root mean square over clients, of all points."""
     return float(np.sqrt((np.asarray(values) ** 2).mean(axis=1)).max())
 
 
 class ClientMap(NamedTuple):
-    """Functions of all clients' full gradients, clients executed as a cohort is."""
+    """Evaluates functions of the full gradients of all clients."""
 
     task: Task
     key: Array
-    cohort: Execution | None = None
+    execution: Execution | None = None
 
     def mean_gradient(self, x: Params) -> Params:
         """``1 / M sum_m grad F_m(x)``."""
         return self._execute(lambda gradient, _: (gradient(x), ()))[0]
 
     def each(self, measure: Callable[[Gradient, Array], Params]) -> Params:
-        """``measure(grad F_m, a key of its own)`` for every client, leaves ``[M, ...]``."""
+        """``measure(grad F_m, key)`` for every client with its own key, leaves ``[M, ...]``."""
         return self._execute(lambda gradient, key: ((), measure(gradient, key)))[1]
 
     def _execute(self, one: Callable[[Gradient, Array], tuple[Params, Params]]):
@@ -115,19 +116,21 @@ class ClientMap(NamedTuple):
         clients = jnp.arange(count, dtype=jnp.int32)
 
         def local(task: Task, client: Array) -> tuple[Params, Params]:
-            oracle_key, own = jax.random.split(jax.random.fold_in(self.key, client))
-            return one(task.oracle(client, oracle_key, 1).full_grad, own)
+            oracle_key, key = jax.random.split(jax.random.fold_in(self.key, client))
+            return one(task.oracle(client, oracle_key, 1).full_grad, key)
 
-        execute = self.cohort or auto(devices=())
+        execute = self.execution or auto(devices=())
         return execute(local, self.task, clients, jnp.ones(count))
 
 
-def checked_points(task: Task, points: Params) -> Params:
-    """The points, on the host: a run leaves its models on all its devices, and what is measured of
-    them there would be divided among these.
+def check_points(task: Task, points: Params) -> Params:
+    """Checks the points and returns them on the host.
+
+    The models of a run may be on several devices; computations with them would be divided among
+    these devices.
 
     Raises:
-        ValueError: points that are not a batch of models, or clients that have no objective.
+        ValueError: points that are not a batch of models, a client without examples.
     """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
@@ -136,8 +139,8 @@ def checked_points(task: Task, points: Params) -> Params:
         empty = np.flatnonzero(np.asarray(task.num_examples) < 1)
         if len(empty):
             raise ValueError(
-                f"task has {len(empty)} clients without examples, the first {empty[0]}; expected "
-                "examples at every client"
+                f"task has {len(empty)} clients without examples, the first is {empty[0]}; "
+                "expected examples for every client"
             )
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(points)):
         return points

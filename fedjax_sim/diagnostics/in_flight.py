@@ -1,8 +1,8 @@
-"""The clients' own models in the middle of an asynchronous run.
+"""Models of the clients in the middle of an asynchronous run.
 
-Between two contacts a client's model depends on nothing but itself, so a run computes it only when
-the client reports.  Here it is computed for all clients, at the moments that an
-:class:`~fedjax_sim.timelines.InFlight` describes, from the broadcasts that a run keeps.
+Between two contacts a client's model depends only on the client, so a run computes it when the
+client reports. The functions here compute the models of all clients from the broadcasts that a run
+stores, at the moments that an :class:`~fedjax_sim.timelines.InFlight` describes.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from fedjax_sim.types import Params, Scalar, Task, Timeline, Work
 
 
 def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
-    """What each client received last, leaves ``[M, ...]``.
+    """Last received model of each client, leaves ``[M, ...]``.
 
     Args:
-        state: of a run whose message is the model, after some round.
+        state: state of a run whose message is the model, after some round.
         timeline: the whole timeline, with buffers for the held versions
             (``allocate_buffers(timeline, held_versions(timeline, M))``).
-        version: ``[M]`` of the models that the clients hold.
+        version: ``[M]`` versions of the models that the clients hold.
 
     Raises:
         ValueError: a timeline without buffers.
@@ -52,13 +52,13 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
     is_new = version == state.round
 
     def pick(past: Array, new: Array) -> Array:
-        fresh = jnp.expand_dims(is_new, tuple(range(1, past.ndim)))
-        return jnp.where(fresh, new, past.at[buffers].get(mode="clip"))
+        mask = jnp.expand_dims(is_new, tuple(range(1, past.ndim)))
+        return jnp.where(mask, new, past.at[buffers].get(mode="clip"))
 
     return jax.tree.map(pick, state.past, state.server.params)
 
 
-def advanced(
+def advance_models(
     models: Params,
     task: Task,
     key: Array,
@@ -68,16 +68,16 @@ def advanced(
     first_step: Array,
     max_steps: int,
 ) -> Params:
-    """The clients' models after the local SGD steps they have done so far, leaves ``[M, ...]``.
+    """Models of the clients after their local SGD steps so far, leaves ``[M, ...]``.
 
-    One client after the other, each as many steps as it has done.
+    Clients are computed one after another, each with its number of steps.
 
     Args:
-        models: what the clients started from, ``[M, ...]``.
-        task: with minibatches that continue over visits (``stream``).
-        key: the run's.
+        models: initial models of the clients, ``[M, ...]``.
+        task: a task with minibatches that continue over visits (``stream``).
+        key: key of the run.
         lr: client learning rate.
-        num_steps, first_step: ``[M]`` steps since the start, and before it.
+        num_steps, first_step: ``[M]`` steps since the initial model, and before it.
         max_steps: bound of ``num_steps``.
 
     Raises:
@@ -90,11 +90,11 @@ def advanced(
         >>> objective = lambda w, batch, key: (w - batch["x"][:, 0]) ** 2 / 2
         >>> task = fs.empirical_task(objective, data, fs.stream(2, num_steps=3))
         >>> counts = dict(num_steps=jnp.array([0, 2]), first_step=jnp.array([0, 5]), max_steps=3)
-        >>> advanced(jnp.ones(2), task, jax.random.key(0), lr=0.5, **counts).tolist()
+        >>> advance_models(jnp.ones(2), task, jax.random.key(0), lr=0.5, **counts).tolist()
         [1.0, 0.25]
     """
     if not task.resumable:
-        raise ValueError("task draws minibatches anew in every visit; expected a stream of them")
+        raise ValueError("task draws new minibatches in every visit; expected a stream of them")
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)
     keys = client_stream(key, clients)
 
@@ -111,12 +111,12 @@ def advanced(
 def variance_probe(
     models: Callable[[RunState, Array], Params], flight: InFlight
 ) -> Callable[[RunState], Array]:
-    r"""A run probe: ``sum_i ||w_i - w||^2`` at the flight's moments, NaN between them.
+    r"""Returns a run probe: ``sum_i ||w_i - w||^2`` at the flight's moments, NaN between them.
 
     Args:
-        models: ``(state, moment) -> [M, ...]``, moment counting the flight's; for instance
-            ``lambda state, l: held_models(state, timeline, flight.version[l])``, or those
-            :func:`advanced` by ``flight.num_steps[l]``.
+        models: ``(state, moment) -> [M, ...]``, where ``moment`` is a number from 0; for instance
+            ``lambda state, l: held_models(state, timeline, flight.version[l])``, or these models
+            after :func:`advance_models` with ``flight.num_steps[l]``.
         flight: the moments.
 
     Example:

@@ -1,18 +1,17 @@
-r"""The iterate bias of SGD: how far the mean iterate is from the iterate of gradient descent.
+r"""The iterate bias of SGD: the distance of the mean iterate from the gradient descent iterate.
 
 .. math::
     x_{k+1} = x_k - \eta\,(F'(x_k) + \xi_k), \qquad z_{k+1} = z_k - \eta F'(z_k), \qquad
     x_0 = z_0, \qquad \text{bias}_k = \mathbb E[x_k] - z_k
 
 With infinitely many homogeneous clients, a round of FedAvg with K local steps maps x to E[x_K].
-The bias is often far below Monte Carlo error, hence :func:`mean_iterates`, which draws nothing.
+The bias is often far below Monte Carlo errors; :func:`mean_iterates` computes it without sampling.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 2.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,14 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.diagnostics.gradient_noise import Noise, Sample
+from fedjax_sim.checks import check_positive
+from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
 from fedjax_sim.types import Scalar
 
-Gradient = Callable[[Array], Array]  # x -> F'(x); of arrays elementwise where x is a number
+Derivative = Callable[[Array], Array]  # x -> F'(x); elementwise for scalar x
 
 
 class Bias(NamedTuple):
-    """What :func:`mean_iterates` gives, in double precision, for k = 0 .. num_steps."""
+    """Result of :func:`mean_iterates`, in double precision, for k = 0 .. num_steps."""
 
     mean: np.ndarray  # [num_steps + 1, N] E[h(x_k) | x_0 = grid point]; h(x) = x by default
     descent: np.ndarray  # [num_steps + 1, N] h(z_k), of gradient descent
@@ -40,66 +40,65 @@ class Bias(NamedTuple):
 
 
 def mean_iterates(
-    gradient: Gradient,
+    gradient: Derivative,
     noise: Noise,
     lr: float,
     num_steps: int,
     grid: np.ndarray,
-    observable: Gradient | None = None,
+    observable: Derivative | None = None,
 ) -> Bias:
-    r"""E[x_k | x_0 = x] for all x on a grid, without drawing anything.
+    r"""E[x_k | x_0 = x] for all x on a grid, computed without sampling.
 
     The backward recursion of :math:`u_k(x) = \mathbb E[h(x_k) | x_0 = x]`,
 
     .. math::
         u_0 = h, \qquad u_{k+1}(x) = \mathbb E_\xi\, u_k(x - \eta F'(x) - \eta \xi),
 
-    by quadrature over the noise and cubic interpolation on the grid, in double precision whatever
-    JAX's setting.  Tabulated is :math:`v_k(y) = \mathbb E[h(x_k) | x_0 - \eta F'(x_0) = y]`, which
-    the noise smooths: kinks of F' are evaluated, not interpolated.  Beyond the grid v_k is linear.
+    is computed by quadrature over the noise and cubic interpolation on the grid, in double
+    precision, independent of JAX's setting. The tabulated function is :math:`v_k(y) = \mathbb
+    E[h(x_k) | x_0 - \eta F'(x_0) = y]`, which the noise makes smooth: kinks of F' are evaluated and
+    not interpolated. Outside the grid v_k is linear.
 
-    The grid should reach so far that what is wrong at its ends does not come to the points of
-    interest, and its spacing be at most about half of ``lr * std``.  Memory: a matrix ``[N, N]``.
+    The grid must be so wide that errors at its ends do not reach the points of interest. Its
+    spacing should be at most about half of ``lr * std``. Memory: a matrix ``[N, N]``.
 
     Args:
         gradient: F', elementwise.
-        noise: of the gradient.
+        noise: noise of the gradient.
         lr: eta.
         num_steps: K.
         grid: ``[N]`` equally spaced points, increasing, at least 4.
-        observable: h; default the identity.  ``jnp.square`` gives the second moment.
+        observable: h; default the identity. ``jnp.square`` gives the second moment.
 
     Raises:
-        ValueError: a rate or a number of steps that is not positive, another grid.
+        ValueError: a rate or a number of steps that is not positive, a grid with other points.
 
     Example:
         >>> from functools import partial
         >>> from fedjax_sim.diagnostics.gradient_noise import gaussian
         >>> from fedjax_sim.problems.asymmetric import third_order_smooth
         >>> gradient = partial(third_order_smooth, smoothness=1.0, third=0.5)
-        >>> found = mean_iterates(gradient, gaussian(1.0), 1e-3, 2, np.linspace(-0.1, 0.1, 401))
-        >>> print(f"{found.bias[2, 200]:.4g}")  # - 1/4 eta^3 k (k - 1) F''' Var
+        >>> result = mean_iterates(gradient, gaussian(1.0), 1e-3, 2, np.linspace(-0.1, 0.1, 401))
+        >>> print(f"{result.bias[2, 200]:.4g}")  # - 1/4 eta^3 k (k - 1) F''' Var
         -2.5e-10
     """
     grid = equally_spaced(grid, 4)
-    for name, value in (("lr", lr), ("num_steps", num_steps)):
-        if not value > 0:
-            raise ValueError(f"{name} is {value}; expected a positive number")
+    check_positive(lr=lr, num_steps=num_steps)
     h = observable or (lambda x: x)
     with jax.enable_x64(True):
-        found = _recursion(
+        results = _recursion(
             jnp.asarray(grid), jnp.asarray(noise.nodes), jnp.asarray(noise.weights),
             jnp.asarray(lr, jnp.float64), gradient, h, num_steps,
         )  # fmt: skip
-        return Bias(*(np.asarray(x) for x in found))
+        return Bias(*(np.asarray(x) for x in results))
 
 
 def equally_spaced(grid: np.ndarray, least: int) -> np.ndarray:
-    """The grid in double precision, checked.
+    """Checks a grid and returns it in double precision.
 
     Args:
         grid: ``[N]``.
-        least: N is at least this.
+        least: smallest N.
 
     Raises:
         ValueError: fewer points, points that do not increase in equal steps.
@@ -124,14 +123,14 @@ def _recursion(
     nodes: Array,
     weights: Array,
     lr: Array,
-    gradient: Gradient,
-    observable: Gradient,
+    gradient: Derivative,
+    observable: Derivative,
     num_steps: int,
 ) -> tuple[Array, Array]:
     def descend(x: Array) -> Array:
         return x - lr * gradient(x)
 
-    # v_{k+1} = A v_k: one matrix holds quadrature and interpolation, for all steps.
+    # v_{k+1} = A v_k: the matrix combines quadrature and interpolation, and is constant.
     arrivals = grid[:, None] - lr * nodes  # [N, Q]
     columns, shares = _interpolation(grid, descend(arrivals))
     rows = jnp.broadcast_to(jnp.arange(grid.size)[:, None, None], columns.shape)
@@ -168,36 +167,37 @@ def _interpolation(grid: Array, points: Array) -> tuple[Array, Array]:
 
 
 def simulate_paths(
-    gradient: Gradient,
-    sample: Sample,
+    gradient: Derivative,
+    sample: Sampler,
     lr: Scalar,
-    start: Array | float,
-    at: Sequence[int],
+    init: Array | float,
+    record_at: Sequence[int],
     num_paths: int,
     key: Array,
     antithetic: bool = False,
 ) -> Array:
     r"""SGD paths with additive noise, :math:`x_{k+1} = x_k - \eta\,(\nabla F(x_k) + \xi_k)`.
 
-    Also Euler and Maruyama's method with step eta for the equation of
+    This is also the Euler-Maruyama method with step eta for the equation of
     :mod:`fedjax_sim.diagnostics.diffusion`.
 
     Args:
-        gradient: of F at ONE point of start's shape; vmapped over paths.
-        sample: ``(key, shape) -> xi``, ``noise.sample`` for instance.
+        gradient: gradient of F at one point of the shape of ``init``; vmapped over paths.
+        sample: ``(key, shape) -> xi``, for instance ``noise.sample``.
         lr: eta.
-        start: x_0, a number or a vector ``[d]``.
-        at: the numbers of steps, increasing, after which the paths are recorded.
+        init: x_0, a number or a vector ``[d]``.
+        record_at: increasing numbers of steps after which the paths are recorded.
         num_paths: N.
-        key: of the noise.
-        antithetic: path i + N / 2 gets the negative of path i's noise; what is odd in the noise
-            then cancels in the mean.
+        key: key of the noise.
+        antithetic: path i + N / 2 has the negative noise of path i, so terms that are odd in the
+            noise cancel in the mean.
 
     Returns:
-        ``[len(at), N, *start.shape]``.
+        ``[len(record_at), N, *init.shape]``.
 
     Raises:
-        ValueError: steps not increasing or negative, no paths, an odd number of antithetic ones.
+        ValueError: numbers of steps that do not increase or are negative, no paths, an odd number
+            of antithetic paths.
 
     Example:
         >>> paths = simulate_paths(lambda x: x, jax.random.normal, 0.1, 2.0, [0, 1], 4,
@@ -205,13 +205,13 @@ def simulate_paths(
         >>> paths.shape, [f"{x:.3f}" for x in paths.mean(1)]
         ((2, 4), ['2.000', '1.800'])
     """
-    at = [int(k) for k in at]
-    if not at or at[0] < 0 or any(b <= a for a, b in itertools.pairwise(at)):
-        raise ValueError(f"at is {at}; expected increasing numbers of steps >= 0")
+    record_at = [int(k) for k in record_at]
+    if not record_at or record_at[0] < 0 or (np.diff(record_at) <= 0).any():
+        raise ValueError(f"record_at is {record_at}; expected increasing numbers of steps >= 0")
     if num_paths < 1 or (antithetic and num_paths % 2):
         expected = "an even number" if antithetic else "at least 1"
         raise ValueError(f"num_paths is {num_paths}; expected {expected}")
-    x0 = jnp.asarray(start, jnp.result_type(float))
+    x0 = jnp.asarray(init, jnp.result_type(float))
 
     @jax.jit
     def paths(x0: Array, lr: Array, key: Array) -> Array:
@@ -223,7 +223,7 @@ def simulate_paths(
             return x - lr * (jax.vmap(gradient)(x) + xi), None
 
         x, done, recorded = jnp.broadcast_to(x0, (num_paths, *x0.shape)), 0, []
-        for k in at:
+        for k in record_at:
             x, _ = jax.lax.scan(step, x, jnp.arange(done, k, dtype=jnp.int32))
             done = k
             recorded.append(x)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Params
 
 Operator = Callable[[Params], Params]
@@ -23,45 +24,45 @@ class Ritz(NamedTuple):
 
 
 def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
-    r"""The eigenvalues of ``Q^T A Q`` for an orthonormal basis Q of the Krylov space of A.
+    r"""Eigenvalues of ``Q^T A Q`` for an orthonormal basis Q of the Krylov space of A.
 
-    k Lanczos iterations from a Gaussian start, with full reorthogonalisation (twice).  A space that
-    is invariant is continued with a new Gaussian vector, so that multiple eigenvalues are found
-    repeatedly, and k equal to the dimension d gives the whole spectrum.
+    Runs k Lanczos iterations from a Gaussian initial vector, with full reorthogonalisation (twice).
+    If the space is invariant, the iterations continue with a new Gaussian vector; so multiple
+    eigenvalues appear repeatedly, and k equal to the dimension d gives the whole spectrum.
 
     With eigenvectors y of the tridiagonal matrix the residuals are ``beta_k |y_k|``, and
-    ``sum_i weights_i f(values_i)`` is the Gauss quadrature of ``v^T f(A) v``, v the start of length
-    1: its mean over starts estimates ``tr f(A) / d`` (stochastic Lanczos quadrature).
+    ``sum_i weights_i f(values_i)`` is the Gauss quadrature of ``v^T f(A) v`` for the normalised
+    initial vector v. Its mean over initial vectors estimates ``tr f(A) / d`` (stochastic Lanczos
+    quadrature).
 
-    Works under ``jit`` and ``vmap`` (over what the operator closes over, over keys).  Memory: k + 1
-    vectors of length d.
+    Works under ``jit`` and ``vmap`` (over keys and over values in the operator's closure). Memory:
+    k + 1 vectors of length d.
 
     Args:
-        operator: symmetric and linear, pytrees like ``like`` to such pytrees.
-        like: its shapes and dtypes; one floating dtype.
-        key: of the start.
-        iterations: k; at most d are done.
+        operator: symmetric and linear, from pytrees like ``like`` to such pytrees.
+        like: pytree of the operator's shapes and of one floating dtype.
+        key: key of the initial vector.
+        iterations: k; at most d iterations run.
 
     Raises:
         ValueError: iterations below 1.
 
     Example:
         >>> scales = jnp.arange(1.0, 6.0)
-        >>> found = ritz(lambda v: scales * v, jnp.zeros(5), jax.random.key(0), 5)
-        >>> [round(float(value), 3) for value in found.values]
+        >>> result = ritz(lambda v: scales * v, jnp.zeros(5), jax.random.key(0), 5)
+        >>> [round(float(value), 3) for value in result.values]
         [5.0, 4.0, 3.0, 2.0, 1.0]
     """
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}; expected at least 1")
+    check_at_least(1, iterations=iterations)
     flat, unravel = ravel_pytree(like)
     dim, dtype = flat.size, flat.dtype
     k = min(iterations, dim)
     eps = jnp.finfo(dtype).eps
-    # Accelerators would otherwise round the factors of float32 products.
+    # By default accelerators round the factors of float32 products.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
     def gaussian(number: Array | int) -> Array:
-        # 32 bits also in double precision: both then start alike.
+        # Draws 32 bits, so single and double precision have the same initial vector.
         draw = jax.random.normal(jax.random.fold_in(key, number), (dim,), jnp.float32)
         return draw.astype(dtype)
 
@@ -83,7 +84,7 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
         invariant = beta <= 10 * eps * jnp.sqrt(float(dim)).astype(dtype) * scale
         fresh = orthogonal(unit(gaussian(j + 1)), basis)
         following = jnp.where(invariant, fresh, rest)
-        # In dimension k nothing is left after the last step, nor is it used.
+        # For k = d the vector after the last step is 0; it is not used.
         length = jnp.linalg.norm(following)
         following = following / jnp.where(length > 0, length, 1)
         basis = basis.at[j + 1].set(orthogonal(following, basis))

@@ -1,8 +1,9 @@
-r"""Constants of linear models that hold everywhere, from their data.
+r"""Constants of linear models, computed from the data; they hold at every model.
 
-For a loss of the scores ``z = W x`` alone (x with a 1 for the intercept), derivatives with respect
-to W are those with respect to z times the features.  Bounds on the former (:class:`Link`) hence
-bound gradients, Hessians and third derivatives at every model, not only at visited ones.
+If a loss depends only on the scores ``z = W x`` (x contains a 1 for the intercept), its derivatives
+with respect to W are its derivatives with respect to z times the features. Therefore bounds on the
+latter (:class:`Link`) bound gradients, Hessians and third derivatives at every model and not only
+at visited models.
 """
 
 import itertools
@@ -12,11 +13,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.objectives import as_float
 
 
 class Link(NamedTuple):
-    """Suprema of the norms of a loss' derivatives with respect to the scores."""
+    """Suprema of the norms of a loss function's derivatives with respect to the scores."""
 
     gradient: float
     hessian: float
@@ -28,15 +30,16 @@ LOGISTIC = Link(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 
 SOFTMAX = Link(math.sqrt(2), 1 / 2, math.sqrt(2) / (3 * math.sqrt(3)))
 r"""``log sum_c e^(z_c) - z_y``: the gradient ``p - e_y``; second and third derivatives along v are
-the variance and the third central moment of ``v_c`` under p, on a range of at most
-``sqrt(2) ||v||``, hence at most ``1 / 4`` of its square and ``1 / (6 sqrt(3))`` of its cube."""
+the variance and the third central moment of ``v_c`` under p. The range of ``v_c`` is at most
+``sqrt(2) ||v||``, so the derivatives are at most ``1 / 4`` of its square and ``1 / (6 sqrt(3))`` of
+its cube."""
 
 LEAST_SQUARES = Link(math.inf, 1.0, 0.0)
 """``(z - y)^2 / 2``."""
 
 
 class LinearModelBounds(NamedTuple):
-    """Bounds that hold at every model.  A factor b of the noise: sigma is that of one example."""
+    """Bounds that hold at every model; sigma is for gradients of one example."""
 
     L: float  # smoothness of every client's objective
     client_L: np.ndarray  # [M]
@@ -68,16 +71,15 @@ def linear_model_bounds(
         \zeta = c_1 \Bigl(\max_m \overline{\|x_m\|}
         + \frac{1}{M} \sum_m \overline{\|x_m\|}\Bigr)
 
-    A minibatch of b examples, drawn with replacement, has ``sigma / sqrt(b)``.  Eigenvalues in
-    double precision, from the smaller of the two Gram matrices.
+    Minibatches of b examples that are drawn with replacement have ``sigma / sqrt(b)``. Eigenvalues
+    are computed in double precision from the smaller of the two Gram matrices.
 
     Args:
-        features: ``[N, ...]``, flattened; uint8 as :func:`fedjax_sim.objectives.as_float` takes
-            them.
-        offsets: ``[M + 1]``, of the clients' rows (``FederatedData.offsets``).
+        features: ``[N, ...]``, flattened; :func:`fedjax_sim.objectives.as_float` converts uint8.
+        offsets: ``[M + 1]`` first rows of the clients (``FederatedData.offsets``).
         link: :data:`LOGISTIC`, :data:`SOFTMAX` or :data:`LEAST_SQUARES`.
-        l2: weight of the regulariser, on the intercept, too.
-        intercept: whether the model has one.
+        l2: weight of the regulariser, which includes the intercept.
+        intercept: True if the model has an intercept.
 
     Raises:
         ValueError: a negative l2, a client without examples.
@@ -85,13 +87,12 @@ def linear_model_bounds(
     Source: Boehning (1992), "Multinomial logistic regression algorithm", for the 1 / 2.
 
     Example:
-        >>> found = linear_model_bounds(np.array([[3.0], [1.0]]), [0, 1, 2], LOGISTIC,
-        ...     intercept=False)
-        >>> found.L, found.total_L, found.G
+        >>> x = np.array([[3.0], [1.0]])
+        >>> bounds = linear_model_bounds(x, [0, 1, 2], LOGISTIC, intercept=False)
+        >>> bounds.L, bounds.total_L, bounds.G
         (2.25, 1.25, 3.0)
     """
-    if not l2 >= 0:
-        raise ValueError(f"l2 is {l2}; expected a non-negative number")
+    check_at_least(0, l2=l2)
     offsets = np.asarray(offsets)
     sizes = np.diff(offsets)
     if len(sizes) < 1 or sizes.min() < 1:
@@ -102,7 +103,7 @@ def linear_model_bounds(
     norms = np.linalg.norm(x, axis=1)
     parts = [slice(a, b) for a, b in itertools.pairwise(offsets)]
     tops = np.array([_top(x[part]) / (part.stop - part.start) for part in parts])
-    # F weights every client alike, whatever its size.
+    # All clients have the same weight in F, independent of their sizes.
     total = _top(x / np.sqrt(np.repeat(sizes, sizes))[:, None]) / len(sizes)
     means = np.array([norms[part].mean() for part in parts])
     squares = np.array([(norms[part] ** 2).mean() for part in parts])
@@ -126,10 +127,10 @@ def _top(x: np.ndarray) -> float:
 
 
 def quadratic_bounds(hessians: Any) -> tuple[float, float]:
-    """L and mu of clients' quadratics, from their Hessians ``[M, d, d]``: the extreme eigenvalues.
+    """L and mu of quadratic clients: the extreme eigenvalues of their Hessians ``[M, d, d]``.
 
     Raises:
-        ValueError: not a stack of square matrices, or not symmetric.
+        ValueError: Hessians that are not square or not symmetric.
 
     Example:
         >>> quadratic_bounds(np.array([np.diag([1.0, 2.0]), np.diag([0.5, 3.0])]))

@@ -1,8 +1,8 @@
-"""Minimisers of smooth convex losses, to machine precision, by Newton's method.
+"""Minimisers of smooth convex losses to machine precision, by Newton's method.
 
-Suboptimalities ``F(x) - F*`` and distances ``||x_0 - x*||`` are only as good as the optimum they
-are measured from.  A dozen Newton steps in double precision find it: with the Hessian for models of
-up to a few thousand parameters, by conjugate gradients beyond.
+Suboptimalities ``F(x) - F*`` and distances ``||x_0 - x*||`` are only as accurate as the optimum.
+About a dozen Newton steps in double precision compute it. Models with up to a few thousand
+parameters use the Hessian; larger models use conjugate gradients.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective
 from fedjax_sim.diagnostics.generalization import metric
@@ -24,15 +25,15 @@ from fedjax_sim.evaluation import evaluator
 from fedjax_sim.types import Params, PyTree
 
 _COLUMNS = 128  # Hessian-vector products at once
-_SUFFICIENT = 1e-4  # Armijo: the share of the predicted decrease that a step must bring
+_SUFFICIENT = 1e-4  # Armijo: required share of the predicted decrease
 _HALVINGS = 60
-# A minimum at infinity is approached in steps of one length, each at least 1 / max_steps of the
-# way; at a minimum that is attained the last step is far shorter.
+# Steps towards a minimum at infinity all have the same length, at least 1 / max_steps of the
+# distance so far. If the minimum is attained, the last step is far shorter.
 _LAST_STEP = 1e-3
 
 
 class Optimum(NamedTuple):
-    """A minimiser and how well it is met."""
+    """A minimiser, with the norm of the gradient."""
 
     params: Params  # NumPy, float64
     value: float  # the loss there, F*
@@ -48,42 +49,43 @@ def optimum(
     max_steps: int = 50,
     max_dense: int = 2000,
 ) -> Optimum:
-    r"""The minimiser of a smooth convex loss, by damped Newton steps in double precision.
+    r"""Returns the minimiser of a smooth convex loss, by damped Newton steps in double precision.
 
     .. math:: x \leftarrow x - t\, \nabla^2 F(x)^{+}\, \nabla F(x)
 
-    t is halved from 1 until the loss falls by ``1e-4`` of what the gradient predicts (Armijo).  The
-    inverse of a singular Hessian is the pseudo-inverse: where minimisers form an affine set
-    (softmax regression without l2), the one found is the nearest to the start.
+    t starts at 1 and is halved until the loss decreases by ``1e-4`` of the decrease that the
+    gradient predicts (Armijo). A singular Hessian is replaced by its pseudo-inverse: if the
+    minimisers form an affine set (softmax regression without l2), the result is the minimiser
+    nearest to the initial model.
 
     Args:
-        loss: ``params -> scalar``.  Data belong into a ``jax.tree_util.Partial``, such as
-            :func:`mean_loss` gives: its floating leaves are taken in double precision, too, and
-            equal functions do not compile anew.
-        params: the start; floating leaves.
-        tolerance: of the gradient's norm.
-        max_steps: Newton steps at most.
-        max_dense: up to so many parameters the Hessian is formed and factored; beyond, Newton steps
-            are solved by conjugate gradients, to a precision that follows the gradient's norm.
+        loss: ``params -> scalar``. A loss with data should be a ``jax.tree_util.Partial``, such as
+            the result of :func:`mean_loss`: its floating leaves are converted to double precision,
+            and equal functions are not recompiled.
+        params: initial model; floating leaves.
+        tolerance: largest accepted norm of the gradient.
+        max_steps: largest number of Newton steps.
+        max_dense: models with at most this number of parameters form and factor the Hessian; for
+            larger models conjugate gradients compute the Newton steps, with a precision that
+            depends on the norm of the gradient.
 
     Raises:
         ValueError: tolerance or max_steps not positive, parameters that are not floating.
-        FloatingPointError: the gradient's norm stays above the tolerance; a Hessian that is not
-            positive semidefinite; a minimum that is not attained (separable data without l2).
+        FloatingPointError: a gradient whose norm is above the tolerance after the last step, a
+            Hessian that is not positive semidefinite, a minimum that is not attained (separable
+            data without l2).
 
     Source: Boyd and Vandenberghe (2004), Convex Optimization, Section 9.5.
 
     Example:
         >>> x, y = np.array([[1.0], [2.0]]), np.array([1.0, 3.0])
         >>> loss = Partial(lambda x, y, w: jnp.mean((x @ w - y) ** 2) / 2, x, y)
-        >>> found = optimum(loss, jnp.zeros(1))
-        >>> round(float(found.params[0]), 12), round(found.value, 12), found.steps
+        >>> result = optimum(loss, jnp.zeros(1))
+        >>> round(float(result.params[0]), 12), round(result.value, 12), result.steps
         (1.4, 0.05, 1)
     """
-    if not tolerance > 0:
-        raise ValueError(f"tolerance is {tolerance}; expected a positive number")
-    if max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}; expected at least 1")
+    check_positive(tolerance=tolerance)
+    check_at_least(1, max_steps=max_steps)
     kinds = sorted({np.asarray(leaf).dtype.name for leaf in jax.tree.leaves(params)})
     if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
         raise ValueError(f"params has leaves of dtypes {kinds}; expected floating leaves")
@@ -122,14 +124,14 @@ def optimum(
 
 
 def mean_loss(objective: Objective, data: FederatedData, batch_size: int = 1000) -> Partial:
-    r"""The clients' mean objective as one function, what FedAvg with uniform weights descends.
+    r"""Mean objective of the clients: the objective of FedAvg with uniform weights.
 
     .. math:: F(x) = \frac{1}{M} \sum_{m=1}^M \frac{1}{n_m} \sum_{j=1}^{n_m} \ell(x; \xi_{mj})
 
-    Clients without examples are left out.
+    Clients without examples are excluded.
 
     Args:
-        objective: as in :func:`fedjax_sim.data.task.empirical_task`; without randomness.
+        objective: see :func:`fedjax_sim.data.task.empirical_task`; without randomness.
         data: the clients' examples.
         batch_size: examples evaluated at once.
 
@@ -150,7 +152,7 @@ def mean_loss(objective: Objective, data: FederatedData, batch_size: int = 1000)
 
 
 class _Weighted(NamedTuple):
-    """The static part of a mean loss: equal for equal objectives."""
+    """Static part of a mean loss. Hashable by value."""
 
     objective: Objective
 
@@ -160,7 +162,7 @@ class _Weighted(NamedTuple):
 
 
 def double(x: PyTree) -> PyTree:
-    """The floating leaves in double precision; call it under ``jax.enable_x64``.
+    """Converts floating leaves to double precision; requires ``jax.enable_x64``.
 
     Example:
         >>> with jax.enable_x64(True):
@@ -189,7 +191,7 @@ def _value_and_gradient(loss: Partial, params: Params) -> tuple[Array, Array]:
 def _dense_step(
     loss: Partial, params: Params, gradient: np.ndarray, largest: float
 ) -> tuple[np.ndarray, float]:
-    """The Newton step, and the largest entry of all Hessians so far."""
+    """Newton step, and the largest entry of all Hessians so far."""
     hessian = np.asarray(_hessian(loss, params))
     largest = max(largest, float(np.abs(hessian).max()))
     return -_solve((hessian + hessian.T) / 2, gradient, largest), largest
@@ -213,7 +215,7 @@ def _conjugate_step(
 def _conjugate(loss: Partial, params: Params, target: Array) -> Array:
     _, unravel = ravel_pytree(params)
     product = hessian_product(jax.grad(loss), params)
-    # Solved as well as the quadratic model holds, which is what keeps Newton's convergence fast.
+    # As precise as the quadratic model, which preserves the fast convergence of Newton's method.
     precision = 0.1 * jnp.minimum(1.0, jnp.linalg.norm(target))
     solved, _ = cg(
         lambda v: ravel_pytree(product(unravel(v)))[0],
@@ -225,8 +227,8 @@ def _conjugate(loss: Partial, params: Params, target: Array) -> Array:
 
 
 def _solve(hessian: np.ndarray, gradient: np.ndarray, largest: float) -> np.ndarray:
-    """The shortest solution of ``H s = g``."""
-    # Entries are differences of larger numbers: their errors do not fall with them.
+    """Solution of ``H s = g`` with the smallest norm."""
+    # Entries are differences of larger numbers: small entries have errors of the same size.
     rounding = 100 * len(gradient) * np.finfo(np.float64).eps * largest
     try:
         factor = np.linalg.cholesky(hessian)
@@ -244,7 +246,7 @@ def _solve(hessian: np.ndarray, gradient: np.ndarray, largest: float) -> np.ndar
 
 
 def _length(value_at: Callable[[float], float], value: float, slope: float) -> float:
-    """The first of 1, 1/2, 1/4, ... at which the loss has fallen enough."""
+    """First of 1, 1/2, 1/4, ... for which the loss decreases enough."""
     rounding = 10 * np.finfo(np.float64).eps * abs(value)  # near the optimum all values are equal
     length = 1.0
     for _ in range(_HALVINGS):
@@ -252,7 +254,7 @@ def _length(value_at: Callable[[float], float], value: float, slope: float) -> f
             return length
         length /= 2
     raise FloatingPointError(
-        f"loss does not fall along the Newton step, slope {slope:.3g}; expected a smooth loss"
+        f"loss does not decrease along the Newton step, slope {slope:.3g}; expected a smooth loss"
     )
 
 
@@ -260,6 +262,6 @@ def _check_attained(step: np.ndarray, x: np.ndarray, done: int) -> None:
     length, size = np.linalg.norm(step), np.linalg.norm(x)
     if length > _LAST_STEP * max(1.0, float(size)):
         raise FloatingPointError(
-            f"loss has no minimum that is attained: after {done} Newton steps the model's norm is "
-            f"{size:.3g} and the next step's {length:.3g}; expected one (l2 regularisation has it)"
+            f"loss does not attain its minimum: after {done} Newton steps the model has norm "
+            f"{size:.3g} and the next step {length:.3g}; expected a minimum (add l2 regularisation)"
         )

@@ -1,9 +1,9 @@
-r"""How far the models of an asynchronous run are apart: its mean model and its potential.
+r"""Mean model and potential of an asynchronous run: the distances between its models.
 
-The analysis of QuAFL and FAVANO follows the mean of the server's model and the n clients',
-``mu = (w + sum_i w_i) / (n + 1)``, with w_i what client i received at its last contact; an
-experiment that stores the clients' current models may pass those.  Clients are pytrees whose leaves
-have a leading axis of n.
+The analysis of QuAFL and FAVANO uses the mean of the server's model and the models of n clients,
+``mu = (w + sum_i w_i) / (n + 1)``, where w_i is the model that client i received at its last
+contact. Experiments that store the current models of the clients can pass those. Clients are
+pytrees whose leaves have a leading axis of length n.
 
 References:
     "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv:2305.16099, Equations 5 and 49 and
@@ -21,8 +21,8 @@ from fedjax_sim.types import Params
 def mean_model(server: Params, clients: Params) -> Params:
     """``mu = (w + sum_i w_i) / (n + 1)``.
 
-    A server step of FAVANO, and of QuAFL, moves it by ``-lr / (n + 1)`` times the sum of the
-    contacted clients' progress, whoever they are (Equation 53).
+    A server step of FAVANO or QuAFL moves it by ``-lr / (n + 1)`` times the sum of the contacted
+    clients' progress, for any contacted clients (Equation 53).
 
     Args:
         server: w.
@@ -32,7 +32,7 @@ def mean_model(server: Params, clients: Params) -> Params:
         A model like ``server``.
 
     Raises:
-        ValueError: no clients, another structure, shape or number of clients.
+        ValueError: no clients, leaves with another structure, shape or number of clients.
 
     Example:
         >>> float(mean_model(jnp.array(4.0), jnp.array([1.0, 1.0])))
@@ -54,7 +54,7 @@ def potential(server: Params, clients: Params) -> Array:
         A scalar.
 
     Raises:
-        ValueError: no clients, another structure, shape or number of clients.
+        ValueError: no clients, leaves with another structure, shape or number of clients.
 
     Example:
         >>> float(potential(jnp.array(4.0), jnp.array([1.0, 1.0])))
@@ -72,10 +72,10 @@ def client_variance(server: Params, clients: Params) -> Array:
         clients: w_i, leaves ``[n, ...]``.
 
     Returns:
-        A scalar; a sum over the clients, not a mean, as in the paper's figures.
+        A scalar. It is a sum over the clients and not a mean, as in the figures of the paper.
 
     Raises:
-        ValueError: no clients, another structure, shape or number of clients.
+        ValueError: no clients, leaves with another structure, shape or number of clients.
 
     Example:
         >>> float(client_variance(jnp.array(4.0), jnp.array([1.0, 1.0])))
@@ -94,7 +94,7 @@ def _num_clients(server: Params, clients: Params) -> int:
     structures = jax.tree.structure(server), jax.tree.structure(clients)
     if structures[0] != structures[1] or not jax.tree.leaves(server):
         raise ValueError(
-            f"clients has the structure {structures[1]}; expected the server's, {structures[0]}, "
+            f"clients has the structure {structures[1]}; expected {structures[0]}, as the server, "
             "with at least one leaf"
         )
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(clients)]
@@ -102,7 +102,7 @@ def _num_clients(server: Params, clients: Params) -> int:
     expected = [(n, *jnp.shape(leaf)) for leaf in jax.tree.leaves(server)]
     if n < 1 or shapes != expected:
         raise ValueError(
-            f"clients has leaves of shapes {shapes[:3]}; expected those of the server behind one "
-            "axis of at least 1 client"
+            f"clients has leaves of shapes {shapes[:3]}; expected the shapes of the server with a "
+            "leading axis of at least 1 client"
         )
     return n

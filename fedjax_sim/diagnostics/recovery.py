@@ -1,8 +1,8 @@
-r"""How much of a known sparse or low-rank truth a model has recovered.
+r"""Scores for the recovery of known sparse or low-rank weights.
 
-Functions of arrays that work under ``jit`` and ``vmap``.  An entry, or a singular value, counts as
-zero if its size is at most a cutoff: averages of sparse models are small rather than zero, so
-that densities and ranks depend on it.  What is not a number counts as zero, too.
+The functions take arrays and work under ``jit`` and ``vmap``. An entry or a singular value counts
+as zero if its magnitude is at most a cutoff: averages of sparse models have small entries instead
+of zeros, so densities and ranks depend on the cutoff. NaN counts as zero, too.
 """
 
 from typing import NamedTuple
@@ -17,15 +17,15 @@ CUTOFF = 1e-2
 
 
 class SupportScores(NamedTuple):
-    """How well a support is found; each in [0, 1], 1 is perfect."""
+    """Scores of a support, in [0, 1]; 1 is perfect."""
 
-    precision: Array  # share of what was found that is true
-    recall: Array  # share of what is true that was found
+    precision: Array  # share of the support that is in the true support
+    recall: Array  # share of the true support that is in the support
     f1: Array  # their harmonic mean
 
 
 def support(x: Array, cutoff: Scalar = CUTOFF) -> Array:
-    r"""Where ``|x| > cutoff``: bool, of the shape of x.
+    r"""``|x| > cutoff``, a bool per entry.
 
     Example:
         >>> support(jnp.array([0.5, -0.02, 0.01, 0.0])).tolist()
@@ -35,7 +35,7 @@ def support(x: Array, cutoff: Scalar = CUTOFF) -> Array:
 
 
 def density(x: Array, cutoff: Scalar = CUTOFF) -> Array:
-    """The share of entries that are not zero.
+    """Share of the entries that are not zero.
 
     Example:
         >>> float(density(jnp.array([0.5, -0.02, 0.01, 0.0])))
@@ -45,18 +45,16 @@ def density(x: Array, cutoff: Scalar = CUTOFF) -> Array:
 
 
 def support_scores(x: Array, truth: Array, cutoff: Scalar = CUTOFF) -> SupportScores:
-    r"""Precision, recall and F1 of the support of x against that of the truth.
-
-    With :math:`S` and :math:`S^*` the supports:
+    r"""Precision, recall and F1 of the support S of x, given the true support :math:`S^*`.
 
     .. math:: p = |S \cap S^*| / |S|, \qquad r = |S \cap S^*| / |S^*|, \qquad
         F_1 = 2 |S \cap S^*| / (|S| + |S^*|)
 
-    If both are empty all three are 1; if one of them is, all are 0.
+    If both supports are empty, all scores are 1; if one support is empty, all are 0.
 
     Args:
-        x: any shape, of which all entries are counted.
-        truth: the same shape; its support is where it is not 0, also if it is bool.
+        x: any shape.
+        truth: the same shape; its support consists of the entries other than 0 or False.
 
     Raises:
         ValueError: different shapes.
@@ -67,22 +65,22 @@ def support_scores(x: Array, truth: Array, cutoff: Scalar = CUTOFF) -> SupportSc
         [0.6667, 0.6667, 0.6667]
     """
     if x.shape != jnp.shape(truth):
-        raise ValueError(f"truth has shape {jnp.shape(truth)}; expected that of x, {x.shape}")
-    found, true = support(x, cutoff), jnp.asarray(truth).astype(bool)
-    counts = (jnp.sum(where, dtype=x.dtype) for where in (found & true, found, true))
-    hits, num_found, num_true = counts
-    neither = num_found + num_true == 0
+        raise ValueError(f"truth has shape {jnp.shape(truth)}; expected {x.shape}, the shape of x")
+    predicted, true = support(x, cutoff), jnp.asarray(truth).astype(bool)
+    counts = (jnp.sum(where, dtype=x.dtype) for where in (predicted & true, predicted, true))
+    hits, num_predicted, num_true = counts
+    both_empty = num_predicted + num_true == 0
 
-    def share(of: Array, among: Array) -> Array:
-        return jnp.where(neither, 1, of / jnp.where(among > 0, among, 1)).astype(x.dtype)
+    def share(part: Array, whole: Array) -> Array:
+        return jnp.where(both_empty, 1, part / jnp.where(whole > 0, whole, 1)).astype(x.dtype)
 
     return SupportScores(
-        share(hits, num_found), share(hits, num_true), share(2 * hits, num_found + num_true)
+        share(hits, num_predicted), share(hits, num_true), share(2 * hits, num_predicted + num_true)
     )
 
 
 def numerical_rank(x: Array, cutoff: Scalar = CUTOFF) -> Array:
-    """How many singular values of the matrices ``[..., m, n]`` exceed the cutoff: int ``[...]``.
+    """Number of singular values above the cutoff, for matrices ``[..., m, n]``: int ``[...]``.
 
     Raises:
         ValueError: fewer than two axes.
@@ -98,7 +96,7 @@ def numerical_rank(x: Array, cutoff: Scalar = CUTOFF) -> Array:
 
 
 def recovery_error(x: Array, truth: Array) -> Array:
-    r"""The distance :math:`\|x - x^*\|_2`; of matrices the Frobenius norm.
+    r"""The distance :math:`\|x - x^*\|_2`; for matrices in the Frobenius norm.
 
     Raises:
         ValueError: different shapes.
@@ -108,5 +106,5 @@ def recovery_error(x: Array, truth: Array) -> Array:
         4.582575798034668
     """
     if x.shape != jnp.shape(truth):
-        raise ValueError(f"truth has shape {jnp.shape(truth)}; expected that of x, {x.shape}")
+        raise ValueError(f"truth has shape {jnp.shape(truth)}; expected {x.shape}, the shape of x")
     return jnp.linalg.norm((x - jnp.asarray(truth).astype(x.dtype)).ravel())

@@ -1,6 +1,6 @@
-"""How flat the objective is around a model: Hessian eigenvalues, and the rise along a SAM step.
+"""Sharpness of the objective at a model: Hessian eigenvalues, and the rise along a SAM step.
 
-Hessians are never formed: ``H v`` is the directional derivative of a gradient function.
+Hessians are not formed: ``H v`` is the directional derivative of a gradient function.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Gradient = Callable[[Params], Params]
 
 
 class Sharpness(NamedTuple):
-    """Flatness of one objective at one model."""
+    """Sharpness of one objective at one model."""
 
     rise: Array  # F(x + r g / ||g||) - F(x)
     eigenvalues: Array  # [num] largest eigenvalues of the Hessian
@@ -28,17 +28,17 @@ class Sharpness(NamedTuple):
 
 
 class ClientSharpness(NamedTuple):
-    """Flatness of the global objective and of every client's."""
+    """Sharpness of the global objective and of the clients' objectives."""
 
     total: Sharpness
     clients: Sharpness  # leaves [M, ...]
 
 
 def sam_sharpness(loss: Callable[[Params], Array], params: Params, radius: Scalar) -> Array:
-    """The rise of the loss along one ascent step: ``F(x + r g / ||g||) - F(x)``, ``g = grad F(x)``.
+    """Rise of the loss along one ascent step: ``F(x + r g / ||g||) - F(x)``, ``g = grad F(x)``.
 
-    To first order ``max_{||e|| <= r} F(x + e) - F(x)``, what SAM minimises (Foret et al., 2021,
-    https://arxiv.org/abs/2010.01412).
+    To first order this is ``max_{||e|| <= r} F(x + e) - F(x)``, the objective of SAM (Foret et al.,
+    2021, https://arxiv.org/abs/2010.01412).
 
     Args:
         loss: ``params -> scalar``.
@@ -70,27 +70,27 @@ def top_eigenvalues(
 ) -> Ritz:
     """The ``num`` algebraically largest eigenvalues of the Hessian at ``params``, largest first.
 
-    :func:`fedjax_sim.diagnostics.lanczos.ritz` on Hessian-vector products, hence one
-    Hessian-vector product an iteration.  Approximations are from below, and
-    ``residuals`` tells how far an eigenvalue is at most; more iterations make them smaller.
+    Applies :func:`fedjax_sim.diagnostics.lanczos.ritz` to Hessian-vector products, one per
+    iteration. The values are approximations from below; an eigenvalue is at most ``residuals``
+    away. More iterations reduce the residuals.
 
-    Works under ``jit`` and ``vmap``.  Under ``jit`` pass what the gradient carries as an argument
-    (``jax.tree_util.Partial``), or it is embedded in the program.
+    Works under ``jit`` and ``vmap``. Under ``jit`` pass the data of the gradient as an argument
+    (``jax.tree_util.Partial``); otherwise they become constants of the program.
 
     Args:
-        gradient: of the objective: ``jax.grad(loss)``, or an oracle's ``full_grad``.
+        gradient: gradient of the objective: ``jax.grad(loss)``, or an oracle's ``full_grad``.
         params: floating leaves of one dtype.
-        key: of the random start.
-        num: how many.
-        iterations: of Lanczos, at least ``num``.
+        key: key of the random initial vector.
+        num: number of eigenvalues.
+        iterations: number of Lanczos iterations, at least ``num``.
 
     Raises:
         ValueError: ``num`` below 1, fewer iterations or parameters than ``num``.
 
     Example:
         >>> loss = lambda x: 0.5 * jnp.sum(jnp.array([1.0, -4.0, 9.0]) * x**2)
-        >>> found = top_eigenvalues(jax.grad(loss), jnp.ones(3), jax.random.key(0), num=2)
-        >>> found.values.round(3).tolist()
+        >>> result = top_eigenvalues(jax.grad(loss), jnp.ones(3), jax.random.key(0), num=2)
+        >>> result.values.round(3).tolist()
         [9.0, 1.0]
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -99,8 +99,8 @@ def top_eigenvalues(
             f"num is {num}; expected at least 1 and at most the {iterations} iterations and "
             f"the {size} parameters"
         )
-    found = ritz(hessian_product(gradient, params), params, key, iterations)
-    return Ritz(*(x[:num] for x in found))
+    result = ritz(hessian_product(gradient, params), params, key, iterations)
+    return Ritz(*(x[:num] for x in result))
 
 
 def client_sharpness(
@@ -112,39 +112,40 @@ def client_sharpness(
     num: int = 1,
     iterations: int = 20,
     weights: Array | np.ndarray | None = None,
-    cohort: Execution | None = None,
+    execution: Execution | None = None,
 ) -> ClientSharpness:
-    r"""Flatness of every client's objective and of ``F = sum_i w_i F_i / sum_i w_i``.
+    r"""Sharpness of every client's objective and of ``F = sum_i w_i F_i / sum_i w_i``.
 
-    From the oracles' full local gradients alone: eigenvalues by :func:`top_eigenvalues`, and the
-    rise of :func:`sam_sharpness` as the integral of its derivative,
+    Uses only the full local gradients of the oracles: :func:`top_eigenvalues` computes the
+    eigenvalues, and the rise of :func:`sam_sharpness` is the integral of its derivative,
 
     .. math:: F(x + e) - F(x) = \int_0^1 \langle \nabla F(x + t e), e \rangle dt
 
-    by the Gauss rule of three nodes, exact for polynomials up to degree 6; it does not subtract two
-    almost equal losses.  Compiled anew at each call, unless the call itself is jitted.
+    by the Gauss rule with three nodes, which is exact for polynomials up to degree 6 and does not
+    subtract two almost equal losses. Every call is recompiled, unless the caller jits it.
 
     Args:
-        task: the clients' objectives; an argument of the function you jit.
+        task: the clients' objectives; pass it as an argument to the function that you jit.
         params: the model.
-        key: of the Lanczos starts, and of objectives that are random.
-        radius: of the SAM step.
-        num: eigenvalues of each objective.
-        iterations: of Lanczos.
-        weights: ``[M]``; by default every client counts the same.
-        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device:
-            divided among several, every Lanczos step would wait for a reduction between them.
+        key: for the initial vectors of Lanczos, and for random objectives.
+        radius: length of the SAM step.
+        num: number of eigenvalues per objective.
+        iterations: number of Lanczos iterations.
+        weights: ``[M]``; default uniform.
+        execution: strategy that executes the clients; default
+            :func:`~fedjax_sim.execution.strategies.auto` on one device. On several devices every
+            Lanczos step would wait for a reduction between the devices.
 
     Raises:
-        ValueError: weights that are not one per client; as :func:`top_eigenvalues`.
+        ValueError: weights that are not one per client; see :func:`top_eigenvalues`.
 
     Example:
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] * w[0]) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> found = client_sharpness(task, jnp.ones(1), jax.random.key(0))
-        >>> found.clients.eigenvalues[:, 0].tolist(), float(found.total.eigenvalues[0])
+        >>> result = client_sharpness(task, jnp.ones(1), jax.random.key(0))
+        >>> result.clients.eigenvalues[:, 0].tolist(), float(result.total.eigenvalues[0])
         ([1.0, 9.0], 5.0)
     """
     if weights is None:
@@ -153,7 +154,7 @@ def client_sharpness(
         raise ValueError(
             f"weights has shape {weights.shape}; expected ({task.num_clients},), one per client"
         )
-    execute = cohort or auto(devices=())
+    execute = execution or auto(devices=())
     weights = jnp.asarray(weights, jnp.result_type(float))
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)
     lanczos_key, oracle_key = jax.random.split(key)
@@ -162,8 +163,8 @@ def client_sharpness(
         return task.oracle(client, jax.random.fold_in(oracle_key, client), 1).full_grad
 
     def measure(gradient: Gradient, params: Params, key: Array) -> Sharpness:
-        found = top_eigenvalues(gradient, params, key, num, iterations)
-        return Sharpness(_rise(gradient, params, radius), found.values, found.residuals)
+        top = top_eigenvalues(gradient, params, key, num, iterations)
+        return Sharpness(_rise(gradient, params, radius), top.values, top.residuals)
 
     def one_client(shared: tuple[Task, Params], client: Array) -> tuple[tuple, Sharpness]:
         task, params = shared
@@ -174,13 +175,13 @@ def client_sharpness(
         task, params = shared
         return gradient_of(task, client)(params), ()
 
-    @jax.jit  # strategies that use several devices are slow outside of it
+    @jax.jit  # without it, strategies that use several devices are slow
     def everything(task: Task, params: Params) -> ClientSharpness:
         def mean_gradient(params: Params) -> Params:
             return execute(one_gradient, (task, params), clients, weights)[0]
 
         _, per_client = execute(one_client, (task, params), clients, weights)
-        total_key = jax.random.fold_in(lanczos_key, task.num_clients)  # the first no client has
+        total_key = jax.random.fold_in(lanczos_key, task.num_clients)  # a number that no client has
         return ClientSharpness(measure(mean_gradient, params, total_key), per_client)
 
     return everything(task, params)
@@ -195,6 +196,5 @@ def _rise(gradient: Gradient, params: Params, radius: Scalar) -> Array:
     total = jnp.zeros_like(step)
     for node, weight in zip(0.5 + nodes / 2, node_weights / 2, strict=True):
         slope = gradient(tree.add_scale(params, float(node), ascent))
-        products = jax.tree.map(jnp.vdot, slope, ascent)
-        total = total + float(weight) * sum(jax.tree.leaves(products), jnp.zeros_like(total))
+        total = total + float(weight) * tree.vdot(slope, ascent)
     return total

@@ -1,4 +1,4 @@
-"""Smoothness, strong convexity and the Hessian's Lipschitz constant, measured at visited models."""
+"""Smoothness, strong convexity and Lipschitz constant of the Hessian, at visited models."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.diagnostics.heterogeneity import ClientMap, checked_points
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.diagnostics.heterogeneity import ClientMap, check_points
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.sharpness import Gradient, hessian_product
 from fedjax_sim.execution.strategies import Execution
@@ -34,24 +35,26 @@ def curvature(
     key: Array,
     *,
     iterations: int = 30,
-    cohort: Execution | None = None,
+    execution: Execution | None = None,
 ) -> Curvature:
-    r"""The extreme eigenvalues of :math:`\nabla^2 F_m(x)` and :math:`\nabla^2 F(x)`, by Lanczos.
+    r"""Extreme eigenvalues of :math:`\nabla^2 F_m(x)` and :math:`\nabla^2 F(x)`, by Lanczos.
 
-    Approximations are inside the spectrum: the largest from below, the smallest from above; exact
-    with as many iterations as parameters.  Over visited points, the largest value is a lower
-    estimate of L and the smallest an upper estimate of mu.  Linear models have bounds that hold
-    everywhere: :func:`fedjax_sim.diagnostics.linear_models.linear_model_bounds`.
+    The approximations are inside the spectrum: the largest value is too small and the smallest too
+    large. They are exact with as many iterations as parameters. Over visited points, the largest
+    value is a lower estimate of L and the smallest an upper estimate of mu. For linear models there
+    are bounds that hold everywhere:
+        :func:`fedjax_sim.diagnostics.linear_models.linear_model_bounds`.
 
     Args:
         task: the clients' objectives; F is their mean.
         points: models, leaves ``[P, ...]``.
-        key: of the Lanczos starts, and of objectives that are random.
-        iterations: of Lanczos, a Hessian-vector product each.
-        cohort: how clients are executed; default :func:`~fedjax_sim.execution.strategies.auto` on one device.
+        key: for the initial vectors of Lanczos, and for random objectives.
+        iterations: number of Lanczos iterations, with one Hessian-vector product each.
+        execution: strategy that executes the clients; default
+            :func:`~fedjax_sim.execution.strategies.auto` on one device.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; iterations below
+        ValueError: see :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; iterations below
             1.
 
     Example:
@@ -60,11 +63,11 @@ def curvature(
         >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] * w[0]) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> found = curvature(task, jnp.ones((1, 1)), jax.random.key(0))
-        >>> found.clients.largest.tolist(), found.total.largest.tolist()
+        >>> result = curvature(task, jnp.ones((1, 1)), jax.random.key(0))
+        >>> result.clients.largest.tolist(), result.total.largest.tolist()
         ([[1.0, 9.0]], [5.0])
     """
-    points = checked_points(task, points)
+    points = check_points(task, points)
 
     def extremes(gradient: Gradient, x: Params, key: Array) -> Extremes:
         values = ritz(hessian_product(gradient, x), x, key, iterations).values
@@ -72,8 +75,8 @@ def curvature(
 
     @jax.jit
     def everything(task: Task, points: Params) -> Curvature:
-        over = ClientMap(task, key, cohort)
-        total_key = jax.random.fold_in(key, task.num_clients)  # the first no client has
+        over = ClientMap(task, key, execution)
+        total_key = jax.random.fold_in(key, task.num_clients)  # a number that no client has
 
         def one_point(x: Params) -> Curvature:
             return Curvature(
@@ -92,22 +95,22 @@ def hessian_lipschitz(
     key: Array,
     *,
     iterations: int = 20,
-    cohort: Execution | None = None,
+    execution: Execution | None = None,
 ) -> Array:
-    r"""The norm of every client's third derivative, ``[P, M]``: lower estimates of Q.
+    r"""Norms of the clients' third derivatives, ``[P, M]``: lower estimates of Q.
 
     .. math:: \|\nabla^3 F_m(x)\| = \max_{\|v\| = 1} \|\nabla^3 F_m(x)[v, v]\|
         \le Q = \sup_x \|\nabla^3 F_m(x)\|
 
-    The power method ``v <- D^3 F[v, v]``, normalised, from a Gaussian start; the largest norm it
-    meets counts.  It finds a local maximum of the symmetric tensor's form, hence "lower".
+    The normalised power method ``v <- D^3 F[v, v]`` starts from a Gaussian vector; the result is
+    the largest norm of its iterates. The estimate is lower, since the method finds a local maximum.
 
     Args:
-        task, points, key, cohort: as of :func:`curvature`.
-        iterations: of the power method.
+        task, points, key, execution: see :func:`curvature`.
+        iterations: number of iterations of the power method.
 
     Raises:
-        ValueError: as :func:`curvature`.
+        ValueError: see :func:`curvature`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -118,9 +121,8 @@ def hessian_lipschitz(
         >>> hessian_lipschitz(task, jnp.ones((1, 1)), jax.random.key(0)).round(3).tolist()
         [[1.0, 8.0]]
     """
-    points = checked_points(task, points)
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}; expected at least 1")
+    points = check_points(task, points)
+    check_at_least(1, iterations=iterations)
 
     def largest(gradient: Gradient, x: Params, key: Array) -> Array:
         def step(carry: tuple[Params, Array], _: None) -> tuple[tuple[Params, Array], None]:
@@ -135,7 +137,7 @@ def hessian_lipschitz(
 
     @jax.jit
     def everything(task: Task, points: Params) -> Array:
-        over = ClientMap(task, key, cohort)
+        over = ClientMap(task, key, execution)
         return jax.lax.map(lambda x: over.each(lambda g, key: largest(g, x, key)), points)
 
     return everything(task, points)

@@ -1,8 +1,8 @@
-"""Uniform stability, by its definition: training on data sets that differ in one example.
+"""Uniform stability by its definition: training on data sets that differ in one example.
 
-Runs on all neighbouring data sets and on the original are one vmapped program with the same initial
-model, participation, minibatches and augmentation.  The data set is not copied: every run has one
-replacement example, put in the place of its row when a minibatch has been gathered.
+The runs on all neighbouring data sets and on the original are one vmapped program with the same
+initial model, participation, minibatches and augmentation. The data set is not copied: every run
+has one replacement example, which is inserted after the minibatch is gathered.
 """
 
 from typing import Any, NamedTuple
@@ -32,14 +32,14 @@ _AXIS = "neighbours"
 
 
 class Neighbours(NamedTuple):
-    """n data sets: the j-th has ``replacements[j]`` in the place of the original's ``rows[j]``."""
+    """n data sets: in the j-th, ``replacements[j]`` replaces row ``rows[j]`` of the original."""
 
     data: FederatedData
     rows: np.ndarray  # [n] int
     replacements: PyTree  # [n, ...]
 
     def dataset(self, index: int) -> FederatedData:
-        """One neighbour as a data set of its own (host-side).
+        """One neighbour as a data set (host-side).
 
         Example:
             >>> data = FederatedData({"x": np.array([1.0, 2.0, 3.0])}, np.array([0, 1, 3]))
@@ -58,7 +58,7 @@ class Neighbours(NamedTuple):
 
 
 class Stability(NamedTuple):
-    """How far the runs on n neighbours are from the run on the original, at E evaluations."""
+    """Distances of the runs on n neighbours from the run on the original, at E evaluations."""
 
     round: Array  # [E] int
     distance: Array  # [n, E] ||theta_t - theta'_t||
@@ -70,13 +70,13 @@ def neighbours(data: FederatedData, rows: Any, replacements: PyTree) -> Neighbou
 
     Args:
         data: S.
-        rows: [n] rows of ``data.examples``; the client that owns a row is the one changed.
-        replacements: examples ``[n, ...]`` like the data's; the theory's bounds are for ones from
-            that client's distribution.
+        rows: [n] rows of ``data.examples``; the client that owns a row is changed.
+        replacements: examples ``[n, ...]`` like the data; the bounds in the theory require examples
+            from the distribution of that client.
 
     Raises:
-        ValueError: rows that are not integers of the data, replacements of another structure,
-            shape or dtype, or not one for each row.
+        ValueError: rows that are not row numbers of the data, replacements of another structure,
+            shape or dtype, another number of replacements than rows.
 
     Example:
         >>> data = FederatedData({"x": np.array([1.0, 2.0, 3.0])}, np.array([0, 1, 3]))
@@ -97,7 +97,7 @@ def neighbours(data: FederatedData, rows: Any, replacements: PyTree) -> Neighbou
     expected = jax.tree.map(like, data.examples)
     given = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), replacements)
     if given != expected:
-        raise ValueError(f"replacements is {given}; expected {expected}, one example for each row")
+        raise ValueError(f"replacements is {given}; expected {expected}, one example per row")
     return Neighbours(data, rows.astype(np.int32), replacements)
 
 
@@ -112,29 +112,29 @@ def stability(
     test: PyTree,
     *,
     eval_every: int = 1,
-    cohort: Execution | None = None,
+    execution: Execution | None = None,
     weighting: Weighting = uniform_weights,
 ) -> Stability:
-    r"""Distances between training on a data set and on its neighbours, against rounds.
+    r"""Distances between training on a data set and training on its neighbours, over rounds.
 
     A randomised algorithm A is uniformly eps-stable if for all neighbours
-    ``sup_z E[l(z; A(S)) - l(z; A(S^(j)))] <= eps``; then its generalisation error is at most eps,
-    and for L-Lipschitz losses ``eps <= L E||A(S) - A(S^(j))||``.  The expectation is over ``key``,
-    of which this is one draw, the same on both sides: average over keys.
+    ``sup_z E[l(z; A(S)) - l(z; A(S^(j)))] <= eps``. Then its generalisation error is at most eps,
+    and for L-Lipschitz losses ``eps <= L E||A(S) - A(S^(j))||``. The expectation is over ``key``. One
+    call uses one key for all runs; average the results over keys.
 
     Args:
-        algorithm: as in :func:`fedjax_sim.engine.run`, likewise timeline, params, key, weighting.
-        objective: as in :func:`fedjax_sim.data.task.empirical_task`, likewise batches.
+        algorithm, timeline, params, key, weighting: see :func:`fedjax_sim.engine.run`.
+        objective, batches: see :func:`fedjax_sim.data.task.empirical_task`.
         around: the data set and its neighbours, :func:`neighbours`.
-        test: pytree of examples ``[P, ...]``, the points z.  All are evaluated at once.
+        test: pytree of examples ``[P, ...]``, the points z, evaluated at once.
         eval_every: rounds between evaluations.
-        cohort: how clients are executed; default all at once.  Not over devices.
+        execution: strategy that executes the clients, on one device; default all at once.
 
     Returns:
-        What n + 1 runs at once, compiled anew at each call, measure.
+        The distances of n neighbours. The n + 1 runs are one program, which every call recompiles.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.engine.run`.
+        ValueError: see :func:`fedjax_sim.engine.run`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -142,13 +142,13 @@ def stability(
         >>> around = neighbours(data, [1], {"x": np.array([7.0], np.float32)})
         >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
         >>> timeline = fs.timelines.full(2, 2, 1)
-        >>> found = stability(fs.fedavg(0.5), loss, around, fs.full_batch(1), timeline,
+        >>> result = stability(fs.fedavg(0.5), loss, around, fs.full_batch(1), timeline,
         ...     jnp.array(0.0), jax.random.key(0), {"x": np.array([0.0], np.float32)})
-        >>> found.distance.tolist()  # the mean moved by 2, of which 1 / 2 and 3 / 4 are reached
+        >>> result.distance.tolist()  # 1/2 and 3/4 of 2, the shift of the mean
         [[1.0, 1.5]]
     """
     offsets = np.asarray(around.data.offsets)
-    # Run 0 changes no row: it is the original.
+    # Run 0 changes no row, so it is the run on the original.
     rows = jnp.concatenate([jnp.full(1, -1, jnp.int32), around.rows])
     replacements = jax.tree.map(lambda x: jnp.concatenate([x[:1], x]), around.replacements)
 
@@ -177,7 +177,7 @@ def stability(
                 task, timeline, params, eval_fn=compare, eval_every=eval_every, weighting=weighting
             ),
             key,
-            execution=cohort or vmapped(),
+            execution=execution or vmapped(),
         )[1]
 
     axes = (None, None, None, 0, 0)
@@ -193,6 +193,6 @@ def stability(
 
 
 def _of_original(x: PyTree) -> PyTree:
-    """Run 0's value, in every run."""
+    """Value of run 0, in every run."""
     first = jax.lax.axis_index(_AXIS) == 0
     return jax.lax.psum(jax.tree.map(lambda leaf: jnp.where(first, leaf, 0), x), _AXIS)

@@ -168,7 +168,7 @@ def test_equal_clients_have_no_heterogeneity():
     examples = jax.tree.map(lambda x: np.asarray(x, np.float32), data.examples)
     task = fs.shared_task(logistic_losses, examples, 7, fs.with_replacement(1, 2))
     points = jax.tree.map(lambda x: x.astype(jnp.float32), logistic_points())
-    found = heterogeneity(task, points, cohort=fs.execution.chunked(3))
+    found = heterogeneity(task, points, execution=fs.execution.chunked(3))
     assert found.zeta == found.mean_zeta == 0
     assert found.mean_norm > 0.1
 

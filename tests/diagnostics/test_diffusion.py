@@ -58,7 +58,7 @@ def test_diffusion_paths():
         (lambda: backward_equation(FIGURE, 0.0, 0.1, 1, GRID), "variance is 0.0; expected"),
         (lambda: backward_equation(FIGURE, 1.0, 0.1, 1, GRID[::-1]), "grid has shape"),
         (lambda: backward_equation(FIGURE, 1.0, 0.1, 1, GRID), "grid has spacing 0.5; expected"),
-        (lambda: diffusion_paths(FIGURE, 1.0, 0.1, 0.0, [2, 2], 1, None), "at is"),
+        (lambda: diffusion_paths(FIGURE, 1.0, 0.1, 0.0, [2, 2], 1, None), "record_at is"),
         (lambda: diffusion_paths(FIGURE, 1.0, 0.1, 0.0, [2], 0, None), "num_paths is 0"),
     ],
 )

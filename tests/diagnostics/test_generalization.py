@@ -39,10 +39,8 @@ def test_as_the_evaluation_of_a_run():
 
     @jax.jit
     def run(task, evaluate):
-        return fs.run(
-            fs.fedavg(0.05), task, timeline, jnp.zeros(3), jax.random.key(0),
-            eval_fn=evaluate, eval_every=2,
-        )  # fmt: skip
+        setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=evaluate, eval_every=2)
+        return fs.run(fs.fedavg(0.05), setup, jax.random.key(0))
 
     state, history = run(task, evaluate)
     assert history.metrics["gap/loss"].shape == (2,)

@@ -59,15 +59,15 @@ def test_a_stationary_point_has_no_rise():
     assert sam_sharpness(lambda x: jnp.sum(x**2), jnp.zeros(3), RADIUS) == 0
 
 
-@pytest.mark.parametrize("cohort", [fs.execution.vmapped(), fs.execution.chunked(3), None])
-def test_clients_and_total_of_logistic_regression(x64, cohort):
+@pytest.mark.parametrize("execution", [fs.execution.vmapped(), fs.execution.chunked(3), None])
+def test_clients_and_total_of_logistic_regression(x64, execution):
     data, task = problems.logistic_data(), problems.logistic_task()
     params = jax.tree.map(lambda x: x.astype(jnp.float64), problems.logistic_params())
     w = np.append(params["w"], params["b"])
     by_size = np.asarray(data.sizes, float)
     measure = jax.jit(
         lambda task, params, weights: client_sharpness(
-            task, params, KEY, radius=RADIUS, num=2, weights=weights, cohort=cohort
+            task, params, KEY, radius=RADIUS, num=2, weights=weights, execution=execution
         )
     )
     found = measure(task, params, by_size)

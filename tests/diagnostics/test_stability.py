@@ -51,9 +51,8 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
         def record(params):
             return {**params, "losses": noisy_losses(params, TEST, KEY)}
 
-        return fs.run(
-            algorithm, task, timeline, start(), KEY, eval_fn=record, eval_every=2
-        )[1]  # fmt: skip
+        setup = fs.Setup(task, timeline, start(), eval_fn=record, eval_every=2)
+        return fs.run(algorithm, setup, KEY)[1]
 
     original = reference(data.examples)
     np.testing.assert_array_equal(found.round, original.round)

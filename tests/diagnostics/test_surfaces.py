@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
-from fedjax_sim.diagnostics.surfaces import (
-    Plane,
-    filter_normalized,
-    plane,
-    principal_plane,
-    surface,
-)
+from fedjax_sim.diagnostics.planes import Plane, filter_normalized, plane, principal_plane
+from fedjax_sim.diagnostics.surfaces import surface
 from fedjax_sim.evaluation import evaluator
 from fedjax_sim.models.cnn import cnn
 

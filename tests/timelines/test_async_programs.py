@@ -12,10 +12,10 @@ from sweep_problems import KEYS, ONE_DEVICE, assert_equals_single_runs, starts, 
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms.staleness import polynomial, realised_steps
-from fedjax_sim.diagnostics.in_flight import advanced, held_models, variance_probe
+from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
 from fedjax_sim.diagnostics.potential import client_variance
 from fedjax_sim.engine import NO_PROBES
-from fedjax_sim.sweeps.program import Trial
+from fedjax_sim.sweeps.trial import Trial
 from fedjax_sim.timelines import (
     allocate_buffers,
     arrivals,
@@ -133,7 +133,7 @@ def test_models_in_flight_become_what_the_clients_report(x64):
         held = held_models(state, timeline, jnp.asarray(flight.version[t]))
         for i, version in enumerate(flight.version[t]):
             assert_identical(jax.tree.map(lambda x, i=i: x[i], held), params[version])
-        models = advanced(
+        models = advance_models(
             held, task, run_key, lr=0.2, num_steps=jnp.asarray(counts),
             first_step=jnp.asarray(first), max_steps=4,
         )  # fmt: skip
@@ -195,5 +195,5 @@ def test_models_in_flight_require_buffers_and_streams():
     with pytest.raises(ValueError, match="timeline has no buffers; expected allocate_buffers"):
         held_models(None, ring, jnp.zeros(NUM_CLIENTS, int))  # pyright: ignore[reportArgumentType]
     counts = {name: jnp.zeros(NUM_CLIENTS, int) for name in ("num_steps", "first_step")}
-    with pytest.raises(ValueError, match="task draws minibatches anew in every visit"):
-        advanced(None, logistic_task(), KEYS[0], lr=0.1, max_steps=3, **counts)
+    with pytest.raises(ValueError, match="task draws new minibatches in every visit"):
+        advance_models(None, logistic_task(), KEYS[0], lr=0.1, max_steps=3, **counts)

@@ -1,0 +1,123 @@
+"""Bounds at a history's rounds, why some are left out, and how they are drawn."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from fedjax_sim.theory.overlays import FEDAC_I, FEDAC_II, FEDAVG, SHADOW, Overlay, Row, overlay
+
+from fedjax_sim.diagnostics.constants import Constants
+from fedjax_sim.engine import History
+from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.theory import fedac, fedavg, fedavg_strongly_convex, fedavg_third_order
+
+HETEROGENEOUS = Constants(L=2.0, mu=0.1, sigma=0.5, sigma4=0.6, Q=0.3, zeta=0.7, B=1.5, Delta=1.1)
+SAME = HETEROGENEOUS._replace(zeta=0.0)
+RUN = {"lr": 0.05, "M": 10, "K": 8}
+ROUNDS = [1, 5, 20]
+
+
+def history(rounds):
+    return History(np.asarray(rounds), {}, {})
+
+
+def values(found: Overlay, name):
+    return {row.round: row.value for row in found.rows if row.bound == name}
+
+
+def test_bounds_are_functions_of_the_round(x64):
+    found = overlay(history([0, *ROUNDS]), SAME, **RUN)
+    assert found.skipped == {}
+    assert [row.bound for row in found.rows[::3]] == [bound.name for bound in FEDAVG]
+    sizes = {"L": 2.0, "B": 1.5, **RUN}
+    for R in ROUNDS:
+        for name, expected in (
+            ("convex", fedavg.convex_bound(**sizes, R=R, sigma=0.5, zeta=0.0)),
+            (
+                "third order",
+                fedavg_third_order.third_order_bound(**sizes, R=R, sigma=0.6, Q=0.3),
+            ),
+            (
+                "strongly convex",
+                fedavg_strongly_convex.strongly_convex_bound(
+                    **sizes, R=R, sigma=0.6, Q=0.3, mu=0.1
+                ),
+            ),
+        ):
+            # Vectorised over R: the order of operations is the same.
+            np.testing.assert_allclose(values(found, name)[R], float(expected), rtol=1e-14)
+
+
+def test_theorems_on_one_objective_are_not_drawn_over_several():
+    found = overlay(history(ROUNDS), HETEROGENEOUS, **RUN)
+    assert {row.bound for row in found.rows} == {"convex"}
+    assert all(row.valid for row in found.rows)
+    for name in ("third order", "strongly convex"):
+        assert "one objective for all clients; here zeta is 0.7" in found.skipped[name]
+    # Unknown is not 0.
+    found = overlay(history(ROUNDS), HETEROGENEOUS._replace(zeta=np.nan), **RUN)
+    assert found.rows == []
+    assert "convex_bound needs zeta" in found.skipped["convex"]
+
+
+def test_rates_that_a_theorem_does_not_allow(x64):
+    found = overlay(history(ROUNDS), SAME, **{**RUN, "lr": 0.2})
+    assert not any(row.valid for row in found.rows)
+    assert all(np.isnan(row.value) for row in found.rows)
+    assert "lr <= 1 / (4 L) does not hold" in found.skipped["convex"]
+    assert set(found.skipped) == {bound.name for bound in FEDAVG}
+
+
+def test_excluded_constants_are_a_reason():
+    found = overlay(history(ROUNDS), SAME._replace(mu=0.0), **RUN)
+    assert "mu is 0.0; expected a positive number" in found.skipped["strongly convex"]
+    assert len(values(found, "third order")) == 3
+
+
+def test_fedac_and_measured_drift(x64):
+    found = overlay(history(ROUNDS), SAME, **RUN, bounds=(*FEDAC_I, *FEDAC_II))
+    potential = 1.1 + 0.1 / 2 * 1.5**2
+    expected = fedac.fedac_i_bound(potential, L=2.0, mu=0.1, sigma=0.5, R=5, **RUN)
+    np.testing.assert_allclose(values(found, "FedAc-I")[5], float(expected), rtol=1e-14)
+    assert set(values(found, "FedAc-II")) == set(ROUNDS)
+    drift = np.array([0.1, 0.2, 0.3])
+    found = overlay(history(ROUNDS), HETEROGENEOUS, **RUN, bounds=[SHADOW], drift=drift)
+    for R, d in zip(ROUNDS, drift, strict=True):
+        expected = fedavg.shadow_bound(d, **RUN, L=2.0, sigma=0.5, B=1.5, R=R)
+        np.testing.assert_allclose(
+            values(found, "convex, measured drift")[R], float(expected), rtol=1e-14
+        )
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"history has the rounds \[0\]; expected some above 0"):
+        overlay(history([0]), SAME, **RUN)
+    with pytest.raises(ValueError, match="expected distinct ones"):
+        overlay(history([1]), SAME, **RUN, bounds=[*FEDAVG, *FEDAVG])
+
+
+def test_figure_draws_valid_bounds_and_names_the_others():
+    columns = ["algorithm", "seed", "round", "metric", "value"]
+    rows = [
+        ("fedavg", seed, r, "suboptimality", (1 + seed) / (r + 1))
+        for seed in (0, 1)
+        for r in (0, *ROUNDS)
+    ]
+    rows.append(("fedavg", 0, 50, "suboptimality", -1e-9))  # rounding at the optimum
+    drawn = [Row(r, "convex", 10 / r, r > 1) for r in ROUNDS]
+    found = Overlay(drawn, {"third order": "needs Q " * 40})
+    figure = bound_curves(pd.DataFrame(rows, columns=columns), "suboptimality", found)
+    axes = figure.axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert lines == {
+        "fedavg": [[r, 1.5 / (r + 1)] for r in ROUNDS],
+        "bound: convex": [[r, 10 / r] for r in ROUNDS[1:]],
+    }
+    assert len(figure.legends) == 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
+    caption = figure.get_supxlabel()
+    assert "no bound “third order”: needs Q" in caption
+    assert max(map(len, caption.split("\n"))) < 100
+    nothing = pd.DataFrame([("fedavg", 0, 1, "suboptimality", 0.0)], columns=columns)
+    with pytest.raises(ValueError, match="no positive 'suboptimality' after round 0"):
+        bound_curves(nothing, "suboptimality", found)
