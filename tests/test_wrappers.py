@@ -1,4 +1,6 @@
-"""Screening: uploads that are not finite count nothing."""
+"""Conformance of all wrappers, and ``skip_nonfinite``: excluded uploads do not count."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,10 @@ from jax.tree_util import Partial
 from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
-from fedjax_sim.wrappers import skip_nonfinite
+from fedjax_sim.algorithms.staleness import expected_steps
+from fedjax_sim.compression import compressed, identity
+from fedjax_sim.transforms import transform_oracle, unchanged
+from fedjax_sim.wrappers import average_rounds, skip_nonfinite
 
 NUM_CLIENTS, NUM_ROUNDS = 5, 4
 CENTRES = np.arange(NUM_CLIENTS, dtype=np.float64)
@@ -31,21 +36,67 @@ def task(poison, num_steps=3):
     return fs.Task(carried, np.arange(1, NUM_CLIENTS + 1), steps)
 
 
-def final(algorithm, poison, mask=None, weighting=fs.uniform_weights):
-    timeline = fs.timelines.full(NUM_ROUNDS, NUM_CLIENTS, 3)
+def final(algorithm, poison, mask=None, weighting=fs.uniform_weights, rounds=NUM_ROUNDS):
+    timeline = fs.timelines.full(rounds, NUM_CLIENTS, 3)
     if mask is not None:
-        timeline = timeline.__class__(**(vars(timeline) | {"mask": timeline.mask & mask}))
+        timeline = dataclasses.replace(timeline, mask=timeline.mask & mask)
 
     @compiled
     def go(task, timeline):
         key = jax.random.key(0)
         start = jnp.array(10.0)
-        return fs.run(algorithm, task, timeline, start, key, weighting=weighting)[0]
+        return fs.run(algorithm, fs.Setup(task, timeline, start, weighting=weighting), key)[0]
 
     return go(task(poison), timeline)
 
 
 pytestmark = pytest.mark.usefixtures("x64", "allow_nans")
+WRAPPERS = {
+    "skip_nonfinite": skip_nonfinite,
+    "average_rounds": average_rounds,
+    "compressed": lambda algorithm: compressed(algorithm, identity(), identity()),
+    "transform_oracle": lambda algorithm: transform_oracle(algorithm, unchanged),
+}
+every_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+
+
+@every_wrapper
+def test_wrappers_keep_what_they_do_not_replace(wrap):
+    def check(task, timeline):
+        raise ValueError("refused by the algorithm")
+
+    plain = fs.scaffold(0.1)._replace(synchronous_only="a reason", check=check)
+    wrapped = wrap(plain)
+    assert wrapped.synchronous_only == "a reason"
+    assert wrapped.check is check
+    assert wrapped.init_client is plain.init_client
+    replaced = [name for name in plain._fields if getattr(wrapped, name) != getattr(plain, name)]
+    assert replaced
+    assert set(replaced) <= {"init", "local", "update", "broadcast"}
+
+
+@every_wrapper
+def test_wrappers_refuse_what_the_algorithm_refuses(wrap):
+    """Before anything is compiled."""
+    timeline = fs.timelines.full(NUM_ROUNDS, NUM_CLIENTS, 3)
+    stale = dataclasses.replace(timeline, max_staleness=2)
+    with pytest.raises(ValueError, match="staleness of up to 2; expected none: FedAc couples"):
+        fs.init(wrap(fs.fedac(0.1, 0.1, 3)), fs.Setup(task(0.5), stale, jnp.array(0.0)))
+    short = fs.favano(0.1, expected_steps(jnp.ones(NUM_CLIENTS - 1)))
+    with pytest.raises(
+        ValueError, match=r"expected_steps.mean has the shape \(4,\); expected \(5,"
+    ):
+        fs.init(wrap(short), fs.Setup(task(0.5), timeline, jnp.array(0.0)))
+
+
+@every_wrapper
+def test_wrappers_change_nothing_in_a_well_behaved_run(wrap):
+    """Server and clients of a compiled run of SCAFFOLD, which has client states."""
+    plain, wrapped = final(ALGORITHMS["scaffold"], 0.5), final(wrap(ALGORITHMS["scaffold"]), 0.5)
+    assert_close(getattr(wrapped.server, "inner", wrapped.server), plain.server, 1e-12)
+    assert_close(wrapped.clients, plain.clients, 1e-12)
+
+
 ALGORITHMS = {
     "fedavg": fs.fedavg(0.1),
     "scaffold": fs.scaffold(0.1),
@@ -57,29 +108,29 @@ ALGORITHMS = {
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_poisoned_client_is_as_if_it_were_absent(name, poison):
-    screening = final(skip_nonfinite(ALGORITHMS[name]), poison)
+    skipping = final(skip_nonfinite(ALGORITHMS[name]), poison)
     absent = final(ALGORITHMS[name], 0.0, mask=np.arange(NUM_CLIENTS) != POISONED)
     # The mean over four of five is taken by another division.
-    assert_close(screening.server.inner, absent.server, 1e-12)
-    assert_close(screening.clients, absent.clients, 1e-12)
-    assert_close(screening.server.left_out, NUM_ROUNDS / NUM_CLIENTS, 1e-12)
+    assert_close(skipping.server.inner, absent.server, 1e-12)
+    assert_close(skipping.clients, absent.clients, 1e-12)
+    assert_close(skipping.server.left_out, NUM_ROUNDS / NUM_CLIENTS, 1e-12)
 
 
-def test_without_screening_the_model_is_lost():
+def test_without_the_wrapper_the_model_is_lost():
     assert np.isnan(final(fs.fedavg(0.1), np.nan).server.params)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_finite_runs_are_unchanged(name):
-    screening, plain = final(skip_nonfinite(ALGORITHMS[name]), 0.5), final(ALGORITHMS[name], 0.5)
-    assert_close(screening.server.inner, plain.server, 1e-12)
-    assert float(screening.server.left_out) == 0.0
+    skipping, plain = final(skip_nonfinite(ALGORITHMS[name]), 0.5), final(ALGORITHMS[name], 0.5)
+    assert_close(skipping.server.inner, plain.server, 1e-12)
+    assert float(skipping.server.left_out) == 0.0
 
 
 def test_weights_are_those_that_were_left_out():
     """Client i has i + 1 of 15 examples."""
-    screening = final(skip_nonfinite(fs.fedavg(0.1)), np.nan, weighting=fs.weight_by_examples)
-    assert_close(screening.server.left_out, NUM_ROUNDS * (POISONED + 1) / 15, 1e-12)
+    skipping = final(skip_nonfinite(fs.fedavg(0.1)), np.nan, weighting=fs.weight_by_examples)
+    assert_close(skipping.server.left_out, NUM_ROUNDS * (POISONED + 1) / 15, 1e-12)
 
 
 def test_a_round_of_nothing_but_poison_leaves_the_server_as_it_is():
@@ -89,3 +140,13 @@ def test_a_round_of_nothing_but_poison_leaves_the_server_as_it_is():
     start = skip_nonfinite(adam).init(jnp.array(10.0))
     assert_identical(state.server.inner, start.inner)
     assert_close(state.server.left_out, float(NUM_ROUNDS), 0.0)
+
+
+def test_average_rounds_is_the_mean_of_the_servers_models():
+    """FedMoSWA has client states: a client that received the average would train another model."""
+    plain = fs.fedmoswa(0.1)
+    models = [final(plain, 0.5, rounds=rounds).server.params for rounds in range(1, NUM_ROUNDS + 1)]
+    averaged = final(average_rounds(plain), 0.5)
+    assert_close(averaged.server.params, np.mean(models), 1e-12)
+    assert_close(averaged.server.inner.params, models[-1], 1e-12)
+    assert float(averaged.server.num_averaged) == NUM_ROUNDS

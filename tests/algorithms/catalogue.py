@@ -21,6 +21,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim import tree
 from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
 from fedjax_sim.execution import strategies
 from fedjax_sim.prox import ElasticNet, composite
@@ -194,3 +195,14 @@ def trained(name, timeline=None, key=2, data=None, **changed):
     timeline = declared(name, timeline_of(name) if timeline is None else timeline)
     values = hyper(name, **changed)
     return program(name)(values, data or task(), timeline, jax.random.key(key))
+
+
+def model(name, **changed):
+    """The final model at the rate 0.2 without staleness; shares the base program."""
+    values = {"lr": 0.2, **changed}
+    return jax.device_get(trained(name, current_timeline(), **values).server.params)
+
+
+def moved(one, other) -> float:
+    """The distance of two models."""
+    return float(tree.norm(tree.sub(one, other)))

@@ -1,4 +1,4 @@
-"""The algorithms once more, in NumPy, one client and one step after the other.
+"""The algorithms in NumPy, one client and one step after the other.
 
 Written from the papers and sharing no code with the library; float64 throughout.  A model is one
 vector; ``gradient(model, weights)`` is the gradient of the weighted sum of the examples' losses;
@@ -6,11 +6,14 @@ a round is a list of visits ``(client, batches)`` and ``batches`` ``[K, N]`` hol
 every example in each of the K minibatches.
 """
 
+import jax
 import numpy as np
+from catalogue import current_timeline
+from small_problems import SIZES, logistic_data, logistic_params, recorded_rounds, rotated
 
 
 def logistic_gradient(inputs, labels):
-    """Of the losses log(1 + exp(z)) - y z with z = inputs @ model[:-1] + model[-1]."""
+    """Gradient of the losses log(1 + exp(z)) - y z with z = inputs @ model[:-1] + model[-1]."""
     features = np.column_stack([inputs, np.ones(len(labels))])
 
     def gradient(model, weights):
@@ -117,3 +120,25 @@ def scaffold(gradient, full_weights, rounds, model, lr, server_lr, option):
         model = model + server_lr * model_change
         control = control + control_change
     return model, control, controls
+
+
+# ---- the problem of the catalogue's base programs
+
+
+def gradient():
+    examples = logistic_data().examples
+    return logistic_gradient(examples["x"], examples["y"])
+
+
+def visits():
+    """The visits of each round of the base program as ``(client, [K, N] example weights)``."""
+    return recorded_rounds(SIZES, rotated(2), current_timeline(), jax.random.key(2))
+
+
+def flat(params):
+    """[..., d]: the model of the derivations."""
+    return np.concatenate([params["w"], np.asarray(params["b"])[..., None]], axis=-1)
+
+
+def start():
+    return flat(logistic_params())

@@ -1,105 +1,66 @@
-"""SCAFFOLD against its NumPy derivation, and the identities of its control variates."""
+"""SCAFFOLD against its NumPy derivation, and the identities of its controls."""
 
 import derivations
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import ALGORITHMS, exact_task, hyper, program
+from catalogue import ALGORITHMS, current_timeline, task, trained
+from derivations import flat, gradient, start, visits
+from quadratics import CENTRES, HESSIANS, NUM_CLIENTS, START, final, optimum, state_after
 from small_problems import (
-    NUM_CLIENTS,
     SIZES,
     assert_close,
     compiled,
     logistic_data,
     logistic_params,
-    logistic_task,
-    partial_timeline,
     quadratic_task,
-    random_quadratics,
-    recorded_rounds,
 )
 
 import fedjax_sim as fs
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("scaffold_II")]
 
-# In double precision and over four rounds, round-off stays some digits below this.
+
+# Double precision, contractive maps: round-off does not accumulate.
 TOLERANCE = 1e-12
-
-
-def flat(params):
-    """[..., d]: the model of the derivations."""
-    return np.concatenate([params["w"], np.asarray(params["b"])[..., None]], axis=-1)
 
 
 def whole_data_weights():
     """[M, N]: the mean over each client's examples."""
     owners = logistic_data().owners()
-    return (owners == np.arange(NUM_CLIENTS)[:, None]) / SIZES[:, None]
+    return (owners == np.arange(len(SIZES))[:, None]) / SIZES[:, None]
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
-@pytest.mark.parametrize("minibatches", [False, True])
-def test_derivation(option, minibatches):
-    timeline, key, name = partial_timeline(), jax.random.key(2), f"scaffold_{option}"
-    task = logistic_task() if minibatches else exact_task()
-    rule = fs.epochs(2, 2) if minibatches else fs.full_batch(timeline.max_steps)
-    state = program(name)(hyper(name), task, timeline, key)
-    examples = logistic_data().examples
+def test_scaffold(option):
+    state = trained(f"scaffold_{option}", current_timeline())
     expected = derivations.scaffold(
-        derivations.logistic_gradient(examples["x"], examples["y"]),
+        gradient(),
         whole_data_weights(),
-        recorded_rounds(SIZES, rule, timeline, key),
-        flat(logistic_params()),
-        **ALGORITHMS[name][1],
+        visits(),
+        start(),
+        **ALGORITHMS[f"scaffold_{option}"][1],
         option=option,
     )
     actual = (flat(state.server.params), flat(state.server.control), flat(state.clients))
     assert_close(actual, expected, TOLERANCE)
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_server_control_is_the_mean_of_all_controls(option):
-    """From zero, under partial participation with dropout: c and mean c_i move together."""
-    name = f"scaffold_{option}"
-    state = program(name)(hyper(name), exact_task(), partial_timeline(), jax.random.key(2))
-    control = flat(state.server.control)
-    assert np.abs(control).max() > 0.01
-    assert_close(control, flat(state.clients).mean(0), TOLERANCE)
-
-
-HESSIANS, CENTRES = random_quadratics(6, 3)
-START = jnp.array([1.0, -2.0, 0.5])
-
-
-def state_after(algorithm, num_steps, num_rounds, cohort_size=6):
-    task = quadratic_task(HESSIANS, CENTRES, num_steps)
-    timeline = fs.timelines.cyclic(num_rounds, 6, cohort_size, num_steps)
-
-    @compiled
-    def solve(task):
-        start = jnp.asarray(START, jnp.result_type(float))
-        return fs.run(algorithm, fs.Setup(task, timeline, start), jax.random.key(0))[0]
-
-    return solve(task)
+    # From zero, under partial participation with dropout: c and the mean of c_i move together.
+    assert np.abs(actual[1]).max() > 0.01
+    assert_close(actual[1], actual[2].mean(0), TOLERANCE)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_first_round_is_fedavg(option):
     """All controls are still zero."""
-    expected = state_after(fs.fedavg(0.1), 5, num_rounds=1).server.params
-    actual = state_after(fs.scaffold(0.1, option=option), 5, num_rounds=1).server.params
-    assert_close(actual, expected, TOLERANCE)
-    second = state_after(fs.fedavg(0.1), 5, num_rounds=2).server.params
-    other = state_after(fs.scaffold(0.1, option=option), 5, num_rounds=2).server.params
-    assert np.abs(other - second).max() > 1e-3
+    scaffold, fedavg = fs.scaffold(0.1, option=option), fs.fedavg(0.1)
+    assert_close(final(scaffold, 1), final(fedavg, 1), TOLERANCE)
+    assert np.abs(final(scaffold, 2) - final(fedavg, 2)).max() > 1e-3
 
 
 def test_option_two_with_one_step_keeps_the_minibatch_gradient():
     """K = 1: c_i - c + (x - y) / lr is the gradient just taken, whatever the controls were."""
-    task = logistic_task()
-    timeline = fs.timelines.cyclic(4, NUM_CLIENTS, cohort_size=3, num_steps=1)
+    timeline = fs.timelines.cyclic(4, len(SIZES), cohort_size=3, num_steps=1)
     probes = fs.Probes(
         client={
             "control": lambda visit: visit.new_state,
@@ -115,22 +76,36 @@ def test_option_two_with_one_step_keeps_the_minibatch_gradient():
             1
         ].probes
 
-    values = probed(task)
+    values = probed(task())
     assert_close(values["control"], values["gradient"], TOLERANCE)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("cohort_size", [6, 2])
-def test_converges_where_fedavg_does_not(option, cohort_size):
+def test_finds_the_optimum(option, cohort_size):
     """Full gradients and heterogeneous curvature: no drift, even if few clients report."""
-    optimum = np.linalg.solve(HESSIANS.sum(0), np.einsum("mij,mj->i", HESSIANS, CENTRES))
-    corrected = state_after(fs.scaffold(0.1, option=option), 10, 300, cohort_size).server
-    drifting = state_after(fs.fedavg(0.1), 10, 300, cohort_size).server
+    state = state_after(fs.scaffold(0.1, option=option), 300, cohort_size, 10).server
     # A round contracts by 0.95^10 = 0.6 at worst; 300 of them leave round-off only, and the
     # controls are then the local gradients at the optimum, whose mean is 0.
-    np.testing.assert_allclose(corrected.params, optimum, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(corrected.control, 0, rtol=0, atol=1e-10)
-    assert np.linalg.norm(drifting.params - optimum) > 0.01
+    np.testing.assert_allclose(state.params, optimum(), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(state.control, 0, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("build", [fs.scaffold, fs.fedmoswa, fs.fedgamma])
+def test_gradient_controls_start_at_the_local_gradients(build):
+    task = quadratic_task(HESSIANS, CENTRES, 5)
+    timeline = fs.timelines.full(1, NUM_CLIENTS, 5)
+
+    @compiled
+    def begin(task):
+        state = fs.init(build(0.1), fs.Setup(task, timeline, jnp.asarray(START)))
+        return fs.gradient_controls(state, task, jax.random.key(0))
+
+    state = begin(task)
+    gradients = np.einsum("mij,mj->mi", HESSIANS, START - CENTRES)
+    assert_close(state.clients, gradients, TOLERANCE)
+    assert_close(state.server.control, gradients.mean(0), TOLERANCE)
+    assert_close(state.server.params, START, TOLERANCE)
 
 
 @pytest.mark.parametrize("option", [1, "2", "i", None])

@@ -1,6 +1,6 @@
 """A non-convex problem with ragged clients, dropout and minibatches, for derivations in NumPy.
 
-A network with two hidden units; its gradient is by hand.
+It is a network with two hidden units, whose gradient is written by hand.
 """
 
 import functools
@@ -8,11 +8,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from small_problems import NUM_CLIENTS, SIZES, compiled, recorded_rounds
+from small_problems import NUM_CLIENTS, SIZES, compiled, recorded_rounds, rotated
 
 import fedjax_sim as fs
+from fedjax_sim import transforms
 
-EPOCHS = fs.epochs(2, 2)
+BATCHES = rotated(2)
 HIDDEN, FEATURES = 2, 3
 
 
@@ -52,7 +53,7 @@ IS_MATRIX = np.repeat([False, True, False], [HIDDEN, FEATURES * HIDDEN, HIDDEN])
 
 
 def gradient(model, weights):
-    """Of the weighted sum of the examples' losses, by hand."""
+    """Returns the gradient of the weighted sum of the examples' losses."""
     examples = network_data().examples
     x, y = examples["x"], examples["y"]
     bias, out = model[:HIDDEN], model[-HIDDEN:]
@@ -71,7 +72,7 @@ def full_gradient(model, client):
 @functools.cache
 def timeline():
     """3 rounds of 4 of the 8 clients, some of whom drop out."""
-    steps = EPOCHS.num_steps(SIZES)
+    steps = BATCHES.num_steps(SIZES)
     drawn = fs.timelines.uniform(jax.random.key(11), 3, NUM_CLIENTS, cohort_size=4, num_steps=steps)
     drawn = fs.timelines.dropout(jax.random.key(12), drawn, 0.2)
     reports = np.asarray(drawn.mask).sum(1)
@@ -82,20 +83,44 @@ def timeline():
     return drawn
 
 
-def final(algorithm):
-    task = fs.empirical_task(network_losses, network_data(), EPOCHS)
+def final(algorithm, weighting=fs.uniform_weights):
+    task = fs.empirical_task(network_losses, network_data(), BATCHES)
 
     @compiled
     def go(task, timeline):
         key = jax.random.key(2)
-        return fs.run(algorithm, fs.Setup(task, timeline, network_params()), key)[0]
+        setup = fs.Setup(task, timeline, network_params(), weighting=weighting)
+        return fs.run(algorithm, setup, key)[0]
 
     return go(task, timeline())
 
 
+@functools.cache
 def rounds():
-    return recorded_rounds(SIZES, EPOCHS, timeline(), jax.random.key(2))
+    """The visits of each round as ``(client, [K, N] example weights)``."""
+    return recorded_rounds(SIZES, BATCHES, timeline(), jax.random.key(2))
 
 
 def start():
     return flat(network_params())
+
+
+def mean(values):
+    return np.mean(values, axis=0)
+
+
+# ---- clipping and weight decay in sharpness-aware methods
+
+
+def sam_offset(g, radius):
+    return radius * g / (np.linalg.norm(g) + 1e-12)
+
+
+def regular(oracle):
+    """A clip that acts (gradients here are of size 1 to 10), then decay."""
+    return transforms.add_decayed_weights(transforms.clip_by_global_norm(oracle, 0.8), 0.05)
+
+
+def regularized(g, y):
+    """The gradient of the step: clipped at the perturbed model, with the decay at y itself."""
+    return g * min(1, 0.8 / (np.linalg.norm(g) + 1e-6)) + 0.05 * y

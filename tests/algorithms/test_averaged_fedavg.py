@@ -17,7 +17,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("averaged_fedavg")]
 
 LR, MU, STEPS, ROUNDS, CLIENTS = 0.1, 0.3, 3, 4, 5
 START = np.array([1.0, -2.0])
@@ -26,16 +26,16 @@ HESSIANS, CENTRES = random_quadratics(CLIENTS, 2)
 
 def shadow_iterates() -> np.ndarray:
     """``[R, K + 1, d]`` of FedAvg with exact gradients."""
-    x, found = START, []
+    x, means_of_rounds = START, []
     for _ in range(ROUNDS):
         local = np.tile(x, (CLIENTS, 1))
         means = [local.mean(0)]
         for _ in range(STEPS):
             local = local - LR * np.einsum("mij,mj->mi", HESSIANS, local - CENTRES)
             means.append(local.mean(0))
-        found.append(means)
+        means_of_rounds.append(means)
         x = means[-1]
-    return np.array(found)
+    return np.array(means_of_rounds)
 
 
 def trained(algorithm):
@@ -77,18 +77,6 @@ def test_forgetting_everything_leaves_the_last_iterate():
     assert_close(trained(fs.averaged_fedavg(LR, 0.0)).params, shadow_iterates()[-1, -1], 1e-13)
 
 
-def test_one_client_in_every_round_is_sgd():
-    """The same client's visits, K steps each, are one run of R K steps."""
-    task = quadratic_task(HESSIANS, CENTRES, STEPS)
-    timeline = fs.timelines.single(ROUNDS, CLIENTS, STEPS, client=2)
-    start, key = jnp.asarray(START), jax.random.key(0)
-    found = fs.run(fs.fedavg(LR), fs.Setup(task, timeline, start), key)[0].server.params
-    x = START
-    for _ in range(ROUNDS * STEPS):
-        x = x - LR * HESSIANS[2] @ (x - CENTRES[2])
-    assert_close(found, x, 1e-13)
-
-
 def test_an_empty_round_changes_nothing():
     drawn = fs.timelines.cyclic(2, 8, 4, 2)
     timeline = dataclasses.replace(drawn, mask=np.zeros_like(drawn.mask))
@@ -100,8 +88,3 @@ def test_an_empty_round_changes_nothing():
 def test_refuses_other_places():
     with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
         fs.averaged_fedavg(0.1, at="middle")
-
-
-def test_refuses_a_client_that_does_not_exist():
-    with pytest.raises(ValueError, match=r"client is 3; expected 0\.\.2"):
-        fs.timelines.single(1, 3, 1, client=3)

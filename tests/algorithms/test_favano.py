@@ -1,4 +1,4 @@
-"""Where asynchronous methods coincide with others, and identities of FAVANO's analysis."""
+"""FAVANO: coincidences, the mean model and the potential, reweighting, and its checks."""
 
 import dataclasses
 import functools
@@ -9,86 +9,39 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_problems import (
-    assert_close,
-    assert_identical,
-    compiled,
-    quadratic_task,
-    random_quadratics,
+from async_problems import (
+    ALPHA,
+    CENTRES,
+    DIM,
+    HESSIANS,
+    KEY,
+    NO_ROUND,
+    START,
+    K,
+    N,
+    contacts,
+    everyone_done,
+    history,
+    path,
+    task,
+    visit,
 )
+from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives, timelines
 from fedjax_sim.algorithms import async_sgd, favano, fedasync, fedbuff, quafl
 from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
-from fedjax_sim.compression import lattice
 from fedjax_sim.diagnostics.potential import client_variance, mean_model, potential
 from fedjax_sim.models import Quantizers, quantized
 from fedjax_sim.models.dense import dense_product
 from fedjax_sim.theory import step_counts
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("favano_expected")]
+
 
 # Double precision, contractive maps: round-off does not accumulate.
 TOLERANCE = 1e-12
-
-N, DIM, S, K = 6, 3, 2, 4
-HESSIANS, CENTRES = random_quadratics(N, DIM)
-START = np.array([1.0, -2.0, 0.5])
-KEY = jax.random.key(0)
-SUCCESS = np.where(np.arange(N) < 2, 1 / 16, 1 / 2)
-ALPHA = np.linspace(0.8, 3.0, N)
-NO_ROUND = fs.Round(jnp.array(0), jnp.array(1), N, KEY)
-
-
-def task():
-    return quadratic_task(HESSIANS, CENTRES, K)
-
-
-def contacts(receives="new", cohort=S, rounds=12, steps=None) -> fs.Timeline:
-    steps = timelines.renewal_counts(timelines.geometric(SUCCESS)) if steps is None else steps
-    return timelines.contacts(
-        jax.random.key(1), steps, horizon=7.0 * rounds, num_clients=N, cohort_size=cohort,
-        max_steps=K, receives=receives,
-    )  # fmt: skip
-
-
-def everyone_done(cohort=N):
-    """Everybody has done K steps at every contact."""
-    return contacts(
-        cohort=cohort, rounds=4, steps=timelines.renewal_counts(timelines.deterministic(1.0))
-    )
-
-
-def history(algorithm, timeline, problem=None, **probes):
-    """The final state, the models after each round, and what probes found."""
-
-    @compiled
-    def solve(task, timeline):
-        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(START), eval_fn=lambda params: {"model": params}), KEY, probes=fs.Probes(**probes))  # fmt: skip
-
-    state, found = solve(task() if problem is None else problem, timeline)
-    return state, np.asarray(found.metrics["model"]), found.probes
-
-
-def path(algorithm, timeline, problem=None):
-    return history(algorithm, timeline, problem)[1]
-
-
-def visit(algorithm, model, state, steps, client=1, oracle=None, max_steps=K):
-    """One visit of a client, alone."""
-
-    @compiled
-    def go(model, state, steps, task):
-        work = fs.Work(
-            jnp.array(0), jnp.array(client), steps, jnp.array(1), jnp.array(0), KEY, max_steps
-        )
-        return algorithm.local(model, state, oracle or task.oracle(client, KEY, max_steps), work)
-
-    return go(model, state, jnp.array(steps), task())
-
-
-# ---- coincidences
 
 
 @pytest.mark.parametrize(
@@ -108,52 +61,6 @@ def test_favano_of_a_full_cohort_is_fedavg_with_a_server_rate(alpha, num_steps):
     expected = path(averaged, full)
     assert_close(path(algorithm, timeline), expected, TOLERANCE)
     assert np.abs(expected[-1] - START).max() > 0.1
-
-
-def test_favano_without_weights_from_old_models_is_quafl_without_client_averaging():
-    """Its clients go on from the model before the contact, one version earlier than FAVANO's."""
-    new, current = contacts(), contacts("current")
-    version = np.maximum(np.asarray(new.version) - 1, 0)
-    old = dataclasses.replace(
-        new, version=version, max_staleness=int((np.arange(12)[:, None] - version).max())
-    )
-    one = favano(0.2, expected_steps(jnp.ones(N)))
-    expected = path(quafl(0.2, client_averaging=False), current)
-    assert_close(path(one, timelines.allocate_buffers(old)), expected, TOLERANCE)
-    assert np.abs(path(one, new) - expected).max() > 1e-3
-
-
-def test_quafl_of_a_fine_lattice_is_quafl():
-    """Twelve contacts of errors up to half a cell each way, in models of size 1 to 3."""
-    cell = 1e-6
-    through = lattice(24, cell).through  # radius 8
-    quantised = path(quafl(0.2, through, through), contacts("current"))
-    exact = path(quafl(0.2), contacts("current"))
-    assert 0 < np.abs(quantised - exact).max() < 12 * cell
-
-
-def test_fedbuff_of_equal_clients_is_fedavg():
-    """A buffer of all, who are equally fast and restart from the new model."""
-    timeline = timelines.arrivals(
-        KEY, timelines.deterministic(1.0), horizon=5.0 * K, num_clients=N, num_steps=K, buffer=N
-    )
-    assert (timeline.num_rounds, timeline.max_staleness) == (5, 0)
-    expected = path(fs.fedavg(0.2), fs.timelines.full(5, N, num_steps=K))
-    assert_close(path(fedbuff(0.2, 1.0), timeline), expected, TOLERANCE)
-
-
-def test_fedasync_of_one_client_is_sgd():
-    """With a = 1: T reports of K steps are T K steps."""
-    timeline = timelines.arrivals(
-        KEY, timelines.deterministic(1.0), horizon=5.0 * K, num_clients=1, num_steps=K
-    )
-    alone = quadratic_task(HESSIANS[:1], CENTRES[:1], K)
-    x, expected = START, []
-    for _ in range(5):
-        for _ in range(K):
-            x = x - 0.2 * HESSIANS[0] @ (x - CENTRES[0])
-        expected.append(x)
-    assert_close(path(fedasync(0.2, 1.0), timeline, alone), np.array(expected), TOLERANCE)
 
 
 def test_favano_of_a_network_with_identity_quantizers():
@@ -179,9 +86,6 @@ def test_favano_of_a_network_with_identity_quantizers():
         ends.append(final(problem, contacts(), model.init(jax.random.key(2))))
     assert_close(ends[1], ends[0], TOLERANCE)
     assert np.asarray(contacts().time).tolist() == [7.0 * r for r in range(1, 13)]
-
-
-# ---- mean model and potential
 
 
 def test_mean_model_moves_by_the_progress_of_the_contacted():
@@ -258,29 +162,6 @@ def test_potential_contracts_without_steps(s, worst):
         assert ratio < 1e-28
 
 
-def test_quafl_without_steps_keeps_the_mean_model():
-    """From models of their own, and comes together: the potential falls on the average."""
-    timeline = contacts("current", rounds=40)
-    own = np.random.default_rng(0).normal(size=(N, DIM))
-
-    @compiled
-    def advance(task, timeline):
-        state = fs.init(quafl(0.0), fs.Setup(task, timeline, jnp.asarray(START)))
-        state = state._replace(clients=jnp.asarray(own))
-        return fs.advance(
-            quafl(0.0), fs.Setup(task, timeline, None, eval_every=timeline.num_rounds), state, KEY
-        )[0]
-
-    state = advance(task(), timeline)
-    before = mean_model(jnp.asarray(START), jnp.asarray(own))
-    assert_close(mean_model(state.server.params, state.clients), before, TOLERANCE)
-    phi = potential(state.server.params, state.clients)
-    assert phi < 0.05 * potential(jnp.asarray(START), jnp.asarray(own))
-
-
-# ---- reweighting
-
-
 def constant_oracle(gradient):
     return fs.Oracle(
         grad=lambda x, step: gradient,
@@ -306,9 +187,13 @@ def frozen_run():
     """100 clients of whom 34 are slow, gradients that do not depend on the model: 0.6 or 2."""
     success = timelines.two_speeds(KEY, 100, 1 / 3, fast=1 / 2, slow=1 / 16)
     timeline = timelines.contacts(
-        KEY, timelines.renewal_counts(timelines.geometric(success)), horizon=7.0 * 600, num_clients=100,
-        cohort_size=20, max_steps=20,
-    )  # fmt: skip
+        KEY,
+        timelines.renewal_counts(timelines.geometric(success)),
+        horizon=7.0 * 600,
+        num_clients=100,
+        cohort_size=20,
+        max_steps=20,
+    )
     return success, timeline
 
 
@@ -330,7 +215,8 @@ def test_frozen_gradients_are_unbiased(alpha):
     @compiled
     def run(problem, timeline):
         probes = fs.Probes(client={"progress": lambda v: v.message - v.upload})
-        return fs.run(favano(1.0, weights), fs.Setup(problem, timeline, jnp.array(0.0)), KEY, probes=probes)[1].probes["progress"]  # fmt: skip
+        setup = fs.Setup(problem, timeline, jnp.array(0.0))
+        return fs.run(favano(1.0, weights), setup, KEY, probes=probes)[1].probes["progress"]
 
     progress = np.asarray(run(problem, timeline))[80:]
     slow = (success == 1 / 16)[np.asarray(timeline.clients)[80:]]
@@ -338,9 +224,6 @@ def test_frozen_gradients_are_unbiased(alpha):
         error = samples.std() / np.sqrt(samples.size)
         assert error < 0.03
         assert abs(samples.mean() - 1.3) < 5 * error
-
-
-# ---- one visit
 
 
 @pytest.mark.parametrize("steps", range(K + 1))
@@ -356,15 +239,42 @@ def test_masked_steps_are_an_early_stop(steps):
         assert_close(sent, START + (x - START) / factor, TOLERANCE)
         if steps == 0:
             assert_identical(sent, START)  # to the bit
-    message = (jnp.asarray(START), jnp.array(2.0))
-    sent, mixed = visit(quafl(0.2), message, jnp.asarray(START), steps)
-    assert_close(sent, x, TOLERANCE)
-    assert_close(mixed, (START + 2 * x) / 3, TOLERANCE)
-    if steps == 0:
-        assert_identical(sent, START)
 
 
-def test_async_sgd_refuses_half_a_delay_rule():
-    for options in ({"patience": 3}, {"bound": 1.0}):
-        with pytest.raises(ValueError, match=r"patience is .* and bound .*; expected both or none"):
-            async_sgd(0.1, **options)
+@pytest.mark.parametrize("law", [expected_steps, realised_steps])
+@pytest.mark.parametrize("count", [N - 1, N + 1, 1])
+def test_refuses_constants_of_another_number_of_clients(law, count):
+    """JAX would clamp the index and train another model."""
+    setup = fs.Setup(task(), contacts(), jnp.asarray(START))
+    message = rf"has the shape \({count},\); expected \({N},\), one entry per client"
+    with pytest.raises(ValueError, match=law.__name__ + r"\.\w+ " + message):
+        fs.run(favano(0.2, law(jnp.ones(count))), setup, KEY)
+    with pytest.raises(ValueError, match=message):  # with traced numbers, too
+        jax.eval_shape(
+            lambda values, setup: fs.run(favano(0.2, law(values)), setup, KEY),
+            jnp.ones(count),
+            setup,
+        )
+    with pytest.raises(ValueError, match=r"has the shape \(\); expected"):
+        fs.init(favano(0.2, law(jnp.array(1.0))), setup)
+
+
+ASYNCHRONOUS = {
+    "favano": lambda: favano(0.2, expected_steps(jnp.ones(N))),
+    "fedbuff": lambda: fedbuff(0.2, 1.0),
+    "fedasync": lambda: fedasync(0.2),
+    "async_sgd": lambda: async_sgd(0.2),
+}
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_refuses_a_timeline_made_for_quafl(name):
+    """Its clients would have to start from their own models."""
+    timeline = contacts("current")
+    assert timeline.own_models
+    assert timeline[:2].own_models
+    assert timelines.stacked([timeline, timeline]).own_models
+    with pytest.raises(ValueError, match=r"timeline.own_models is True .*receives='new'"):
+        fs.init(ASYNCHRONOUS[name](), fs.Setup(task(), timeline, jnp.asarray(START)))
+    assert not contacts("new").own_models
+    fs.init(ASYNCHRONOUS[name](), fs.Setup(task(), contacts("new"), jnp.asarray(START)))

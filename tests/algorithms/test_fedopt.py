@@ -1,0 +1,48 @@
+"""FedAvgM, FedAdagrad, FedAdam and FedYogi: derivations of their servers."""
+
+import derivations
+import pytest
+from catalogue import ALGORITHMS, model
+from derivations import flat, gradient, start, visits
+from quadratics import CENTRES, HESSIANS, NUM_CLIENTS, final, same_clients
+from small_problems import (
+    assert_close,
+)
+
+import fedjax_sim as fs
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedavgm")]
+
+
+# Double precision, contractive maps: round-off does not accumulate.
+TOLERANCE = 1e-12
+
+
+SERVERS = {
+    "fedavgm": derivations.momentum,
+    "fedadagrad": derivations.adagrad,
+    "fedadam": derivations.adam,
+    "fedyogi": derivations.yogi,
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_server(name):
+    numbers = {key: value for key, value in ALGORITHMS[name][1].items() if key != "lr"}
+    server = SERVERS[name](**numbers)
+    expected = derivations.fedavg(gradient(), visits(), start(), lambda t: 0.2, server=server)
+    assert_close(flat(model(name)), expected, TOLERANCE)
+
+
+def test_without_momentum_it_is_fedavg():
+    assert_close(model("fedavgm", server_lr=1.0, momentum=0.0), model("fedavg"), TOLERANCE)
+
+
+def test_identical_clients_act_as_one():
+    expected = final(fs.fedavgm(0.2), clients=same_clients(1))
+    assert_close(final(fs.fedavgm(0.2), clients=same_clients(NUM_CLIENTS)), expected, TOLERANCE)
+
+
+def test_scaled_objective_with_scaled_rate():
+    scaled = final(fs.fedavgm(0.1 / 3), clients=(3 * HESSIANS, CENTRES))
+    assert_close(scaled, final(fs.fedavgm(0.1)), TOLERANCE)

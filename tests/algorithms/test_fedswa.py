@@ -1,0 +1,269 @@
+"""FedSWA, FedMo and FedMoSWA against NumPy, their identities and their rates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from catalogue import model, moved
+from network import (
+    BATCHES,
+    final,
+    flat,
+    full_gradient,
+    gradient,
+    mean,
+    network_data,
+    network_losses,
+    network_params,
+    rounds,
+    start,
+    timeline,
+)
+from quadratics import (
+    DIM,
+    optimum,
+    same_clients,
+    state_after,
+)
+from quadratics import (
+    NUM_CLIENTS as NUM_QUADRATICS,
+)
+from small_problems import (
+    NUM_CLIENTS,
+    SIZES,
+    assert_close,
+    compiled,
+)
+
+import fedjax_sim as fs
+from fedjax_sim import tree
+from fedjax_sim.algorithms.fedswa import decaying
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedmoswa")]
+
+
+# In double precision and over three rounds of at most ten steps, round-off stays digits below.
+TOLERANCE = 1e-11
+
+
+def decayed(lr, rho, num_steps, endpoint=False):
+    """np.linspace, which shares nothing with the library's formula."""
+    if num_steps == 1:
+        return np.array([lr])
+    return np.linspace(lr, rho * lr, num_steps + (not endpoint))[:num_steps]
+
+
+def test_the_gradient_by_hand_is_the_gradient():
+    weights = np.random.default_rng(1).uniform(size=SIZES.sum())
+
+    def total(params):
+        return jnp.sum(weights * network_losses(params, network_data().examples, None))
+
+    assert_close(gradient(start(), weights), flat(jax.grad(total)(network_params())), 1e-13)
+
+
+@pytest.mark.parametrize("schedule", ["k_over_K", "k_over_Km1"])
+def test_fedswa(schedule):
+    lr, rho, alpha = 0.1, 0.2, 1.5
+    x = start()
+    for visits in rounds():
+        models = []
+        for _, batches in visits:
+            y = x
+            etas = decayed(lr, rho, len(batches), schedule == "k_over_Km1")
+            for eta, weights in zip(etas, batches, strict=True):
+                y = y - eta * gradient(y, weights)
+            models.append(y)
+        x = x + alpha * (mean(models) - x)
+    state = final(fs.fedswa(lr, rho, alpha, schedule))
+    assert_close(flat(state.server.params), x, TOLERANCE)
+
+
+def derived_fedmoswa(lr, rho, alpha, gamma, option="II", controls=None):
+    """``controls`` [M, d]: the clients' first ones, whose mean is the server's."""
+    x = start()
+    controls = np.zeros((NUM_CLIENTS, len(x))) if controls is None else controls.copy()
+    m = controls.mean(0)
+    for visits in rounds():
+        models, changes = [], []
+        for client, batches in visits:
+            y, etas = x, decayed(lr, rho, len(batches))
+            for eta, weights in zip(etas, batches, strict=True):
+                y = y - eta * (gradient(y, weights) + m - controls[client])
+            new = {
+                "I": lambda: full_gradient(x, client),  # noqa: B023
+                "I-minibatch": lambda: gradient(x, batches[0]),  # noqa: B023
+                "II": lambda: controls[client] - m + (x - y) / etas.sum(),  # noqa: B023
+            }[option]()
+            models.append(y)
+            changes.append(new - m)
+            controls[client] = new
+        m = m + gamma * mean(changes)
+        x = x + alpha * (mean(models) - x)
+    return x, m, controls
+
+
+@pytest.mark.parametrize("option", ["I", "I-minibatch", "II"])
+def test_fedmoswa(option):
+    state = final(fs.fedmoswa(0.1, 0.2, 1.5, 0.3, option=option))
+    actual = flat(state.server.params), flat(state.server.control), flat(state.clients)
+    assert_close(actual, derived_fedmoswa(0.1, 0.2, 1.5, 0.3, option), TOLERANCE)
+
+
+def test_fedmoswa_from_gradient_controls():
+    task = fs.empirical_task(network_losses, network_data(), BATCHES)
+    algorithm = fs.fedmoswa(0.1, 0.2, 1.5, 0.3)
+
+    @compiled
+    def go(task, timeline):
+        state = fs.init(algorithm, fs.Setup(task, timeline, network_params()))
+        state = fs.gradient_controls(state, task, jax.random.key(0))
+        return fs.advance(
+            algorithm,
+            fs.Setup(task, timeline, None, eval_every=timeline.num_rounds),
+            state,
+            jax.random.key(2),
+        )[0]
+
+    state = go(task, timeline())
+    first = np.stack([full_gradient(start(), client) for client in range(NUM_CLIENTS)])
+    actual = flat(state.server.params), flat(state.server.control), flat(state.clients)
+    expected = derived_fedmoswa(0.1, 0.2, 1.5, 0.3, controls=first)
+    assert_close(actual, expected, TOLERANCE)
+
+
+def test_fedmo():
+    state = final(fs.fedmo(0.1, gamma=0.3))
+    expected = derived_fedmoswa(0.1, 1.0, 1.0, 0.3)[0]
+    assert_close(flat(state.server.params), expected, TOLERANCE)
+
+
+def frozen(algorithm):
+    """Its clients' and its server's controls kept at zero."""
+
+    def local(message, state, oracle, work):
+        (delta, change), _ = algorithm.local(message, state, oracle, work)
+        return (delta, tree.zeros_like(change)), state
+
+    return algorithm._replace(local=local)
+
+
+def test_coincide_with_simpler_methods():
+    assert_close(model("fedswa", rho=1.0, alpha=1.0), model("fedavg"), TOLERANCE)
+    slow = model("fedavgm", server_lr=0.7, momentum=0.0)
+    assert_close(model("fedswa", rho=1.0, alpha=0.7), slow, TOLERANCE)
+    for changed in ({"rho": 0.3, "alpha": 1.0}, {"rho": 1.0, "alpha": 1.3}):
+        assert moved(model("fedswa", **changed), model("fedavg")) > 1e-3
+    assert moved(model("fedmoswa", rho=1.0, alpha=1.0), model("fedavg")) > 1e-3
+
+
+def test_fedmoswa_without_controls_is_fedswa():
+    expected = state_after(fs.fedswa(0.1)).server.params
+    assert_close(state_after(frozen(fs.fedmoswa(0.1))).server.params, expected, TOLERANCE)
+
+
+def test_first_round_of_fedmoswa_is_fedswa():
+    fedswa, fedmoswa = fs.fedswa(0.1), fs.fedmoswa(0.1)
+    expected = state_after(fedswa, num_rounds=1).server.params
+    assert_close(state_after(fedmoswa, num_rounds=1).server.params, expected, TOLERANCE)
+    second = state_after(fedswa, num_rounds=2).server.params
+    assert np.abs(state_after(fedmoswa, num_rounds=2).server.params - second).max() > 1e-3
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
+def test_fedmoswa_with_full_participation_and_no_memory_is_scaffold(alpha):
+    one, other = fs.fedmoswa(0.1, 1.0, alpha, gamma=1.0), fs.scaffold(0.1, server_lr=alpha)
+    expected = state_after(other, cohort_size=NUM_QUADRATICS)
+    actual = state_after(one, cohort_size=NUM_QUADRATICS)
+    assert_close((actual.server, actual.clients), (expected.server, expected.clients), TOLERANCE)
+    # The server's controls differ once some clients are absent, the model a round later.
+    partly = state_after(one).server.params - state_after(other).server.params
+    assert np.abs(partly).max() > 1e-3
+
+
+def test_gamma_zero_is_not_fedswa():
+    """The server's control stays 0, but the clients' still take their mean gradients away."""
+    state = state_after(fs.fedmoswa(0.1, gamma=0.0))
+    assert np.abs(state.server.control).max() == 0
+    assert np.abs(state.clients).max() > 0.1
+    assert np.abs(state.server.params - state_after(fs.fedswa(0.1)).server.params).max() > 1e-3
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("schedule", ["k_over_K", "k_over_Km1"])
+def test_control_is_the_mean_gradient_weighted_by_rates(rho, schedule):
+    """Option II, whatever the controls were: c_i - m cancels."""
+    lr, num_steps = 0.1, 5
+
+    def mean_gradient(visit):
+        rates = decaying(lr, rho, jnp.array(num_steps), schedule)
+        correction = visit.message.control - visit.state
+        y, total = visit.message.params, jnp.zeros(DIM)
+        for k in range(num_steps):
+            g, eta = visit.oracle.grad(y, k), rates.at(jnp.array(k))
+            y, total = y - eta * (g + correction), total + eta * g
+        return total / rates.total
+
+    probes = fs.Probes(client={"new": lambda v: v.new_state, "mean": mean_gradient})
+    algorithm = fs.fedmoswa(lr, rho, 1.5, 0.4, schedule=schedule)
+    values = state_after(algorithm, num_steps=num_steps, probes=probes)[1]
+    assert_close(values["new"], values["mean"], TOLERANCE)
+    assert np.abs(values["new"][-1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 5, 50])
+@pytest.mark.parametrize("rho", [0.0, 0.1, 1.0])
+def test_sum_of_rates(num_steps, rho):
+    at_floor = np.linspace(0.3, rho * 0.3, num_steps + 1)[:-1]
+    reaching = np.linspace(0.3, rho * 0.3, num_steps)
+    for schedule, rates in (("k_over_K", at_floor), ("k_over_Km1", reaching)):
+        ours = decaying(0.3, rho, jnp.array(num_steps), schedule)
+        assert_close(ours.at(jnp.arange(num_steps)), rates, TOLERANCE)
+        assert_close(ours.total, rates.sum(), TOLERANCE)
+
+
+def test_inclusive_pseudo_code_has_one_step_more():
+    """The loop over k = 0..K of Algorithm 1, as printed."""
+    literal = 0.3 * (1 - np.arange(6) / 5) + np.arange(6) / 5 * 0.1 * 0.3
+    assert_close(decaying(0.3, 0.1, jnp.array(6), "k_over_Km1").at(jnp.arange(6)), literal, 1e-13)
+
+
+def test_visits_of_one_step_have_no_decay():
+    expected = state_after(fs.fedavg(0.1, optax.sgd(1.5)), num_steps=1).server.params
+    actual = state_after(fs.fedswa(0.1, rho=0.2), num_steps=1).server.params
+    assert_close(actual, expected, TOLERANCE)
+
+
+def test_rate_decayed_to_zero_keeps_controls():
+    """Option II would divide by the sum of rates."""
+    algorithm = fs.fedmoswa(lambda round: jnp.where(round < 2, 0.1, 0.0))
+    early, late = state_after(algorithm, num_rounds=2), state_after(algorithm, num_rounds=5)
+    assert_close((late.server, late.clients), (early.server, early.clients), TOLERANCE)
+
+
+@pytest.mark.parametrize("algorithm", [fs.fedswa(0.1), fs.fedmoswa(0.1, gamma=1.0)])
+def test_identical_clients_act_as_one(algorithm):
+    several = state_after(algorithm, 3, 6, clients=same_clients(6))
+    one = state_after(algorithm, 3, 1, clients=same_clients(1))
+    assert_close(several.server.params, one.server.params, TOLERANCE)
+
+
+def test_fedmo_finds_the_optimum():
+    """Full participation, exact gradients: the fixed point is the optimum, FedAvg's is not."""
+    found = state_after(fs.fedmo(0.1), 600, NUM_QUADRATICS, 10).server.params
+    # The slowest of them contracts by 0.95 per round or better: 600 leave 1e-13.
+    np.testing.assert_allclose(found, optimum(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: fs.fedswa(0.1, schedule="cosine"), "schedule is 'cosine'; expected 'k_over_K'"),
+        (lambda: fs.fedmoswa(0.1, schedule="cosine"), "schedule is 'cosine'"),
+        (lambda: fs.fedmoswa(0.1, option="III"), "option is 'III'; expected 'I'"),
+    ],
+)
+def test_refuses_unknown_options(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
