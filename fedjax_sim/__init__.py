@@ -20,8 +20,12 @@ from fedjax_sim.engine import (
     init,
     run,
 )
+from fedjax_sim.simulation.compare import Comparison, compare
+from fedjax_sim.simulation.forecast import forecast
+from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.simulate import simulate
-from fedjax_sim.sweeps.sweep import Sweep, sweep
+from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.sweeps.sweep import sweep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 _LAZY = {"analysis", "datasets", "diagnostics", "models", "plotting", "problems", "theory"}
 
 __all__ = [
+    "Comparison",
     "FedAlgorithm",
     "FederatedData",
     "History",
@@ -50,6 +55,7 @@ __all__ = [
     "Round",
     "RunState",
     "Setup",
+    "Simulation",
     "Sweep",
     "Task",
     "Timeline",
@@ -60,6 +66,7 @@ __all__ = [
     "algorithms",
     "analysis",
     "average_rounds",
+    "compare",
     "compressed",
     "compression",
     "data",
@@ -68,6 +75,7 @@ __all__ = [
     "empirical_task",
     "epochs",
     "execution",
+    "forecast",
     "from_assignment",
     "from_clients",
     "full_batch",

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from fedjax_sim import tree
 from fedjax_sim.checks import check_setup
 from fedjax_sim.execution.placement import WHOLE, Placement
-from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -143,7 +143,7 @@ def advance(
             f"probes.run is {sorted(probes.run)}; expected none where clients' states are spread "
             "over devices"
         )
-    execution = where.mean_of_all(execution or auto())
+    execution = where.mean_of_all(execution or auto(ragged=is_ragged(timeline)))
     num_rounds = timeline.num_rounds
     eval_every = min(setup.eval_every, num_rounds)
 
@@ -220,10 +220,10 @@ def run(
         >>> bool(errors[0] > 0.1), bool(errors[1] < 1e-3)
         (True, True)
     """
+    check_setup(setup)
     if setup.timeline.clients.ndim != 2:
         shape = setup.timeline.clients.shape
         raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
-    check_setup(setup)
     state = init(algorithm, setup)
     return advance(algorithm, setup, state, key, execution=execution, probes=probes)
 

@@ -136,7 +136,7 @@ class Task:
     # Static. True: a visit can continue the client's previous visit. `oracle` then takes the first
     # step of the visit as a fourth argument, and its key is the client's, equal in all visits.
     resumable: bool = False
-    # Static: a fedjax_sim.execution.placement.Placement; None: whole arrays on the device.
+    # A fedjax_sim.execution.placement.Placement, which is a pytree; None: whole arrays on the device.
     placement: Any = None
 
     def __post_init__(self) -> None:
@@ -150,8 +150,8 @@ class Task:
 
 jax.tree_util.register_dataclass(
     Task,
-    data_fields=["oracle", "num_examples", "num_steps"],
-    meta_fields=["resumable", "placement"],
+    data_fields=["oracle", "num_examples", "num_steps", "placement"],
+    meta_fields=["resumable"],
 )
 
 
@@ -184,6 +184,17 @@ class Timeline:
     # Static. True: a client starts from its own model, of which the server's model at the report is
     # to become a part (QuAFL). False: from the broadcast that `version` names.
     own_models: bool = False
+
+    def __post_init__(self) -> None:
+        """Converts lists to NumPy arrays."""
+        for name in _TIMELINE_DATA:
+            if isinstance(value := getattr(self, name), list):
+                try:
+                    object.__setattr__(self, name, np.array(value))
+                except ValueError as error:
+                    raise ValueError(
+                        f"timeline.{name} is {value}; expected an array or lists of equal lengths"
+                    ) from error
 
     @property
     def num_rounds(self) -> int:

@@ -1,6 +1,6 @@
 """Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
 
-from fedjax_sim.analysis.frames import grid_values, rows_with, sweep_frame
+from fedjax_sim.analysis.frames import grid_values, rows_with
 from fedjax_sim.analysis.intervals import Interval, mean_interval
 from fedjax_sim.analysis.selection import Mode, best, rounds_to_target, scores
 from fedjax_sim.analysis.statistics import (
@@ -25,6 +25,5 @@ __all__ = [
     "rows_with",
     "scores",
     "speed_up",
-    "sweep_frame",
     "table",
 ]

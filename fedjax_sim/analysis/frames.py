@@ -9,27 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.sweeps.sweep import Sweep
-
-
-def sweep_frame(sweep: Sweep) -> pd.DataFrame:
-    """Returns the tidy history of a sweep.
-
-    Returns:
-        columns: the names in the configurations, ``seed``, ``diverged_at``, ``round``, ``metric``,
-        ``value``; NaN where a configuration lacks a name.
-
-    Example:
-        >>> sweep_frame(Sweep([], False, 0, 0, 0.0, 0.0)).columns.tolist()
-        ['seed', 'diverged_at', 'round', 'metric', 'value']
-    """
-    names = list(dict.fromkeys(name for run in sweep.runs for name in run.configuration))
-    rows = [
-        (*(configuration.get(name, np.nan) for name in names), int(seed), *rest)
-        for configuration, seed, *rest in sweep.rows()
-    ]
-    return pd.DataFrame(rows, columns=[*names, "seed", "diverged_at", "round", "metric", "value"])
-
 
 def grid_values(frame: pd.DataFrame, column: str) -> list[Any]:
     """Returns the distinct values of a column, in grid order.

@@ -14,6 +14,8 @@ import jax
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.files import replacing
+
 HISTORY_COLUMNS = ("algorithm", "seed", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 _PACKAGES = ("fedjax_sim", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -41,17 +43,15 @@ def merge_histories(
         for seed, at, metric, value in read:
             time = (times[seed, at],) if clock else ()
             rows.append((algorithm, int(seed), int(at), *time, metric, value))
-    columns = list(HISTORY_COLUMNS)
+    columns: list[str] = list(HISTORY_COLUMNS)
     if clock:
         columns.insert(columns.index("round") + 1, "time")
     if write:
         target = directory / "history.csv"
-        partial = target.with_suffix(".tmp")
-        with partial.open("w", newline="") as file:
+        with replacing(target) as partial, partial.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(rows)
-        partial.replace(target)
     frame = pd.DataFrame(rows, columns=columns)
     return frame.astype({"seed": int, "value": float} | ({"time": float} if clock else {}))
 
@@ -168,10 +168,9 @@ def read_json(path: pathlib.Path) -> Any:
 
 def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Writes JSON such that a kill leaves the old file or the new one; NaN becomes null."""
-    partial = path.with_suffix(".tmp")
     text = json.dumps(as_json(values), indent=2, allow_nan=False)
-    partial.write_text(text + "\n")
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(text + "\n")
 
 
 def environment() -> dict[str, Any]:

@@ -21,7 +21,8 @@ from fedjax_sim.data.summary import label_counts
 from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import tuning
-from fedjax_sim.simulation.simulate import Progress, Simulation, simulate
+from fedjax_sim.simulation.result import Progress, Simulation
+from fedjax_sim.simulation.simulate import simulate
 from fedjax_sim.types import Setup
 
 OnProgress = Callable[[str, Progress | None], None]  # (algorithm, None when it starts)
@@ -63,7 +64,7 @@ def compare(
     Args:
         config: the comparison.
         on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
-            its :class:`~fedjax_sim.simulation.simulate.Progress` after every segment.
+            its :class:`~fedjax_sim.simulation.result.Progress` after every segment.
         tuning_file: choices that :func:`fedjax_sim.simulation.tuning.store` kept; with
             ``execution="auto"`` they precede the rules of
             :func:`fedjax_sim.execution.strategies.auto`.
@@ -148,7 +149,7 @@ def executed(
     comparison: Comparison, name: str, tuning_file: pathlib.Path | None
 ) -> tuple[Setup, Execution | None]:
     """Returns an algorithm's setup and execution, by the stored choice if there is one."""
-    setup = comparison.problem.setup_of(name)
+    setup = comparison.setups[name]
     automatic = comparison.options["execution"] == "auto" and setup.task.placement is None
     if automatic and tuning_file is not None:
         problem = tuning.Problem(comparison.algorithm(name), setup, comparison.problem.keys)

@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim import datasets
-from fedjax_sim.analysis.frames import sweep_frame
 from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
@@ -22,7 +21,8 @@ from fedjax_sim.cli.grid import SETTINGS, configurations, swept_hyper, with_sett
 from fedjax_sim.cli.problem import Problem, prepare, seed_keys
 from fedjax_sim.plotting import heat_maps, sweeps
 from fedjax_sim.sweeps.grid import Configuration
-from fedjax_sim.sweeps.sweep import Sweep, SweepProgress, sweep
+from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.sweeps.sweep import SweepProgress, sweep
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -164,7 +164,7 @@ def _named(function: Callable, names: Sequence[str], *, others: bool = False) ->
 
 def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
     """Writes tables and figures of the finished runs."""
-    output, history = config.output, sweep_frame(result)
+    output, history = config.output, result.to_frame()
     if history.empty:
         return SweepResult(history, history, history, result)
     history.to_csv(output / "history.csv", index=False)

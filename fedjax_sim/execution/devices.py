@@ -1,10 +1,11 @@
-"""The devices of this process, and how a CPU's cores become several of them.
+"""Devices of this process, and cores of a CPU as several devices.
 
-XLA:CPU runs the small operations of a local step on one core.  Several host devices, one a core,
-run clients or configurations side by side; they have to be asked for before JAX starts its backend.
+XLA:CPU runs the small operations of a local step on one core.  Several host devices, one per core,
+run clients or configurations side by side.  They must be requested before JAX starts its backend.
 """
 
 import os
+from typing import Any
 
 import jax
 
@@ -12,21 +13,21 @@ from fedjax_sim.types import Device
 
 
 def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
-    """Asks JAX for one host device a core; returns how many host devices there will be.
+    """Requests one host device per core from JAX; returns the number of host devices.
 
-    Call it before anything else uses JAX (importing is no use).  A number that the user has chosen
-    already, by ``XLA_FLAGS`` or ``jax_num_cpu_devices``, is kept.  Devices of other platforms
-    are not affected.
+    Call it before anything else uses JAX (importing JAX is allowed).  A number that the user has
+    already chosen, by ``XLA_FLAGS`` or ``jax_num_cpu_devices``, is kept.  Devices of other
+    platforms are not affected.
 
     Args:
-        num_devices: default: the cores this process may use.
-        threads: of XLA's pool, for every core.  Matrix decompositions (the nuclear norm) of several
-            devices wait in that pool for each other's parts, with one thread a core for ever: give
-            them 4.  The environment variable NPROC, the size of the pool, is kept if it is set.
+        num_devices: default: the cores that this process may use.
+        threads: threads of XLA's pool per core.  Matrix decompositions (the nuclear norm) of
+            several devices wait in that pool for each other, with one thread per core forever: use
+            4.  The environment variable NPROC, the size of the pool, is kept if it is set.
 
     Raises:
         ValueError: a number below 1.
-        RuntimeError: JAX has started already, with another number.
+        RuntimeError: JAX has already started with another number.
 
     Example:
         >>> use_all_cores(0)
@@ -46,7 +47,7 @@ def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
 
 
 def num_cores() -> int:
-    """The cores this process may use.
+    """Returns the number of cores that this process may use.
 
     Example:
         >>> num_cores() >= 1
@@ -57,7 +58,7 @@ def num_cores() -> int:
 
 
 def workers() -> list[Device]:
-    """The devices worth working side by side: all of them, on CPU no more than there are cores.
+    """Returns the devices that can work side by side: all, but at most one per core on a CPU.
 
     Example:
         >>> len(workers()) >= 1
@@ -68,13 +69,13 @@ def workers() -> list[Device]:
 
 
 def memory_limit(device: Device) -> int:
-    """Bytes a program may use on a device: 90 % of what an accelerator reports; of the host's
-    memory half, divided by the host devices in use.
+    """Returns the bytes that a program may use on a device.
 
-    Does not depend on what else runs, so that a plan made from it can be made again.
+    90 % of the memory that an accelerator reports; half of the host's memory, divided by the host
+    devices in use.  Independent of other programs, so that plans are reproducible.
 
     Raises:
-        ValueError: an accelerator that does not report it.
+        ValueError: the accelerator does not report its memory.
 
     Example:
         >>> memory_limit(jax.devices()[0]) > 0
@@ -89,3 +90,21 @@ def memory_limit(device: Device) -> int:
             f"device {device} does not report its memory; expected the bytes as `memory`"
         )
     return int(0.9 * limit)
+
+
+def program_bytes(compiled: Any, *, arguments: bool = True) -> int:
+    """Returns the bytes that a compiled program needs on a device.
+
+    Arguments (optional), results and temporaries; a donated argument and the result written to it
+    count once.  0 if the backend reports no sizes.
+
+    Example:
+        >>> add = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((250,), "float32")).compile()
+        >>> program_bytes(add) >= 2000
+        True
+    """
+    sizes = compiled.memory_analysis()
+    if sizes is None:
+        return 0
+    results = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return arguments * sizes.argument_size_in_bytes + results + sizes.temp_size_in_bytes

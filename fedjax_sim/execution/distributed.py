@@ -1,6 +1,6 @@
-"""Several processes that run one program: who writes, and how they agree.
+"""Several processes that run one program: which one writes, and how they agree.
 
-JAX connects them (``jax.distributed``); in one process everything here is trivial.
+JAX connects the processes (``jax.distributed``).  In one process these functions do nothing.
 """
 
 import jax
@@ -10,17 +10,18 @@ import numpy as np
 def connect(
     coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
 ) -> None:
-    """Joins this process with the others of its run; call it before anything else uses JAX.
+    """Connects this process with the others of its run; call it before anything else uses JAX.
 
-    Without arguments JAX asks the cluster: Slurm, Open MPI, Kubernetes, Cloud TPU.
+    Without arguments JAX reads the environment of the cluster: Slurm, Open MPI, Kubernetes, Cloud
+    TPU.
 
     Args:
-        coordinator: address ``host:port`` of process 0, where it listens.
-        num_processes: how many there are.
-        process_id: this one's number, from 0.
+        coordinator: address ``host:port`` on which process 0 listens.
+        num_processes: number of processes.
+        process_id: number of this process, from 0.
 
     Raises:
-        ValueError: some of the three without the others, or a number out of range.
+        ValueError: only some of the three are given, or a number is out of range.
 
     Example:
         >>> connect("localhost:1234", num_processes=2, process_id=2)
@@ -42,7 +43,7 @@ def connect(
 
 
 def is_first() -> bool:
-    """Whether this process writes what all have computed.
+    """Returns True in the process that writes files and prints.
 
     Example:
         >>> is_first()
@@ -52,7 +53,7 @@ def is_first() -> bool:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether the flag is set in any process; all must ask.
+    """Returns True if the flag is set in any process; all processes must call this.
 
     Example:
         >>> any_of(True)
@@ -66,7 +67,7 @@ def any_of(flag: bool) -> bool:
 
 
 def wait(name: str) -> None:
-    """Until every process has come here; ``name`` is the place's.
+    """Waits until all processes have called this with the same name.
 
     Example:
         >>> wait("history created")

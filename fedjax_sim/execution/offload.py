@@ -1,7 +1,7 @@
-"""Clients' examples, and states, in host memory or in files: what the next rounds need is loaded.
+"""Examples and client states in host memory or in files, loaded before the rounds that need them.
 
 A round touches its cohort only.  While the rounds of one load run, a thread gathers the examples of
-the next one's clients and sends them to the device.
+the next load's clients and sends them to the device.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ Build = Callable[[Callable, Any], Task]  # (place, data) -> task
 
 @dataclasses.dataclass(frozen=True)
 class PresentData:
-    """The examples of some clients, concatenated; a pytree.
+    """Examples of some clients, concatenated; a pytree.
 
     Attributes:
-        examples: pytree of arrays ``[R, ...]``, of which the last rows may belong to nobody.
-        offsets: int ``[C + 1]``, where each client's begin.
-        ids: int ``[C]``, the clients, ascending; filled up with numbers that no client has.
+        examples: pytree of arrays ``[R, ...]``; the last rows may belong to no client.
+        offsets: int ``[C + 1]``, the first row of each client.
+        ids: int ``[C]``, the clients, ascending; padded with numbers that no client has.
     """
 
     examples: PyTree
@@ -38,7 +38,7 @@ class PresentData:
     ids: Array
 
     def place(self, client: Array) -> tuple[Array, Array]:
-        """Where a client's rows start, and how many they are."""
+        """Returns a client's first row and its number of rows."""
         row = _row(self.ids, client)
         return self.offsets[row], self.offsets[row + 1] - self.offsets[row]
 
@@ -50,7 +50,7 @@ jax.tree_util.register_dataclass(
 
 @dataclasses.dataclass(frozen=True)
 class PresentStates(Whole):
-    """A table of the states of some clients, ``ids`` ``[C]``."""
+    """Placement of the states of some clients, ``ids`` ``[C]``, in one table."""
 
     ids: Array
 
@@ -66,14 +66,14 @@ jax.tree_util.register_dataclass(PresentStates, data_fields=["ids"], meta_fields
 
 
 def _row(ids: Array, client: Array) -> Array:
-    # As a search by halves it would be a loop in every visit.
+    # A binary search would be a loop in every visit.
     return jnp.searchsorted(ids, client, method="compare_all")
 
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class OnHost(Whole):
-    """Examples outside the device's memory; made by :func:`on_host`."""
+    """Placement of examples outside the device's memory; made by :func:`on_host`."""
 
     memory: int
     states: bool
@@ -81,14 +81,14 @@ class OnHost(Whole):
     build: Build | None = None
 
     def task(self, source: ClientSource, build: Build) -> Task:
-        """A task for :func:`~fedjax_sim.simulation.simulate.simulate`, which loads its clients."""
+        """Returns a task for :func:`~fedjax_sim.simulate`, which loads its clients."""
         bound = dataclasses.replace(self, source=source, build=build)
-        # Of no client: its sizes and rules are those of all.
+        # Without examples; sizes and batches are those of all clients.
         template = build(PresentData.place, None)
         return dataclasses.replace(template, oracle=Partial(_elsewhere), placement=bound)
 
     def num_rows(self, num_clients: int) -> int:
-        return 1 if self.states else num_clients  # one for the host to copy
+        return 1 if self.states else num_clients  # one row, which the host copies
 
     def spread(self, rounds: Callable[..., Any], specs: tuple, results: Any) -> Callable[..., Any]:
         del rounds, specs, results
@@ -97,22 +97,23 @@ class OnHost(Whole):
 
 def _elsewhere(*arguments: Any) -> Oracle:
     raise ValueError(
-        "task has its examples on the host; expected it in simulate, which loads what rounds need"
+        "task has its examples on the host; expected a call of simulate, which loads the examples "
+        "that rounds need"
     )
 
 
 def on_host(memory: int, *, states: bool = False) -> OnHost:
     """Keeps clients' examples in host memory, or wherever the source has them.
 
-    Give it to :func:`~fedjax_sim.data.task.empirical_task` and the task to
-    :func:`~fedjax_sim.simulation.simulate.simulate`.  Results are those of resident data, bit for bit.
+    Pass it to :func:`~fedjax_sim.data.task.empirical_task` and the task to
+    :func:`~fedjax_sim.simulate`.  The results equal those of resident data, bit for bit.
 
     Args:
-        memory: bytes of the device's memory for examples, those that are in use and those that are
-            on their way.  More rounds at a time need fewer dispatches.
-        states: keep the states of clients in host memory, too, and on the device those of the
-            rounds at hand.  A round's states must have come back before the next one's are sent, so
-            nothing of that is hidden behind work.
+        memory: bytes of the device's memory for examples, both those in use and those of the next
+            load.  With more rounds per load, fewer dispatches are needed.
+        states: also keep the states of clients in host memory, and only those of the current rounds
+            on the device.  A round's states must return before those of the next round are sent,
+            so these transfers do not overlap with computation.
 
     Raises:
         ValueError: a memory below 1.
@@ -124,8 +125,9 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
         >>> loss = lambda w, batch, key: (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1), placement=on_host(memory=64))
         >>> timeline = fs.timelines.uniform(jax.random.key(0), 30, 6, 2, task.num_steps)
-        >>> done = fs.simulate(fs.fedavg(0.1), fs.Setup(task, timeline, np.float32(0)), jax.random.key(1))
-        >>> 3 < float(done.state.server.params) < 9
+        >>> setup = fs.Setup(task, timeline, np.float32(0))
+        >>> result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(1))
+        >>> 3 < float(result.state.server.params) < 9
         True
     """
     if memory < 1:
@@ -134,7 +136,7 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
 
 
 class Load(NamedTuple):
-    """Rounds ``first .. last - 1``, which run on one load of examples."""
+    """Rounds ``first .. last - 1``, which share one load of examples."""
 
     first: int
     last: int
@@ -142,7 +144,7 @@ class Load(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The loads of a run, all of one shape."""
+    """Loads of a run, all of one shape."""
 
     loads: list[Load]
     clients: int
@@ -150,14 +152,14 @@ class Plan(NamedTuple):
 
 
 def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int) -> Plan:
-    """As many rounds a load as fit into half of the memory.
+    """Returns loads with as many rounds each as fit into half of the memory.
 
     Args:
-        task: on the host.
-        timeline: the whole, ``[T, S]`` or ``[n, T, S]``.
-        done: rounds that need no load any more.
+        task: task on the host.
+        timeline: the whole timeline, ``[T, S]`` or ``[n, T, S]``.
+        done: rounds that have run.
         eval_every: rounds between evaluations.
-        stride: rounds of a segment, a multiple of it.
+        stride: rounds per segment, a multiple of ``eval_every``.
 
     Raises:
         ValueError: not even one round fits.
@@ -188,8 +190,11 @@ def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int
 
 
 def _lengths(eval_every: int, stride: int) -> Iterator[int]:
-    """Rounds a load, the most first: parts of a segment that end with evaluations, or divide the
-    rounds between two."""
+    """Yields the possible rounds per load, the most first.
+
+    Loads are parts of a segment that end with evaluations, or divide the rounds between two
+    evaluations.
+    """
     evaluations = stride // eval_every
     yield from (n * eval_every for n in range(evaluations, 0, -1) if evaluations % n == 0)
     yield from (n for n in range(eval_every - 1, 0, -1) if eval_every % n == 0)
@@ -204,16 +209,16 @@ def _cuts(done: int, rounds: int, stride: int, length: int) -> list[tuple[int, i
 
 
 def _clients(timeline: Timeline, first: int, last: int) -> np.ndarray:
-    """Who reports in these rounds, ascending."""
+    """Returns the clients that report in these rounds, ascending."""
     part = timeline[first:last]
     return np.unique(np.asarray(part.clients)[np.asarray(part.mask)])
 
 
 class Feed:
-    """The tasks of a plan's loads, one after the other; the next one is on its way.
+    """Tasks of a plan's loads, one after the other, each loaded while the previous one runs.
 
-    There are two on the device at most, in buffers that take turns: memory that is new to the
-    process can take longer to get than to fill.
+    At most two loads are on the device.  Two host buffers are used in turn, since allocating new
+    memory can take longer than filling it.
     """
 
     def __init__(self, task: Task, timeline: Timeline, plan: Plan):
@@ -223,6 +228,8 @@ class Feed:
         self._coming: tuple[int, Future] | None = None
         self._buffers: dict[int, PyTree] = {}
         self._next, self._running = 0, None
+        # The setting of the caller's thread, which the loading thread does not inherit.
+        self._x64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
     def __enter__(self) -> "Feed":
         return self
@@ -231,7 +238,7 @@ class Feed:
         self._pool.shutdown(cancel_futures=True)
 
     def loads(self, first: int, last: int) -> Iterator[tuple[Load, np.ndarray, Task]]:
-        """Those of the rounds ``first .. last - 1``: the load, its clients, the task."""
+        """Yields the loads of the rounds ``first .. last - 1`` with their clients and tasks."""
         for number, load in enumerate(self._plan.loads):
             if first <= load.first < last:
                 ids, task = self._ready(number).result()
@@ -239,8 +246,11 @@ class Feed:
                 yield load, ids, task
 
     def started(self, result: PyTree) -> None:
-        """Says that the rounds of the last load run, and what they will give; when those before
-        have ended, their place is filled."""
+        """Starts the next load once the rounds before the running ones have ended.
+
+        Args:
+            result: future results of the rounds that have just been dispatched.
+        """
         jax.block_until_ready(self._running)
         self._running = result
         if self._next < len(self._plan.loads):
@@ -252,6 +262,10 @@ class Feed:
         return self._coming[1]
 
     def _gather(self, number: int) -> tuple[np.ndarray, Task]:
+        with jax.enable_x64(self._x64):
+            return self._load(number)
+
+    def _load(self, number: int) -> tuple[np.ndarray, Task]:
         load = self._plan.loads[number]
         source, build = self._where.source, self._where.build
         assert source is not None
@@ -273,7 +287,7 @@ class Feed:
             for whole, part in zip(jax.tree.leaves(examples), jax.tree.leaves(own), strict=True):
                 whole[start:stop] = part
         for whole in jax.tree.leaves(examples):
-            whole[offsets[len(present)] :] = 0  # of nobody
+            whole[offsets[len(present)] :] = 0  # rows of no client
         ids = np.full(self._plan.clients, np.iinfo(np.int32).max, np.int32)
         ids[: len(present)] = present
         data = PresentData(*jax.device_put((examples, offsets, ids)))
@@ -281,7 +295,7 @@ class Feed:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised; on a CPU JAX takes it as it is, and copies what begins elsewhere."""
+    """Returns uninitialised memory with an alignment that JAX uses on a CPU without a copy."""
     size = int(np.prod(shape)) * dtype.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     first = -raw.ctypes.data % _ALIGNMENT
@@ -289,19 +303,19 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def table(first: PyTree, num_clients: int, axis: int) -> PyTree:
-    """The states of all clients on the host, ``[M, ...]`` or ``[n, M, ...]``, from one row."""
+    """Repeats one row to the states of all clients on the host, ``[M, ...]`` or ``[n, M, ...]``."""
     return jax.tree.map(lambda x: np.repeat(np.asarray(x), num_clients, axis), first)
 
 
 def send(table: PyTree, ids: np.ndarray, width: int, axis: int) -> PyTree:
-    """The states of some clients on the device, filled up to so many."""
+    """Copies the states of some clients to the device, padded to ``width`` rows."""
     rows = np.zeros(width, np.int64)
     rows[: len(ids)] = ids
     return jax.device_put(jax.tree.map(lambda x: np.take(x, rows, axis), table))
 
 
 def receive(table: PyTree, ids: np.ndarray, here: PyTree, axis: int) -> None:
-    """Writes what became of them into the table."""
+    """Writes the new states of some clients into the table."""
 
     def write(whole: np.ndarray, part: Array) -> None:
         every = (slice(None),) * axis

@@ -1,10 +1,10 @@
-"""How the clients of a round are executed: ``(local, shared, slots, weights) -> (mean, outputs)``.
+"""Execution strategies: ``(local, shared, slots, weights) -> (mean, outputs)``.
 
 ``local(shared, slot)`` runs ONE client and returns its upload and its outputs (client state,
-probe values); ``shared`` is what all clients see, ``slots`` a pytree with a leading cohort axis
-``[S, ...]``.  A strategy returns the weighted mean of the uploads and the outputs stacked to
-``[S, ...]``.  Strategies agree up to the order of floating-point summation; the algorithm cannot
-tell which one runs it.
+probe values).  ``shared`` is the input that all clients share, ``slots`` a pytree with a leading
+axis of slots ``[S, ...]``.  A strategy returns the weighted mean of the uploads and the outputs
+stacked to ``[S, ...]``.  All strategies give the same results up to the order of floating-point
+sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,28 +15,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.execution.devices import workers
-from fedjax_sim.types import Device, PyTree, Upload
+from fedjax_sim.types import Device, PyTree, Timeline, Upload
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
-# On a CPU core: values a chunk should hold (parameters of all its clients and replicas), and
-# clients at most. From W1 and W4, alone and as sweeps (docs/performance.md).
+# On a CPU core: values per chunk (parameters of all its clients and replicas), and the most clients
+# per chunk. From W1 and W4, alone and as sweeps (docs/performance.md).
 _CPU_CHUNK_PARAMETERS = 131_072
 _CPU_CHUNK_CLIENTS = 128
-# Data that may be copied to every host device, so that they can share a round's clients.
+# Most bytes of data that are copied to every host device, so that they share a round's clients.
 _CPU_COPY_BYTES = 500_000_000
-# On an accelerator a chunk is bounded by memory only: parameters, gradients and activations
-# of all its clients. An assumption, not measured on one.
+# Steps of a mean slot, as a part of the longest visit, below which clients run one after the other
+# on a CPU. Measured, see docs/performance.md.
+_CPU_RAGGED = 0.5
+# On an accelerator only memory bounds a chunk: parameters, gradients and activations of all its
+# clients. An assumption, not measured.
 _ACCELERATOR_CHUNK_PARAMETERS = 200_000_000
 
 
 def vmapped() -> Execution:
-    """All clients at once, as one batched program."""
+    """Runs all clients at once, as one batched program."""
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
         uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
@@ -46,7 +50,7 @@ def vmapped() -> Execution:
 
 
 def sequential() -> Execution:
-    """One client after the other, accumulating the mean; only one upload exists at a time."""
+    """Runs one client after the other and accumulates the mean, so only one upload exists."""
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
         def body(total: Upload, item: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
@@ -61,16 +65,16 @@ def sequential() -> Execution:
 
 
 def chunked(size: int) -> Execution:
-    """Chunks of ``size`` clients, vmapped inside, one after the other.
+    """Runs chunks of ``size`` clients one after the other; the clients of a chunk are vmapped.
 
-    The memory of ``size`` clients, whatever the cohort.  A last chunk that is not full is
-    filled with repeated clients of weight 0.
+    Needs the memory of ``size`` clients for any cohort.  The last chunk is filled with repeated
+    clients of weight 0.
 
     Raises:
         ValueError: a size below 1.
     """
     if size < 1:
-        raise ValueError(f"size is {size}; expected at least one client a chunk")
+        raise ValueError(f"size is {size}; expected at least one client per chunk")
     if size == 1:
         return sequential()
 
@@ -98,21 +102,21 @@ def chunked(size: int) -> Execution:
 
 
 def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -> Execution:
-    """The cohort split over the devices of a mesh axis, ``inner`` on each.
+    """Splits the cohort over the devices of a mesh axis, with ``inner`` on each.
 
-    The upload's weighted sum is all-reduced once a round.  Client data and messages are
-    replicated.  A cohort that the devices do not divide is filled with repeated clients of
-    weight 0.  On CPU, forced host devices wait for each other in XLA's thread pool, which has
-    a thread per core: with more devices than cores set the environment variable NPROC to
-    several times their number before jax starts, or the program can hang.
+    The weighted sum of the uploads is all-reduced once per round.  Client data and messages are
+    replicated.  A cohort that the devices do not divide is filled with repeated clients of weight
+    0.  On a CPU, forced host devices wait for each other in XLA's thread pool, which has one thread
+    per core.  With more devices than cores, set the environment variable NPROC to several times
+    their number before JAX starts; otherwise the program can hang.
 
     Args:
         mesh: the devices.
         inner: strategy on one device; default :func:`auto` for one.
-        axis: of the mesh, over which the clients are divided.
+        axis: axis of the mesh, over which the clients are divided.
 
     Raises:
-        ValueError: an axis that the mesh lacks.
+        ValueError: the mesh lacks the axis.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("clients",))
@@ -148,17 +152,21 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
     return run
 
 
-def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Execution:
-    """Chooses by backend and model (measured in docs/performance.md).
+def auto(
+    replicas: int = 1, devices: Sequence[Device] | None = None, *, ragged: bool = False
+) -> Execution:
+    """Chooses a strategy by backend and model (measured in docs/performance.md).
 
-    On CPU: one client after the other if the model has convolutions, else chunks of clients;
-    these are divided among ``devices`` if the algorithm is stateless and the data are small
-    enough to be copied.  On an accelerator: chunks bounded by memory only.
+    On a CPU: one client after the other if the model has convolutions or if visits are ragged, else
+    chunks of clients.  The cohort is divided among ``devices`` if the algorithm is stateless and
+    the data are small enough to be copied.  On an accelerator: chunks bounded by memory only.
 
     Args:
-        replicas: runs that are vmapped over (seeds, configurations): their models count, too.
+        replicas: runs that are vmapped over (seeds, configurations); their models count too.
         devices: host devices that may share a round's clients; default
             :func:`~fedjax_sim.execution.devices.workers`.
+        ragged: the clients' local steps differ, see :func:`is_ragged`.  Clients that run together
+            all take as long as the longest visit.
     """
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
@@ -179,7 +187,9 @@ def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Executio
             stateful = 3 * own >= size
             if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
                 mesh = Mesh(np.array(sharing), ("clients",), axis_types=(AxisType.Auto,))
-                chosen = sharded(mesh, auto(replicas, devices=()))
+                chosen = sharded(mesh, auto(replicas, devices=(), ragged=ragged))
+            elif ragged:
+                chosen = sequential()
             else:
                 chosen = chunked(_cpu_chunk(num_slots, replicas * size))
         return chosen(local, shared, slots, weights)
@@ -187,33 +197,49 @@ def auto(replicas: int = 1, devices: Sequence[Device] | None = None) -> Executio
     return run
 
 
+def is_ragged(timeline: Timeline) -> bool:
+    """Returns True if most visits have clearly fewer local steps than the longest one.
+
+    Empty slots count as visits without steps.  False for a traced timeline.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> is_ragged(fs.timelines.full(2, 2, [8, 8])), is_ragged(fs.timelines.full(2, 2, [1, 8]))
+        (False, True)
+    """
+    if isinstance(timeline.num_steps, Tracer) or isinstance(timeline.mask, Tracer):
+        return False
+    steps = np.where(np.asarray(timeline.mask), np.asarray(timeline.num_steps), 0)
+    return bool(steps.mean() < _CPU_RAGGED * timeline.max_steps)
+
+
 def _sharing() -> list[Device]:
-    """The devices that may divide a round's clients: none where they do so already."""
+    """Returns the devices that may divide a round's clients: none inside a sharded program."""
     return [] if jax.sharding.get_abstract_mesh().manual_axes else workers()
 
 
 def _cpu_chunk(num_slots: int, parameters: int) -> int:
-    """Clients a chunk on a core: what divides the cohort with little filling.
+    """Returns the clients per chunk on a core, which should divide the cohort.
 
-    Powers of two only: chunks of 5 to 12 clients that are none run at half the speed of 4 or 8.
+    Powers of two only: other chunks of 5 to 12 clients run at half the speed of 4 or 8.
     """
     limit = min(max(_CPU_CHUNK_PARAMETERS // parameters, 1), _CPU_CHUNK_CLIENTS)
     if num_slots <= limit:
         return num_slots
     powers = [2**i for i in range(limit.bit_length()) if 2**i <= limit]
-    # A step of a chunk costs as much as its clients and one more.
+    # A step of a chunk costs as much as its clients plus one.
     return min(powers, key=lambda c: -(-num_slots // c) * (c + 1))
 
 
 class Gathered(NamedTuple):
-    """A strategy whose aggregator sees all uploads; made by :func:`gathered`."""
+    """Strategy whose aggregator receives all uploads; made by :func:`gathered`."""
 
     aggregate: Callable[[Upload, Array], Upload]
     inner: Execution
-    axis: str | None = None  # of a mesh, over which the uploads are spread
+    axis: str | None = None  # mesh axis over which the uploads are divided
 
     def across(self, axis: str) -> "Gathered":
-        """The same on every device of a mesh axis, for its part of the slots."""
+        """Returns the strategy for every device of a mesh axis, which has its part of the slots."""
         return self._replace(axis=axis)
 
     def __call__(
@@ -231,10 +257,10 @@ class Gathered(NamedTuple):
 def gathered(
     aggregate: Callable[[Upload, Array], Upload], inner: Execution | None = None
 ) -> Execution:
-    """An aggregator other than the weighted mean: ``aggregate(uploads [S, ...], weights [S])``.
+    """Replaces the weighted mean by ``aggregate(uploads [S, ...], weights [S])``.
 
-    All uploads of a round are held at once, and on a mesh they are gathered: this costs
-    cohort x parameters of memory where the mean costs one model.
+    All uploads of a round are in memory at once, and on a mesh they are gathered: cohort x
+    parameters, where the mean needs one model.
 
     Example:
         >>> median = gathered(lambda u, w: jnp.median(u, axis=0), vmapped())
@@ -245,7 +271,7 @@ def gathered(
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
-    """Inside ``shard_map``: the mean over all devices of each one's mean, in one all-reduce.
+    """Returns the mean over all devices, by one all-reduce inside ``shard_map``.
 
     Example:
         >>> of_all = jax.vmap(lambda m, w: all_reduced(m, w, "clients"), axis_name="clients")
@@ -258,7 +284,7 @@ def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
 
 
 def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree]:
-    """The shapes of one client's upload and outputs."""
+    """Returns the shapes of one client's upload and outputs."""
     first = jax.tree.map(lambda x: x[0], slots)
     return jax.eval_shape(local, shared, first)
 
@@ -269,7 +295,7 @@ def _zero_upload(local: Local, shared: PyTree, slots: PyTree) -> Upload:
 
 
 def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:
-    """Filled up to a multiple with repetitions of the first slot, of weight 0."""
+    """Repeats the first slot, with weight 0, up to a multiple."""
     missing = -weights.shape[0] % multiple
 
     def fill(x: Array) -> Array:
@@ -279,9 +305,9 @@ def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:
 
 
 def _weighted(upload: Upload, weight: Array) -> Upload:
-    """``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
+    """Returns ``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
 
-    Exactly 0 for weight 0, also where the upload of an empty slot is not finite.
+    Exactly 0 for weight 0, also if the upload of an empty slot is not finite.
     """
 
     def scaled(leaf: Array) -> Array:
@@ -301,6 +327,6 @@ def _weighted_sum(uploads: Upload, weights: Array) -> Upload:
 
 
 def _divide(total: Upload, weight: Array) -> Upload:
-    """``total / weight``; zeros for an empty round, which the engine then discards."""
+    """Returns ``total / weight``; zeros for an empty round, which the engine discards."""
     safe = jnp.where(weight > 0, weight, 1)
     return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import offload
-from fedjax_sim.execution.devices import memory_limit
+from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import WHOLE, everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.programs import programs, stride
@@ -162,7 +162,7 @@ def forecast(
             "client states": _bytes(state.clients),
             "server": _bytes((state.server, state.past)),
             "evaluation": _bytes(eval_fn),
-            "temporaries": _temporaries(compiled),
+            "temporaries": program_bytes(compiled, arguments=False),
         },
         memory=memory_limit(jax.local_devices()[0]) if memory is None else memory,
         flops_per_round=steps * _step_flops(on_device.task, timeline, model),
@@ -241,14 +241,6 @@ def _bytes(tree: PyTree) -> int:
         return int(np.prod(shape)) * x.dtype.itemsize
 
     return sum(size(x) for x in jax.tree.leaves(tree))
-
-
-def _temporaries(compiled: Any) -> int:
-    """What a program needs beside arguments and results that it writes in place."""
-    sizes = compiled.memory_analysis()
-    if sizes is None:  # a backend that does not say
-        return 0
-    return sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
 
 
 def _visit(

@@ -7,8 +7,6 @@ it closes over, so that equal algorithms have equal fingerprints.
 
 import dataclasses
 import functools
-import hashlib
-import json
 import types
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -18,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from fedjax_sim.files import digest
 from fedjax_sim.types import FedAlgorithm, PyTree
 
 _DEEPEST = 8  # levels of closures that are shown
@@ -74,8 +73,8 @@ def description(value: Any) -> str:
 def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
     """Returns an algorithm's functions, its numbers and its digest, as JSON values.
 
-    Functions and numbers are those of ``local`` and ``update`` and of what these close over; they
-    are there to be read, the digest decides.
+    Functions and numbers are those of ``local`` and ``update`` and of the functions that these
+    close over.  They are for the reader; the digest decides.
 
     Example:
         >>> import fedjax_sim as fs
@@ -86,13 +85,13 @@ def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
     functions: list[str] = []
     numbers: dict[str, Any] = {}
 
-    def visit(name: str, value: Any, depth: int) -> None:
+    def visit(label: str, value: Any, depth: int) -> None:
         if isinstance(value, (bool, int, float, str)):
-            numbers.setdefault(name, value)
+            numbers.setdefault(label, value)
         elif isinstance(value, types.FunctionType) and depth < _DEEPEST:
-            own = value.__qualname__.split(".<locals>")[0]
-            if value.__module__.partition(".")[0] not in ("jax", "optax") and own not in functions:
-                functions.append(own)
+            name = value.__qualname__.split(".<locals>")[0]
+            if value.__module__.partition(".")[0] not in ("jax", "optax") and name not in functions:
+                functions.append(name)
             for free, inner in _closure(value).items():
                 visit(free, inner, depth + 1)
         elif isinstance(value, FedAlgorithm):
@@ -101,22 +100,6 @@ def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
 
     visit("algorithm", algorithm, 0)
     return {"functions": functions, "numbers": numbers, "digest": description(algorithm)}
-
-
-def digest(*parts: Any) -> str:
-    """Returns a hash of pytrees of arrays and of JSON values, 16 hexadecimal digits.
-
-    Example:
-        >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(1)
-        (True, False)
-    """
-    sha = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            sha.update(f"{part.shape}{part.dtype}".encode() + part.tobytes())
-        else:
-            sha.update(json.dumps(part, sort_keys=True).encode())
-    return sha.hexdigest()[:16]
 
 
 def arrays_digest(tree: PyTree) -> str:
@@ -183,10 +166,15 @@ def _code_elsewhere(function: types.FunctionType, inner: Any) -> Hashable:
 
 
 def _byte_code(code: types.CodeType) -> Hashable:
-    constants = tuple(
-        _byte_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
-    )
-    return code.co_code.hex(), code.co_names, constants
+    return code.co_code.hex(), code.co_names, tuple(_constant(c) for c in code.co_consts)
+
+
+def _constant(value: Any) -> Hashable:
+    if isinstance(value, types.CodeType):
+        return _byte_code(value)
+    if isinstance(value, frozenset):  # its order differs between processes
+        return "frozenset", tuple(sorted(map(repr, value)))
+    return repr(value)
 
 
 def _object_here(value: Any) -> Hashable:

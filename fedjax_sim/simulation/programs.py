@@ -14,7 +14,7 @@ from jax import Array
 from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.simulation.identity import Same, fingerprint
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
@@ -34,7 +34,7 @@ class Programs:
         setup: Setup,
         *,
         batched: bool,
-        execution: Execution | None,
+        execution: Execution,
         probes: Probes,
     ):
         in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
@@ -90,15 +90,18 @@ def programs(
     loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
     """
     task, timeline = setup.task, setup.timeline
+    # The whole timeline decides, not a segment; replicas with timelines of their own are batched.
+    ragged = timeline.clients.ndim == 2 and is_ragged(timeline)
     key = fingerprint(
         (
             algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
-            timeline.clients.ndim, Same(task.placement),
+            timeline.clients.ndim, ragged, Same(task.placement),
         )
     )  # fmt: skip
     if key in _programs:
         _programs.move_to_end(key)
         return _programs[key]
+    execution = execution or auto(ragged=ragged)
     result = Programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
     _programs[key] = result
     while len(_programs) > _MOST_PROGRAMS:
@@ -111,8 +114,13 @@ _MOST_PROGRAMS = 16
 
 
 def _kind(leaf: Any) -> Hashable:
-    """Shape, dtype and, if it is fixed, placement of an argument."""
+    """Returns the shape, the dtype and, if it is fixed, the placement of an argument.
+
+    Arrays on the default device alone go where a program's other arguments are.
+    """
     sharding = leaf.sharding if isinstance(leaf, Array) and leaf.committed else None
+    if sharding is not None and sharding.device_set == {jax.devices()[0]}:
+        sharding = None
     return np.shape(leaf), str(jax.dtypes.result_type(leaf)), sharding
 
 

@@ -1,44 +1,26 @@
-"""Runs for people: compiled segments, progress, history on disk, checkpoints, resuming."""
+"""``simulate``: ``run`` with progress reports, checkpoints and resuming."""
 
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_batch, check_setup
-from fedjax_sim.engine import NO_PROBES, History, Probes, RunState
+from fedjax_sim.engine import NO_PROBES, History, Probes
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import history as history_file
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
+from fedjax_sim.simulation.result import Progress, Record, Simulation
+from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.store import Store, identify
 from fedjax_sim.types import FedAlgorithm, Setup
-
-
-class Progress(NamedTuple):
-    """What a progress callback is told after every segment."""
-
-    round: int
-    num_rounds: int
-    metrics: Mapping[str, float]  # last evaluation, mean over replicas
-
-
-class Simulation(NamedTuple):
-    """A finished, stopped or interrupted run."""
-
-    state: RunState
-    history: History | None  # of this call's rounds; None if none were left to do
-    rounds_done: int
-    interrupted: bool
-    compile_seconds: float
-    run_seconds: float
-    local_steps: int  # done by this call, all replicas together
 
 
 class DivergenceError(FloatingPointError):
@@ -54,32 +36,35 @@ def simulate(
     probes: Probes = NO_PROBES,
     evals_per_segment: int | None = None,
     directory: str | pathlib.Path | None = None,
-    replicas: Sequence[str] | None = None,
+    replicas: Sequence[Seed] | None = None,
     config: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 5.0,
     on_divergence: Literal["raise", "stop", "record"] = "raise",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulation:
-    """:func:`~fedjax_sim.engine.run` in compiled segments, with everything so far on disk.
+    """Runs :func:`~fedjax_sim.engine.run` in compiled segments, with files and progress reports.
 
     With ``n`` keys, n replicas (seeds) run in one compiled program; ``setup.params`` then has a
-    leading axis n, and ``setup.timeline`` may have one.  With a directory, the history goes to
-    ``history.csv`` segment by segment and the state to ``checkpoints/``; calling again with the
-    same arguments resumes and ends with the same bits as an uninterrupted run.  Ctrl-C ends
-    after the segment in progress; a second one ends at once.  Of a task placed by client over the
-    devices of several processes all call this together, with one directory that all can reach;
-    the first writes the history.
+    leading axis n, and ``setup.timeline`` may have one.  With a directory, the history is written
+    to ``history.csv`` segment by segment and the state to ``checkpoints/``.  Calling again with the
+    same arguments resumes the run and gives the same bits as an uninterrupted run; ``run.json``
+    holds the algorithm, the data and everything else that identifies the run.  Ctrl-C ends the run
+    after the segment in progress; a second Ctrl-C ends it at once.
+
+    Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
+    once.  If the clients of the task are placed over the devices of several processes, all
+    processes call this together, with one directory that all can reach; process 0 writes.
 
     Args:
         algorithm, setup, execution, probes: as in :func:`~fedjax_sim.engine.run`.
         keys: one key, or n keys ``[n]``.
         evals_per_segment: evaluations per dispatch; default a twentieth of the run.
-        directory: where history and checkpoints go; None keeps everything in memory.
+        directory: folder for history and checkpoints; None keeps everything in memory.
         replicas: names of the replicas in the history; default "0", "1", ...
         config: JSON-able description of the run; resuming with another one is refused.
         checkpoint_seconds: least time between two checkpoints.
         on_divergence: when a server state is no longer finite, "raise" a DivergenceError, "stop"
-            (when all replicas have diverged) or "record" and go on.
+            (when all replicas have diverged) or "record" and continue.
         on_progress: called after every segment.
 
     Raises:
@@ -98,7 +83,7 @@ def simulate(
         2.0
     """
     batched = keys.ndim == 1
-    names = _replica_names(replicas, keys.shape[0] if batched else 1)
+    names = seed_names(replicas, keys.shape[0] if batched else 1, "replicas")
     check_setup(setup)
     check_batch(setup, len(names) if batched else None)
     if on_divergence not in ("raise", "stop", "record"):
@@ -174,6 +159,7 @@ def simulate(
         compiled.seconds - compiled_before,
         run_seconds,
         int(steps.sum()) if done else 0,
+        Record(names, clock, list(probes.client), None if store is None else store.history),
     )
 
 
@@ -181,19 +167,12 @@ def _divergence(
     diverged_at: np.ndarray, names: Sequence[str], store: Store | None
 ) -> DivergenceError:
     which = ", ".join(f"{n} in round {r}" for n, r in zip(names, diverged_at, strict=True) if r)
-    good = "no checkpoint was kept (no directory given)"
+    kept = "no checkpoint was kept (no directory given)"
     if store is not None:
         last = store.last_round
-        good = (
+        kept = (
             f"no checkpoint precedes it in {store.checkpoints}"
             if last is None
             else f"the last good checkpoint is round {last} in {store.checkpoints}"
         )
-    return DivergenceError(f"server state is not finite: replica {which}; {good}")
-
-
-def _replica_names(replicas: Sequence[str] | None, count: int) -> list[str]:
-    names = [str(i) for i in range(count)] if replicas is None else [str(r) for r in replicas]
-    if len(names) != count or len(set(names)) != count:
-        raise ValueError(f"replicas is {names}; expected {count} distinct names, one per key")
-    return names
+    return DivergenceError(f"server state is not finite: replica {which}; {kept}")

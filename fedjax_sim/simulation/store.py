@@ -1,6 +1,6 @@
-"""A run's directory: identity, history and checkpoints, safe against a kill at any moment.
+"""Directory of a run: identity, history and checkpoints, safe against a kill at any moment.
 
-The order on disk is: rows of a segment, then the checkpoint that records the history's length.
+The rows of a segment are written first, then the checkpoint that records the history's length.
 """
 
 import json
@@ -16,19 +16,20 @@ from jax import Array
 
 from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
+from fedjax_sim.files import replacing
 from fedjax_sim.simulation import history
 from fedjax_sim.simulation.identity import algorithm_identity, arrays_digest, description
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
 class Store:
-    """A run's directory: identity, history, checkpoints."""
+    """Directory of a run: identity, history, checkpoints."""
 
     def __init__(self, directory: pathlib.Path, identity: dict, checkpoint_seconds: float):
         import orbax.checkpoint as ocp  # slow to import, and needed only here
 
         self._ocp = ocp
-        self._history = directory / "history.csv"
+        self.history = directory / "history.csv"
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
         self.checkpoints = directory / "checkpoints"
@@ -50,13 +51,13 @@ class Store:
         return self._manager.latest_step()
 
     def restore(self, state: RunState) -> RunState:
-        """The latest checkpoint, the history cut to it; or ``state`` and an empty history."""
+        """Returns the latest checkpoint, or ``state`` if there is none; cuts the history to it."""
         args, step = self._ocp.args, self.last_round
         if step is None:
             if distributed.is_first():
-                self._length = history.create(self._history)
+                self._length = history.create(self.history)
             return state
-        # The state's own devices, not those of the process that saved it.
+        # Devices of this process, not of the process that saved it.
         shapes = jax.tree.map(
             lambda x: (
                 x
@@ -71,12 +72,12 @@ class Store:
         )
         self._length = saved["meta"]["history_bytes"]
         if distributed.is_first():
-            history.truncate(self._history, self._length)
+            history.truncate(self.history, self._length)
         return jax.tree.map(_uncommitted, saved["state"])
 
     def append(self, rows: Iterable[history.Row]) -> None:
         if distributed.is_first():
-            self._length = history.append(self._history, rows)
+            self._length = history.append(self.history, rows)
 
     def save_if_due(self, state: RunState) -> None:
         """Saves unless the last checkpoint is younger than ``checkpoint_seconds``."""
@@ -96,9 +97,9 @@ class Store:
 
 
 def _uncommitted(x: Array) -> Array:
-    """The same array, free to follow a program to other devices, as a newly made one is.
+    """Returns an uncommitted copy of an array on one device, which may move to other devices.
 
-    One that is spread over devices, or on the host, stays there.
+    Arrays that are divided over devices, or on the host, stay there.
     """
     if isinstance(x, np.ndarray) or len(x.sharding.device_set) > 1:
         return x
@@ -108,15 +109,24 @@ def _uncommitted(x: Array) -> Array:
 
 
 def claim(path: pathlib.Path, identity: dict) -> None:
-    """Writes the run's identity, or compares it with the one that is there."""
+    """Writes a run's identity, or compares it with the identity that is there.
+
+    Raises:
+        ValueError: the directory holds another run, or its file is damaged.
+    """
     if not path.exists():
-        partial = path.with_suffix(".tmp")
-        partial.write_text(json.dumps(identity, indent=2, sort_keys=True) + "\n")
-        partial.replace(path)  # a kill leaves either no file or a whole one
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(identity, indent=2, sort_keys=True) + "\n")
         return
-    found = json.loads(path.read_text())
+    try:
+        known = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); expected a JSON object: choose another directory or "
+            "delete this one"
+        ) from error
     identity = json.loads(json.dumps(identity))
-    differing = sorted(k for k in found.keys() | identity.keys() if found.get(k) != identity.get(k))
+    differing = sorted(k for k in known.keys() | identity.keys() if known.get(k) != identity.get(k))
     if differing:
         raise ValueError(
             f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "

@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh
 
 from fedjax_sim.engine import advance, init
 from fedjax_sim.execution import devices, strategies
+from fedjax_sim.files import replacing
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
@@ -151,10 +152,7 @@ def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured
     began = time.perf_counter()
     compiled = jax.jit(rounds, donate_argnums=2).lower(task, timeline, state, key).compile()
     compile_seconds = time.perf_counter() - began
-    sizes = compiled.memory_analysis()
-    num_bytes = 0
-    if sizes is not None:
-        num_bytes = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+    num_bytes = devices.program_bytes(compiled)
     if num_bytes > devices.memory_limit(devices.workers()[0]):
         return None
     task, timeline, state, key = jax.device_put(
@@ -200,9 +198,8 @@ def store(path: pathlib.Path, description: Mapping[str, Any], found: Sequence[Me
         {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(entries, indent=1) + "\n")
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(entries, indent=1) + "\n")
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:

@@ -1,34 +1,38 @@
-"""The folder of a sweep: one file per finished slice, found again after a kill.
+"""Folder of a sweep: one file per finished slice, which later calls read.
 
-Files name the runs they hold by configuration, seed and a digest of what else the run depends on,
-so that a grid can be extended: runs that are there already are not repeated.
+Files name the runs they hold by configuration and seed, with digests of everything else that a run
+depends on.  So a grid can be extended, and runs that are there already are not repeated.
 """
 
-import hashlib
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_sim.engine import History
+from fedjax_sim.files import digest, replacing
 from fedjax_sim.simulation.store import claim
+from fedjax_sim.sweeps.result import SweepRun
+from fedjax_sim.sweeps.trial import RunIdentity
+from fedjax_sim.types import Params
 
 RunKey = tuple[str, str]  # (configuration as JSON, seed)
 
 
-class SweepRun(NamedTuple):
-    """One run of a sweep, finished: E evaluations, T rounds."""
+class _Kept(NamedTuple):
+    """One run of a slice file."""
 
-    configuration: dict[str, Any]
-    seed: str
-    history: History  # metrics [E, ...], "time" and "local_steps" among them; probes [T, ...]
-    diverged_at: int  # first round whose server state was not finite; 0: none
+    data: str
+    algorithm: str | None  # None: a file of an earlier version, without descriptions
+    run: SweepRun
+    model: list[np.ndarray]  # leaves of the final model, if kept
 
 
 def run_key(configuration: Mapping[str, Any], seed: str) -> RunKey:
-    """A run's name in the files.
+    """Returns a run's name in the files.
 
     Example:
         >>> run_key({"lr": 0.1, "batch_size": 5}, "0")
@@ -38,24 +42,8 @@ def run_key(configuration: Mapping[str, Any], seed: str) -> RunKey:
     return json.dumps(plain, sort_keys=True, default=repr), seed
 
 
-def digest(*parts: Any) -> str:
-    """A hash of arrays and JSON values.
-
-    Example:
-        >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(1)
-        (True, False)
-    """
-    sha = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            sha.update(f"{part.shape}{part.dtype}".encode() + part.tobytes())
-        else:
-            sha.update(json.dumps(part, sort_keys=True).encode())
-    return sha.hexdigest()[:16]
-
-
 def portable(x: np.ndarray) -> np.ndarray:
-    """The array in a type that NumPy's files keep: of JAX's own ones (bfloat16) float32, exactly.
+    """Returns the array in a type that NumPy's files keep: bfloat16 becomes float32, exactly.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,35 +54,60 @@ def portable(x: np.ndarray) -> np.ndarray:
 
 
 class SweepStore:
-    """A sweep's folder; with None as directory nothing is kept."""
+    """Folder of a sweep; with None as directory nothing is kept."""
 
     def __init__(self, directory: pathlib.Path | None, config: Mapping[str, Any] | None):
         self._folder = None if directory is None else directory / "slices"
-        self._found: dict[RunKey, tuple[str, SweepRun]] = {}
+        self._kept: dict[RunKey, _Kept] = {}
         if self._folder is None or directory is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         claim(directory / "sweep.json", {"config": dict(config or {})})
         for path in sorted(self._folder.glob("*.npz")):
-            self._found |= _read(path)
+            for key, kept in _read(path).items():
+                # Of two files with one run, the one with its model counts.
+                if kept.model or key not in self._kept:
+                    self._kept[key] = kept
 
-    def find(self, configuration: Mapping[str, Any], seed: str, identity: str) -> SweepRun | None:
-        """The run if it is there.
+    def find(
+        self,
+        configuration: Mapping[str, Any],
+        seed: str,
+        identity: RunIdentity,
+        model: Params | None = None,
+    ) -> SweepRun | None:
+        """Returns the run if it is there.
+
+        Args:
+            configuration, seed, identity: those of the run.
+            model: a model with the structure and types of the final models; a run that is there
+                without its final model then does not count as found.  None: models do not matter.
 
         Raises:
-            ValueError: it is there, but of other data, schedules, models or keys.
+            ValueError: it is there, but it had other data, settings or another algorithm.
         """
-        identity_there, run = self._found.get(run_key(configuration, seed), (identity, None))
-        if identity_there != identity:
+        kept = self._kept.get(run_key(configuration, seed))
+        if kept is None:
+            return None
+        differing = "data or settings" if kept.data != identity.data else ""
+        if kept.algorithm not in (None, identity.algorithm):
+            differing = "algorithm" + (differing and ", data or settings")
+        if differing:
             raise ValueError(
                 f"directory {str(self._folder)!r} holds another sweep: {dict(configuration)} with "
-                f"seed {seed} had other data or settings; choose another directory or delete it"
+                f"seed {seed} had another {differing}; choose another directory or delete it"
             )
-        return run if run is None else run._replace(configuration=dict(configuration))
+        run = kept.run._replace(configuration=dict(configuration))
+        if model is None:
+            return run
+        if not kept.model:
+            return None
+        leaves, structure = jax.tree.flatten(model)
+        typed = [x.astype(np.asarray(y).dtype) for x, y in zip(kept.model, leaves, strict=True)]
+        return run._replace(model=jax.tree.unflatten(structure, typed))
 
-    def save(self, runs: Iterable[tuple[str, SweepRun]]) -> None:
-        """Writes the runs of one slice, ``(identity, run)`` each, so that a kill leaves the whole
-        file or none."""
+    def save(self, runs: Iterable[tuple[RunIdentity, SweepRun]]) -> None:
+        """Writes the runs of one slice; a kill leaves the whole file or none."""
         runs = list(runs)
         if self._folder is None or not runs:
             return
@@ -104,25 +117,27 @@ class SweepStore:
             for name in getattr(history, kind):
                 values = [getattr(run.history, kind)[name] for _, run in runs]
                 arrays[f"{kind}:{name}"] = np.stack(values)
-        meta = [[*run_key(run.configuration, run.seed), identity] for identity, run in runs]
-        path = self._folder / f"{digest(meta)}.npz"
-        partial = path.with_suffix(".tmp")
-        with partial.open("wb") as file:
+        models = [jax.tree.leaves(run.model) for _, run in runs]
+        for i, leaves in enumerate(zip(*models, strict=True)):
+            arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
+        meta = [[*run_key(run.configuration, run.seed), *identity] for identity, run in runs]
+        path = self._folder / f"{digest(meta, bool(models[0]))}.npz"
+        with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
-        partial.replace(path)
 
 
-def _read(path: pathlib.Path) -> dict[RunKey, tuple[str, SweepRun]]:
+def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    found = {}
-    for i, (configuration, seed, identity) in enumerate(json.loads(str(arrays["meta"]))):
-        parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}}
+    result = {}
+    for i, (configuration, seed, data, *algorithm) in enumerate(json.loads(str(arrays["meta"]))):
+        parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}, "model": {}}
         for name, values in arrays.items():
             kind, colon, rest = name.partition(":")
             if colon:
                 parts[kind][rest] = values[i]
-        history = History(arrays["round"], **parts)
+        history = History(arrays["round"], parts["metrics"], parts["probes"])
         run = SweepRun(json.loads(configuration), seed, history, int(arrays["diverged_at"][i]))
-        found[configuration, seed] = identity, run
-    return found
+        model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
+        result[configuration, seed] = _Kept(data, next(iter(algorithm), None), run, model)
+    return result

@@ -46,17 +46,20 @@ def timeline():
     return sampling.dropout(jax.random.key(4), drawn, 0.2)
 
 
+def norm(params):
+    return {"norm": jnp.linalg.norm(params["w"])}
+
+
 def train(task, algorithm=None, key=KEY, schedule=None, params=None, **options):
     settings = {
-        "eval_fn": lambda params: {"norm": jnp.linalg.norm(params["w"])},
-        "eval_every": 4,
         "evals_per_segment": 2,
         "probes": fs.Probes(client={"steps": lambda visit: visit.work.num_steps}),
     }
     algorithm = fs.scaffold(0.1) if algorithm is None else algorithm
     params = logistic_params() if params is None else params
     schedule = timeline() if schedule is None else schedule
-    return fs.simulate(algorithm, fs.Setup(task, schedule, params), key, **settings | options)
+    setup = fs.Setup(task, schedule, params, eval_fn=norm, eval_every=4)
+    return fs.simulate(algorithm, setup, key, **settings | options)
 
 
 @functools.cache
@@ -194,7 +197,7 @@ def test_a_failing_source_ends_the_run():
             lambda: fs.run(
                 fs.fedavg(0.1), fs.Setup(host_task(), timeline(), logistic_params()), KEY
             ),
-            "task has its examples on the host; expected it in simulate",
+            "task has its examples on the host; expected a call of simulate",
         ),
         (lambda: host_task().oracle(0, KEY, 1), "task has its examples on the host"),
     ],
@@ -228,3 +231,16 @@ def test_two_loads_at_most_take_turns_in_two_buffers():
     assert set(places[::2]) == {places[0]}
     assert set(places[1::2]) == {places[1]}
     assert places[0] != places[1]
+
+
+def test_double_precision_within_its_context(x64):
+    """The context is per thread, and examples are loaded by another thread."""
+    found = train(host_task(2 * ENOUGH))
+    assert found.state.server.params["w"].dtype == jnp.float64
+    assert_same_run(found, train(logistic_task()))
+
+
+def test_a_sweep_is_refused():
+    setup = fs.Setup(host_task(), timeline(), jax.tree.map(lambda x: x[None], logistic_params()))
+    with pytest.raises(ValueError, match=r"setup.task has its examples on the host .*; expected"):
+        fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, KEY[None])

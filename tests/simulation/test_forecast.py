@@ -35,11 +35,11 @@ def timeline():
     return sampling.uniform(jax.random.key(1), ROUNDS, NUM_CLIENTS, COHORT, steps)
 
 
-def found(task=None, when=None, params=None, key=KEY, **options) -> Forecast:
+def found(task=None, when=None, params=None, key=KEY, eval_fn=None, **options) -> Forecast:
     task = logistic_task() if task is None else task
     when = timeline() if when is None else when
     params = logistic_params() if params is None else params
-    return forecast(ALGORITHM, fs.Setup(task, when, params), key, **options)
+    return forecast(ALGORITHM, fs.Setup(task, when, params, eval_fn), key, **options)
 
 
 def held(tree, device=None) -> int:

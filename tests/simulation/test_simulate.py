@@ -1,5 +1,6 @@
 """Segments, history on disk, checkpoints: resumed equals uninterrupted, bit for bit."""
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -47,11 +48,10 @@ def read(directory) -> pd.DataFrame:
 
 
 def test_segments_equal_run(task, timeline):
-    args = (fs.fedavg(0.05), task, timeline, jnp.zeros(3), jax.random.key(1))
-    whole_state, whole = jax.jit(
-        lambda task: fs.run(args[0], task, *args[2:], eval_fn=norm, eval_every=2)
-    )(task)
-    parts = simulate(*args, eval_fn=norm, eval_every=2, evals_per_segment=2)
+    setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=2)
+    algorithm, key = fs.fedavg(0.05), jax.random.key(1)
+    whole_state, whole = jax.jit(lambda setup: fs.run(algorithm, setup, key))(setup)
+    parts = simulate(algorithm, setup, key, evals_per_segment=2)
     assert parts.rounds_done == 11
     assert not parts.interrupted
     np.testing.assert_array_equal(parts.history.round, [2, 4, 6, 8, 10, 11])
@@ -129,10 +129,11 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
 
 
 def test_finished_run_is_not_redone(task, timeline, tmp_path):
-    arguments = (fs.fedavg(0.05), task, timeline, jnp.zeros(3), jax.random.key(1))
-    first = simulate(*arguments, eval_fn=norm, directory=tmp_path)
+    setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm)
+    arguments = fs.fedavg(0.05), setup, jax.random.key(1)
+    first = simulate(*arguments, directory=tmp_path)
     before = read(tmp_path)
-    again = simulate(*arguments, eval_fn=norm, directory=tmp_path)
+    again = simulate(*arguments, directory=tmp_path)
     assert again.history is None
     assert again.local_steps == 0
     assert again.compile_seconds == 0
@@ -140,27 +141,55 @@ def test_finished_run_is_not_redone(task, timeline, tmp_path):
     pd.testing.assert_frame_equal(read(tmp_path), before)
 
 
-@pytest.mark.parametrize("change", ["config", "key", "timeline", "eval_every"])
-def test_another_run_is_refused(task, timeline, tmp_path, change):
-    arguments = {
-        "timeline": timeline,
-        "key": jax.random.key(1),
-        "eval_every": 1,
-        "config": {"lr": 0.05},
-    }
-    other = {
-        "config": {"lr": 0.06},
-        "key": jax.random.key(2),
-        "timeline": timeline[:10],
-        "eval_every": 2,
-    }
+def own_method(lr):
+    """FedAvg under a user's name, with a number that it closes over."""
+    base = fs.fedavg(lr)
 
-    def start(arguments):
-        simulate(fs.fedavg(0.05), task, params=jnp.zeros(3), directory=tmp_path, **arguments)
+    def update(state, mean, round):
+        return base.update(state, jax.tree.map(lambda x: 2 * lr * x, mean), round)
 
-    start(arguments)
-    with pytest.raises(ValueError, match=f"another run: {change} differ"):
-        start(arguments | {change: other[change]})
+    return base._replace(update=update)
+
+
+CHANGES = {  # what run.json names -> arguments that are not those of the first run
+    "config": {"config": {"lr": 0.06}},
+    "key": {"keys": jax.random.key(2)},
+    "timeline": {"timeline": lambda timeline: timeline[:10]},
+    "eval_every": {"eval_every": 2},
+    "params": {"params": jnp.ones(3)},
+    "data": {"task": lambda task: jax.tree.map(lambda x: 2 * x, task)},
+    "weighting": {"weighting": fs.weight_by_examples},
+    "replicas": {"replicas": ["a"]},
+    "algorithm": {"algorithm": fs.fedavg(0.06)},
+    "algorithm with other functions": {"algorithm": fs.fedprox(0.05, mu=0.1)},
+    "algorithm of a user": {"algorithm": own_method(0.05)},
+}
+
+
+@pytest.fixture(scope="module")
+def finished(task, timeline, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("finished")
+
+    def start(**changes):
+        values = {"task": task, "timeline": timeline, "params": jnp.zeros(3), "config": {"lr": 1}}
+        values |= {"algorithm": fs.fedavg(0.05), "keys": jax.random.key(1)}
+        values |= {
+            k: v(values[k]) if callable(v) and k in ("task", "timeline") else v
+            for k, v in changes.items()
+        }
+        fields = ("task", "timeline", "params", "eval_every", "weighting")
+        setup = fs.Setup(**{name: values.pop(name) for name in fields if name in values})
+        return simulate(values.pop("algorithm"), setup, directory=directory, **values)
+
+    start()
+    return start
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_run_is_refused(finished, change):
+    with pytest.raises(ValueError, match=f"another run: {change.partition(' ')[0]} differ"):
+        finished(**CHANGES[change])
+    assert finished().history is None  # and the directory still holds the first run
 
 
 def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
@@ -288,13 +317,16 @@ def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
         ({"on_divergence": "ignore"}, "on_divergence is 'ignore'"),
         ({"replicas": ["a", "b"]}, "replicas is"),
         ({"params": ()}, "params has no leaves"),
-        ({"key": jax.vmap(jax.random.key)(jnp.arange(2))}, "params has leaves of shapes"),
+        ({"keys": jax.vmap(jax.random.key)(jnp.arange(2))}, "params has leaves of shapes"),
     ],
 )
 def test_bad_arguments_are_refused(task, timeline, options, message):
-    arguments = {"timeline": timeline, "params": jnp.zeros(3), "key": jax.random.key(0)}
+    setup = fs.Setup(task, timeline, jnp.zeros(3))
+    fields = {name: value for name, value in options.items() if hasattr(setup, name)}
+    rest = {name: value for name, value in options.items() if name not in fields}
+    setup = dataclasses.replace(setup, **fields)
     with pytest.raises(ValueError, match=message):
-        simulate(fs.fedavg(0.1), task, **(arguments | options))
+        simulate(fs.fedavg(0.1), setup, **({"keys": jax.random.key(0)} | rest))
 
 
 def test_truncate_refuses_a_shorter_history(tmp_path):

@@ -38,7 +38,8 @@ def image_problem(conv, batched=False):
     timeline = fs.timelines.full(2, 4, task.num_steps)
     keys = jax.random.split(jax.random.key(0), 2)
     params = jax.vmap(model.init)(keys) if batched else model.init(keys[0])
-    return tuning.Problem(fs.fedavg(0.1), task, timeline, params, keys if batched else keys[0])
+    setup = fs.Setup(task, timeline, params)
+    return tuning.Problem(fs.fedavg(0.1), setup, keys if batched else keys[0])
 
 
 @pytest.mark.slow
@@ -78,7 +79,8 @@ def dense_problem(conv):
         lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.epochs(1, batch_size=2)
     )
     timeline = fs.timelines.full(2, 8, task.num_steps)
-    return tuning.Problem(fs.fedavg(0.1), task, timeline, jnp.zeros(50), jax.random.key(0))
+    setup = fs.Setup(task, timeline, jnp.zeros(50))
+    return tuning.Problem(fs.fedavg(0.1), setup, jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -93,11 +95,9 @@ def dense_problem(conv):
 )
 def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
     monkeypatch.setattr(tuning.devices, "workers", jax.devices)
-    algorithm, task, timeline, params, key = dense_problem(None)
-    expected, _ = fs.run(
-        algorithm, fs.Setup(task, timeline, params), key, execution=fs.execution.vmapped()
-    )
-    found, _ = fs.run(algorithm, fs.Setup(task, timeline, params), key, execution=choice.cohort())
+    algorithm, setup, key = dense_problem(None)
+    expected, _ = fs.run(algorithm, setup, key, execution=fs.execution.vmapped())
+    found, _ = fs.run(algorithm, setup, key, execution=choice.execution())
     # Sums of 8 clients in another order: a few units in the last place of float32.
     np.testing.assert_allclose(found.server.params, expected.server.params, rtol=1e-6)
 
@@ -105,7 +105,7 @@ def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
 def test_a_choice_for_more_devices_than_there_are_is_refused(monkeypatch):
     monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:1])
     with pytest.raises(ValueError, match="num_devices is 2; expected at most 1"):
-        ExecutionChoice(4, 2).cohort()
+        ExecutionChoice(4, 2).execution()
 
 
 def test_stored_choices_are_found_by_what_they_hold_for(tmp_path):
@@ -131,7 +131,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
 def test_descriptions_differ_where_times_do():
     problem = image_problem(models.auto, batched=True)
     base = tuning.describe(problem, 3)
-    assert base["parameters"] == [list(x.shape[1:]) for x in jax.tree.leaves(problem.params)]
+    assert base["parameters"] == [list(x.shape[1:]) for x in jax.tree.leaves(problem.setup.params)]
     assert (base["replicas"], base["cohort_size"], base["client_state"]) == (2, 4, False)
     assert tuning.describe(problem._replace(algorithm=fs.scaffold(0.1)), 3)["client_state"]
     assert tuning.describe(image_problem(models.auto), 3)["replicas"] == 1
@@ -145,11 +145,11 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
     used = []
 
     class Spy(ExecutionChoice):
-        def cohort(self):
+        def execution(self):
             used.append(self)
-            return super().cohort()
+            return super().execution()
 
-    monkeypatch.setattr(tuning, "Choice", Spy)
+    monkeypatch.setattr(tuning, "ExecutionChoice", Spy)
     config = dataclasses.replace(TINY, output=tmp_path / "run")
     tuned = run.compare(config, tuning_file=path)
     assert len(used) == 3

@@ -79,7 +79,7 @@ def fails_for_the_second(rounds):
             needs_cohort_size,
             {"lr": [0.1], "mu": [1]},
             {"mu"},
-            "grid gives mu to needs_cohort_size",
+            "grid gives mu, lr to fedavg: .*mu",
         ),
         (
             functools.partial(needs_cohort_size, cohort_size=3),

@@ -17,9 +17,9 @@ from sweep_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim.engine import NO_PROBES
-from fedjax_sim.sweeps import program
+from fedjax_sim.sweeps import blocks
 from fedjax_sim.sweeps.grid import cut
-from fedjax_sim.sweeps.program import Trial
+from fedjax_sim.sweeps.trial import Trial
 
 WIDTH, NUM_ROWS, NUM_FEATURES = 7, 24, 5  # sizes that nothing else here has
 STATE_BYTES = 4 * NUM_CLIENTS * 5000
@@ -60,7 +60,7 @@ def test_minibatches_are_made_once_for_all_configurations(num_seeds):
     timeline = fs.timelines.uniform(KEYS[0], 2, NUM_CLIENTS, 4, task.num_steps)
     params = jnp.zeros((num_seeds, NUM_FEATURES))
     trial = Trial(fs.fedavg, fs.Setup(task, timeline, params), fs.execution.vmapped(), NO_PROBES)
-    begin, segment = program._blocks(trial, cut(WIDTH, num_seeds, 1, WIDTH, num_seeds))
+    begin, segment = blocks.block_functions(trial, cut(WIDTH, num_seeds, 1, WIDTH, num_seeds))
     rates, keys = {"lr": jnp.ones(WIDTH)}, KEYS[:num_seeds]
     timeline = jax.tree.map(jnp.asarray, timeline)
     state = jax.eval_shape(begin, rates, task, timeline, params)

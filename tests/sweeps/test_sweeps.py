@@ -29,7 +29,7 @@ from sweep_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.sweeps.program import Trial
+from fedjax_sim.sweeps.trial import Trial
 
 # Batching changes the order of sums only: some hundred operations of 1e-16, or of 6e-8, each.
 DOUBLE, SINGLE = 1e-12, 2e-5

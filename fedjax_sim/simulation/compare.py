@@ -1,0 +1,251 @@
+"""``compare``: several algorithms on one setup, with progress, files and resuming."""
+
+import dataclasses
+import inspect
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.engine import NO_PROBES, Probes
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
+from fedjax_sim.simulation.seeds import Seed, seed_names
+from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MakeSetup = Callable[..., Setup]
+OnProgress = Callable[[str, Progress | None], None]
+
+
+class Comparison(NamedTuple):
+    """Results of several algorithms on one setup."""
+
+    # By algorithm, in the order given: one simulation of all seeds, or one per seed if each seed
+    # has a setup of its own. An interrupted comparison lacks those that had not started.
+    simulations: dict[str, list[Simulation]]
+    interrupted: bool
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Returns the tidy history.
+
+        Returns:
+            columns: ``algorithm``, ``seed``, ``diverged_at`` (first round whose server state was
+            not finite, or 0), ``round``, ``metric``, ``value``.
+        """
+        import pandas as pd  # slow to import
+
+        rows = [
+            (name, *row)
+            for name, parts in self.simulations.items()
+            for part in parts
+            for row in part.rows()
+        ]
+        frame = pd.DataFrame(rows, columns=["algorithm", *FRAME_COLUMNS])
+        return frame.astype({"value": float})
+
+    def models(self) -> dict[str, PyTree]:
+        """Returns the final models by algorithm, leaves ``[n, ...]``, one per seed."""
+        return {
+            name: jax.tree.map(lambda *x: np.concatenate(x), *(part.models() for part in parts))
+            for name, parts in self.simulations.items()
+            if parts
+        }
+
+
+def compare(
+    algorithms: Mapping[str, FedAlgorithm],
+    setup: Setup | MakeSetup,
+    keys: Array,
+    *,
+    directory: str | pathlib.Path | None = None,
+    execution: Execution | Mapping[str, Execution | None] | None = None,
+    probes: Probes = NO_PROBES,
+    seeds: Sequence[Seed] | None = None,
+    config: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None = None,
+    checkpoint_seconds: float = 5.0,
+    on_divergence: Literal["raise", "stop", "record"] = "record",
+    on_progress: OnProgress | None = None,
+    on_finished: Callable[[str, Simulation], None] | None = None,
+) -> Comparison:
+    """Runs several algorithms with the same clients, cohorts, minibatches and initial models.
+
+    Each algorithm runs by :func:`~fedjax_sim.simulate`, with all seeds in one program.  With a
+    directory, every algorithm has a folder of its own with history and checkpoints.  A later call
+    with the same arguments resumes: it does not repeat finished algorithms, and it may add others.
+    Ctrl-C ends the comparison after the rounds in progress and keeps everything so far.
+
+    Args:
+        algorithms: by the name that tables and folders show.
+        setup: the setup of all algorithms, with ``params`` ``[n, ...]``; or a function that returns
+            it.  If the function takes ``seed``, it is called once per seed and returns the setup of
+            that seed alone (without the leading axis), for example with a split of the data of its
+            own; the seeds then run one after the other, and equal shapes share one program.  If it
+            takes ``algorithm``, it is called once per name, since asynchronous algorithms need
+            timelines of their own.
+        keys: one per seed, ``[n]``.
+        directory: folder for the algorithms' folders; None keeps everything in memory.
+        execution: execution strategy, or a mapping of strategies by algorithm; default
+            :func:`~fedjax_sim.execution.auto`.
+        probes: diagnostics inside every round.
+        seeds: names of the seeds, also the values of ``seed``; default 0, 1, ...
+        config: JSON-able description, or a function of the algorithm's name that returns it; an
+            algorithm's folder with another one is refused.
+        checkpoint_seconds, on_divergence: as in :func:`~fedjax_sim.simulate`; by default a
+            divergence is recorded, and the other algorithms run.
+        on_progress: called as ``on_progress(name, None)`` when an algorithm starts, with its
+            :class:`~fedjax_sim.simulation.result.Progress` after every segment, and once for an
+            algorithm that an earlier call finished.
+        on_finished: called as ``on_finished(name, simulation)`` after every simulation, also after
+            an interrupted one.
+
+    Raises:
+        ValueError: no algorithms, names that are not distinct as folders, contradictory arguments,
+            or a directory that holds another comparison.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))
+        >>> loss = lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
+        >>> timeline = fs.timelines.full(30, 2, task.num_steps)
+        >>> error = lambda w: {"error": abs(w - 2)}
+        >>> setup = fs.Setup(task, timeline, np.zeros(2, np.float32), error, eval_every=30)
+        >>> algorithms = {"FedAvg": fs.fedavg(0.1), "slow": fs.fedavg(0.001)}
+        >>> result = compare(algorithms, setup, jax.random.split(jax.random.key(0), 2))
+        >>> last = result.to_frame().query("metric == 'error'").set_index(["algorithm", "seed"])
+        >>> bool((last.value["FedAvg"] < 0.01).all()), bool((last.value["slow"] > 1).all())
+        (True, True)
+        >>> result.models()["FedAvg"].shape
+        (2,)
+    """
+    if keys.ndim != 1 or not keys.shape[0]:
+        raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
+    values = list(range(keys.shape[0]) if seeds is None else seeds)
+    names = seed_names(seeds, keys.shape[0])
+    folders = folder_names(algorithms)
+    parts = _Parts(setup, values, names)
+    parts.check(algorithms)
+
+    simulations: dict[str, list[Simulation]] = {}
+    try:
+        for name, algorithm in algorithms.items():
+            if on_progress is not None:
+                on_progress(name, None)
+            done = simulations.setdefault(name, [])
+            for part in parts.of(name):
+                folder = None
+                if directory is not None:
+                    folder = pathlib.Path(directory) / folders[name] / part.folder
+                result = simulate(
+                    algorithm,
+                    part.setup,
+                    keys[part.rows],
+                    execution=execution.get(name) if isinstance(execution, Mapping) else execution,
+                    probes=probes,
+                    directory=folder,
+                    replicas=part.names,
+                    config=config(name) if callable(config) else config,
+                    checkpoint_seconds=checkpoint_seconds,
+                    on_divergence=on_divergence,
+                    on_progress=None if on_progress is None else _named(on_progress, name),
+                )
+                done.append(result)
+                num_rounds = part.setup.timeline.num_rounds
+                if result.history is None and on_progress is not None:
+                    on_progress(name, Progress(num_rounds, num_rounds, {}))
+                if on_finished is not None:
+                    on_finished(name, result)
+                if result.interrupted:
+                    return Comparison(simulations, interrupted=True)
+    except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
+        return Comparison(simulations, interrupted=True)
+    return Comparison(simulations, interrupted=False)
+
+
+def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str, str]:
+    """Returns a folder name for every name.
+
+    Raises:
+        ValueError: there are no names, or two have the same folder.
+
+    Example:
+        >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
+        {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
+    """
+    folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
+    if not folders:
+        raise ValueError(f"{argument} is empty; expected at least one name")
+    used: dict[str, str] = {}
+    for name, folder in folders.items():
+        if not folder or folder.lower() in used:  # some file systems ignore case
+            other = f", as of {used[folder.lower()]!r}" if folder else ""
+            raise ValueError(
+                f"{argument} has the name {name!r}, whose folder would be {folder!r}{other}; "
+                "expected names that differ in letters or digits"
+            )
+        used[folder.lower()] = name
+    return folders
+
+
+class _Part(NamedTuple):
+    """Seeds of an algorithm that run in one program."""
+
+    setup: Setup  # params [n, ...]
+    rows: slice  # of the keys
+    names: list[str]
+    folder: str  # within the algorithm's folder
+
+
+class _Parts:
+    """Setups of the algorithms, for all seeds together or one after the other."""
+
+    def __init__(self, setup: Setup | MakeSetup, values: Sequence[Seed], names: list[str]):
+        self._make: MakeSetup = (lambda: setup) if isinstance(setup, Setup) else setup
+        self._values, self._names = values, names
+        taken = set(inspect.signature(self._make).parameters)
+        if taken - {"seed", "algorithm"}:
+            raise ValueError(
+                f"setup is a function of {sorted(taken)}; expected parameters among "
+                "'seed' and 'algorithm'"
+            )
+        self._per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
+        self._common = None if taken else self._make()
+        self._folders = folder_names(names, "seeds")
+
+    def check(self, algorithms: Iterable[str]) -> None:
+        """Checks the first setup of every algorithm, before the first one runs for hours."""
+        for name in algorithms:
+            part = next(self.of(name))
+            check_setup(part.setup)
+            check_batch(part.setup, len(part.names))
+            if not self._per_algorithm:
+                return
+
+    def of(self, algorithm: str) -> Iterator[_Part]:
+        arguments = {"algorithm": algorithm} if self._per_algorithm else {}
+        if not self._per_seed:
+            setup = self._make(**arguments) if self._common is None else self._common
+            yield _Part(setup, slice(None), self._names, "")
+            return
+        for i, (value, name) in enumerate(zip(self._values, self._names, strict=True)):
+            setup = _with_axis(self._make(**arguments, seed=value))
+            yield _Part(setup, slice(i, i + 1), [name], self._folders[name])
+
+
+def _with_axis(setup: Setup) -> Setup:
+    """Adds the axis of seeds to the initial model of a setup for one seed."""
+    params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
+    return dataclasses.replace(setup, params=params)
+
+
+def _named(on_progress: OnProgress, name: str) -> Callable[[Progress], None]:
+    return lambda progress: on_progress(name, progress)

@@ -1,0 +1,92 @@
+"""Result of one simulation."""
+
+import csv
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine import History, RunState
+from fedjax_sim.simulation.history import Clock, complete, melted
+from fedjax_sim.simulation.seeds import Seed, seed_column
+from fedjax_sim.types import PyTree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
+
+
+class Progress(NamedTuple):
+    """Argument of a progress callback after every segment."""
+
+    round: int
+    num_rounds: int
+    metrics: Mapping[str, float]  # last evaluation, mean over replicas
+
+
+class Record(NamedTuple):
+    """What a history needs to become a table."""
+
+    seeds: Sequence[str]
+    clock: Clock
+    client_probes: Sequence[str]
+    path: pathlib.Path | None  # history.csv, with the rounds of earlier calls
+
+
+class Simulation(NamedTuple):
+    """A finished, stopped or interrupted run."""
+
+    state: RunState
+    history: History | None  # of this call's rounds; None if none were left to do
+    rounds_done: int
+    interrupted: bool
+    compile_seconds: float
+    run_seconds: float
+    local_steps: int  # of this call, all replicas together
+    record: Record
+
+    @property
+    def batched(self) -> bool:
+        """True if several replicas ran together, so that arrays have a leading axis."""
+        return np.ndim(self.state.diverged_at) == 1
+
+    def models(self) -> PyTree:
+        """Returns the final models, leaves ``[n, ...]``, one per seed."""
+        params = jax.tree.map(np.asarray, self.state.server.params)
+        return params if self.batched else jax.tree.map(lambda x: x[None], params)
+
+    def rows(self) -> Iterator[tuple[Seed, int, int, str, Any]]:
+        """Yields ``(seed, diverged_at, round, metric, value)``, also of earlier calls' rounds.
+
+        ``diverged_at`` is the first round whose server state was not finite, or 0.
+        """
+        names = list(self.record.seeds)
+        diverged_at = np.atleast_1d(np.asarray(self.state.diverged_at)).tolist()
+        known = dict(zip(names, zip(seed_column(names), diverged_at, strict=True), strict=True))
+        for name, done, metric, value in self._entries():
+            yield *known[name], done, metric, value
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Returns the tidy history: columns seed, diverged_at, round, metric, value."""
+        import pandas as pd  # slow to import
+
+        frame = pd.DataFrame(self.rows(), columns=list(FRAME_COLUMNS))
+        return frame.astype({"value": float})
+
+    def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
+        record = self.record
+        if record.path is not None:
+            with record.path.open(newline="") as file:
+                for row in csv.DictReader(file):
+                    yield row["replica"], int(row["round"]), row["metric"], float(row["value"])
+        elif self.history is not None:
+            lead = self.history
+            if not self.batched:
+                lead = jax.tree.map(lambda x: np.asarray(x)[None], lead)
+            whole = complete(lead, record.clock, record.client_probes)
+            for r, name in enumerate(record.seeds):
+                for done, metric, value in melted(jax.tree.map(lambda x, r=r: x[r], whole)):
+                    yield name, done, metric, float(str(value))  # as it is written to a file

@@ -1,0 +1,33 @@
+"""Names of seeds."""
+
+from collections.abc import Sequence
+
+Seed = str | int
+
+
+def seed_names(seeds: Sequence[Seed] | None, count: int, argument: str = "seeds") -> list[str]:
+    """Returns the names of the seeds in histories and files: by default "0", "1", ...
+
+    Raises:
+        ValueError: names that are not distinct, or another number of them.
+
+    Example:
+        >>> seed_names(None, 2), seed_names([7, 8], 2)
+        (['0', '1'], ['7', '8'])
+    """
+    names = [str(seed) for seed in (range(count) if seeds is None else seeds)]
+    if len(names) != count or len(set(names)) != count:
+        raise ValueError(f"{argument} is {names}; expected {count} distinct names, one per key")
+    return names
+
+
+def seed_column(names: Sequence[str]) -> list[Seed]:
+    """Returns the names as integers if all of them are decimal numbers.
+
+    Example:
+        >>> seed_column(["0", "1"]), seed_column(["0", "a"])
+        ([0, 1], ['0', 'a'])
+    """
+    if all(name.isascii() and name.isdigit() for name in names):
+        return [int(name) for name in names]
+    return list(names)

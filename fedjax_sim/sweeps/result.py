@@ -1,0 +1,80 @@
+"""Results of sweeps."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine import History
+from fedjax_sim.simulation.history import melted
+from fedjax_sim.simulation.seeds import seed_column
+from fedjax_sim.sweeps.grid import Configuration
+from fedjax_sim.types import Params, PyTree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class SweepRun(NamedTuple):
+    """One finished run of a sweep: E evaluations, T rounds."""
+
+    configuration: dict[str, Any]
+    seed: str
+    history: History  # metrics [E, ...], "time" and "local_steps" among them; probes [T, ...]
+    diverged_at: int  # first round whose server state was not finite; 0: none
+    model: Params | None = None  # the final model; None: not kept
+
+
+class Sweep(NamedTuple):
+    """A finished or interrupted sweep."""
+
+    runs: list[SweepRun]  # finished runs in the order of the grid, seeds innermost
+    interrupted: bool
+    resumed: int  # runs found on disk
+    compilations: int  # programs compiled for rounds of training
+    compile_seconds: float
+    run_seconds: float
+
+    def rows(self) -> Iterator[tuple[Configuration, str, int, int, str, float]]:
+        """Yields ``(configuration, seed, diverged_at, round, metric, value)``."""
+        for run in self.runs:
+            for done, name, value in melted(run.history):
+                yield run.configuration, run.seed, run.diverged_at, done, name, value
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Returns the tidy history of all runs.
+
+        Returns:
+            columns: the names in the configurations, ``seed``, ``diverged_at``, ``round``,
+            ``metric``, ``value``; NaN where a configuration lacks a name.
+
+        Example:
+            >>> Sweep([], False, 0, 0, 0.0, 0.0).to_frame().columns.tolist()
+            ['seed', 'diverged_at', 'round', 'metric', 'value']
+        """
+        import pandas as pd  # slow to import
+
+        names = list(dict.fromkeys(name for run in self.runs for name in run.configuration))
+        seeds = [run.seed for run in self.runs]
+        columns = dict(zip(seeds, seed_column(seeds), strict=True))
+        rows = [
+            (*(configuration.get(name, np.nan) for name in names), columns[seed], *rest)
+            for configuration, seed, *rest in self.rows()
+        ]
+        tail = ["seed", "diverged_at", "round", "metric", "value"]
+        return pd.DataFrame(rows, columns=[*names, *tail])
+
+    def models(self) -> PyTree:
+        """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.
+
+        Raises:
+            ValueError: the sweep kept no models.
+        """
+        models = [run.model for run in self.runs if run.model is not None]
+        if not models or len(models) < len(self.runs):
+            raise ValueError(
+                f"{len(models)} of {len(self.runs)} runs have a model; expected all: call sweep "
+                "with keep_models=True"
+            )
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *models)

@@ -1,0 +1,128 @@
+"""Comparisons: the runs of single simulations, their tables and folders, resuming."""
+
+import signal
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from sweep_problems import compilations, quadratic_trial
+
+import fedjax_sim as fs
+
+KEYS = jax.random.split(jax.random.key(7), 2)
+ALGORITHMS = {"FedAvg, lr 0.1": fs.fedavg(0.1), "scaffold": fs.scaffold(0.1)}
+PROBES = fs.Probes(client={"size": lambda visit: jnp.sum(visit.message**2)})
+
+
+@pytest.fixture(scope="module")
+def setup():
+    return quadratic_trial(num_seeds=2, num_rounds=4, eval_every=2).setup
+
+
+@pytest.fixture(scope="module")
+def whole(setup):
+    return fs.compare(ALGORITHMS, setup, KEYS, probes=PROBES, seeds=[5, 6])
+
+
+def test_a_comparison_is_its_simulations(setup, whole):
+    assert not whole.interrupted
+    assert list(whole.simulations) == list(ALGORITHMS)
+    for name, algorithm in ALGORITHMS.items():
+        alone = fs.simulate(algorithm, setup, KEYS, probes=PROBES, replicas=["5", "6"])
+        (part,) = whole.simulations[name]
+        chex.assert_trees_all_equal(part.state, alone.state)
+        chex.assert_trees_all_equal(part.history, alone.history)
+        chex.assert_trees_all_equal(whole.models()[name], alone.models())
+        frame = whole.to_frame().query("algorithm == @name").drop(columns="algorithm")
+        pd.testing.assert_frame_equal(frame.reset_index(drop=True), alone.to_frame())
+
+
+def test_the_tidy_frame(whole):
+    frame = whole.to_frame()
+    assert list(frame) == ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
+    assert set(frame.seed) == {5, 6}
+    assert set(frame.metric) == {"time", "local_steps", "x/0", "x/1", "size"}
+    assert (frame.diverged_at == 0).all()
+    last = frame.query("round == 4 and seed == 6 and algorithm == 'scaffold'")
+    model = last.set_index("metric").value[["x/0", "x/1"]].to_numpy(np.float32)
+    np.testing.assert_array_equal(model, whole.models()["scaffold"][1])
+
+
+def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
+    seen = []
+
+    def on_progress(name, progress):
+        seen.append((name, progress and progress.round))
+        if seen[-1] == ("scaffold", 2):
+            signal.raise_signal(signal.SIGINT)
+
+    def go(algorithms, on_progress=None, **options):
+        return fs.compare(
+            algorithms, setup, KEYS, probes=PROBES, seeds=[5, 6], directory=tmp_path,
+            on_progress=on_progress, **options,
+        )  # fmt: skip
+
+    stopped = go(ALGORITHMS, on_progress)
+    assert stopped.interrupted
+    assert seen[-1] == ("scaffold", 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["FedAvg-lr-0.1", "scaffold"]
+    third = {"FedAvg, lr 0.2": fs.fedavg(0.2)}
+    finished = []
+    resumed = go(ALGORITHMS | third, on_finished=lambda name, run: finished.append(name))
+    assert finished == list(ALGORITHMS | third)
+    assert resumed.simulations["FedAvg, lr 0.1"][0].history is None  # not repeated
+    assert resumed.simulations["scaffold"][0].history.round[0].tolist() == [4]
+    # The rounds of earlier calls are part of the table and of the models.
+    frame = resumed.to_frame().query("algorithm != 'FedAvg, lr 0.2'").reset_index(drop=True)
+    pd.testing.assert_frame_equal(frame, whole.to_frame())
+    chex.assert_trees_all_equal({k: resumed.models()[k] for k in ALGORITHMS}, whole.models())
+    with pytest.raises(ValueError, match="holds another run: algorithm differ"):
+        go({"scaffold": fs.scaffold(0.3)})
+
+
+def test_a_setup_for_every_seed(setup):
+    """Seeds whose setups have equal shapes share one program."""
+
+    def of_seed(seed):
+        task = jax.tree.map(lambda x: x * (1 + 0.1 * seed), setup.task)
+        return fs.Setup(task, setup.timeline, setup.params[0], setup.eval_fn, eval_every=2)
+
+    with compilations() as names:
+        result = fs.compare({"a": fs.fedavg(0.17)}, of_seed, KEYS)
+    assert len([name for name in names if "segment" in name]) == 2  # whole and last segment
+    for seed, part in enumerate(result.simulations["a"]):
+        alone = fs.simulate(fs.fedavg(0.17), of_seed(seed), KEYS[seed])
+        chex.assert_trees_all_close(part.models()[0], alone.state.server.params, rtol=1e-6)
+    assert result.models()["a"].shape == (2, 2)
+    assert set(result.to_frame().seed) == {0, 1}
+
+
+def test_a_setup_for_every_algorithm(setup):
+    def of_algorithm(algorithm):
+        rounds = {"short": 2, "long": 4}[algorithm]
+        return fs.Setup(setup.task, setup.timeline[:rounds], setup.params)
+
+    result = fs.compare(dict.fromkeys(["short", "long"], fs.fedavg(0.1)), of_algorithm, KEYS)
+    assert [result.simulations[name][0].rounds_done for name in ("short", "long")] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"algorithms": {}}, "algorithms is empty"),
+        ({"algorithms": {"a b": fs.fedavg(1.0), "a-b": fs.fedavg(1.0)}}, "'a-b', as of 'a b'"),
+        ({"algorithms": {"..": fs.fedavg(1.0)}}, "expected names that differ"),
+        ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\]"),
+        ({"seeds": [1]}, r"seeds is \['1'\]; expected 2 distinct names"),
+        ({"setup": lambda sed: None}, "expected parameters among 'seed' and 'algorithm'"),
+    ],
+)
+def test_refusals(setup, change, message, tmp_path):
+    arguments = {"algorithms": ALGORITHMS, "setup": setup, "keys": KEYS} | change
+    with compilations() as names, pytest.raises(ValueError, match=message):
+        fs.compare(**arguments, directory=tmp_path / "results")
+    assert names == []
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,123 @@
+"""Algorithms by value: equal ones compile once, and a run's folder refuses all others."""
+
+import json
+import subprocess
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_problems import ZERO, no_data
+from sweep_problems import compilations, quadratic_trial
+
+import fedjax_sim as fs
+from fedjax_sim.simulation.identity import algorithm_identity, description, fingerprint
+
+
+@pytest.fixture(scope="module")
+def setup():
+    setup = quadratic_trial(num_seeds=1, num_rounds=3).setup
+    return fs.Setup(setup.task, setup.timeline, setup.params[0], setup.eval_fn)
+
+
+def segments(names):
+    return [name for name in names if "segment" in name]
+
+
+def test_a_loop_over_seeds_compiles_once(setup):
+    """Also with an algorithm that every call makes anew; other numbers are another program."""
+    with compilations() as names:
+        results = [fs.simulate(fs.fedavg(0.11), setup, jax.random.key(s)) for s in range(3)]
+    assert len(segments(names)) == 1
+    assert [result.compile_seconds > 0 for result in results] == [True, False, False]
+    for other in (fs.fedavg(0.12), fs.fedprox(0.11, mu=1.0)):
+        with compilations() as names:
+            result = fs.simulate(other, setup, jax.random.key(0))
+        assert len(segments(names)) == 1
+        change = result.state.server.params - results[0].state.server.params
+        assert float(jnp.abs(change).max()) > 1e-4
+
+
+def test_equal_algorithms_are_traced_once(setup):
+    """Not even traced again."""
+
+    @chex.assert_max_traces(n=1)
+    def local(message, visits, oracle, work):
+        return oracle.grad(message, 0), visits
+
+    def algorithm():
+        def update(state, mean, round):
+            return state._replace(params=state.params - mean)
+
+        return fs.fedavg(0.1)._replace(local=local, update=update)
+
+    programs = [fs.simulate(algorithm(), setup, jax.random.key(s)) for s in range(3)]
+    assert len(programs) == 3
+
+
+def step_size():
+    return 1.0
+
+
+def own_method():
+    """An algorithm that calls a function of its module."""
+
+    def local(message, state, oracle, work):
+        return jnp.asarray(step_size()), state
+
+    def update(state, mean, round):
+        return state._replace(params=state.params + mean)
+
+    return fs.fedavg(0.1)._replace(local=local, update=update)
+
+
+def test_a_helper_that_is_defined_again_counts(monkeypatch):
+    setup = fs.Setup(no_data(), fs.timelines.full(2, 8, 1), ZERO)
+    first = fs.simulate(own_method(), setup, jax.random.key(0))
+    monkeypatch.setitem(globals(), "step_size", lambda: 2.0)
+    second = fs.simulate(own_method(), setup, jax.random.key(0))
+    assert (float(first.state.server.params), float(second.state.server.params)) == (2.0, 4.0)
+
+
+def test_fingerprints():
+    assert fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.1))
+    different = [
+        fs.fedavg(0.1), fs.fedavg(0.2), fs.fedavg(jnp.array(0.1)), fs.scaffold(0.1),
+        fs.fedavg(lambda t: 0.1), fs.fedadam(0.1, 0.1), fs.skip_nonfinite(fs.fedavg(0.1)),
+    ]  # fmt: skip
+    assert len({fingerprint(algorithm) for algorithm in different}) == len(different)
+    # Two functions of equal text are two functions, but equal text in another process is equal.
+    assert fingerprint(np.arange(3)) != fingerprint(np.arange(4))
+
+
+def test_descriptions_are_equal_in_other_processes():
+    """Also of a constant set, whose order differs between processes."""
+    program = (
+        "import fedjax_sim as fs\n"
+        "from fedjax_sim.simulation.identity import description\n"
+        "f = lambda x: x in {'a', 'b', 'c', 'd', 'e'}\n"
+        "print(description(fs.scaffold(0.1)), description(f))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert runs[0] == runs[1]
+    assert runs[0].split()[0] == description(fs.scaffold(0.1))
+
+
+def test_a_folder_shows_the_algorithm(setup, tmp_path):
+    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+    identity = json.loads((tmp_path / "run.json").read_text())
+    assert identity["algorithm"] == algorithm_identity(fs.fedprox(0.1, mu=0.25))
+    assert identity["algorithm"]["numbers"]["mu"] == 0.25
+    assert {"data", "timeline", "params", "key", "weighting"} <= identity.keys()
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run.json is damaged .*; expected a JSON object"):
+        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
