@@ -23,7 +23,7 @@ from fedjax_sim.cli.problem import Problem, prepare
 from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types import FedAlgorithm, Setup
 
 
 class Comparison(NamedTuple):
@@ -33,6 +33,7 @@ class Comparison(NamedTuple):
     output: pathlib.Path
     hyper: dict[str, dict[str, Any]]  # by algorithm
     problem: Problem
+    setups: dict[str, Setup]  # by algorithm
     lowered: Callable[[Convolution], Problem]  # the problem with its convolutions computed so
     execution: Execution | None  # None: a stored choice, else by the rules of strategies.auto
     arithmetic: Callable[[], contextlib.AbstractContextManager[None]]  # around all computations
@@ -72,11 +73,13 @@ def resolve(config: RunConfig) -> Comparison:
         with arithmetic(config):
             return prepare(config, dataset, conv)
 
+    problem = lowered(models.auto)
     return Comparison(
         to_json(config),
         config.output,
         hyper,
-        lowered(models.auto),
+        problem,
+        {name: problem.setup_of(name) for name in hyper},
         lowered,
         execution(config),
         functools.partial(arithmetic, config),

@@ -125,9 +125,7 @@ def diagnose(comparison: Comparison, plan: Plan, final: Params) -> Diagnosis:
             drift=drift,
         )
         prescribed = float(
-            convex.prescribed_lr(
-                constants, local_steps=K, rounds=options["rounds"], clients=M
-            )
+            convex.prescribed_lr(constants, local_steps=K, rounds=options["rounds"], clients=M)
         )
     measured = _frame(options["seed"], history, plan.optimum.value)
     diagnosis = Diagnosis(constants, prescribed, lines, measured, plan.unmet)

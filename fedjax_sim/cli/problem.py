@@ -46,7 +46,7 @@ _EVALUATIONS = 40  # of a run with a clock, by default
 class Problem(NamedTuple):
     """The part of a comparison that all algorithms share; n seeds."""
 
-    setup: Setup  # params [n, ...]; the timeline [n, T, S] is that of synchronous algorithms
+    setup: Setup  # params [n, ...]; the timeline [n, T, S], with a clock of the first one
     keys: Array  # [n]
     data: FederatedData  # with --num-strata the labels only
     batches: Batches
@@ -121,7 +121,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         task,
         timelines(config, task, schedule_keys)
         if clock is None
-        else clock.timelines("fedavg", schedule_keys),
+        else clock.timelines(config.algorithms[0], schedule_keys),
         params,
         eval_fn=merge_evaluators(**{k: evaluator(metrics, part) for k, part in parts.items()}),
         eval_every=config.eval_every,

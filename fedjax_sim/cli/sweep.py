@@ -114,6 +114,7 @@ class _Runs:
             own = with_settings(self.config, {"algorithm": algorithm, **settings})
             problem = self.problem(dataclasses.replace(own, algorithms=self.config.algorithms))
             setup = problem.setup_of(algorithm)
+            assert setup.eval_fn is not None
             first = jax.tree.map(lambda x: x[0], setup.params)
             measured = jax.eval_shape(setup.eval_fn, first)
             if self.config.metric not in measured:

@@ -43,7 +43,7 @@ def run_tune(
     measured_kinds: set[bool] = set()
     for name in comparison.hyper:
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
-        whole = tuning.Problem(algorithm, comparison.problem.setup_of(name), keys)
+        whole = tuning.Problem(algorithm, comparison.setups[name], keys)
         described = tuning.describe(whole, comparison.options["batch_size"])
         if described["client_state"] in measured_kinds:
             continue

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_sim.analysis import intervals, selection, statistics, tables
+from fedjax_sim.analysis import frames, intervals, selection, statistics, tables
 
 NAN = math.nan
 COLUMNS = ["algorithm", "lr", "server_lr", "seed", "round", "metric", "value", "diverged_at"]
@@ -77,8 +77,8 @@ def test_scores_come_in_grid_order():
     keys = [(a, lr, 9.0 if math.isnan(s) else s, r) for a, lr, s, r, *_ in scored.values.tolist()]
     assert keys == sorted(keys)
     mixed = pd.DataFrame({"batch": ["full", 8, 1, NAN], "seed": 0, "score": 1.0})
-    assert selection.grid_values(mixed, "batch")[:3] == [1, 8, "full"]
-    assert math.isnan(selection.grid_values(mixed, "batch")[3])
+    assert frames.grid_values(mixed, "batch")[:3] == [1, 8, "full"]
+    assert math.isnan(frames.grid_values(mixed, "batch")[3])
 
 
 def one_run(values, diverged_at=0, **columns):

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import run
-from fedjax_sim.cli.diagnosis_report import SUBOPTIMALITY
+from fedjax_sim.cli.diagnose import SUBOPTIMALITY
 from fedjax_sim.cli.main import main
 
 TINY = shlex.split(
@@ -33,11 +33,11 @@ def features():
 
 
 def test_files_hold_constants_bounds_and_measurements(diagnosed, capsys):
-    found = json.loads((diagnosed / "diagnosis.json").read_text())
-    assert found["run"] == {"lr": 0.02, "M": 6, "K": 3}
-    assert found["assumptions_not_met"] == []
-    assert found["optimum"]["gradient_norm"] <= 1e-12
-    constants = {name: entry["value"] for name, entry in found["constants"].items()}
+    diagnosis = json.loads((diagnosed / "diagnosis.json").read_text())
+    assert diagnosis["run"] == {"lr": 0.02, "M": 6, "K": 3}
+    assert diagnosis["assumptions_not_met"] == []
+    assert diagnosis["optimum"]["gradient_norm"] <= 1e-12
+    constants = {name: entry["value"] for name, entry in diagnosis["constants"].items()}
     # Of the mean objective L is at least this; single clients have a little more.
     x = features()
     total = np.linalg.eigvalsh(x.T @ x / len(x))[-1] / 2 + 0.1
@@ -45,13 +45,13 @@ def test_files_hold_constants_bounds_and_measurements(diagnosed, capsys):
     assert constants["mu"] == 0.1
     # The start is 0, where the loss is log 10; F* is below, and mu bounds the distance.
     np.testing.assert_allclose(
-        constants["Delta"], np.log(10) - found["optimum"]["value"], rtol=1e-6
+        constants["Delta"], np.log(10) - diagnosis["optimum"]["value"], rtol=1e-6
     )
     assert 0 < constants["B"] <= np.sqrt(2 * constants["Delta"] / 0.1)
     assert 0 < constants["zeta_mean"] <= constants["zeta"]
-    assert set(found["bounds"]) == {"convex", "convex, measured drift"}
-    assert "one objective for all clients" in found["bounds_left_out"]["third order"]
-    assert found["prescribed_lr"] > 0
+    assert set(diagnosis["bounds"]) == {"convex", "convex, measured drift"}
+    assert "one objective for all clients" in diagnosis["bounds_left_out"]["third order"]
+    assert diagnosis["prescribed_lr"] > 0
     assert (diagnosed / "diagnosis.png").read_bytes().startswith(b"\x89PNG")
 
     frame = pd.read_csv(diagnosed / "diagnosis.csv")
@@ -77,8 +77,8 @@ def test_the_curve_is_that_of_the_run(diagnosed):
     loss = history.loc[(history["metric"] == "train/loss") & (history["round"] == 6), "value"]
     frame = pd.read_csv(diagnosed / "diagnosis.csv")
     rows = (frame["quantity"] == "fedavg: model") & (frame["round"] == 6)
-    found = json.loads((diagnosed / "diagnosis.json").read_text())
-    penalised = frame.loc[rows, "value"].to_numpy() + found["optimum"]["value"]
+    diagnosis = json.loads((diagnosed / "diagnosis.json").read_text())
+    penalised = frame.loc[rows, "value"].to_numpy() + diagnosis["optimum"]["value"]
     penalty = penalised - loss.to_numpy()
     # 18 steps of 0.02 along gradients of norm at most sqrt(2) max ||x||.
     reach = 18 * 0.02 * np.sqrt(2) * np.linalg.norm(features(), axis=1).max()
@@ -96,9 +96,9 @@ def test_partial_participation_has_no_bounds_and_says_so(tmp_path, capsys, monke
     assert "finished before" in printed
     assert "--sampling is uniform; the theorems have all clients in every round" in printed
     assert "bound that holds at every model" in printed
-    found = json.loads((tmp_path / "diagnosis.json").read_text())
-    assert found["bounds"] == {}
-    assert len(found["assumptions_not_met"]) == 1
+    diagnosis = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert diagnosis["bounds"] == {}
+    assert len(diagnosis["assumptions_not_met"]) == 1
     frame = pd.read_csv(tmp_path / "diagnosis.csv")
     assert frame["quantity"].unique().tolist() == ["fedavg: model"]
     assert (frame["value"] > 0).all()
@@ -119,7 +119,7 @@ def test_a_run_that_diverged_has_nothing_to_diagnose(tmp_path, capsys, allow_nan
         ("--weight-decay 0", "--weight-decay is 0.0; --diagnose needs a positive one"),
     ],
 )
-def test_what_cannot_be_diagnosed_is_refused_before_anything_runs(
+def test_comparisons_without_a_diagnosis_are_refused_before_anything_runs(
     tmp_path, capsys, monkeypatch, options, named
 ):
     def ran(*args, **options):

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import pathlib
 import re
+import runpy
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,23 +15,33 @@ import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import build, registry, run
+from fedjax_sim.cli import names, registry, run
 from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.main import main, presets
+from fedjax_sim.cli.main import main
 from fedjax_sim.simulation.simulate import simulate
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "
     "--local-steps 2 --seeds 2 --eval-every 1 --algorithms fedavg scaffold"
 )
+SMALL = shlex.split(
+    "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 1 "
+    "--local-steps 1 --seeds 1 --algorithms fedavg"
+)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> pathlib.Path:
-    """The results of the tiny comparison, run once without interruption."""
+    """The results of the tiny comparison, run once without interruption; not to be changed."""
     folder = tmp_path_factory.mktemp("finished")
     assert main([*TINY, "--output", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> pathlib.Path:
+    """A copy of the finished results, for a test that writes to them."""
+    return shutil.copytree(finished, tmp_path / "copied")
 
 
 def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
@@ -53,8 +65,7 @@ def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
 
 def test_config_json_repeats_the_run_under_changed_defaults(tmp_path, finished, monkeypatch):
     # The file holds resolved hyper-parameters, so that later defaults do not matter.
-    changed = registry.ALGORITHMS["fedavg"]._replace(defaults={"lr": 9.0})
-    monkeypatch.setitem(registry.ALGORITHMS, "fedavg", changed)
+    monkeypatch.setattr(registry, "LR", 9.0)
     assert main(["run", str(finished / "config.json"), "--output", str(tmp_path)]) == 0
     assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
 
@@ -101,8 +112,8 @@ def test_ctrl_c_outside_a_simulation_keeps_what_is_there(tmp_path, monkeypatch, 
     assert (tmp_path / "history.csv").read_text() == header
 
 
-def test_finished_algorithms_are_not_run_again(finished, monkeypatch, capsys):
-    before = (finished / "history.csv").read_bytes()
+def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
+    before = (copied / "history.csv").read_bytes()
     results = []
 
     def observed(*args, **options):
@@ -110,9 +121,9 @@ def test_finished_algorithms_are_not_run_again(finished, monkeypatch, capsys):
         return results[-1]
 
     monkeypatch.setattr(run, "simulate", observed)
-    assert main([*TINY, "--output", str(finished)]) == 0
+    assert main([*TINY, "--output", str(copied)]) == 0
     assert [(r.local_steps, r.compile_seconds) for r in results] == [(0, 0.0), (0, 0.0)]
-    assert (finished / "history.csv").read_bytes() == before
+    assert (copied / "history.csv").read_bytes() == before
     assert "finished before" in capsys.readouterr().out
 
 
@@ -158,7 +169,26 @@ def test_folder_of_another_comparison_is_refused(finished, capsys, options, reas
         ("--partition natural", "--partition is 'natural'"),
         ("--num-clients 5000", "--partition is 'dirichlet'"),
         ("--model lenet5", "--model is 'lenet5'"),
+        ("--model resnet", "--model is 'resnet'; expected one of auto, digits_cnn"),
+        ("--partition random", "--partition is 'random'; expected one of dirichlet"),
         ("--dataset imagenet", "--dataset is 'imagenet'"),
+        ("--hyper fedmid.local_prox=1 --algorithms fedmid", "expected true or false"),
+        ("--algorithms favano", "--clock is 'none'; expected a law of step durations for favano"),
+        ("--clock geometric --local-steps None", "--local-steps is None; expected a number"),
+        ("--clock geometric --step-time 0.5", "--step-time is 0.5; expected a mean of at least 1"),
+        ("--clock geometric --step-time 0", "--step-time is 0.0; expected a positive number"),
+        ("--clock geometric --slow-fraction 2", "--slow-fraction is 2.0; expected a number in"),
+        ("--clock geometric --interaction -1", "--interaction is -1.0; expected a number of at"),
+        ("--clock geometric --horizon 5", "--horizon is 5.0; expected at least the interval, 7.0"),
+        ("--clock geometric --interval 1 --horizon 2 --step-time 99", "--horizon is 2.0; expected"),
+        (
+            "--clock geometric --dropout 0.5",
+            "--dropout is 0.5; expected 0.0 with --clock geometric",
+        ),
+        ("--clock geometric --sampling full", "--sampling is full; expected uniform with --clock"),
+        ("--clock trace", "--trace is None; expected a CSV file with --clock trace"),
+        ("--clock trace --trace nowhere.csv", "--trace is 'nowhere.csv', which cannot be read"),
+        ("--clock geometric --trace a.csv", "--trace is a.csv; expected none with --clock geom"),
     ],
 )
 def test_bad_options_exit_with_2_and_name_the_option(tmp_path, capsys, monkeypatch, options, named):
@@ -170,6 +200,53 @@ def test_bad_options_exit_with_2_and_name_the_option(tmp_path, capsys, monkeypat
     assert main([*TINY, "--output", str(output), *options.split()]) == 2
     assert named in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_errors_of_a_run_show_their_traceback_and_what_is_kept(tmp_path, capsys, monkeypatch):
+    """Only bad options are one line: a ValueError inside a run is a defect, not an option."""
+
+    def broken(*args, **options):
+        raise ValueError("rounds is a defect of the simulation")
+
+    monkeypatch.setattr(run, "simulate", broken)
+    assert main([*SMALL, "--output", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert "in broken" in error
+    assert f"kept in {tmp_path}" in error
+    assert "--rounds" not in error
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("output", ["/proc/x", "{}/file/below"])
+def test_outputs_that_cannot_be_created_are_one_line(
+    tmp_path, capsys, monkeypatch, output, command
+):
+    monkeypatch.setattr(run, "execute", lambda *args: pytest.fail("started"))
+    (tmp_path / "file").write_text("in the way")
+    output = output.format(tmp_path)
+    assert main([command, *SMALL[1:], "--output", output]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"fedjax-sim: error: --output is '{output}', which cannot be created")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"config": 3}'])
+def test_damaged_config_files_in_an_output_folder_are_named(tmp_path, capsys, text):
+    (tmp_path / "config.json").write_text(text)
+    assert main([*SMALL, "--output", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path) in error
+    assert "config.json" in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "config.json").read_text() == text
+
+
+def test_module_exits_with_the_command_s_code(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedjax-sim", "fly"])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_module("fedjax_sim.cli", run_name="__main__")
+    assert exit.value.code == 2
 
 
 def test_missing_data_files_are_one_line(tmp_path, capsys):
@@ -187,7 +264,7 @@ def test_unknown_presets_and_configs_are_refused(arguments, capsys):
     assert arguments[1] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("preset", ["quickstart", "femnist"])
+@pytest.mark.parametrize("preset", names.PRESETS)
 def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")  # wide enough that no default is broken over lines
     assert main(["run", preset, "--help"]) == 0
@@ -195,7 +272,7 @@ def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
     parts = re.split(r"\n\W*--(?=[a-z])", shown)[1:]
     described = {part.split()[0]: part for part in parts}
     for field in dataclasses.fields(RunConfig):
-        value = getattr(presets()[preset], field.name)
+        value = getattr(names.PRESETS[preset], field.name)
         value = " ".join(value) if isinstance(value, tuple) else value
         assert f"(default: {value})" in described[field.name.replace("_", "-")]
 
@@ -204,9 +281,18 @@ def test_list_names_every_choice(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    named = [*registry.ALGORITHMS, *build.MODELS, *build.PARTITIONS, *datasets.NAMES]
-    assert [name for name in named if name not in shown] == []
+    tables = registry.ALGORITHMS, names.MODELS, names.PARTITIONS, names.PRESETS, datasets.NAMES
+    assert [name for table in tables for name in table if name not in shown] == []
     assert "b1=0.9" in shown  # a default of the factory, not of the command line
+
+
+def test_list_describes_an_algorithm(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", "favano"]) == 0
+    shown = capsys.readouterr().out
+    assert registry.summary("favano") in shown
+    assert "client learning rate" in shown
+    assert "reweighting" in shown
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -2,22 +2,20 @@
 
 import dataclasses
 import json
-import subprocess
-import typing
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from small_problems import quadratic_task
 
 import fedjax_sim as fs
-from fedjax_sim import datasets, engine, models
-from fedjax_sim.cli import build, registry, report
-from fedjax_sim.cli.config import RunConfig, check, read, to_json
-from fedjax_sim.cli.run import compare, prepare
-from fedjax_sim.simulation.simulate import Progress
+from fedjax_sim import datasets, models
+from fedjax_sim.cli import names, registry, report
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.config_file import read
+from fedjax_sim.cli.problem import clients, prepare
+from fedjax_sim.cli.run import compare
+from fedjax_sim.simulation.result import Progress
 
 TINY = RunConfig(
     model="softmax_regression",
@@ -33,6 +31,7 @@ TINY = RunConfig(
     target_accuracy=0.5,
     dropout=0.2,
 )
+SMALL = dataclasses.replace(TINY, rounds=2, algorithms=("fedavg",), hyper=())
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:
 
 
 def test_history_is_tidy_and_complete(result):
-    frame = pd.read_csv(result.config.output / "history.csv")
+    frame = pd.read_csv(result.output / "history.csv")
     pd.testing.assert_frame_equal(frame, result.history, check_dtype=False)
     for algorithm in TINY.algorithms:
         for metric in ("test/accuracy", "test/loss", "train/accuracy", "train/loss", "local_steps"):
@@ -63,15 +62,14 @@ def test_history_is_tidy_and_complete(result):
 
 
 def test_each_seed_is_what_a_run_of_its_own_gives(result):
-    problem = prepare(result.config, datasets.load("digits"))
+    problem = prepare(TINY, datasets.load("digits"))
+    shared = problem.setup
     for i, seed in enumerate((7, 8)):
-        params, timeline = jax.tree.map(lambda x, i=i: x[i], (problem.params, problem.timeline))
+        params, timeline = jax.tree.map(lambda x, i=i: x[i], (shared.params, shared.timeline))
         state, _ = jax.jit(
-            lambda task, params, timeline, key: engine.run(
-                registry.algorithm("fedavg", {"lr": 0.2}), task, timeline, params, key
-            )
-        )(problem.task, params, timeline, problem.keys[i])
-        for metric, value in problem.eval_fn(state.server.params).items():
+            lambda setup, key: fs.run(registry.algorithm("fedavg", {"lr": 0.2}), setup, key)
+        )(fs.Setup(shared.task, timeline, params), problem.keys[i])
+        for metric, value in shared.eval_fn(state.server.params).items():
             recorded = curves(result.history, "fedavg", metric).loc[5, seed]
             # The batched program sums in another order: float32 rounding over 15 local steps.
             np.testing.assert_allclose(recorded, value, rtol=1e-4)
@@ -90,10 +88,9 @@ def test_algorithms_are_paired(result):
 def test_seeds_differ_in_model_schedule_and_minibatches():
     config = dataclasses.replace(TINY, model="mlp_small")
     problem = prepare(config, datasets.load("digits"))
-    assert not (problem.timeline.clients[0] == problem.timeline.clients[1]).all()
-    assert not (
-        problem.params["dense1"]["kernel"][0] == problem.params["dense1"]["kernel"][1]
-    ).all()
+    clients, kernels = problem.setup.timeline.clients, problem.setup.params["dense1"]["kernel"]
+    assert not (clients[0] == clients[1]).all()
+    assert not (kernels[0] == kernels[1]).all()
     assert len(np.unique(jax.random.key_data(problem.keys), axis=0)) == 2
 
 
@@ -112,7 +109,7 @@ def test_first_seed_selects_the_same_runs(result, tmp_path):
 
 
 def test_summary_agrees_with_history(result):
-    summary = json.loads((result.config.output / "summary.json").read_text())
+    summary = json.loads((result.output / "summary.json").read_text())
     for algorithm, row in summary["algorithms"].items():
         accuracy = curves(result.history, algorithm, "test/accuracy")
         assert row["accuracy_mean"] == pytest.approx(accuracy.loc[5].mean(), rel=1e-12)
@@ -131,15 +128,15 @@ def test_summary_agrees_with_history(result):
 def test_progress_is_reported_from_start_to_end(result, events):
     del result
     for name in TINY.algorithms:
-        told = [progress for algorithm, progress in events if algorithm == name]
-        assert told[0] is None
-        assert [progress.round for progress in told[1:]] == [2, 4, 5]
-        assert isinstance(told[-1], Progress)
-        assert set(told[-1].metrics) >= {report.ACCURACY, report.LOSS}
+        reports = [progress for algorithm, progress in events if algorithm == name]
+        assert reports[0] is None
+        assert [progress.round for progress in reports[1:]] == [2, 4, 5]
+        assert isinstance(reports[-1], Progress)
+        assert set(reports[-1].metrics) >= {report.ACCURACY, report.LOSS}
 
 
 def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
-    config = dataclasses.replace(TINY, algorithms=("fedavg",), hyper=(), output=tmp_path)
+    config = dataclasses.replace(SMALL, output=tmp_path)
     compare(config)
     spent = (tmp_path / "fedavg" / "timing.json").read_text()
     both = compare(dataclasses.replace(config, algorithms=("scaffold",)))
@@ -151,14 +148,14 @@ def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
         compare(dataclasses.replace(config, algorithms=("scaffold",), lr=0.3))
 
 
-@pytest.mark.parametrize("partition", build.PARTITIONS)
+@pytest.mark.parametrize("partition", names.PARTITIONS)
 def test_partitions_cover_each_option(partition):
     config = dataclasses.replace(TINY, partition=partition, alpha=1.0)
     dataset = datasets.load("digits")
     if partition == "natural":
         groups = np.arange(len(dataset.train["y"])) % 6
         dataset = dataset._replace(train_groups=groups, group_names=tuple("abcdef"))
-    data = build.clients(config, dataset).data
+    data = clients(config, dataset).data
     assert data.num_clients == (6 if partition == "natural" else 20)
     assert (data.client_ids == tuple("abcdef")) == (partition == "natural")
     labels = [np.unique(data.client(i)["y"]).size for i in range(data.num_clients)]
@@ -180,7 +177,7 @@ def test_partitions_cover_each_option(partition):
 )
 def test_sampling_and_dropout_options(sampling, slots, mean_cohort):
     config = dataclasses.replace(TINY, sampling=sampling, cohort_size=5, rounds=200, dropout=0.2)
-    timeline = prepare(config, datasets.load("digits")).timeline
+    timeline = prepare(config, datasets.load("digits")).setup.timeline
     assert timeline.clients.shape == (2, 200, slots)
     mean = float(timeline.mask.sum(axis=-1).mean())
     # Standard error of the mean below sqrt(20 / 4) / sqrt(400) = 0.12; four of them.
@@ -190,35 +187,37 @@ def test_sampling_and_dropout_options(sampling, slots, mean_cohort):
 def test_local_work_options():
     dataset = datasets.load("digits")
     epochs = dataclasses.replace(TINY, local_steps=None, local_epochs=2, batch_size=10)
-    task = prepare(epochs, dataset).task
+    task = prepare(epochs, dataset).setup.task
     sizes = np.asarray(task.num_examples)
     assert task.num_steps.tolist() == (2 * np.ceil(sizes / 10)).astype(int).tolist()
-    steps = prepare(dataclasses.replace(TINY, local_steps=3), dataset).task
+    steps = prepare(dataclasses.replace(TINY, local_steps=3), dataset).setup.task
     assert set(steps.num_steps.tolist()) == {3}
 
 
 def test_weighting_option():
-    assert build.weighting(TINY) is engine.uniform_weights
+    dataset = datasets.load("digits")
+    assert prepare(TINY, dataset).setup.weighting is fs.uniform_weights
     weighted = dataclasses.replace(TINY, weighting="examples")
-    assert build.weighting(weighted) is engine.weight_by_examples
+    assert prepare(weighted, dataset).setup.weighting is fs.weight_by_examples
 
 
-@pytest.mark.parametrize("execution", ["vmapped", "chunked", "sequential", "auto"])
-def test_execution_options_agree(execution, result, tmp_path):
-    config = dataclasses.replace(
-        TINY, execution=execution, chunk_size=3, algorithms=("fedavg",), hyper=(), output=tmp_path
-    )
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> pd.DataFrame:
+    """The history of the small comparison by the default execution."""
+    return compare(dataclasses.replace(SMALL, output=tmp_path_factory.mktemp("small"))).history
+
+
+@pytest.mark.parametrize("execution", ["vmapped", "chunked", "sequential"])
+def test_execution_options_agree(execution, small, tmp_path):
+    config = dataclasses.replace(SMALL, execution=execution, chunk_size=3, output=tmp_path)
     losses = curves(compare(config).history, "fedavg", "train/loss")
-    expected = curves(result.history, "fedavg", "train/loss")
+    expected = curves(small, "fedavg", "train/loss")
     np.testing.assert_allclose(losses, expected, rtol=1e-4)  # the order of float32 sums
 
 
-@pytest.mark.parametrize("name", build.MODELS)
-def test_models_match_the_names_and_shapes_of_the_options(name):
-    hints = typing.get_type_hints(RunConfig)
-    assert set(typing.get_args(hints["model"])) == {"auto", *build.MODELS}
-    assert set(typing.get_args(hints["partition"])) == set(build.PARTITIONS)
-    shape, built = build.MODELS[name]
+@pytest.mark.parametrize("name", names.MODELS)
+def test_models_take_the_shapes_in_their_rows(name):
+    shape, built = names.MODELS[name]
     shape = shape or (5,)
     model = built(shape, 3, models.auto)
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -226,138 +225,13 @@ def test_models_match_the_names_and_shapes_of_the_options(name):
     assert jax.eval_shape(model.apply, params, inputs).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
-    defaults = registry.hyper_defaults(name) | dict.fromkeys(registry.common_hyper(name))
-    values = {key: v if isinstance(v, str) else 0.25 for key, v in defaults.items()}
-    settings = tuple(f"{name}.{key}={value}" for key, value in values.items())
-    config = RunConfig(algorithms=(name,), hyper=settings)
-    assert registry.hyper_parameters(config)[name] == values
-
-
-def test_hyper_parameters_that_all_algorithms_have():
-    config = RunConfig(
-        algorithms=("fedavg", "fedsam"), lr=0.5, lr_decay=0.9, clip=3.0, weight_decay=0.01,
-        hyper=("fedsam.clip=2", "fedsam.radius=0"),
-    )  # fmt: skip
-    hyper = registry.hyper_parameters(config)
-    common = {"lr": 0.5, "lr_decay": 0.9, "weight_decay": 0.01}
-    assert hyper == {"fedavg": common | {"clip": 3.0}, "fedsam": common | {"clip": 2, "radius": 0}}
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold"])
-def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
-    """One step a round on F(x) = |x - 10|^2 / 2 from 1: clipped to -2, then 0.5 x is added."""
-    hyper = {"lr": 0.1, "lr_decay": 0.5, "clip": 2.0, "weight_decay": 0.5}
-    task = quadratic_task(np.ones((1, 1, 1)), np.full((1, 1), 10.0), 1)
-    timeline = fs.timelines.full(3, 1, task.num_steps)
-    algorithm = registry.algorithm(name, hyper)
-    state, _ = fs.run(algorithm, task, timeline, jnp.ones(1), jax.random.key(0))
-    x = 1.0
-    for t in range(3):
-        x -= 0.1 * 0.5**t * (-2 + 0.5 * x)
-    np.testing.assert_allclose(state.server.params, x, rtol=1e-6)  # single precision
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clip": 0.0}, "clip is 0.0; expected a positive number"),
-        ({"lr_decay": -1.0}, "lr_decay is -1.0; expected a positive number"),
-        ({"weight_decay": -0.1}, "weight_decay is -0.1; expected a number of at least 0"),
-        ({"lr_decay": 0.9, "algorithms": ("fedac",)}, "lr_decay is 0.9, but fedac does not have"),
-    ],
-)
-def test_refuses_hyper_parameters_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        compare(RunConfig(**options))
-
-
-def test_hyper_parameters_override_each_other():
-    config = RunConfig(
-        algorithms=("fedavg", "fedadam"), lr=0.5, server_lr=0.7, hyper=("fedadam.lr=0.9",)
-    )
-    assert registry.hyper_parameters(config) == {
-        "fedavg": {"lr": 0.5},
-        "fedadam": {"lr": 0.9, "server_lr": 0.7},
-    }
-
-
-def test_config_survives_json(tmp_path):
-    config = dataclasses.replace(TINY, output=tmp_path / "a", data_dir=tmp_path)
-    # SCAFFOLD is from an earlier call.
-    hyper = registry.hyper_parameters(config) | {"scaffold": {"lr": 1.0}}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"config": to_json(config), "algorithms": hyper}))
-    again = read(path)
-    assert registry.hyper_parameters(again) == registry.hyper_parameters(config)
-    ignored = {"hyper": (), "lr": None}
-    assert dataclasses.replace(again, **ignored) == dataclasses.replace(config, **ignored)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": {"rounds": 3}, "algorithms": {}}'])
-def test_files_that_are_no_config_are_refused(tmp_path, text):
-    path = tmp_path / "config.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"not the config\.json of a comparison"):
-        read(path)
-
-
-def test_library_callers_are_checked_too():
-    with pytest.raises(ValueError, match="sampling is 'random'; expected one of uniform, "):
-        check(dataclasses.replace(TINY, sampling="random"))  # pyright: ignore[reportArgumentType]
-
-
-def test_git_revision(tmp_path):
-    file = tmp_path / "code.py"
-    file.write_text("x = 1\n")
-    assert report.git_revision(file) is None  # no checkout
-
-    def git(*arguments: str) -> str:
-        name = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        command = ["git", "-C", str(tmp_path), *name, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
-    assert report.git_revision(file) is None  # a checkout of something else
-    git("add", "code.py")
-    git("commit", "-q", "-m", "first")
-    head = git("rev-parse", "HEAD")
-    assert report.git_revision(file) == {"revision": head, "modified": False}
-    file.write_text("x = 2\n")
-    assert report.git_revision(file) == {"revision": head, "modified": True}
-
-
-def test_json_is_strict(tmp_path):
-    path = tmp_path / "x.json"
-    report.write_json(path, {"a": float("nan"), "b": [np.float32(2), np.inf], "c": (True, None)})
-    values = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert values == {"a": None, "b": [2.0, None], "c": [True, None]}
-
-
-def test_summary_when_only_some_seeds_reach_the_target():
-    values = {0: [0.1, 0.9], 1: [0.2, 0.3], 2: [0.8, 0.7]}
-    rows = [("a", s, r, report.ACCURACY, v[r - 1]) for s, v in values.items() for r in (1, 2)]
-    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
-    timing = {"a": {"compile_seconds": 0.0, "run_seconds": 0.0, "local_steps": 0}}
-    row = report.summarize(history, 3, 0.75, timing).loc["a"]
-    assert row["reached"] == 2
-    assert row["rounds_to_target"] == 1.5  # of rounds 2 and 1
-    assert row["accuracy_mean"] == pytest.approx((0.9 + 0.3 + 0.7) / 3)
-    assert not row["finished"]
-    assert row["local_steps_per_second"] == 0
-    none = report.summarize(history, 2, 0.95, timing).loc["a"]
-    assert none["reached"] == 0
-    assert np.isnan(none["rounds_to_target"])
-    assert none["finished"]
-
-
 def test_examples_on_the_host_change_nothing(tmp_path):
     """An option that no result depends on: the same bits, also in a folder begun without it."""
-    shared = {"algorithms": ("scaffold",), "rounds": 4, "seeds": 2, "model": "softmax_regression"}
-    expected = compare(RunConfig(output=tmp_path / "device", **shared)).history
+    shared = dataclasses.replace(SMALL, algorithms=("scaffold",), eval_every=1)
+    expected = compare(dataclasses.replace(shared, output=tmp_path / "device")).history
     for name, states in (("host", "device"), ("both", "host")):
-        config = RunConfig(output=tmp_path / name, examples_memory=0.0005, states=states, **shared)
+        changes = {"output": tmp_path / name, "examples_memory": 0.0005, "states": states}
+        config = dataclasses.replace(shared, **changes)
         pd.testing.assert_frame_equal(compare(config).history, expected)
 
 

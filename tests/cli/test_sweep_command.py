@@ -18,11 +18,12 @@ from scipy import stats
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import console, sweep
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli.grid import with_settings
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.run import compare, prepare
+from fedjax_sim.cli.problem import prepare
+from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import SweepResult, run_sweep
-from fedjax_sim.cli.sweep_config import SweepConfig, with_settings
 from fedjax_sim.execution import devices
 from fedjax_sim.sweeps import program
 from fedjax_sim.sweeps.sweep import SweepProgress
@@ -174,7 +175,9 @@ def test_diverging_runs_are_recorded_with_their_round_and_never_chosen(swept, fo
     rounds = []
     for algorithm, cohort_size in itertools.product(GRID.algorithms, (2, 4)):
         own = with_settings(GRID, {"algorithm": algorithm, "cohort_size": cohort_size})
-        reported = np.asarray(prepare(own, datasets.load("digits")).timeline.mask).any(axis=-1)
+        reported = np.asarray(prepare(own, datasets.load("digits")).setup.timeline.mask).any(
+            axis=-1
+        )
         found = entry(scores, algorithm, cohort_size, DIVERGING)
         assert found["diverged_at"].tolist() == (1 + reported.argmax(axis=-1)).tolist()
         assert np.isnan(found["score"].to_numpy()).all()

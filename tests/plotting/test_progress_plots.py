@@ -108,10 +108,8 @@ def test_positions_are_those_of_the_history_on_disk(tmp_path):
         lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2, data, fs.epochs(1, batch_size=2)
     )
     run = fs.timelines.dropout(jax.random.key(1), fs.timelines.full(9, 2, task.num_steps), 0.4)
-    fs.simulate(
-        fs.fedavg(0.1), task, run, jnp.zeros(()), jax.random.key(0), eval_every=2,
-        eval_fn=lambda w: {"w": w}, directory=tmp_path,
-    )  # fmt: skip
+    setup = fs.Setup(task, run, jnp.zeros(()), eval_fn=lambda w: {"w": w}, eval_every=2)
+    fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=tmp_path)
     frame = pd.read_csv(tmp_path / "history.csv").rename(columns={"replica": "seed"})
     wide = frame.pivot(index="round", columns="metric", values="value")
     found = with_progress(frame.assign(algorithm="fedavg"), {"fedavg": run})
@@ -135,7 +133,7 @@ def test_positions_are_those_of_the_history_on_disk(tmp_path):
         ),
         (
             lambda: progress_curves(pd.concat([history()] * 2), "test/accuracy", TIMELINES),
-            "two rows for one round",
+            "two rows for",
         ),
         (lambda: with_progress(history().drop(columns="seed"), TIMELINES), r"columns \['seed'\]"),
         (lambda: with_progress(history(), {}), r"timelines has \[\]; expected 'slow'"),

@@ -12,9 +12,9 @@ from matplotlib.colors import LogNorm, to_hex, to_rgba
 from matplotlib.patches import Rectangle
 from scipy import stats
 
-from fedjax_sim import plotting
 from fedjax_sim.analysis import statistics
 from fedjax_sim.plotting import heat_maps, sweeps
+from fedjax_sim.plotting.style import COLORS
 
 NAN = math.nan
 LRS, STEPS = (0.01, 0.1, 1.0), (1, 4, 16, 64)
@@ -201,9 +201,9 @@ def test_sensitivity_marks_failures_at_the_top_edge():
     figure = sweeps.sensitivity(as_scores(values), "lr", by="local_steps", yscale="log")
     (axes,) = figure.axes
     failed = marks(axes, "x")
-    first, third = plotting.curves.COLORS[0], plotting.curves.COLORS[2]
+    first, third = COLORS[0], COLORS[2]
     assert {color: x for color, (x, _) in failed.items()} == {first: [1.0], third: [0.1, 1.0]}
-    assert {c: x for c, (x, _) in marks(axes, "^").items()} == {plotting.curves.COLORS[1]: [0.01]}
+    assert {c: x for c, (x, _) in marks(axes, "^").items()} == {COLORS[1]: [0.01]}
     heights = [y for _, y in (*failed.values(), *marks(axes, "^").values())]
     assert min(min(y) for y in heights) > 1  # in parts of the axis
     assert len(set.union(*heights)) == 3  # none hides another
@@ -282,7 +282,7 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
                 (line,) = lines_of(axes, algorithm)
                 np.testing.assert_array_equal(line.get_xdata(), [2, 8, 32])
                 np.testing.assert_array_equal(line.get_ydata(), rows[name])
-                assert to_hex(line.get_color()) == plotting.curves.COLORS[i].lower()
+                assert to_hex(line.get_color()) == COLORS[i].lower()
                 _, band = band_of(axes, i)
                 bounds = rows[[f"{name}_low", f"{name}_high"]].to_numpy().T
                 np.testing.assert_allclose(band, bounds, rtol=1e-12)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 import fedjax_sim as fs
-from fedjax_sim.plotting.curves import COLORS
+from fedjax_sim.plotting.style import COLORS
 from fedjax_sim.plotting.timelines import AGES, WAITING, visit_chart, visit_distributions
 from fedjax_sim.timelines import (
     arrivals,
@@ -96,8 +96,8 @@ def test_buffered_clients_go_on_while_the_server_interacts():
 def test_contacted_clients_compute_from_one_contact_to_the_next(receives):
     """Time computing is at least the steps done times their duration, less than one step more."""
     timeline = contacts(
-        KEY, renewal_counts(deterministic(3.0)), horizon=300.0, num_clients=7, cohort_size=2, max_steps=5,
-        receives=receives,
+        KEY, renewal_counts(deterministic(3.0)), horizon=300.0, num_clients=7, cohort_size=2,
+        max_steps=5, receives=receives,
     )  # fmt: skip
     found = spans(timeline, begins="report")
     worked = found.done - found.start
@@ -253,17 +253,17 @@ def test_bits_do_not_overflow():
             # Waiting longer than there was since the broadcast: these clients began before it.
             lambda: spans(
                 contacts(
-                    KEY, renewal_counts(deterministic(1.0)), horizon=70.0, num_clients=9, cohort_size=1,
-                    max_steps=2, receives="current",
+                    KEY, renewal_counts(deterministic(1.0)), horizon=70.0, num_clients=9,
+                    cohort_size=1, max_steps=2, receives="current",
                 )
             ),
-            "begins is 'broadcast' and interaction 0.0, but client .*own schedule",
+            "begins is 'broadcast' and interaction 0.0, but client .*schedule of this timeline",
         ),
         (lambda: bits_moved(by_hand(), -1, 0), "up is -1"),
         (lambda: bits_moved(by_hand(), 1, -2), "down is -2"),
         (lambda: visit_chart(spans(by_hand()), numbers="time"), "numbers is 'time'"),
         (lambda: visit_chart(spans(by_hand()), window=(3.0, 3.0)), r"window is \(3.0, 3.0\)"),
-        (lambda: visit_chart(spans(by_hand()), clients=[7]), r"clients \[7\], who do nothing"),
+        (lambda: visit_chart(spans(by_hand()), clients=[7]), r"clients \[7\], which do nothing"),
         (lambda: visit_chart(spans(by_hand()), clients=[0, 0]), r"\[0, 0\]; expected distinct"),
         (lambda: visit_chart(spans(by_hand()), max_clients=0), "max_clients is 0"),
         (lambda: visit_distributions(spans(by_hand()), {}), "groups have the sizes {}"),

@@ -1,0 +1,122 @@
+"""Algorithms on the command line: discovery, hyper-parameters, defaults."""
+
+import inspect
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_problems import quadratic_task
+
+import fedjax_sim as fs
+from fedjax_sim import algorithms
+from fedjax_sim.cli import registry
+from fedjax_sim.cli.build import hyper_parameters, resolve
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.types import FedAlgorithm, Scalar
+
+
+def test_every_algorithm_of_the_library_is_on_the_command_line():
+    """They are found by what they return; wrappers of algorithms and helpers are none."""
+    others = {"average_rounds", "gradient_controls"}
+    assert set(registry.ALGORITHMS) == set(algorithms.__all__) - others
+    assert set(registry.DEFAULTS) <= set(registry.ALGORITHMS)
+
+
+def toy(
+    lr: Scalar, strength: Scalar, rule: Literal["a", "b"] = "a", twice: bool = False
+) -> FedAlgorithm:
+    """Toy: nothing new. Nobody et al., 2026.
+
+    Args:
+        lr: client learning rate.
+        strength: a number without
+            default.
+        rule: a name.
+    """
+    return algorithms.fedprox(lr, strength)
+
+
+def test_a_new_algorithm_needs_nothing_but_its_function(monkeypatch, capsys):
+    monkeypatch.setitem(registry.ALGORITHMS, "toy", toy)
+    assert registry.hyper_defaults("toy") == {
+        "lr": 0.2, "strength": None, "rule": "a", "twice": False
+    }  # fmt: skip
+    assert registry.descriptions("toy")["strength"] == "a number without default."
+    assert (registry.summary("toy")[:3], registry.paper("toy")) == ("Toy", "Nobody et al., 2026")
+    with pytest.raises(ValueError, match=r"hyper lacks toy\.strength; expected toy\.str"):
+        registry.resolve(["toy"])
+    with pytest.raises(ValueError, match=r"hyper has 'toy\.twice=yes'; expected true or false"):
+        registry.resolve(["toy"], ["toy.twice=yes"])
+    settings = ["toy.strength=3", "toy.twice=true", "toy.rule=b"]
+    expected = {"lr": 0.2, "strength": 3.0, "rule": "b", "twice": True}
+    assert registry.resolve(["toy"], settings) == {"toy": expected}
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_defaults_and_descriptions_name_parameters(name):
+    """A renamed parameter must be renamed in the table of defaults, too."""
+    known = {*inspect.signature(registry.ALGORITHMS[name]).parameters}
+    known |= {key for adapter in registry.ADAPTERS.values() for key in adapter.hyper}
+    assert set(registry.DEFAULTS.get(name, {})) <= known
+    assert registry.summary(name)
+    assert registry.resolve([name])  # the defaults are complete and in range
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
+    defaults = registry.hyper_defaults(name) | dict.fromkeys(registry.common_hyper(name))
+    values = {key: v if isinstance(v, str | bool) else 0.25 for key, v in defaults.items()}
+    settings = [
+        f"{name}.{key}={str(v).lower() if v in (True, False) else v}" for key, v in values.items()
+    ]
+    assert registry.resolve([name], settings)[name] == values
+
+
+def test_hyper_parameters_that_all_algorithms_have():
+    config = RunConfig(
+        algorithms=("fedavg", "fedsam"), lr=0.5, lr_decay=0.9, clip=3.0, weight_decay=0.01,
+        hyper=("fedsam.clip=2", "fedsam.radius=0"),
+    )  # fmt: skip
+    hyper = hyper_parameters(config)
+    common = {"lr": 0.5, "lr_decay": 0.9, "weight_decay": 0.01}
+    assert hyper == {"fedavg": common | {"clip": 3.0}, "fedsam": common | {"clip": 2, "radius": 0}}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold"])
+def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
+    """One step per round on F(x) = |x - 10|^2 / 2 from 1: clipped to -2, then 0.5 x is added."""
+    hyper = {"lr": 0.1, "lr_decay": 0.5, "clip": 2.0, "weight_decay": 0.5}
+    task = quadratic_task(np.ones((1, 1, 1)), np.full((1, 1), 10.0), 1)
+    timeline = fs.timelines.full(3, 1, task.num_steps)
+    algorithm = registry.algorithm(name, hyper)
+    state, _ = fs.run(algorithm, fs.Setup(task, timeline, jnp.ones(1)), jax.random.key(0))
+    x = 1.0
+    for t in range(3):
+        x -= 0.1 * 0.5**t * (-2 + 0.5 * x)
+    np.testing.assert_allclose(state.server.params, x, rtol=1e-6)  # single precision
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clip": 0.0}, "clip is 0.0; expected a positive number"),
+        ({"lr_decay": -1.0}, "lr_decay is -1.0; expected a positive number"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1; expected a number of at least 0"),
+        ({"lr_decay": 0.9, "algorithms": ("fedac",)}, "lr_decay is 0.9, but fedac does not have"),
+    ],
+)
+def test_refuses_hyper_parameters_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(RunConfig(**options))
+
+
+def test_hyper_parameters_override_each_other():
+    config = RunConfig(
+        algorithms=("fedavg", "fedadam"), lr=0.5, server_lr=0.7, hyper=("fedadam.lr=0.9",)
+    )
+    assert hyper_parameters(config) == {
+        "fedavg": {"lr": 0.5},
+        "fedadam": {"lr": 0.9, "server_lr": 0.7},
+    }
