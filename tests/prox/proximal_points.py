@@ -1,7 +1,6 @@
-"""Regularisers with what the tests know of them independently, in NumPy and in exact arithmetic."""
+"""Regularisers with independent formulas, in NumPy and in exact arithmetic."""
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import hypothesis.extra.numpy
@@ -23,7 +22,7 @@ EPS = np.finfo(np.float64).eps
 ROUNDING = 20 * EPS * 6 * BOUND**2
 
 # Zeros and ties are where the formulas have branches.
-# XLA takes subnormal numbers for 0.
+# XLA replaces subnormal numbers by 0.
 ENTRIES = st.sampled_from([0.0, 0.5, -0.5, 1.0, -1.0, 3.0]) | st.floats(
     -BOUND, BOUND, allow_subnormal=False
 )
@@ -48,15 +47,14 @@ class Known(NamedTuple):
         return self.weight * self.norm(x) + self.square * np.sum(x**2)
 
     def violation(self, g, x, c=1.0):
-        r"""How far g is from the subdifferential of c psi at x.
+        r"""Distance of g from the subdifferential of c psi at x.
 
-        A subgradient of a norm at x is in the ball of the dual norm and has
-        :math:`\langle g, x \rangle = \|x\|`; both together are sufficient, too.
+        g is a subgradient of a norm at x if and only if it is in the ball of the dual norm and
+        :math:`\langle g, x \rangle = \|x\|`.
         """
-        of_norm = g - 2 * c * self.square * x
+        g = g - 2 * c * self.square * x
         weight = c * self.weight
-        outside = self.dual(of_norm) - weight
-        return max(outside, abs(np.vdot(of_norm, x) - weight * self.norm(x)))
+        return max(self.dual(g) - weight, abs(np.vdot(g, x) - weight * self.norm(x)))
 
 
 def absolute_sum(x):
@@ -106,17 +104,30 @@ CONSTRAINTS = {
 
 REGULARIZERS = {name: known.psi for name, known in PENALTIES.items()} | CONSTRAINTS
 
-program = compiled(lambda psi, v, c: psi.prox(v, c))
+
+def outputs(psi, v, c):
+    """The prox, the value and, for penalties, the subgradient."""
+    results = [psi.prox(v, c), psi.value(v)]
+    return [*results, psi.subgradient(v)] if isinstance(psi, prox.Penalty) else results
+
+
+# One program per class, shape and dtype; all tests share it.
+program = compiled(outputs)
+
+
+def outputs_in_double(psi, v, c):
+    """The outputs in double precision, for tests with hypothesis, which cannot use fixtures."""
+    with jax.enable_x64(True):
+        return [np.asarray(x) for x in program(psi, jnp.asarray(v, jnp.float64), c)]
 
 
 def in_double(psi, v, c):
-    """The prox in double precision, compiled once a class: hypothesis has no use for fixtures."""
-    with jax.enable_x64(True):
-        return np.asarray(program(psi, jnp.asarray(v, jnp.float64), c))
+    """The prox in double precision."""
+    return outputs_in_double(psi, v, c)[0]
 
 
 def support(psi, g):
-    """The largest inner product of g with a point of the set."""
+    """Largest inner product of g with a point of the set."""
     match psi:
         case prox.L1Ball(radius):
             return radius * largest(g)
@@ -130,7 +141,7 @@ def support(psi, g):
     raise AssertionError(psi)
 
 
-UNIT = 2**1100  # times a number of double precision is an integer
+UNIT = 2**1100  # its product with any double-precision number is an integer
 
 
 def exactly(number):
@@ -139,18 +150,20 @@ def exactly(number):
 
 
 def exact_above_level(v, total):
-    """max(v - theta, 0) that sums to the total, by sorting and without any rounding before the end.
+    """max(v - theta, 0) that sums to the total, by sorting, with integers and one rounding.
 
-    theta is what the largest entries would have to be lowered by; they are those that exceed it.
+    theta is the excess of the sum of the largest entries over the total, divided by their number;
+    they are the entries that exceed theta.
     """
     v, total = [exactly(entry) for entry in v], exactly(total)
-    partial, theta = 0, Fraction(max(v) - total)
+    partial, excess, size = 0, max(v) - total, 1
     for count, entry in enumerate(sorted(v, reverse=True), 1):
         partial += entry
         if entry * count <= partial - total:
             break
-        theta = Fraction(partial - total, count)
-    return np.array([float((entry - theta) / UNIT) if entry > theta else 0.0 for entry in v])
+        excess, size = partial - total, count
+    # The division of integers rounds correctly.
+    return np.array([max(entry * size - excess, 0) / (UNIT * size) for entry in v])
 
 
 def exact_l1_ball(v, radius):
@@ -160,7 +173,7 @@ def exact_l1_ball(v, radius):
 
 
 def numbers(psi):
-    """What of a regulariser is not labels, as a list, and how to replace it."""
+    """The numbers of a regulariser as a list, and a function that replaces them."""
     leaves, treedef = jax.tree.flatten(psi)
     chosen = [i for i, leaf in enumerate(leaves) if np.asarray(leaf).dtype.kind == "f"]
 
@@ -172,14 +185,14 @@ def numbers(psi):
 
 
 def stacked(psi, factors):
-    """One regulariser a factor, its numbers scaled, and all of them as a batch."""
+    """Regularisers with scaled numbers, one per factor, and all of them as a batch."""
     values, rebuild = numbers(psi)
     each = [rebuild([factor * value for value in values]) for factor in factors]
     return each, jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *each)
 
 
 def central_difference(function, x, step=1e-6):
-    """The gradient of a scalar function of one array; errs by O(step^2) and rounding / step."""
+    """Gradient of a scalar function of one array, with error O(step^2) and rounding / step."""
     x = np.asarray(x, np.float64)
     result = np.zeros_like(x)
     for index in np.ndindex(x.shape):

@@ -51,15 +51,23 @@ def test_kernels_only(psi):
         psi = prox.GroupL1(0.7)  # labels are of one shape
     params = model()
     problem = prox.composite(psi, where=prox.kernels)
-    result = problem.argmin(params, 0.9)
+
+    @compiled
+    def outputs(params):
+        result = problem.argmin(params, 0.9)
+        # Each kernel is a separate array, with its own ball and singular values.
+        alone = [psi.prox(x, 0.9) for x in kernels_of(params)]
+        values = problem.value(result), sum(psi.value(x) for x in kernels_of(result))
+        return result, alone, values
+
+    result, alone, (value, total) = outputs(params)
     assert jax.tree.structure(result) == jax.tree.structure(params)
     assert_identical(others_of(result), others_of(params))
-    # Each kernel is a separate array: its own ball, its own singular values.
-    assert_identical(kernels_of(result), [psi.prox(x, 0.9) for x in kernels_of(params)])
+    assert_identical(kernels_of(result), alone)
     if not isinstance(psi, prox.Zero):
         changed = jax.tree.map(lambda a, b: np.any(a != b), kernels_of(result), kernels_of(params))
         assert all(changed)
-    assert_identical(problem.value(result), sum(psi.value(x) for x in kernels_of(result)))
+    assert_identical(value, total)
 
 
 @pytest.mark.parametrize("name", MIRRORS)
@@ -228,7 +236,8 @@ def test_sweep_over_weights_and_steps(build):
         return prox.composite(build(weight), where=prox.kernels).argmin(params, c)
 
     together = compiled(jax.vmap(run, (0, 0, None)))(weights, steps, params)
-    apart = [run(weight, c, params) for weight, c in zip(weights, steps, strict=True)]
+    single = compiled(run)
+    apart = [single(weight, c, params) for weight, c in zip(weights, steps, strict=True)]
     # Sums and singular values, compiled in another way.
     assert_close(together, jax.tree.map(lambda *x: np.stack(x), *apart), 20 * EPS)
 

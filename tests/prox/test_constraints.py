@@ -18,7 +18,7 @@ from proximal_points import (
     random_point,
     support,
 )
-from small_problems import assert_identical
+from small_problems import assert_identical, compiled
 
 from fedjax_sim import prox
 
@@ -109,7 +109,7 @@ def kinds(size, rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [1, 2, 7, 300, 5000])
+@pytest.mark.parametrize("size", [1, 2, 7, 300, 3000])
 def test_l1_ball_and_simplex_are_exact_to_rounding(size, dtype):
     """Relative to the radius, however large v is; the reference sorts rational numbers.
 
@@ -170,19 +170,24 @@ def test_sum_that_is_infinite():
     assert_identical(projected(prox.Simplex(2.0), jnp.abs(v)), jnp.array([2.0, 0.0, 0.0]))
 
 
+@compiled
+def optax_projections(v):
+    with jax.numpy_dtype_promotion("standard"):  # which optax requires
+        return [
+            optax.projections.projection_l1_ball(v, 1.3),
+            optax.projections.projection_l2_ball(v, 1.3),
+            optax.projections.projection_simplex(v, 1.3),
+            optax.projections.projection_box(v, -0.4, 0.9),
+            optax.projections.projection_non_negative(v),
+        ]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_agreement_with_optax(seed, x64):
     v = jnp.asarray(random_point(seed, 2.0))
-    with jax.numpy_dtype_promotion("standard"):  # which optax needs
-        pairs = {
-            prox.L1Ball(1.3): optax.projections.projection_l1_ball(v, 1.3),
-            prox.L2Ball(1.3): optax.projections.projection_l2_ball(v, 1.3),
-            prox.Simplex(1.3): optax.projections.projection_simplex(v, 1.3),
-            prox.Box(-0.4, 0.9): optax.projections.projection_box(v, -0.4, 0.9),
-            prox.Box(0.0): optax.projections.projection_non_negative(v),
-        }
-    for psi, expected in pairs.items():
-        np.testing.assert_allclose(projected(psi, v), expected, rtol=0, atol=10 * EPS)
+    sets = prox.L1Ball(1.3), prox.L2Ball(1.3), prox.Simplex(1.3), prox.Box(-0.4, 0.9), prox.Box(0.0)
+    for psi, expected in zip(sets, optax_projections(v), strict=True):
+        np.testing.assert_allclose(in_double(psi, v, 0.0), expected, rtol=0, atol=10 * EPS)
 
 
 @pytest.mark.parametrize("magnitude", [1e-25, 1e-3, 1.0, 1e20, 1e30])
@@ -213,9 +218,9 @@ SETS = {
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [1, 30, 100_000])
+@pytest.mark.parametrize("size", [1, 100_000])
 @pytest.mark.parametrize("name", SETS)
-def test_value_tells_projected_points_from_others(name, size, dtype):
+def test_value_distinguishes_projected_points_from_others(name, size, dtype):
     rng = np.random.default_rng(size)
     point = rng.normal(size=(2, size))
     with jax.enable_x64(dtype == np.float64):
@@ -252,7 +257,7 @@ def test_bounds_of_two_precisions(x64):
     ("build", "message"),
     [
         (lambda: prox.L1Ball(-1.0), "radius is -1.0; expected at least 0"),
-        (lambda: prox.L2Ball(jnp.array([1.0, -1.0])), "radius is .*; expected a number of at"),
+        (lambda: prox.L2Ball(jnp.array([1.0, -1.0])), "radius is .*; expected at least 0"),
         (lambda: prox.L2Ball(float("nan")), "radius is nan; expected at least 0"),
         (lambda: prox.Box(1.0, 0.0), "low is 1.0; expected at most high, 0.0"),
         (lambda: prox.Box(float("nan"), 0.0), "low is nan; expected at most high, 0.0"),

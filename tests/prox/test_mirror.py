@@ -30,7 +30,7 @@ from proximal_points import (
     numbers,
     stacked,
 )
-from small_problems import assert_identical
+from small_problems import assert_identical, compiled
 
 from fedjax_sim import prox
 
@@ -48,19 +48,20 @@ def test_dual_and_back(name, x, positive):
     np.testing.assert_allclose(forth, x, rtol=0, atol=1e-13 * max(1, largest(x)))
 
 
+value_and_gradient = compiled(jax.value_and_grad(lambda mirror, x: mirror.value(x), 1))
+
+
 @every_mirror
 @pytest.mark.parametrize("seed", range(3))
 def test_value_and_gradient(name, seed, x64):
     mirror, h = MIRRORS[name]
     x = inner(name, seed)
-    np.testing.assert_allclose(mirror.value(jnp.asarray(x)), h(x), rtol=20 * EPS)
-    np.testing.assert_allclose(
-        jax.grad(mirror.value)(jnp.asarray(x)), mirror.to_dual(jnp.asarray(x)), rtol=100 * EPS
-    )
+    value, gradient = value_and_gradient(mirror, jnp.asarray(x))
+    dual = to_dual(mirror, jnp.asarray(x))
+    np.testing.assert_allclose(value, h(x), rtol=20 * EPS)
+    np.testing.assert_allclose(gradient, dual, rtol=100 * EPS)
     # The differences err by 1e-16 / 1e-6 of rounding and as much of curvature.
-    np.testing.assert_allclose(
-        mirror.to_dual(jnp.asarray(x)), central_difference(h, x), rtol=1e-8, atol=1e-8
-    )
+    np.testing.assert_allclose(dual, central_difference(h, x), rtol=1e-8, atol=1e-8)
 
 
 @every_mirror
@@ -131,16 +132,29 @@ def test_p_norm_of_any_magnitude(p, scale):
         np.testing.assert_allclose(np.sqrt(2 * (p - 1) * mirror.value(x)), expected, rtol=1e-5)
 
 
+derivatives = compiled(lambda m, x: (jax.grad(m.value)(x), jax.jacrev(m.to_primal)(x)))
+
+
 @every_mirror
 def test_derivatives_at_0_are_numbers(name):
     mirror = MIRRORS[name][0]
     zero = jnp.zeros(DIM)
-    values = (jax.grad(mirror.value)(zero), jax.jacrev(mirror.to_primal)(zero))
-    assert all(np.all(np.isfinite(x)) for x in values)
+    gradient, jacobian = derivatives(mirror, zero)
+    assert np.all(np.isfinite(gradient))
+    assert np.all(np.isfinite(jacobian))
     if name != "entropy":
-        assert_identical(mirror.to_dual(zero), zero)
-        assert_identical(mirror.to_primal(zero), zero)
-        assert_identical(jax.grad(mirror.value)(zero), zero)
+        assert_identical(to_dual(mirror, zero), zero)
+        assert_identical(to_primal(mirror, zero), zero)
+        assert_identical(gradient, zero)
+
+
+def outputs(mirror, x):
+    """The value, both maps and a minimiser."""
+    minimiser = mirror.argmin(prox.L1(0.3), x, 0.5)
+    return mirror.value(x), mirror.to_dual(x), mirror.to_primal(x), minimiser
+
+
+program = compiled(outputs)
 
 
 @every_mirror
@@ -148,15 +162,10 @@ def test_vmap_over_points_and_numbers(name, x64):
     mirror = MIRRORS[name][0]
     each, batch = stacked(mirror, [0.9, 1.0, 1.1])
     x = jnp.asarray(np.stack([inner(name, seed) for seed in range(3)]))
-    for function in (
-        lambda mirror, x: mirror.value(x),
-        lambda mirror, x: mirror.to_dual(x),
-        lambda mirror, x: mirror.to_primal(x),
-        lambda mirror, x: mirror.argmin(prox.L1(0.3), x, 0.5),
-    ):
-        mapped = jax.vmap(function, (0 if jax.tree.leaves(batch) else None, 0))
-        expected = np.stack([function(*row) for row in zip(each, x, strict=True)])
-        np.testing.assert_allclose(jax.jit(mapped)(batch, x), expected, rtol=1e-13, atol=50 * EPS)
+    mapped = compiled(jax.vmap(outputs, (0 if jax.tree.leaves(batch) else None, 0)))
+    single = [program(*row) for row in zip(each, x, strict=True)]
+    for actual, *expected in zip(mapped(batch, x), *single, strict=True):
+        np.testing.assert_allclose(actual, np.stack(expected), rtol=1e-13, atol=50 * EPS)
 
 
 @pytest.mark.parametrize("name", ["weighted", "p_norm", "hypentropy"])
@@ -172,17 +181,15 @@ def test_float32_numbers_on_a_float64_array(name, x64):
     values, rebuild = numbers(MIRRORS[name][0])
     mirror = rebuild([jnp.asarray(value, jnp.float32) for value in values])
     x = jnp.asarray(inner(name))
-    weight = prox.L1(jnp.float32(0.3))
-    results = [mirror.value(x), mirror.to_dual(x), mirror.to_primal(x)]
-    results.append(mirror.argmin(weight, x, jnp.float32(0.5)))
+    results = [*program(mirror, x), argmin(mirror, prox.L1(jnp.float32(0.3)), x, jnp.float32(0.5))]
     assert {x.dtype for x in results} == {np.dtype(np.float64)}
 
 
 @every_mirror
 def test_bfloat16(name):
     mirror, x = MIRRORS[name][0], jnp.asarray(inner(name), jnp.bfloat16)
-    results = [mirror.value(x), mirror.to_dual(x), mirror.to_primal(x)]
-    results += [mirror.argmin(REGULARIZERS[psi], x, 0.5) for psi in CLOSED[name]]
+    results = [*program(mirror, x)]
+    results += [argmin(mirror, REGULARIZERS[psi], x, 0.5) for psi in CLOSED[name]]
     assert {x.dtype for x in results} == {np.dtype(jnp.bfloat16)}
     assert all(np.all(np.isfinite(np.asarray(x, np.float32))) for x in results)
 
