@@ -1,4 +1,7 @@
-"""QuAFL of the authors' program; tests/timelines/test_event_loop.py has its switches in an event loop."""
+"""QuAFL of the authors' program.
+
+Its switches are compared with an event loop in tests/timelines/test_event_loop.py.
+"""
 
 import dataclasses
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 
-from experiments import precision
+from experiments.system import precision
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
@@ -28,20 +28,23 @@ def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
     assert row["from"] < 0 < 0.02 < row["to"]  # two seeds: a wide interval
 
 
-def test_run_writes_the_table_and_keeps_what_is_done(tmp_path, monkeypatch, allow_nans):
+def test_precisions_of_a_cpu():
+    assert precision.available() == ["float32", "bfloat16"]
+
+
+def test_run_writes_the_table_and_keeps_finished_runs(tmp_path, monkeypatch, allow_nans):
+    monkeypatch.setattr(precision, "PRECISIONS", ("bfloat16",))
     options = precision.Options(
         algorithms=("fedavg",), rounds=2, seeds=2, work=tmp_path / "work", output=tmp_path / "out"
     )
     precision.main(options)
-    history = pd.read_csv(tmp_path / "out" / "precision" / "digits.csv")
-    assert sorted(history["precision"].unique()) == ["bfloat16", "float32", "float64"]
-    assert "bfloat16" in (tmp_path / "out" / "precision" / "digits.md").read_text()
-    facts = json.loads((tmp_path / "out" / "precision" / "digits.json").read_text())
-    assert facts["command"].startswith("python -m experiments.")
-    monkeypatch.setattr(
-        "fedjax_sim.simulation.programs.Compiled.program", None
-    )  # nothing is run again
+    folder = tmp_path / "out" / "system" / "precision"
+    history = pd.read_csv(folder / "digits.csv")
+    assert sorted(history["precision"].unique()) == ["bfloat16", "float64"]
+    assert "bfloat16" in (folder / "digits.md").read_text()
+    facts = json.loads((folder / "digits.json").read_text())
+    assert facts["command"].startswith("python -m ")
+    # Nothing is run again.
+    monkeypatch.setattr("fedjax_sim.simulation.programs.Programs.compiled", None)
     precision.main(options)
-    pd.testing.assert_frame_equal(
-        pd.read_csv(tmp_path / "out" / "precision" / "digits.csv"), history
-    )
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "digits.csv"), history)

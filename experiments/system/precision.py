@@ -1,12 +1,13 @@
-"""What the precision of local steps does to what is learnt.
+"""The effect of the precision of local steps on the trained models.
 
-    python -m experiments.precision
-    python -m experiments.precision --dataset femnist --partition natural --rounds 60 --seeds 3
+    python -m experiments.system.precision
+    python -m experiments.system.precision --dataset femnist --partition natural --rounds 60
 
-The comparison of ``fedjax-sim run`` in every precision that the machine has, beside the same runs
-in float64: the same initial models, cohorts and minibatches, so that differences are those of the
-arithmetic.  bfloat16 is that of local gradients; iterates, uploads and the server are in float32.
-TF32 is the GPUs' and left out elsewhere, where products asked for in it are of float32.
+The comparison of ``fedjax-sim run`` in every precision that the machine supports, beside the same
+runs in float64: the same initial models, cohorts and minibatches, so that differences come from the
+arithmetic alone.  bfloat16 applies to local gradients; iterates, uploads and the server are in
+float32.  TF32 exists on GPUs only and is left out elsewhere, where products requested in it are
+computed in float32.
 """
 
 import dataclasses
@@ -19,9 +20,10 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.output import write
+from experiments.harness.options import Folders, counted, settings
+from experiments.harness.report import Report
+from experiments.harness.runs import check_finished
 from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.run import compare
 
@@ -31,7 +33,7 @@ METRICS = ("test/accuracy", "train/loss")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(Folders):
     """Options of this experiment."""
 
     algorithms: tuple[str, ...] = ("fedavg", "scaffold", "fedadam")
@@ -39,13 +41,16 @@ class Options:
     partition: Literal["dirichlet", "iid", "natural"] = "dirichlet"
     rounds: int = 100
     seeds: int = 10
-    data_dir: pathlib.Path | None = None  # default: the environment variable FEDJAX_SIM_DATA
     work: pathlib.Path = pathlib.Path("results/precision")  # finished runs, to continue from
-    output: pathlib.Path = pathlib.Path("experiments/results")
+
+
+def available() -> list[str]:
+    """The precisions that this machine supports besides float64."""
+    return [name for name in PRECISIONS if name != "tf32" or jax.default_backend() == "gpu"]
 
 
 def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
-    """Of all precisions: algorithm, seed, round, metric, value, precision."""
+    """Histories in all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
     for precision in precisions:
         config = RunConfig(
@@ -58,10 +63,9 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
             data_dir=options.data_dir,
             output=options.work / options.dataset / precision,
         )
-        found = compare(config)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        parts.append(found.history.assign(precision=precision))
+        result = compare(config)
+        check_finished(result, config.output)
+        parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -83,28 +87,24 @@ def effect(history: pd.DataFrame) -> pd.DataFrame:
         rows.append({**row, "precision": EXACT, "mean": end.mean, "low": end.low, "high": end.high})
         for precision, values in curves.items():
             end, off = mean_interval(values[:, -1]), mean_interval(values[:, -1] - exact[:, -1])
-            found = {"mean": end.mean, "low": end.low, "high": end.high}
-            found |= {"difference": off.mean, "from": off.low, "to": off.high}
+            columns = {"mean": end.mean, "low": end.low, "high": end.high}
+            columns |= {"difference": off.mean, "from": off.low, "to": off.high}
             largest = float(np.abs(values - exact).max())
-            rows.append({**row, "precision": precision, **found, "largest": largest})
+            rows.append({**row, "precision": precision, **columns, "largest": largest})
     return pd.DataFrame(rows)
 
 
 def main(options: Options) -> None:
     """Runs all precisions, prints and writes their table."""
-    here = [name for name in PRECISIONS if name != "tf32" or jax.default_backend() == "gpu"]
-    history = histories(options, (*here, EXACT))
-    text = "\n\n".join(
-        [
-            f"# Precision: {options.dataset}, {options.rounds} rounds, {options.seeds} seeds",
-            "Means at the end with intervals of 95 % (low, high), differences from float64 seed by "
-            "seed with theirs (from, to), and the largest difference of a seed at any evaluation.",
-            markdown(effect(history)),
-        ]
+    history = histories(options, (*available(), EXACT))
+    text = Report(
+        f"Precision: {options.dataset}, {options.rounds} rounds, {counted(options.seeds, 'seed')}",
+        "Means at the end with intervals of 95 % (low, high), differences from float64 per seed "
+        "with their intervals (from, to), and the largest difference of a seed at any evaluation.",
+        effect(history),
     )
-    print(text, flush=True)
-    kept = history.query("metric in @METRICS")
-    write(options.output / "precision", options.dataset, kept, text)
+    kept, folder = history.query("metric in @METRICS"), options.output / "system" / "precision"
+    text.save(folder, options.dataset, kept, options=settings(options))
 
 
 if __name__ == "__main__":

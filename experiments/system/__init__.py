@@ -1,0 +1,1 @@
+"""Experiments on the simulator itself: large populations, precision of the arithmetic."""

@@ -1,0 +1,152 @@
+"""FAVANO's experiment on MNIST, on made-up data and cut down to seconds."""
+
+import functools
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_images import images
+
+from experiments.favano import clock_runs, methods, mnist, mnist_parts, mnist_runs
+from experiments.favano.clock_runs import groups_of_equal_sizes
+from experiments.favano.methods import Clock
+from experiments.favano.problem import assignment
+from fedjax_sim import datasets
+
+pytestmark = pytest.mark.usefixtures("compiled_without_optimizations")
+
+
+def no_training(*arguments):
+    raise AssertionError("a finished run was trained again")
+
+
+def test_seeds_with_clients_of_other_sizes_run_apart():
+    """One program has one number of examples for each client."""
+
+    class Parts(NamedTuple):
+        assignment: Any
+
+    problem: Any = Parts(lambda seed: [np.arange(3 + seed % 2), np.arange(4)])
+    assert groups_of_equal_sizes(problem, [0, 1, 2, 5]) == [[0, 2], [1, 5]]
+    assert groups_of_equal_sizes(problem, []) == []
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Ten clients instead of a hundred, on images that can be told apart; one setting."""
+    clock = {"num_clients": 10, "cohort_size": 2, "max_steps": 3, "buffer": 2}
+    monkeypatch.setattr(datasets, "load", lambda name, data_dir: images(28, 1))
+    monkeypatch.setattr(mnist_runs, "Clock", functools.partial(Clock, **clock))
+    problem = functools.partial(mnist_runs.problem, num_clients=10)
+    monkeypatch.setattr(mnist_runs, "problem", problem)
+    for name, value in {"BATCH_SIZE": 8, "LR": 0.05, "EVAL_TIME": 50.0}.items():
+        monkeypatch.setattr(mnist_runs, name, value)
+    for script in (mnist, mnist_parts):
+        monkeypatch.setattr(script, "SERVER_LRS", (0.1,))
+
+    def options(part, **changes):
+        return mnist.Options(
+            part=part, seeds=1, horizon=300.0, settings=("non-IID, 2/3 fast",),
+            work=tmp_path / "work", output=tmp_path / "out", **changes,
+        )  # fmt: skip
+
+    return options
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("allow_nans")  # the probe of the variance is NaN between its moments
+class TestMnist:
+    def test_parts_and_resuming(self, small, tmp_path, monkeypatch):
+        """One test, since the parts have runs in common."""
+        options = small("table")
+        folder = tmp_path / "out" / "favano" / "mnist"
+        mnist.main(options)
+        text = (folder / "table2.md").read_text()
+        assert "300 of the paper's 5000 time units; 1 seed;" in text
+        assert all(f"| non-IID, 2/3 fast | {name} |" in text for name in mnist.PAPER)
+        history = pd.read_csv(folder / "table2.csv")
+        favano = history[history["algorithm"] == "FAVANO"]
+        # A contact every 7 time units, of two clients; the greys are learnt a little.
+        np.testing.assert_array_equal(favano["time"], 7 * favano["round"])
+        np.testing.assert_array_equal(favano["reports"], 2 * favano["round"])
+        assert favano["loss"].iloc[-1] < favano["loss"].iloc[0]
+        # 32 bits an entry up and down.
+        entries = 784 * 32 + 32 + 32 * 10 + 10
+        np.testing.assert_allclose(favano["bits"], 64 * entries * favano["reports"], rtol=1e-4)
+        assert {path.suffix for path in folder.iterdir()} == {
+            ".csv", ".json", ".md", ".png"
+        }  # fmt: skip
+
+        trained = clock_runs.train
+        monkeypatch.setattr(clock_runs, "train", no_training)
+        mnist.main(options)
+        assert (folder / "table2.md").read_text() == text
+
+        # A file cut short, and one that a kill left unrenamed: both runs are done again, alone.
+        files = sorted((tmp_path / "work").glob("*/0.csv"))
+        whole = [path.read_text() for path in files[:2]]
+        files[0].write_text(whole[0][:-20])
+        files[1].rename(files[1].with_suffix(".tmp"))
+        again = []
+
+        def counting(problem, clock, method, *rest):
+            again.append(method.label)
+            trained(problem, clock, method, *rest)
+
+        monkeypatch.setattr(clock_runs, "train", counting)
+        mnist.main(options)
+        assert len(again) == 2
+        for path, text in zip(files[:2], whole, strict=True):
+            frames = [pd.read_csv(source) for source in (path, io.StringIO(text))]
+            pd.testing.assert_frame_equal(*(frame.drop(columns="seconds") for frame in frames))
+
+        mnist.main(small("sensitivity"))
+        found = pd.read_csv(folder / "sensitivity.csv")
+        assert found["choice"].is_unique
+        assert found["accuracy"].between(0, 100).all()
+        laws = {f"law of E: {law}" for law in methods.LAWS[1:]}
+        assert laws | {"split: pairs", "alpha: deterministic"} <= set(found["choice"])
+
+        mnist.main(small("variance"))
+        history = pd.read_csv(folder / "variance.csv").dropna(subset=["variance"])
+        assert set(history["algorithm"]) == {"QuAFL", "FedBuff", "FAVANO"}
+        assert (history["variance"] > 0).all()
+        # Clients that have moved differ from what they received.
+        assert (history["variance"] != history["variance_lazy"]).any()
+
+
+def test_same_split_for_everyone():
+    labels = np.repeat(np.arange(10), 60)
+    for split, classes in (("iid", 5), ("shards", 2), ("pairs", 2)):
+        parts = assignment(labels, split, 20)(3)
+        assert len({len(rows) for rows in parts}) == 1
+        rows = np.concatenate(parts)
+        assert len(np.unique(rows)) == len(rows)
+        many = [len(np.unique(labels[rows])) for rows in parts]
+        assert min(many) >= classes if split == "iid" else set(many) == {2}
+
+
+@pytest.mark.parametrize(
+    ("identity", "method", "setting", "changes"),
+    [
+        ("c235fc5f93c0305f", methods.fedbuff(0.3), "non-IID, 2/3 fast", {}),
+        (
+            "85698b211d128966",
+            methods.favano(),
+            "IID, 2/3 fast",
+            {"law": "strict", "variance": "exact"},
+        ),
+    ],
+)
+def test_kept_runs_are_found(identity, method, setting, changes, tmp_path, monkeypatch):
+    """In folders as the version before the experiments had folders has written them."""
+    monkeypatch.setattr(datasets, "load", lambda name, data_dir: images(28, 1))
+    monkeypatch.setattr(clock_runs, "train", no_training)
+    folder = tmp_path / identity
+    folder.mkdir()
+    (folder / "0.csv").write_text("round,time,accuracy\n14,100.0,0.25\n")
+    frame = mnist_runs.Runs(mnist.Options(work=tmp_path))(method, setting, range(1), **changes)
+    assert frame["accuracy"].tolist() == [0.25]
+    assert frame["algorithm"].tolist() == [method.label]

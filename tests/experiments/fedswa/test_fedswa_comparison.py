@@ -1,0 +1,169 @@
+"""The FedSWA experiments: their tables from made-up histories, and a round of one on real data."""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.fedswa import methods, table2, table3, table4_rho, tables5_6
+from experiments.fedswa.comparison import Published, claims, comparison, report
+from experiments.fedswa.settings import COLUMNS, Options, describe, skewed
+from experiments.harness.tables import ordering
+
+CIFAR10 = ("cifar10", "cifar-10")
+
+
+def history(accuracies):
+    """Two seeds, evaluations at rounds 5 and 10; the losses are made up, too."""
+    rows = []
+    for method, finals in accuracies.items():
+        for seed, final in enumerate(finals):
+            for metric, values in (
+                ("test/accuracy", (0.5 * final, final)),
+                ("test/loss", (2.0, 1.5)),
+                ("train/loss", (2.0, 1.0)),
+            ):
+                for done, value in zip((5, 10), values, strict=True):
+                    rows.append((method, 0.1, seed, 0, done, metric, value))
+    columns = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_comparison_beside_the_paper():
+    made = history({"FedAvg": (0.4, 0.5), "FedSWA": (0.5, 0.6), "FedMoSWA": (0.92, 0.98)})
+    paper = {"FedAvg": Published(70.0), "FedSWA": Published(72.0, 9), "FedMoSWA": Published(71.0)}
+    names = ["FedAvg", "FedSWA", "FedMoSWA"]
+    table = comparison(made, names, dict.fromkeys(names, 0.1), paper, 90, Options())
+    # Both evaluations, half of the final value and all of it, are in the last 50 rounds.
+    assert table["accuracy"].tolist() == pytest.approx([33.75, 41.25, 71.25])
+    assert table["last evaluation"].tolist() == pytest.approx([45, 55, 95])
+    assert table["rank"].tolist() == [3, 2, 1]
+    assert table["paper's rank"].tolist() == [3, 1, 2]
+    # Student's t with one degree of freedom: 12.706 s / sqrt(2), s = 0.75 * 7.07.
+    assert table["interval"][0] == "± 47.65"
+    assert table["rounds to 90 %"].tolist() == ["not reached", "not reached", "10"]
+    # FedAvg's mean is 0.3375: half of 0.92 and 0.98 is above.
+    assert table["rounds to FedAvg"].tolist()[2] == "5"
+    assert table["paper's rounds"].tolist() == ["not reached", "9", "not reached"]
+    np.testing.assert_allclose(table["test - train loss"], 0.25)  # 0 and 1/2
+    # Two of three pairs are in the paper's order.
+    assert "Kendall's tau 0.33" in ordering(table["accuracy"], table["paper"])
+    assert [claim.holds for claim in claims(table)] == [True, True]
+    reverse = claims(table.assign(accuracy=table["accuracy"].tolist()[::-1]))
+    assert [claim.holds for claim in reverse] == [False, False]
+
+
+def test_one_noisy_evaluation_does_not_decide():
+    """A run that drops at its last evaluation keeps its rank; evaluations before the last 50
+    rounds do not count."""
+    made = history({"FedAvg": (0.6,), "FedSWA": (0.7,)})
+    late = pd.concat([made.assign(round=made["round"] + 100), made.assign(value=0.0)])
+    drop = (late["method"] == "FedSWA") & (late["round"] == 110)
+    late.loc[drop & (late["metric"] == "test/accuracy"), "value"] = 0.5
+    lrs = {"FedAvg": 0.1, "FedSWA": 0.03}
+    table = comparison(late, list(lrs), lrs, {}, 90, Options())
+    assert table["accuracy"].tolist() == pytest.approx([45, 42.5])
+    assert table["last evaluation"].tolist() == pytest.approx([60, 50])
+    # 0.03 is the least candidate of the pilot.
+    assert table["lr in its grid"].tolist() == ["", "at the edge"]
+    setting = skewed(COLUMNS["cifar10-lenet5"])
+    text = report(setting, late, list(lrs), lrs, {}, Options()).text
+    assert "at the edge" in text
+    assert "in the last 50 rounds" in text
+    assert (
+        "lr in its grid"
+        not in report(setting, late, list(lrs), lrs, {}, Options(pilot_rounds=0)).text
+    )
+
+
+def test_diverged_methods_have_no_accuracy_and_the_last_rank():
+    made = history({"FedAvg": (0.4, 0.5), "MoFedSAM": (0.3, 0.3)})
+    made.loc[made["method"] == "MoFedSAM", "diverged_at"] = 3
+    lrs = {"FedAvg": 0.1, "MoFedSAM": 0.3}
+    table = comparison(made, list(lrs), lrs, {}, 50, Options())
+    assert math.isnan(table["accuracy"][1])
+    assert table["rank"].tolist() == [1, 2]
+
+
+def test_published_tables_are_complete():
+    """Numbers of the paper that are quoted elsewhere in it, too."""
+    place = list(COLUMNS).index("cifar100-resnet18")
+    assert all(len(row) == len(COLUMNS) for row in table2.PAPER.values())
+    for method, expected in tables5_6.TABLE6.items():
+        if method in table2.PAPER:
+            assert table2.PAPER[method][place].accuracy == expected.accuracy
+    third = list(table3.COLUMNS).index("cifar100-resnet18-dirichlet0.6")
+    for method in ("FedSWA", "FedMoSWA", "FedACG"):
+        assert table2.PAPER[method][place] == table3.PAPER[method][third]
+    assert table4_rho.PAPER["FedMoSWA"][0] == 67.9
+    assert set(table2.PAPER) <= set(methods.METHODS)
+    assert set(table3.PAPER) <= set(methods.METHODS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 0}, "seeds is 0; expected at least 1"),
+        ({"lrs": (0.1, -1.0)}, "lrs is"),
+        ({"methods": ("FedSGD",)}, r"methods is \('FedSGD',\); expected some of FedAvg"),
+        ({"columns": ("mnist",)}, r"columns is \('mnist',\); expected some of cifar10-lenet5"),
+    ],
+)
+def test_refuses_bad_options(changes, message):
+    with pytest.raises(ValueError, match=message):
+        table2.Table2(**changes)
+
+
+def test_every_output_says_the_scale():
+    setting = skewed(COLUMNS["cifar10-lenet5"])
+    small = describe(setting, Options(scale="cpu"))
+    assert "6-16-120-84 (paper: 64-64-384-192)" in small
+    assert "200 of the paper's 1000 rounds" in small
+    full = describe(setting, Options(scale="paper", seeds=3))
+    assert "1000 of the paper's 1000 rounds, 100 of 100 clients" in full
+    assert "(paper:" not in full
+
+
+def test_compressed_decay_ends_where_the_papers_does():
+    setting = skewed(COLUMNS["cifar10-lenet5"])
+    plain, compressed = (Options(compressed=flag) for flag in (False, True))
+    assert plain.lr_decay(setting) == 0.998
+    np.testing.assert_allclose(compressed.lr_decay(setting) ** 200, 0.998**1000, rtol=1e-12)
+    assert "rates times 0.99 per round (paper: 0.998)" in describe(setting, compressed)
+    assert compressed.label == "cpu-compressed"
+
+
+@pytest.mark.slow
+def test_a_round_on_real_data(tmp_path):
+    root = os.environ.get("FEDJAX_SIM_DATA")
+    if root is None or not any((pathlib.Path(root) / name).is_dir() for name in CIFAR10):
+        pytest.skip("FEDJAX_SIM_DATA names no folder with CIFAR-10")
+    options = table2.Table2(
+        scale="smoke",
+        rounds=1,
+        methods=("FedAvg",),
+        pilot_rounds=0,
+        work=tmp_path / "work",
+        output=tmp_path / "out",
+    )
+    table2.main(options)
+    (folder,) = (tmp_path / "out" / "fedswa").iterdir()
+    name = "cifar10-lenet5-dirichlet0.6"
+    assert {path.name for path in folder.iterdir()} == {
+        f"{name}{end}" for end in (".csv", ".json", ".md", ".png")
+    }
+    saved = pd.read_csv(folder / f"{name}.csv")
+    assert set(saved["metric"]) >= {"test/accuracy", "test/loss", "train/loss"}
+    assert "1 of the paper's 1000 rounds, 10 of 100 clients" in (folder / f"{name}.md").read_text()
+    facts = json.loads((folder / f"{name}.json").read_text())
+    assert facts["command"].startswith("python -m ")
+    assert facts["environment"]["versions"]["jax"]
+    before = (tmp_path / "work").stat().st_mtime
+    table2.main(dataclasses.replace(options))  # nothing is left to run
+    assert (tmp_path / "work").stat().st_mtime == before
+    pd.testing.assert_frame_equal(pd.read_csv(folder / f"{name}.csv"), saved)
