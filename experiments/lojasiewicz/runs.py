@@ -12,7 +12,14 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lojasiewicz.family import Family, Noise, gap, gradients, noisy_task, sphere
+from fedjax_sim.problems.lojasiewicz.family import (
+    Family,
+    Sampler,
+    gap,
+    gradients,
+    noisy_task,
+    sphere,
+)
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.theory.lojasiewicz.closed_forms import linear_bound, sublinear_bound
 from fedjax_sim.theory.lojasiewicz.rounds import drift_bound, recursion_bound
@@ -28,7 +35,7 @@ class Case(NamedTuple):
     local_steps: int  # K
     rounds: int  # R
     share: float = 1.0  # of the largest rate that the bounds allow
-    noise: Noise = sphere
+    noise: Sampler = sphere
     repetitions: int = 300
 
 
@@ -94,7 +101,11 @@ def history(case: Case, measured: Measured) -> pd.DataFrame:
     """A row per round: the gap's mean, its standard error and quantiles, and the bounds."""
     known = measured.family.constants
     constants = ProblemConstants(
-        L=known.L, lojasiewicz_mu=known.mu, lojasiewicz_alpha=known.alpha, sigma=case.std, zeta_mean=known.zeta
+        L=known.L,
+        sigma=case.std,
+        zeta_mean=known.zeta,
+        lojasiewicz_mu=known.mu,
+        lojasiewicz_alpha=known.alpha,
     )
     visit = {"lr": measured.lr, "local_steps": case.local_steps}
     with jax.enable_x64(True):

@@ -26,7 +26,7 @@ from jax.typing import ArrayLike
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Oracle, Scalar, Step, Task
 
-Noise = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> E ||noise||^2 = 1, mean 0
+Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> noise, E ||noise||^2 = 1
 
 
 class FamilyConstants(NamedTuple):
@@ -113,7 +113,7 @@ def gaussian(key: Array, shape: tuple[int, ...]) -> Array:
     return jax.random.normal(key, shape, jnp.float32) / math.prod(shape) ** 0.5
 
 
-def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Noise = sphere) -> Task:
+def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sphere) -> Task:
     r"""Task of a family: the gradient of a step is :math:`\nabla f_c(x) + \sigma\, \xi`.
 
     Args:
@@ -146,7 +146,7 @@ def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Noise = spher
 def _oracle(
     value: Callable[[Array, Array], Array],
     gradient: Callable[[Array, Array], Array],
-    noise: Noise,
+    noise: Sampler,
     std: Array,
     client: Array,
     key: Array,
