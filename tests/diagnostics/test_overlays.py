@@ -3,16 +3,25 @@
 import numpy as np
 import pandas as pd
 import pytest
-from fedjax_sim.theory.overlays import FEDAC_I, FEDAC_II, FEDAVG, SHADOW, Overlay, Row, overlay
 
-from fedjax_sim.diagnostics.constants import Constants
+from fedjax_sim.diagnostics.overlays import (
+    FEDAC_I,
+    FEDAC_II,
+    FEDAVG,
+    SHADOW,
+    Overlay,
+    Row,
+    overlay,
+)
 from fedjax_sim.engine import History
 from fedjax_sim.plotting.bounds import bound_curves
-from fedjax_sim.theory import fedac, fedavg, fedavg_strongly_convex, fedavg_third_order
+from fedjax_sim.theory import ProblemConstants, fedac, fedavg
 
-HETEROGENEOUS = Constants(L=2.0, mu=0.1, sigma=0.5, sigma4=0.6, Q=0.3, zeta=0.7, B=1.5, Delta=1.1)
+HETEROGENEOUS = ProblemConstants(
+    L=2.0, mu=0.1, sigma=0.5, sigma4=0.6, Q=0.3, zeta=0.7, B=1.5, Delta=1.1
+)
 SAME = HETEROGENEOUS._replace(zeta=0.0)
-RUN = {"lr": 0.05, "M": 10, "K": 8}
+RUN = {"lr": 0.05, "clients": 10, "local_steps": 8}
 ROUNDS = [1, 5, 20]
 
 
@@ -28,20 +37,13 @@ def test_bounds_are_functions_of_the_round(x64):
     found = overlay(history([0, *ROUNDS]), SAME, **RUN)
     assert found.skipped == {}
     assert [row.bound for row in found.rows[::3]] == [bound.name for bound in FEDAVG]
-    sizes = {"L": 2.0, "B": 1.5, **RUN}
+    # Theorems with Q require that one sigma bounds both moments.
+    larger = SAME._replace(sigma=0.6)
     for R in ROUNDS:
         for name, expected in (
-            ("convex", fedavg.convex_bound(**sizes, R=R, sigma=0.5, zeta=0.0)),
-            (
-                "third order",
-                fedavg_third_order.third_order_bound(**sizes, R=R, sigma=0.6, Q=0.3),
-            ),
-            (
-                "strongly convex",
-                fedavg_strongly_convex.strongly_convex_bound(
-                    **sizes, R=R, sigma=0.6, Q=0.3, mu=0.1
-                ),
-            ),
+            ("convex", fedavg.convex.bound(SAME, **RUN, rounds=R)),
+            ("third order", fedavg.third_order.bound(larger, **RUN, rounds=R)),
+            ("strongly convex", fedavg.strongly_convex.bound(larger, **RUN, rounds=R)),
         ):
             # Vectorised over R: the order of operations is the same.
             np.testing.assert_allclose(values(found, name)[R], float(expected), rtol=1e-14)
@@ -54,9 +56,9 @@ def test_theorems_on_one_objective_are_not_drawn_over_several():
     for name in ("third order", "strongly convex"):
         assert "one objective for all clients; here zeta is 0.7" in found.skipped[name]
     # Unknown is not 0.
-    found = overlay(history(ROUNDS), HETEROGENEOUS._replace(zeta=np.nan), **RUN)
+    found = overlay(history(ROUNDS), HETEROGENEOUS._replace(zeta=None), **RUN)
     assert found.rows == []
-    assert "convex_bound needs zeta" in found.skipped["convex"]
+    assert "constants.zeta is None" in found.skipped["convex"]
 
 
 def test_rates_that_a_theorem_does_not_allow(x64):
@@ -76,13 +78,13 @@ def test_excluded_constants_are_a_reason():
 def test_fedac_and_measured_drift(x64):
     found = overlay(history(ROUNDS), SAME, **RUN, bounds=(*FEDAC_I, *FEDAC_II))
     potential = 1.1 + 0.1 / 2 * 1.5**2
-    expected = fedac.fedac_i_bound(potential, L=2.0, mu=0.1, sigma=0.5, R=5, **RUN)
+    expected = fedac.strongly_convex_i.bound(SAME, potential=potential, rounds=5, **RUN)
     np.testing.assert_allclose(values(found, "FedAc-I")[5], float(expected), rtol=1e-14)
     assert set(values(found, "FedAc-II")) == set(ROUNDS)
     drift = np.array([0.1, 0.2, 0.3])
     found = overlay(history(ROUNDS), HETEROGENEOUS, **RUN, bounds=[SHADOW], drift=drift)
     for R, d in zip(ROUNDS, drift, strict=True):
-        expected = fedavg.shadow_bound(d, **RUN, L=2.0, sigma=0.5, B=1.5, R=R)
+        expected = fedavg.convex.shadow_bound(HETEROGENEOUS, drift=d, **RUN, rounds=R)
         np.testing.assert_allclose(
             values(found, "convex, measured drift")[R], float(expected), rtol=1e-14
         )

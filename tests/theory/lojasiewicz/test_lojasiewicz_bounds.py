@@ -8,20 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from symbols import LOJASIEWICZ, by_symbols
 
-from fedjax_sim.theory.lojasiewicz import linear_bound, sublinear_bound
-from fedjax_sim.theory.lojasiewicz_rounds import (
-    drift_bound,
-    exponent,
-    gradient_lower_bound,
-    recursion_bound,
-    round_bound,
-)
+from fedjax_sim.theory.lojasiewicz import closed_forms, rounds
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-12)  # float64, some ten operations
 GAP = 3.0
 SIZES = {"L": 2.0, "sigma": 0.7, "M": 6, "zeta": 0.3}
 CONSTANTS = {**SIZES, "mu": 0.4}
+linear_bound, sublinear_bound, drift_bound, gradient_lower_bound, recursion_bound, round_bound = (
+    by_symbols(function, LOJASIEWICZ, zeta_mean=0.0)
+    for function in (
+        closed_forms.linear_bound,
+        closed_forms.sublinear_bound,
+        rounds.drift_bound,
+        rounds.gradient_lower_bound,
+        rounds.recursion_bound,
+        rounds.round_bound,
+    )
+)
+exponent = by_symbols(rounds.exponent, LOJASIEWICZ)
 
 
 def numpy_round(lr, L, sigma, M, K, zeta):
@@ -52,71 +58,84 @@ def test_round_and_drift(x64, K):
     """As displayed, before rounding and after; the drift of one step is 0."""
     lr = 0.9 / (18 * SIZES["L"] * K)
     descent, spread, noise = numpy_round(lr=lr, K=K, **SIZES)
-    CLOSE(round_bound(GAP, 1.7, lr=lr, K=K, **SIZES), GAP - descent * 1.7 + spread + noise)
+    CLOSE(
+        round_bound(gap=GAP, squared_gradient=1.7, lr=lr, K=K, **SIZES),
+        GAP - descent * 1.7 + spread + noise,
+    )
     L, sigma, M, zeta = SIZES.values()
     rounded = lr * K * zeta**2 + 4 * lr**2 * K * L * sigma**2 / M
     rounded += 3 * lr**3 * K * (K - 1) * L**2 * sigma**2 - lr * K / 4 * 1.7
-    CLOSE(round_bound(GAP, 1.7, lr=lr, K=K, rounded=True, **SIZES), GAP + rounded)
+    CLOSE(
+        round_bound(gap=GAP, squared_gradient=1.7, lr=lr, K=K, rounded=True, **SIZES), GAP + rounded
+    )
     drift = 4 * lr**2 * (K - 1) ** 2 * (1.7 + zeta**2) + 4 * lr**2 * (K - 1) * sigma**2
-    for form in ("corrected", "printed"):
-        found = drift_bound(1.7, lr=lr, L=L, sigma=sigma, K=K, zeta=zeta, form=form)
-        CLOSE(found, drift, atol=0)
-    CLOSE(gradient_lower_bound(GAP, alpha=1.5, mu=0.4, zeta=0.3), 0.4 * 3.0**1.5 - 0.09)
+    found = drift_bound(squared_gradient=1.7, lr=lr, L=L, sigma=sigma, K=K, zeta=zeta)
+    CLOSE(found, drift, atol=0)
+    CLOSE(gradient_lower_bound(gap=GAP, alpha=1.5, mu=0.4, zeta=0.3), 0.4 * 3.0**1.5 - 0.09)
 
 
 @pytest.mark.parametrize("K", [1, 5])
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_recursion_against_a_loop(x64, K, alpha):
     lr = 1 / (18 * SIZES["L"] * K)
-    found = recursion_bound(GAP, alpha=alpha, lr=lr, K=K, R=60, **CONSTANTS)
+    found = recursion_bound(gap=GAP, alpha=alpha, lr=lr, K=K, R=60, **CONSTANTS)
     expected = numpy_recursion(GAP, alpha, 0.4, 60, lr=lr, K=K, **SIZES)
     assert found.shape == (61,)
     CLOSE(found, expected)  # the map contracts: errors do not grow
 
 
-@pytest.mark.parametrize("form", ["corrected", "printed"])
-def test_linear_bound(x64, form):
-    """Theorem F.2, and its proof's case of one step, which the printed form does not have."""
+def test_linear_bound(x64):
+    """Theorem F.2 with the 1 / mu that it lacks in print, and its proof's case of one step."""
     L, sigma, M, zeta, mu = CONSTANTS.values()
     for K, R in ((1, 0), (1, 30), (4, 30)):
         lr = 1 / (18 * L * K)
-        over = mu if form == "corrected" else 1.0
         expected = (1 - lr * K * mu / 4) ** R * GAP + 8 * zeta**2 / mu
-        expected += (16 * lr * L * sigma**2 / M + 12 * lr**2 * (K - 1) * L**2 * sigma**2) / over
-        if K == 1 and form == "corrected":
+        expected += (16 * lr * L * sigma**2 / M + 12 * lr**2 * (K - 1) * L**2 * sigma**2) / mu
+        if K == 1:
             expected = (1 - lr * mu / 2) ** R * GAP + zeta**2 / mu
             expected += 2 * L * lr * sigma**2 / (mu * M)
-        CLOSE(linear_bound(GAP, lr=lr, K=K, R=R, form=form, **CONSTANTS), expected)
+        CLOSE(linear_bound(gap=GAP, lr=lr, K=K, R=R, **CONSTANTS), expected)
+
+
+def test_printed_noise_of_theorem_f2_is_not_where_the_recursion_settles(x64):
+    """Printed without 1 / mu, the noise floor is below the fixed point of the proof's recursion."""
+    L, sigma, M, K, mu, lr = 2.0, 0.7, 6, 4, 0.4, 1 / (18 * 2.0 * 4)
+    gap = 0.0
+    for _ in range(20000):  # Equation 39 with ||grad F||^2 = mu gap, zeta = 0
+        gap = float(round_bound(gap=gap, squared_gradient=mu * gap, lr=lr, L=L, sigma=sigma, M=M,
+                                K=K, rounded=True))  # fmt: skip
+        if gap > 16 * lr * L * sigma**2 / M + 12 * lr**2 * (K - 1) * L**2 * sigma**2:
+            break
+    else:
+        pytest.fail("the recursion stays below the printed floor")
+    run = {"lr": lr, "L": L, "sigma": sigma, "M": M, "K": K, "R": 1e9, "mu": mu}
+    assert gap < linear_bound(gap=0.0, **run)
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
-@pytest.mark.parametrize("form", ["corrected", "printed"])
-def test_sublinear_bound(x64, form, alpha):
-    """Lemma F.3 and Theorem F.4."""
+def test_sublinear_bound(x64, alpha):
+    """Lemma F.3 and Theorem F.4, with the first term of their proofs and the drift's noise."""
     L, sigma, M, zeta, mu = CONSTANTS.values()
     p, R, a = 1 / (alpha - 1), 30, alpha - 1
     for K in (1, 4):
-        lr = 1 / (18 * L * K * (M if form == "printed" else 1))
+        lr = 1 / (18 * L * K)
         if K == 1:
-            quotient = 4 if form == "printed" else 2
-            first = GAP / (lr * mu * R * a * GAP**a / quotient + 1) ** p
+            first = GAP / (lr * mu * R * a * GAP**a / 2 + 1) ** p
+            # Lemma F.3 prints half of kappa: a larger bound.
+            assert first < GAP / (lr * mu * R * a * GAP**a / 4 + 1) ** p
             parts = zeta**2 / mu, 2 * L * lr * sigma**2 / (M * mu)
-        elif form == "printed":
-            first = GAP / (1 + R**p * GAP * (lr * K * mu * a / 4) ** p)
-            parts = 8 * zeta**2 / mu, 16 * L * lr * sigma**2 / (M * mu)
         else:
             first = GAP / (lr * K * mu / 4 * R * a * GAP**a + 1) ** p
             noise = 16 * L * lr / M + 12 * lr**2 * (K - 1) * L**2
             parts = 8 * zeta**2 / mu, noise * sigma**2 / mu
         expected = first + 2 * sum(part ** (1 / alpha) for part in parts)
-        found = sublinear_bound(GAP, alpha=alpha, lr=lr, K=K, R=R, form=form, **CONSTANTS)
-        CLOSE(found, expected)
+        CLOSE(sublinear_bound(gap=GAP, alpha=alpha, lr=lr, K=K, R=R, **CONSTANTS), expected)
 
 
 def test_exponent_one_is_the_limit(x64):
     """Without noise: (1 + x)^(-1 / (alpha - 1)) tends to exp(-kappa R), 1e-4 away from 1."""
     common = {"mu": 0.4, "lr": 0.01, "L": 2.0, "sigma": 0.0, "M": 6, "K": 2, "R": 400}
-    near = sublinear_bound(GAP, alpha=1 + 1e-6, **common)
+    near = sublinear_bound(gap=GAP, alpha=1 + 1e-6, **common)
     np.testing.assert_allclose(near, GAP * np.exp(-0.01 * 2 * 0.4 / 4 * 400), rtol=1e-4)
 
 
@@ -185,25 +204,28 @@ def test_rounding_only_loosens(x64):
         for share in (0.01, 0.5, 1.0):
             for squared in (0.0, 1.0, 2 * SIZES["L"] * GAP):
                 lr = share / (18 * SIZES["L"] * K)
-                exact = round_bound(GAP, squared, lr=lr, K=K, **SIZES)
-                assert exact <= round_bound(GAP, squared, lr=lr, K=K, rounded=True, **SIZES)
+                exact = round_bound(gap=GAP, squared_gradient=squared, lr=lr, K=K, **SIZES)
+                assert exact <= round_bound(
+                    gap=GAP, squared_gradient=squared, lr=lr, K=K, rounded=True, **SIZES
+                )
 
 
 def test_reference_values(x64):
     """Of the tilted quadratic and of the power 4, computed independently, to the digits given."""
     tilted = {"mu": 1.6, "lr": 1 / 216, "L": 1.2, "sigma": 0.5, "M": 8, "K": 10, "zeta": 0.8}
-    found = [float(linear_bound(4.583232, R=R, **tilted)) for R in (0, 10, 50, 200)]
+    found = [float(linear_bound(gap=4.583232, R=R, **tilted)) for R in (0, 10, 50, 200)]
     np.testing.assert_allclose(found, [7.785, 7.004, 5.002, 3.311], atol=5e-4)
     rounds = np.array([10, 50, 200])
-    found = recursion_bound(4.583232, alpha=1.0, R=200, **tilted)[rounds]
+    found = recursion_bound(gap=4.583232, alpha=1.0, R=200, **tilted)[rounds]
     np.testing.assert_allclose(found, [3.29, 1.06, 0.41], atol=5e-3)
-    drift = drift_bound(3.0**2, lr=1 / 216, L=1.2, sigma=0.5, K=10, zeta=0.8)
+    drift = drift_bound(squared_gradient=3.0**2, lr=1 / 216, L=1.2, sigma=0.5, K=10, zeta=0.8)
     np.testing.assert_allclose(drift, 0.0671, atol=5e-4)
     power = {"alpha": 1.5, "mu": 8.0, "lr": 1 / 13.5, "L": 6.75, "sigma": 0.0, "M": 1, "K": 1}
     R = np.array([1, 10, 100, 1000])
-    found = sublinear_bound(1.265625, R=R, form="printed", **power)
+    # Lemma F.3 as printed has half of kappa, 8 / (4 * 13.5).
+    found = 1.265625 / (8 / (4 * 13.5) * R * 0.5 * 1.265625**0.5 + 1) ** 2
     np.testing.assert_allclose(found, [1.0784, 0.3765, 0.01453, 1.78e-4], rtol=3e-3)
-    found = sublinear_bound(1.265625, R=R, **power)
+    found = sublinear_bound(gap=1.265625, R=R, **power)
     np.testing.assert_allclose(found, [0.9298, 0.1780, 4.06e-3, 4.50e-5], rtol=3e-3)
 
 
@@ -211,28 +233,20 @@ def test_reference_values(x64):
 def test_where_conditions_fail(x64, allow_nans, K):
     """At the limit a number, above it NaN with a warning that names the condition."""
     rest = {**CONSTANTS, "K": K}
-    L, M = 2.0, 6
+    L = 2.0
     loose = 1 / (2 * L) if K == 1 else 1 / (18 * L * K)
-    printed = 1 / L if K == 1 else 1 / (18 * M * L * K)
     recursion = 1 / L if K == 1 else 1 / (18 * L * K)
-    drift = functools.partial(drift_bound, 1.0, L=L, sigma=0.7, K=K)
-    one = functools.partial(round_bound, GAP, 1.0, K=K, **SIZES)
-    linear = functools.partial(linear_bound, GAP, R=3, **rest)
-    sublinear = functools.partial(sublinear_bound, GAP, alpha=1.5, R=3, **rest)
-    iterated = functools.partial(recursion_bound, GAP, alpha=1.5, R=3, **rest)
+    drift = functools.partial(drift_bound, squared_gradient=1.0, L=L, sigma=0.7, K=K)
+    one = functools.partial(round_bound, gap=GAP, squared_gradient=1.0, K=K, **SIZES)
+    linear = functools.partial(linear_bound, gap=GAP, R=3, **rest)
+    sublinear = functools.partial(sublinear_bound, gap=GAP, alpha=1.5, R=3, **rest)
+    iterated = functools.partial(recursion_bound, gap=GAP, alpha=1.5, R=3, **rest)
     cases = [
         (drift, 1 / (2 * L * K), r"lr <= 1 / \(2 L K\) does not"),
-        (functools.partial(drift, form="printed"), 1 / (L * K), r"lr <= 1 / \(L K\) does not"),
         (one, recursion, r"lr <= 1 / \(18 L K\), or 1 / L if K = 1 does not"),
         (functools.partial(one, rounded=True), 1 / (18 * L * K), r"lr <= 1 / \(18 L K\) does not"),
         (linear, loose, r"or 1 / \(2 L\) if K = 1, and mu <= 2 L"),
-        (functools.partial(linear, form="printed"), 1 / (18 * L * K), r"1 / \(18 L K\) does not"),
         (sublinear, loose, r"and kappa C\^\(alpha - 1\) <= 1"),
-        (
-            functools.partial(sublinear, form="printed"),
-            printed,
-            r"lr <= 1 / \(18 M L K\), or 1 / L",
-        ),
         (iterated, recursion, r"A mu alpha s\^\(alpha - 1\) <= 1"),
     ]
     for bound, limit, text in cases:
@@ -240,23 +254,23 @@ def test_where_conditions_fail(x64, allow_nans, K):
         with pytest.warns(UserWarning, match=text):
             assert np.isnan(bound(lr=1.001 * limit)).all()
     with pytest.warns(UserWarning, match="mu <= 2 L"):
-        assert np.isnan(linear_bound(GAP, **{**rest, "mu": 4.1}, lr=1e-3, R=3))
+        assert np.isnan(linear_bound(gap=GAP, **{**rest, "mu": 4.1}, lr=1e-3, R=3))
 
 
 def test_where_maps_fall(x64, allow_nans):
     """NaN from the first round on that starts where the map falls: A mu alpha s = 0.25 * 2 s."""
     common = {"alpha": 2.0, "mu": 1.0, "lr": 0.5, "L": 1.0, "sigma": 0.0, "M": 1, "K": 1, "R": 3}
     with pytest.warns(UserWarning, match="A mu alpha"):
-        found = recursion_bound(jnp.array([1.9, 2.1]), **common)
+        found = recursion_bound(gap=jnp.array([1.9, 2.1]), **common)
     assert np.isfinite(found[:, 0]).all()
     assert np.isnan(found[:, 1]).tolist() == [False, True, True, True]
     # Spread that lifts the gap: 0.1 + 0.25 (zeta^2 - s^2) passes 2 in the first round.
     with pytest.warns(UserWarning, match="A mu alpha"):
-        found = recursion_bound(0.1, zeta=4.0, **common)
+        found = recursion_bound(gap=0.1, zeta=4.0, **common)
     assert np.isnan(found).tolist() == [False, False, True, True]
     # C = 4 at kappa = 1/4 is the last level that a step does not pass twice.
     for zeta, defined in ((4.0, True), (4.01, False)):
-        call = functools.partial(sublinear_bound, 1.0, **common, zeta=zeta)
+        call = functools.partial(sublinear_bound, gap=1.0, **common, zeta=zeta)
         if defined:
             assert np.isfinite(call())
         else:
@@ -269,38 +283,46 @@ def test_vmap_and_jit(x64):
     K = jnp.array([1, 3, 9])
     common = {**CONSTANTS, "lr": 0.001}
     for bound in (
-        functools.partial(linear_bound, GAP, R=5),
-        functools.partial(sublinear_bound, GAP, alpha=1.5, R=5),
-        functools.partial(recursion_bound, GAP, alpha=1.5, R=5),
+        functools.partial(linear_bound, gap=GAP, R=5),
+        functools.partial(sublinear_bound, gap=GAP, alpha=1.5, R=5),
+        functools.partial(recursion_bound, gap=GAP, alpha=1.5, R=5),
     ):
         many = jax.jit(jax.vmap(lambda K, bound=bound: bound(K=K, **common)))(K)
         CLOSE(many, [bound(K=k, **common) for k in (1, 3, 9)])
-    derivative = jax.grad(lambda sigma: linear_bound(GAP, K=3, R=5, **{**common, "sigma": sigma}))
+    derivative = jax.grad(
+        lambda sigma: linear_bound(gap=GAP, K=3, R=5, **{**common, "sigma": sigma})
+    )
     assert derivative(0.7) > 0
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: exponent(0.9), r"alpha is 0.9; expected a number in \[1, 2\]"),
-        (lambda: exponent(1.0, above_one=True), r"alpha is 1.0; expected a number in \(1, 2\]"),
-        (lambda: exponent(np.array([1.5, 2.1])), "alpha is"),
-        (lambda: recursion_bound(1.0, alpha=1, lr=0.1, K=1, R=0, **CONSTANTS), "R is 0; expected"),
+        (lambda: exponent(alpha=0.9), r"lojasiewicz_alpha is 0.9; expected a number in \[1, 2\]"),
         (
-            lambda: sublinear_bound(1.0, alpha=1.0, lr=0.1, K=1, R=1, **CONSTANTS),
-            r"alpha is 1.0; expected a number in \(1, 2\]",
+            lambda: exponent(alpha=1.0, above_one=True),
+            r"lojasiewicz_alpha is 1.0; expected a number in \(1, 2\]",
+        ),
+        (lambda: exponent(alpha=np.array([1.5, 2.1])), "alpha is"),
+        (
+            lambda: recursion_bound(gap=1.0, alpha=1, lr=0.1, K=1, R=0, **CONSTANTS),
+            "rounds is 0; expected",
         ),
         (
-            lambda: linear_bound(-1.0, lr=0.1, K=1, R=1, **CONSTANTS),
+            lambda: sublinear_bound(gap=1.0, alpha=1.0, lr=0.1, K=1, R=1, **CONSTANTS),
+            r"lojasiewicz_alpha is 1.0; expected a number in \(1, 2\]",
+        ),
+        (
+            lambda: linear_bound(gap=-1.0, lr=0.1, K=1, R=1, **CONSTANTS),
             "gap is -1.0; expected a non-negative number",
         ),
         (
-            lambda: drift_bound(1.0, lr=0.1, L=1.0, sigma=1.0, K=1, form="own"),
-            "form is 'own'; expected one of",
+            lambda: drift_bound(squared_gradient=1.0, lr=0.1, L=1.0, sigma=1.0, K=0),
+            "local_steps is 0; expected a positive number",
         ),
         (
-            lambda: linear_bound(1.0, lr=0.1, K=1, R=1, form="own", **CONSTANTS),
-            "form is 'own'; expected one of",
+            lambda: linear_bound(gap=1.0, lr=0.1, K=1, R=1, **SIZES),
+            r"constants\.lojasiewicz_mu is None",
         ),
     ],
 )

@@ -7,24 +7,25 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import given
+from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory.fedac import fedac_i_bound as strongly_convex_i_bound
-from fedjax_sim.theory.fedac_convex import (
-    fedac_i_augmentation,
-    fedac_i_bound,
-    fedac_i_lr,
-    tuned_fedac_i_bound,
-)
-from fedjax_sim.theory.fedac_ii import fedac_ii_bound as strongly_convex_ii_bound
-from fedjax_sim.theory.fedac_ii_convex import (
-    fedac_ii_augmentation,
-    fedac_ii_bound,
-    fedac_ii_lr,
-    tuned_fedac_ii_bound,
-)
+from fedjax_sim.theory.fedac import convex_i, convex_ii, strongly_convex_i, strongly_convex_ii
 
 CONSTANTS = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 400, "B": 3.0}
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
+
+
+NAMES = ("prescribed_augmentation", "bound", "prescribed_lr", "tuned_bound")
+fedac_i_augmentation, fedac_i_bound, fedac_i_lr, tuned_fedac_i_bound = (
+    by_symbols(getattr(convex_i, name), THESIS) for name in NAMES
+)
+fedac_ii_augmentation, fedac_ii_bound, fedac_ii_lr, tuned_fedac_ii_bound = (
+    by_symbols(getattr(convex_ii, name), THESIS) for name in NAMES
+)
+# For properties of many numbers: without checks, compiled once.
+I_JIT, II_JIT = jax.jit(fedac_i_bound), jax.jit(fedac_ii_bound)
+STRONGLY_I_JIT = jax.jit(by_symbols(strongly_convex_i.bound, THESIS))
+STRONGLY_II_JIT = jax.jit(by_symbols(strongly_convex_ii.bound, THESIS))
 
 
 @st.composite
@@ -56,7 +57,7 @@ def test_fedac_i_by_hand(x64, sigma, lam):
         L ** (1 / 3) * B ** (2 / 3) / (lam ** (2 / 3) * K ** (2 / 3) * R * sigma ** (2 / 3)),
         L ** (1 / 4) * B ** (1 / 2) / (lam ** (3 / 4) * K ** (3 / 4) * R * sigma ** (1 / 2)),
     ]
-    CLOSE(fedac_i_lr(lam, **constants), min(rates))
+    CLOSE(fedac_i_lr(augmentation=lam, **constants), min(rates))
     lr = 0.1
     expected = lam * B**2 / 2 + L * B**2 / 2 * np.exp(-np.sqrt(lr * lam * K * R**2))
     expected += lr ** (1 / 2) * sigma**2 / (2 * lam ** (1 / 2) * M * K ** (1 / 2))
@@ -113,7 +114,7 @@ def test_fedac_ii_by_hand(x64, sigma, lam, Q):
         tuned += np.e**19 * (Q * sigma**2 * B**5 / (K * R**4)) ** (1 / 3) * log**8
     CLOSE(fedac_ii_augmentation(**constants), max(entries))
     main = 9 / (lam * K * R**2) * np.log(np.e + min(ratios)) ** 2
-    CLOSE(fedac_ii_lr(lam, **constants), min(1 / (L + lam), main, rate))
+    CLOSE(fedac_ii_lr(augmentation=lam, **constants), min(1 / (L + lam), main, rate))
     CLOSE(fedac_ii_bound(lr=lr, augmentation=lam, **constants), expected)
     CLOSE(tuned_fedac_ii_bound(**constants), tuned)
 
@@ -130,16 +131,16 @@ def test_every_entry_of_the_rates(x64, case):
     if case == "I":
         ratios.append(lam**2 * K * R**3 * B**2 / sigma**2)
         others = [cube / R, (L * B**2 / (lam**3 * K**3 * sigma**2)) ** (1 / 4) / R]
-        found = fedac_i_lr(lam, **constants)
+        found = fedac_i_lr(augmentation=lam, **constants)
     elif case == "II":
         ratios.append(lam**3 * K * R**4 * B**2 / (L * sigma**2))
         others = [cube / R ** (2 / 3)]
-        found = fedac_ii_lr(lam, **constants)
+        found = fedac_ii_lr(augmentation=lam, **constants)
     else:
         ratios.append(lam**2 * M * K * R**3 * B**2 / sigma**2)
         ratios.append(lam**5 * L * K**2 * R**8 * B**2 / (Q**2 * sigma**4))
         others = [cube * M ** (1 / 3) / R]
-        found = fedac_ii_lr(lam, **constants, Q=Q)
+        found = fedac_ii_lr(augmentation=lam, **constants, Q=Q)
     front = (1 if case == "I" else 9) / (lam * K * R**2)
     mains = [front * np.log(np.e + ratio) ** 2 for ratio in ratios]
     entries = np.stack([1 / (L + lam), *mains, *others])
@@ -154,12 +155,13 @@ def test_theorems_follow_from_the_lemmas(case):
         "I": (fedac_i_augmentation, fedac_i_lr, fedac_i_bound, tuned_fedac_i_bound),
         "II": (fedac_ii_augmentation, fedac_ii_lr, fedac_ii_bound, tuned_fedac_ii_bound),
     }[case[:2].rstrip(",")]
+    augmentation, rate, bound, tuned = map(jax.jit, (augmentation, rate, bound, tuned))
 
     @given(constants_of(24 if case == "I" else 1000, "Q" in case))
     def check(constants):
         with jax.enable_x64(True):
             lam = augmentation(**constants)
-            lr = rate(lam, **constants)
+            lr = rate(augmentation=lam, **constants)
             value = bound(lr=lr, augmentation=lam, **constants)
             assert value <= (1 + 1e-9) * tuned(**constants)
 
@@ -176,17 +178,14 @@ def test_lemmas_are_the_strongly_convex_ones_of_the_augmented_objective(constant
         lr = 10**share / (L + lam)
         inner = {k: v for k, v in constants.items() if k != "B"} | {"L": L + lam, "mu": lam}
         start, extra = L * B**2 / 2, lam * B**2 / 2
-        for convex, strongly in (
-            (fedac_i_bound, strongly_convex_i_bound),
-            (fedac_ii_bound, strongly_convex_ii_bound),
-            (
-                functools.partial(fedac_ii_bound, Q=Q),
-                functools.partial(strongly_convex_ii_bound, Q=Q),
-            ),
+        for convex, strongly, more in (
+            (I_JIT, STRONGLY_I_JIT, {}),
+            (II_JIT, STRONGLY_II_JIT, {}),
+            (II_JIT, STRONGLY_II_JIT, {"Q": Q}),
         ):
-            value = convex(lr=lr, augmentation=lam, **constants)
+            value = convex(lr=lr, augmentation=lam, **constants, **more)
             # Its exponent is one of the two in the maximum, (L + lambda)^2 <= 2 (L^2 + lambda^2).
-            assert strongly(start, lr=lr, **inner) + extra <= value * (1 + 1e-9)
+            assert strongly(potential=start, lr=lr, **inner, **more) + extra <= value * (1 + 1e-9)
 
 
 def test_limits(x64):
@@ -196,7 +195,11 @@ def test_limits(x64):
     CLOSE(tuned_fedac_i_bound(**quiet), 2 * accelerated)
     CLOSE(tuned_fedac_ii_bound(**quiet), 10 * accelerated)
     CLOSE(fedac_i_augmentation(**quiet), 2 * accelerated / B**2)
-    assert fedac_i_lr(0.5, **quiet) == fedac_ii_lr(0.5, **quiet, Q=0.3) == 1 / (L + 0.5)
+    assert (
+        fedac_i_lr(augmentation=0.5, **quiet)
+        == fedac_ii_lr(augmentation=0.5, **quiet, Q=0.3)
+        == 1 / (L + 0.5)
+    )
     # Many clients and quadratics: FedAc-II has no noise left.
     crowd = {**CONSTANTS, "M": 1e60, "Q": 0.0}
     np.testing.assert_allclose(tuned_fedac_ii_bound(**crowd), 10 * accelerated, rtol=1e-9)

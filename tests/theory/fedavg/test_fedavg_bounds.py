@@ -9,27 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
+from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory.fedavg import (
-    convex_bound,
-    convex_lr,
-    drift_bound,
-    shadow_bound,
-    tuned_convex_bound,
-)
-from fedjax_sim.theory.fedavg_nonconvex import nonconvex_bound, nonconvex_lr, tuned_nonconvex_bound
-from fedjax_sim.theory.fedavg_strongly_convex import (
-    strongly_convex_bound,
-    strongly_convex_lr,
-    tuned_strongly_convex_bound,
-)
-from fedjax_sim.theory.fedavg_third_order import (
-    fourth_moment_bound,
-    gradient_gap_bound,
-    third_order_bound,
-    third_order_lr,
-    tuned_third_order_bound,
-)
+from fedjax_sim.theory.fedavg import convex, drift, nonconvex, strongly_convex, third_order
 from fedjax_sim.theory.step_sizes import best_lr
 
 SIZES = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 40}
@@ -37,6 +19,35 @@ CONVEX = {**SIZES, "B": 3.0}
 HESSIAN = {**CONVEX, "Q": 0.4}
 NONCONVEX = {**SIZES, "G": 1.1, "Delta": 3.0}
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
+
+convex_bound, convex_lr, tuned_convex_bound, shadow_bound, drift_bound = (
+    by_symbols(function, THESIS, zeta=0.0)
+    for function in (
+        convex.bound,
+        convex.prescribed_lr,
+        convex.tuned_bound,
+        convex.shadow_bound,
+        drift.drift_bound,
+    )
+)
+third_order_bound, third_order_lr, tuned_third_order_bound = (
+    by_symbols(function, THESIS)
+    for function in (third_order.bound, third_order.prescribed_lr, third_order.tuned_bound)
+)
+strongly_convex_bound, strongly_convex_lr, tuned_strongly_convex_bound = (
+    by_symbols(function, THESIS)
+    for function in (
+        strongly_convex.bound,
+        strongly_convex.prescribed_lr,
+        strongly_convex.tuned_bound,
+    )
+)
+nonconvex_bound, nonconvex_lr, tuned_nonconvex_bound = (
+    by_symbols(function, THESIS)
+    for function in (nonconvex.bound, nonconvex.prescribed_lr, nonconvex.tuned_bound)
+)
+fourth_moment_bound = by_symbols(drift.fourth_moment_bound, THESIS)
+gradient_gap_bound = by_symbols(drift.gradient_gap_bound, THESIS)
 
 # bound, rate, tuned bound, and the constants they have besides L, sigma, M, K, R
 FAMILIES = {
@@ -84,7 +95,7 @@ def test_convex_by_hand(x64, zeta):
     # The two lemmas put together are the theorem.
     expected = B**2 / (2 * lr * K * R) + lr * sigma**2 / M + L * drift
     CLOSE(convex_bound(lr=lr, **CONVEX, zeta=zeta), expected)
-    CLOSE(shadow_bound(drift, lr=lr, **CONVEX), expected)
+    CLOSE(shadow_bound(drift=drift, lr=lr, **CONVEX), expected)
     entries = [
         1 / (4 * L),
         M ** (1 / 2) * B / (K ** (1 / 2) * R ** (1 / 2) * sigma),
@@ -115,7 +126,7 @@ def test_third_order_by_hand(x64):
     lr = 0.05
     fourth = 192 * lr**4 * K**2 * sigma**4
     CLOSE(fourth_moment_bound(lr=lr, L=L, sigma=sigma, K=K), fourth)
-    CLOSE(gradient_gap_bound(fourth, Q=Q), 48 * lr**4 * Q**2 * K**2 * sigma**4)
+    CLOSE(gradient_gap_bound(fourth_moment=fourth, Q=Q), 48 * lr**4 * Q**2 * K**2 * sigma**4)
     expected = 3 * B**2 / (lr * K * R) + lr * sigma**2 / M + 96 * lr**5 * Q**2 * K**3 * R * sigma**4
     CLOSE(third_order_bound(lr=lr, **HESSIAN), expected)
     entries = [
@@ -133,14 +144,11 @@ def test_third_order_by_hand(x64):
 
 
 def test_printed_rate_of_theorem_219(x64, allow_nans):
+    """Theorem 2.19 prints 1 / (2 L); its proof uses rates up to 1 / (4 L)."""
     quiet = {**HESSIAN, "sigma": 0.0}
-    assert third_order_lr(**quiet, form="printed") == 1 / 4  # 1 / (2 L)
     assert third_order_lr(**quiet) == 1 / 8
-    assert np.isfinite(third_order_bound(lr=0.25, **quiet, form="printed"))
     with pytest.warns(UserWarning, match=r"lr <= 1 / \(4 L\) does not hold"):
-        assert np.isnan(third_order_bound(lr=0.25, **quiet))
-    with pytest.warns(UserWarning, match=r"lr <= 1 / \(2 L\) does not hold"):
-        assert np.isnan(third_order_bound(lr=0.26, **quiet, form="printed"))
+        assert np.isnan(third_order_bound(lr=1 / 4, **quiet))
 
 
 def test_strongly_convex_by_hand(x64):
@@ -177,9 +185,9 @@ def test_nonconvex_by_hand(x64, Q):
         last = Q ** (2 / 5) * G ** (4 / 5) * delta ** (4 / 5) / R ** (4 / 5)
     start, noise = 2 * delta / (lr * K * R), L * lr * sigma**2 / M
     CLOSE(nonconvex_bound(lr=lr, **NONCONVEX, Q=Q), start + drift + 2 * noise)
-    # Only Theorem 2.22 lacks the 2 in print.
-    printed = start + drift + (1 if Q is None else 2) * noise
-    CLOSE(nonconvex_bound(lr=lr, **NONCONVEX, Q=Q, form="printed"), printed)
+    if Q is None:  # Theorem 2.22 prints the noise once; the line before it has it twice.
+        printed = start + drift + noise
+        CLOSE(nonconvex_bound(lr=lr, **NONCONVEX) - printed, noise, rtol=1e-8)  # a difference
     second = np.sqrt(delta * M) / (sigma * np.sqrt(L * K * R))
     CLOSE(nonconvex_lr(**NONCONVEX, Q=Q), min(1 / L, second, entry))
     assert entry < min(1 / L, second)
@@ -187,29 +195,41 @@ def test_nonconvex_by_hand(x64, Q):
     CLOSE(tuned_nonconvex_bound(**NONCONVEX, Q=Q), tuned)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_prescribed_rates_do_what_is_proven(family):
-    """bound(rate) <= tuned bound for any constants, and the grid finds a rate as good."""
-    bound, rate, tuned, names = FAMILIES[family]
+@functools.partial(jax.jit, static_argnums=0)
+def tuned_values(family, constants):
+    """The bound at the prescribed rate, the tuned bound, the bound at the best rate of a grid."""
+    bound, rate, tuned, _ = FAMILIES[family]
+    largest = 1 / (constants["L"] * (1 if "Delta" in constants else 4))
+    best = best_lr(lambda lr: bound(lr=lr, **constants), largest, decades=12.0, num=601)
+    return bound(lr=rate(**constants), **constants), tuned(**constants), best.value
 
-    @given(constants_of(names))
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prescribed_rates_do_what_is_proven(family, allow_nans):
+    """bound(rate) <= tuned bound for any constants, and the grid finds a rate as good."""
+
+    @given(constants_of(FAMILIES[family][-1]))
     def check(constants):
         with jax.enable_x64(True):
-            lr = rate(**constants)
-            value = bound(lr=lr, **constants)
-            assert value <= (1 + 1e-9) * tuned(**constants)  # equality without noise, rounding
-            largest = 1 / (constants["L"] * (1 if "Delta" in constants else 4))
-            best = best_lr(lambda x: bound(lr=x, **constants), largest, decades=12.0, num=601)
+            value, tuned, best = tuned_values(family, constants)
+            assert value <= (1 + 1e-9) * tuned  # equality without noise, rounding
             # The grid's neighbours are 4.7 % apart, and terms grow as lr^5 at most.
-            assert best.value <= 1.26 * value
+            assert best <= 1.26 * value
 
     check()
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def values_at(family, constants, lr):
+    bound, _, tuned, _ = FAMILIES[family]
+    return bound(lr=lr, **constants), tuned(**constants)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_monotone(family):
+def test_monotone(family, allow_nans):
     """More noise, curvature or distance never lowers a bound; more clients never raise it."""
-    bound, rate, tuned, names = FAMILIES[family]
+    _, rate, _, names = FAMILIES[family]
+    rate = jax.jit(rate)
     grow = [n for n in ("L", "sigma", *names) if n not in ("mu",)]
 
     @given(constants_of(names), st.sampled_from([*grow, "M"]), power_of_ten(0, 2))
@@ -218,12 +238,12 @@ def test_monotone(family):
             changed = {**constants, name: constants[name] * factor}
             sign = -1 if name == "M" else 1
             # A rate that both allow.
-            lr = min(rate(**constants), 1 / (4 * changed["L"]))
-            before, after = (bound(lr=lr, **c) for c in (constants, changed))
-            assert sign * after >= sign * before * (1 - sign * 1e-12)
-            if family != "strongly_convex":  # x log(e + a / x)^p need not grow with x
-                before, after = (tuned(**c) for c in (constants, changed))
-                assert sign * after >= sign * before * (1 - sign * 1e-12)
+            lr = np.minimum(rate(**constants), 1 / (4 * changed["L"]))
+            pairs = zip(*(values_at(family, c, lr) for c in (constants, changed)), strict=True)
+            for kind, (before, after) in zip(("bound", "tuned"), pairs, strict=True):
+                # x log(e + a / x)^p need not grow with x
+                if kind == "bound" or family != "strongly_convex":
+                    assert sign * after >= sign * before * (1 - sign * 1e-12)
 
     check()
 
@@ -266,7 +286,7 @@ def test_vmap_over_rates_and_large_runs_in_single_precision(allow_nans):
     ("bound", "constants", "text"),
     [
         (convex_bound, CONVEX, "lr <= 1 / (4 L)"),
-        (functools.partial(shadow_bound, 0.0), CONVEX, "lr <= 1 / (4 L)"),
+        (functools.partial(shadow_bound, drift=0.0), CONVEX, "lr <= 1 / (4 L)"),
         (drift_bound, {"L": 2.0, "sigma": 1.0, "K": 1}, "lr <= 1 / (4 L)"),
         (fourth_moment_bound, {"L": 2.0, "sigma": 1.0, "K": 1}, "lr <= 1 / (4 L)"),
         (third_order_bound, HESSIAN, "lr <= 1 / (4 L)"),
@@ -293,10 +313,11 @@ def test_strong_convexity_above_smoothness(allow_nans):
         (convex_bound, {"lr": 0.1, **CONVEX}, {"B": 0.0}, "B is 0.0; expected a positive number"),
         (convex_lr, CONVEX, {"sigma": -1.0}, "sigma is -1.0; expected a non-negative number"),
         (tuned_convex_bound, CONVEX, {"zeta": -0.1}, "zeta is -0.1"),
-        (third_order_lr, HESSIAN, {"form": "exact"}, "form is 'exact'; expected one of"),
+        (third_order_lr, HESSIAN, {"Q": None}, "constants.Q is None; expected a number"),
         (strongly_convex_lr, {**HESSIAN, "mu": 0.1}, {"mu": 0}, "mu is 0"),
         (nonconvex_bound, {"lr": 0.1, **NONCONVEX}, {"Q": -1.0}, "Q is -1.0"),
         (gradient_gap_bound, {"fourth_moment": 1.0}, {"Q": -2}, "Q is -2"),
+        (convex_bound, {"lr": 0.1, **CONVEX}, {"M": 0}, "clients is 0; expected a positive"),
     ],
 )
 def test_bad_constants_are_named(function, constants, change, match):

@@ -16,15 +16,7 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms.fedac import Coupling, accelerated
-from fedjax_sim.theory import (
-    fedac,
-    fedac_convex,
-    fedac_ii,
-    fedac_ii_convex,
-    fedavg,
-    fedavg_strongly_convex,
-    fedavg_third_order,
-)
+from fedjax_sim.theory import ProblemConstants, fedac, fedavg
 
 L, MU = 1.0, 0.05
 HESSIAN = np.linspace(MU, L, 5)  # diagonal
@@ -73,7 +65,11 @@ def final_states(algorithm, setting, probes=fs.engine.NO_PROBES, centres=None):
     def runs(task, keys):
         def one(key):
             state, history = fs.run(
-                algorithm, task, timeline, start, key, cohort=fs.execution.vmapped(), probes=probes
+                algorithm,
+                fs.Setup(task, timeline, start),
+                key,
+                execution=fs.execution.vmapped(),
+                probes=probes,
             )
             return state.server, history.probes
 
@@ -124,13 +120,15 @@ def test_fedavg_and_its_drift(setting, heterogeneous):
     paths, final = fedavg_paths(setting, heterogeneous)
     shadow = paths.mean(axis=2)  # [runs, R, K + 1, 5]
     means = error(shadow[:, :, 1:]).mean(axis=(1, 2)) + squared(final) / (2 * lr * K * R)
-    sizes = {"lr": lr, "L": L, "sigma": sigma, "K": K}
-    constants = {**sizes, "M": M, "R": R, "B": B}
-    assert_at_most(means, fedavg.convex_bound(**constants, zeta=zeta))
+    constants = ProblemConstants(L=L, sigma=sigma, zeta=zeta, B=B)
+    visit = {"lr": lr, "local_steps": K}
+    sizes = {**visit, "rounds": R, "clients": M}
+    assert_at_most(means, fedavg.convex.bound(constants, **sizes))
     drift = squared(paths - shadow[:, :, None])[..., :-1]
     # With the drift that was measured, the lemma is near: within a factor of 10.
-    assert assert_at_most(means, fedavg.shadow_bound(drift.mean(), **constants)) > 0.1
-    bound = fedavg.drift_bound(**sizes, zeta=zeta)
+    lemma = fedavg.convex.shadow_bound(constants, drift=drift.mean(), **sizes)
+    assert assert_at_most(means, lemma) > 0.1
+    bound = fedavg.drift.drift_bound(constants, **visit)
     # The largest of R M K means of 200 runs: chance adds up to 4 errors of the one with most.
     errors = drift.std(axis=0) / np.sqrt(NUM_RUNS)
     assert (drift.mean(axis=0) <= float(bound) + 4 * errors).all()
@@ -144,18 +142,19 @@ def test_fedavg_with_a_constant_hessian(setting):
     paths, final = fedavg_paths(setting)
     shadow = paths.mean(axis=2)
     fourth = (squared(paths - shadow[:, :, None]) ** 2).mean(axis=2)[..., :-1]
-    bound = fedavg_third_order.fourth_moment_bound(lr=lr, L=L, sigma=sigma, K=K)
+    constants = ProblemConstants(L=L, mu=MU, Q=0.0, sigma=sigma, sigma4=sigma, B=B)
+    bound = fedavg.drift.fourth_moment_bound(constants, lr=lr, local_steps=K)
     errors = fourth.std(axis=0) / np.sqrt(NUM_RUNS)
     assert (fourth.mean(axis=0) <= float(bound) + 4 * errors).all()
 
     steps = shadow[:, :, :-1].reshape(NUM_RUNS, K * R, 5)
     t = np.arange(K * R)
-    constants = {"lr": lr, "L": L, "Q": 0.0, "sigma": sigma, "M": M, "K": K, "R": R, "B": B}
+    sizes = {"lr": lr, "local_steps": K, "rounds": R, "clients": M}
     found = error(np.average(steps, axis=1, weights=(1 + 1 / (K * R)) ** -(t + 1.0)))
-    assert_at_most(found, fedavg_third_order.third_order_bound(**constants))
+    assert_at_most(found, fedavg.third_order.bound(constants, **sizes))
     weights = (1 - lr * MU / 2) ** (K * R - t - 1.0)
     found = error(np.average(steps, axis=1, weights=weights)) + MU / 2 * squared(final)
-    assert_at_most(found, fedavg_strongly_convex.strongly_convex_bound(**constants, mu=MU))
+    assert_at_most(found, fedavg.strongly_convex.bound(constants, **sizes))
 
 
 FEDAC_SETTINGS = [
@@ -173,20 +172,23 @@ def test_fedac(setting, variant):
     start = error(START) + share * squared(START)
     assert start <= L * B**2
     potentials = error(server.params) + share * squared(server.main)
-    constants = {"lr": lr, "L": L, "mu": MU, "sigma": sigma, "M": M, "K": K, "R": R}
+    constants = ProblemConstants(L=L, mu=MU, sigma=sigma, sigma4=sigma)
+    run = {"lr": lr, "local_steps": K, "rounds": R, "clients": M, "potential": start}
     gamma = max(np.sqrt(lr / (MU * K)), lr)
     if variant == "II":
         for Q in (None, 0.0):
-            assert_at_most(potentials, fedac_ii.fedac_ii_bound(start, **constants, Q=Q))
-            assert_at_most(
-                potentials, fedac_ii.fedac_ii_bound(start, **constants, Q=Q, gamma=gamma)
+            bound = functools.partial(
+                fedac.strongly_convex_ii.bound, constants._replace(Q=Q), **run
             )
-    elif variant == "I":
-        assert_at_most(potentials, fedac.fedac_i_bound(start, **constants))
-        assert_at_most(potentials, fedac.fedac_i_bound(start, **constants, gamma=gamma))
+            assert_at_most(potentials, bound())
+            assert_at_most(potentials, bound(gamma=gamma))
+        return
+    bound = functools.partial(fedac.strongly_convex_i.bound, constants, **run)
+    if variant == "I":
+        assert_at_most(potentials, bound())
+        assert_at_most(potentials, bound(gamma=gamma))
     else:
-        bound = fedac.fedac_i_bound(start, **constants, gamma=np.sqrt(lr / MU))
-        assert_at_most(potentials, bound)
+        assert_at_most(potentials, bound(gamma=np.sqrt(lr / MU)))
 
 
 def test_acceleration_is_not_proven_too_fast():
@@ -195,7 +197,9 @@ def test_acceleration_is_not_proven_too_fast():
     server, _ = final_states(fs.fedac(1.0, MU, 4, "I"), setting)
     start = error(START) + MU / 2 * squared(START)
     potential = error(server.params) + MU / 2 * squared(server.main)
-    bound = fedac.fedac_i_bound(start, lr=1.0, L=L, mu=MU, sigma=0.0, M=3, K=4, R=5)
+    constants = ProblemConstants(L=L, mu=MU, sigma=0.0)
+    sizes = {"local_steps": 4, "rounds": 5, "clients": 3}
+    bound = fedac.strongly_convex_i.bound(constants, lr=1.0, potential=start, **sizes)
     assert 1e-4 < assert_at_most(potential, bound) <= 1
 
 
@@ -205,9 +209,11 @@ def test_fedac_on_the_augmented_objective(variant):
     augmentation = 0.1
     algorithm = fs.fedac(lr, augmentation, K, variant, augmentation=augmentation)
     server, _ = final_states(algorithm, setting)
-    module = (fedac_convex.fedac_i_bound, fedac_ii_convex.fedac_ii_bound)[variant == "II"]
-    constants = {"L": L, "sigma": sigma, "M": M, "K": K, "R": R, "B": B}
-    assert_at_most(error(server.params), module(lr=lr, augmentation=augmentation, **constants))
+    module = fedac.convex_ii if variant == "II" else fedac.convex_i
+    constants = ProblemConstants(L=L, sigma=sigma, B=B)
+    sizes = {"local_steps": K, "rounds": R, "clients": M}
+    bound = module.bound(constants, lr=lr, augmentation=augmentation, **sizes)
+    assert_at_most(error(server.params), bound)
 
 
 @pytest.mark.parametrize("variant", ["I", "II"])
@@ -235,7 +241,9 @@ def test_growth_of_differences(x64, variant):
         matrix = np.stack([step(row) for row in np.eye(6)], axis=1)
         change = np.block([[lr / gamma * np.eye(3), np.zeros((3, 3))], [np.eye(3), np.eye(3)]])
         norm = np.linalg.norm(np.linalg.solve(change, matrix @ change), 2)
-        bound = fedac.difference_growth(variant, lr=lr, gamma=gamma, mu=mu)
+        bound = fedac.stability.difference_growth(
+            ProblemConstants(mu=mu), variant=variant, lr=lr, gamma=gamma
+        )
         ratios.append(norm / float(bound))
     assert max(ratios) <= 1 + 1e-9
     assert max(ratios) > 0.9

@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given
+from symbols import FAVANO, by_symbols
 
-from fedjax_sim.theory.favano_step_times import (
+from fedjax_sim.theory.favano import units
+from fedjax_sim.theory.favano.step_times import (
     async_sgd_step_time,
     clocked_step_time,
     fedavg_step_time,
-)
-from fedjax_sim.theory.favano_units import (
-    async_sgd_units,
-    favano_units,
-    fedavg_units,
-    fedbuff_units,
-    quafl_units,
 )
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -26,6 +21,16 @@ pytestmark = pytest.mark.usefixtures("x64")
 L, SIGMA, G, B, F, EPS = 2.0, 0.7, 0.4, 1.5, 2.5, 0.03
 NOISE = {"L": L, "sigma": SIGMA, "G": G, "F": F}
 SIZES = {"n": 11, "s": 4, "K": 5}
+fedavg_units, fedbuff_units, async_sgd_units, quafl_units, favano_units = (
+    by_symbols(function, FAVANO)
+    for function in (
+        units.fedavg_units,
+        units.fedbuff_units,
+        units.async_sgd_units,
+        units.quafl_units,
+        units.favano_units,
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,7 @@ SIZES = {"n": 11, "s": 4, "K": 5}
 def test_reference_times(slow, fedavg, gradient):
     """n = 100, s = 20, K = 20; steps of mean 2 and 16: published to these digits."""
     durations = np.repeat([2.0, 16.0], [100 - slow, slow])
-    assert abs(fedavg_step_time(1 / durations, s=20, K=20) - fedavg) < 0.05
+    assert abs(fedavg_step_time(1 / durations, cohort_size=20, local_steps=20) - fedavg) < 0.05
     assert abs(async_sgd_step_time(durations) - gradient) < 5e-5
     assert clocked_step_time(4, 3) == 7
 
@@ -47,7 +52,7 @@ def test_fedavg_time_by_scipy_and_the_hypergeometric_law():
     weights = scipy.stats.hypergeom.pmf(number, n, slow, s)
     done = sum(w * cdf[0] ** (s - k) * cdf[1] ** k for w, k in zip(weights, number, strict=True))
     success = np.repeat([1 / 2, 1 / 16], [n - slow, slow])
-    value = fedavg_step_time(success, s=s, K=K, interaction=0)
+    value = fedavg_step_time(success, cohort_size=s, local_steps=K, interaction=0)
     np.testing.assert_allclose(value, np.sum(1 - done), rtol=1e-11)  # 1500 differences to 1
 
 
@@ -62,10 +67,12 @@ def test_fedavg_time_over_all_cohorts(success, s, K):
     cdf = np.stack([scipy.stats.nbinom.cdf(times - K, K, rate) for rate in success])
     cohorts = itertools.combinations(range(len(success)), s)
     expected = 1.5 + np.mean([np.sum(1 - np.prod(cdf[list(c)], axis=0)) for c in cohorts])
-    value = fedavg_step_time(success, s=s, K=K, interaction=1.5)
+    value = fedavg_step_time(success, cohort_size=s, local_steps=K, interaction=1.5)
     np.testing.assert_allclose(value, expected, rtol=1e-10)
     np.testing.assert_allclose(
-        fedavg_step_time(success[::-1], s=s, K=K, interaction=1.5), value, rtol=1e-12
+        fedavg_step_time(success[::-1], cohort_size=s, local_steps=K, interaction=1.5),
+        value,
+        rtol=1e-12,
     )
 
 
@@ -76,7 +83,7 @@ def test_fedavg_time_against_simulated_rounds():
     cohorts = rng.permuted(np.tile(np.arange(n), (rounds, 1)), axis=1)[:, :s]
     spent = rng.geometric(success[cohorts][..., None], (rounds, s, K)).sum(-1).max(-1) + 3
     error = 4 * spent.std() / rounds**0.5
-    assert abs(spent.mean() - fedavg_step_time(success, s=s, K=K)) < error
+    assert abs(spent.mean() - fedavg_step_time(success, cohort_size=s, local_steps=K)) < error
 
 
 def test_async_sgd_time_against_a_simulated_clock():
@@ -93,47 +100,57 @@ def test_table_1():
     time = {"time_per_step": C}
     noise, root, slow = EPS**-2, EPS**-1.5, 1 / EPS
     share = (1 - s / n) * K * G**2
-    fedavg = {
-        "corrected": F * L * (SIGMA**2 + share) / (s * K) * noise + F * L * G * root,
-        "printed": (F * L * SIGMA**2 + share) / (s * K) * noise + F * L**0.5 * G * root,
-    }
+    fedavg = F * L * (SIGMA**2 + share) / (s * K) * noise + F * L * G * root + L * F * B**2 * slow
+    value = fedavg_units(eps=EPS, **NOISE, **SIZES, **time, B=B)
+    np.testing.assert_allclose(value, fedavg * C, rtol=1e-12)
     sgd = F * L * (3 * SIGMA**2 + 4 * G**2) * noise + F * L * G * (s * 3) ** 0.5 * root
-    last = {"corrected": F * L * (s * 8) ** 0.5, "printed": (s * 8 * F) ** 0.5}
-    middle = {"corrected": (L, 1), "printed": (L**2, L**2)}
-    for form in ("corrected", "printed"):
-        value = fedavg_units(EPS, **NOISE, **SIZES, **time, B=B, form=form)
-        np.testing.assert_allclose(value, (fedavg[form] + L * F * B**2 * slow) * C, rtol=1e-12)
-        value = async_sgd_units(EPS, **NOISE, **time, s=s, tau_avg=3, tau_max=8, form=form)
-        np.testing.assert_allclose(value, (sgd + last[form] * slow) * C, rtol=1e-12)
-        power, slip = middle[form]
-        drift = K**2 * SIGMA**2 + slip * K**2 * G**2 + s**2 * SIGMA**2 * a + s**2 * G**2 * b
-        favano = F * L * (SIGMA**2 * a + 8 * G**2 * b) * noise + n * F * B**2 * K * L * b * slow
-        favano += n / s * F * power * drift**0.5 * root
-        value = favano_units(EPS, **NOISE, **SIZES, **time, B=B, a=a, b=b, form=form)
-        np.testing.assert_allclose(value, favano * C, rtol=1e-12)
+    sgd += F * L * (s * 8) ** 0.5 * slow
+    value = async_sgd_units(eps=EPS, **NOISE, **time, s=s, tau_avg=3, tau_max=8)
+    np.testing.assert_allclose(value, sgd * C, rtol=1e-12)
+    drift = K**2 * SIGMA**2 + K**2 * G**2 + s**2 * SIGMA**2 * a + s**2 * G**2 * b
+    favano = F * L * (SIGMA**2 * a + 8 * G**2 * b) * noise + n * F * B**2 * K * L * b * slow
+    favano += n / s * F * L * drift**0.5 * root
+    value = favano_units(eps=EPS, **NOISE, **SIZES, **time, B=B, a=a, b=b)
+    np.testing.assert_allclose(value, favano * C, rtol=1e-12)
     fedbuff = F * L * (SIGMA**2 + G**2) * noise + F * L * slow
     fedbuff += F * L * ((8**2 / s**2 + 1) * (SIGMA**2 + n * G**2)) ** 0.5 * root
-    value = fedbuff_units(EPS, **NOISE, **time, n=n, s=s, tau_max=8)
+    value = fedbuff_units(eps=EPS, **NOISE, **time, n=n, s=s, tau_max=8)
     np.testing.assert_allclose(value, fedbuff * C, rtol=1e-12)
     each = SIGMA**2 + 2 * K * G**2
     quafl = F * L * K * each / E**2 * noise + n**1.5 * F * B * K**2 * L / (E * s**0.5) * slow
     quafl += n**1.5 / (E * (E * s) ** 0.5) * F * K * L * each**0.5 * root
-    value = quafl_units(EPS, **NOISE, **SIZES, **time, B=B, mean_steps=E)
+    value = quafl_units(eps=EPS, **NOISE, **SIZES, **time, B=B, mean_steps=E)
     np.testing.assert_allclose(value, quafl * C, rtol=1e-12)
 
 
-# method -> of eps, L, sigma, G, F
+# method -> its units as a function of eps, L, sigma, G, F
 ROWS = {
-    "fedavg": lambda form: lambda eps, **p: fedavg_units(eps, **p, **SIZES, B=B, form=form),
-    "async_sgd": lambda form: (
-        lambda eps, **p: async_sgd_units(eps, **p, s=4, tau_avg=3, tau_max=8, form=form)
-    ),
-    "favano": lambda form: (
-        lambda eps, **p: favano_units(eps, **p, **SIZES, B=B, a=1.2, b=3.0, form=form)
-    ),
-    "fedbuff": lambda form: lambda eps, **p: fedbuff_units(eps, **p, n=11, s=4, tau_max=8),
-    "quafl": lambda form: lambda eps, **p: quafl_units(eps, **p, **SIZES, B=B, mean_steps=2.2),
+    "fedavg": lambda **p: fedavg_units(**p, **SIZES, B=B),
+    "async_sgd": lambda **p: async_sgd_units(**p, s=4, tau_avg=3, tau_max=8),
+    "favano": lambda **p: favano_units(**p, **SIZES, B=B, a=1.2, b=3.0),
+    "fedbuff": lambda **p: fedbuff_units(**p, n=11, s=4, tau_max=8),
+    "quafl": lambda **p: quafl_units(**p, **SIZES, B=B, mean_steps=2.2),
 }
+
+
+def printed_fedavg(eps, L, sigma, G, F, n=11, s=4, K=5):
+    """Without F L on K G^2, with the root of L in the second term."""
+    noise = F * L * sigma**2 + (1 - s / n) * K * G**2
+    return noise / (s * K * eps**2) + F * L**0.5 * G / eps**1.5 + L * F * B**2 / eps
+
+
+def printed_async_sgd(eps, L, sigma, G, F, s=4, tau_avg=3, tau_max=8):
+    """F under the root of the last term, which has no L."""
+    drift = F * L * G * (s * tau_avg) ** 0.5 / eps**1.5
+    noise = F * L * (3 * sigma**2 + 4 * G**2) / eps**2
+    return noise + drift + (s * tau_max * F) ** 0.5 / eps
+
+
+def printed_favano(eps, L, sigma, G, F, n=11, s=4, K=5, a=1.2, b=3.0):
+    """L^2 for L in the middle term, and L^2 K^2 G^2 for K^2 G^2."""
+    drift = K**2 * (sigma**2 + (L * G) ** 2) + s**2 * (sigma**2 * a + G**2 * b)
+    noise = F * L * (sigma**2 * a + 8 * G**2 * b) / eps**2
+    return noise + n / s * F * L**2 * drift**0.5 / eps**1.5 + n * F * B**2 * K * L * b / eps
 
 
 @pytest.mark.parametrize("method", ROWS)
@@ -141,15 +158,15 @@ ROWS = {
 def test_numbers_of_steps_have_no_unit(method, value, slope):
     """Measuring f in other units, and models in others, changes no number of steps."""
     rescaled = {"L": L * slope**2 / value, "sigma": SIGMA * slope, "G": G * slope, "F": F * value}
-    row = ROWS[method]("corrected")
-    np.testing.assert_allclose(row(EPS * slope**2, **rescaled), row(EPS, **NOISE), rtol=1e-11)
+    row = ROWS[method]
+    found = row(eps=EPS * slope**2, **rescaled)
+    np.testing.assert_allclose(found, row(eps=EPS, **NOISE), rtol=1e-11)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "async_sgd", "favano"])
-def test_printed_rows_have_units(method):
+@pytest.mark.parametrize("printed", [printed_fedavg, printed_async_sgd, printed_favano])
+def test_printed_rows_have_units(printed):
     doubled = {"L": L / 2, "sigma": SIGMA, "G": G, "F": F * 2}  # f in units half as large
-    row = ROWS[method]("printed")
-    assert abs(row(EPS, **doubled) / row(EPS, **NOISE) - 1) > 1e-3
+    assert abs(printed(EPS, **doubled) / printed(EPS, **NOISE) - 1) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -159,21 +176,32 @@ def test_printed_rows_have_units(method):
         (lambda: clocked_step_time(1.0, float("nan")), "interaction is nan"),
         (lambda: async_sgd_step_time([]), r"durations is \[\]"),
         (lambda: async_sgd_step_time([1.0, 0.0]), r"durations is \[1\.0, 0\.0\]"),
-        (lambda: fedavg_step_time(0.5, s=1, K=1), r"success is 0\.5"),
-        (lambda: fedavg_step_time([0.5, 1.5], s=1, K=1), r"success is \[0\.5, 1\.5\]"),
-        (lambda: fedavg_step_time([0.5], s=2, K=1), r"s is 2; expected 1\.\.1"),
-        (lambda: fedavg_step_time([0.5], s=1, K=0), "K is 0; expected at least 1 local step"),
-        (lambda: fedavg_step_time([0.5], s=1, K=1, interaction=-1.0), r"interaction is -1\.0"),
-        (lambda: fedavg_units(EPS, **NOISE, **SIZES, B=B, form="x"), "form is 'x'"),
-        (lambda: fedavg_units(0.0, **NOISE, **SIZES, B=B), r"eps is 0\.0"),
-        (lambda: fedbuff_units(EPS, **NOISE, n=3, s=2, tau_max=-1), "tau_max is -1"),
+        (lambda: fedavg_step_time(0.5, cohort_size=1, local_steps=1), r"success is 0\.5"),
         (
-            lambda: async_sgd_units(EPS, **NOISE, s=3, tau_avg=1, tau_max=2, form="x"),
-            "form is 'x'",
+            lambda: fedavg_step_time([0.5, 1.5], cohort_size=1, local_steps=1),
+            r"success is \[0\.5, 1\.5\]",
         ),
-        (lambda: quafl_units(EPS, **NOISE, **SIZES, B=B, mean_steps=0), "mean_steps is 0"),
         (
-            lambda: favano_units(EPS, **NOISE, **SIZES, B=B, a=1.0, b=1.0, time_per_step=0),
+            lambda: fedavg_step_time([0.5], cohort_size=2, local_steps=1),
+            r"cohort_size is 2; expected 1\.\.1",
+        ),
+        (
+            lambda: fedavg_step_time([0.5], cohort_size=1, local_steps=0),
+            "local_steps is 0; expected at least 1",
+        ),
+        (
+            lambda: fedavg_step_time([0.5], cohort_size=1, local_steps=1, interaction=-1.0),
+            r"interaction is -1\.0",
+        ),
+        (lambda: fedavg_units(eps=0.0, **NOISE, **SIZES, B=B), r"eps is 0\.0"),
+        (lambda: fedbuff_units(eps=EPS, **NOISE, n=3, s=2, tau_max=-1), "max_staleness is -1"),
+        (
+            lambda: async_sgd_units(eps=EPS, **NOISE, s=3, tau_avg=-1, tau_max=2),
+            "mean_staleness is -1",
+        ),
+        (lambda: quafl_units(eps=EPS, **NOISE, **SIZES, B=B, mean_steps=0), "mean_steps is 0"),
+        (
+            lambda: favano_units(eps=EPS, **NOISE, **SIZES, B=B, a=1.0, b=1.0, time_per_step=0),
             "time_per_step is 0",
         ),
     ],

@@ -4,19 +4,32 @@ import itertools
 
 import numpy as np
 import pytest
+from symbols import FAVANO, by_symbols
 
-from fedjax_sim.theory.favano import largest_lr, mean_gradient_bound
-from fedjax_sim.theory.favano_potential import (
-    contraction,
-    contraction_at_rest,
-    contraction_margin,
-    next_potential_bound,
-    potential_bound,
-)
-from fedjax_sim.theory.favano_progress import progress_constants
+from fedjax_sim.theory.favano import potential, rates
+from fedjax_sim.theory.favano.progress import progress_constants
 from fedjax_sim.theory.step_counts import geometric
 
 pytestmark = pytest.mark.usefixtures("x64")
+
+
+largest_lr = by_symbols(rates.largest_lr, FAVANO)
+mean_gradient_bound = by_symbols(rates.mean_gradient_bound, FAVANO)
+contraction, contraction_at_rest, contraction_margin, potential_bound, next_potential_bound = (
+    by_symbols(function, FAVANO)
+    for function in (
+        potential.contraction,
+        potential.contraction_at_rest,
+        potential.contraction_margin,
+        potential.potential_bound,
+        potential.next_potential_bound,
+    )
+)
+
+
+def printed_contraction(n, s):
+    """Equation 81: 0 where all clients are contacted, and agree afterwards."""
+    return s * (n - s) / (2 * n * (n + 1) * (s + 1))
 
 
 def test_contraction_over_all_cohorts():
@@ -34,9 +47,7 @@ def test_contraction_over_all_cohorts():
                 form += step.T @ center @ step / len(cohorts)
             worst = np.linalg.eigvalsh(center @ form @ center)[-1]
             np.testing.assert_allclose(1 - contraction_at_rest(n=n, s=s), worst, atol=1e-12)
-            kappas = [
-                float(contraction(n=n, s=s, form=form_)) for form_ in ("corrected", "printed")
-            ]
+            kappas = contraction(n=n, s=s), printed_contraction(n, s)
             assert worst <= 1 - kappas[0] <= 1 - kappas[1] <= 1
     tabulated = [0.93, 0.79, 0.64, 0.49, 0.32, 0.16, 0]
     at_rest = 1 - contraction_at_rest(n=7, s=np.arange(1, 8))
@@ -46,7 +57,7 @@ def test_contraction_over_all_cohorts():
 @pytest.mark.parametrize(("b", "low", "high"), [(1.0, 2, 33), (2.0, 2, 46), (15.8, 1, 57)])
 def test_range_of_the_printed_contraction(b, low, high):
     s = np.arange(1, 101)
-    held = s[np.asarray(contraction_margin(n=100, s=s, b=b, form="printed")) >= 0]
+    held = s[np.asarray(100 * printed_contraction(100, s) - 0.12 / b - 0.2) >= 0]
     assert (held.min(), held.max(), len(held)) == (low, high, high - low + 1)
     own = np.asarray(contraction_margin(n=100, s=s, b=b)) >= 0
     assert own[1:].all()
@@ -106,16 +117,17 @@ def test_simulated_runs_stay_below(version, s):
     """300 repetitions: the means' relative standard errors are some percent, the bounds' slack is
     a factor, except for Equation 6 near the start, where it is the 3 / (2 + ..) of its proof."""
     law = geometric(np.array([0.5, 0.5, 0.2, 0.2, 0.2]), 4)
-    a, b, _ = progress_constants(law, 4, version)
+    a, b, _ = progress_constants(law, local_steps=4, version=version)
     lr = float(largest_lr(L=1.0, B=1.0, b=b, n=5, s=s, K=4))
     rng = np.random.default_rng(s)
     squares, phi, progress, problem, F = simulate(rng, lr, s, 80, 300, law, version)
     value = mean_gradient_bound(lr=lr, F=F, a=a, b=b, T=80, **problem)
     assert 0 < squares.mean() < float(value)
-    following = potential_bound(phi[:-1], progress, lr=lr, n=5, s=s)
+    following = potential_bound(potential=phi[:-1], squared_progress=progress, lr=lr, n=5, s=s)
     assert np.all(phi[1:] <= np.asarray(following))
     if lr <= 1 / (20 * s * b):  # Lemma B.4 has a smaller rate than the theorem needs
         given_ = problem | {"lr": lr, "a": a, "b": b}
-        assert np.all(phi[1:] <= np.asarray(next_potential_bound(phi[:-1], squares, **given_)))
+        limit = next_potential_bound(potential=phi[:-1], squared_gradient=squares, **given_)
+        assert np.all(phi[1:] <= np.asarray(limit))
     assert phi[0] == 0
     assert (phi[-1] > 1e-12) == (s < 5)  # all contacted: equal up to rounding
