@@ -86,7 +86,7 @@ def test_sam(oracle, x):
 
 
 def displacement(transform, oracle, x):
-    """Where the transform takes its last gradient, relative to x."""
+    """The point of the transform's last gradient, relative to x."""
     points = []
 
     def spy(y, step):
@@ -100,7 +100,7 @@ def displacement(transform, oracle, x):
 @pytest.mark.parametrize("radius", [1e-3, 2.0])
 def test_perturbation_of_sam_has_the_norm_of_the_radius(oracle, x, radius):
     actual = displacement(lambda o: transforms.sam(o, radius), oracle, x)
-    # Subtracting x again costs an eps relative to x, hence 1e-16 / 1e-3.
+    # Subtracting x again costs an eps relative to x, so 1e-16 / 1e-3.
     np.testing.assert_allclose(global_norm(actual), radius, rtol=1e-12)
 
 
@@ -160,7 +160,10 @@ def test_clipped_scales_long_gradients_only(oracle, x):
     norm = global_norm(g(W, B))
     short = transforms.clip_by_global_norm(oracle, 2 * norm).grad(x, 0)
     assert_identical(short, oracle.grad(x, 0))
-    clipped = transforms.clip_by_global_norm(oracle, 0.5 * norm).grad(x, 0)
+    by_default = transforms.clip_by_global_norm(oracle, 0.5 * norm).grad(x, 0)
+    scale = 0.5 * norm / (norm + 1e-6)  # as PyTorch
+    assert_close(by_default, tree.scale(scale, oracle.grad(x, 0)), TOLERANCE)
+    clipped = transforms.clip_by_global_norm(oracle, 0.5 * norm, eps=0.0).grad(x, 0)
     assert_close(clipped, tree.scale(0.5, oracle.grad(x, 0)), TOLERANCE)
     np.testing.assert_allclose(global_norm(clipped), 0.5 * norm, rtol=1e-14)
 
@@ -169,7 +172,7 @@ def test_composition_is_the_order_of_operations(oracle, x):
     """Clip then decay keeps the whole decay; decay then clip bounds the sum."""
     limit, decay = 0.5, 0.3
     raw = g(W, B)
-    scale = limit / global_norm(raw)
+    scale = limit / (global_norm(raw) + 1e-6)
     clip_first = transforms.add_decayed_weights(
         transforms.clip_by_global_norm(oracle, limit), decay
     ).grad(x, 0)
@@ -180,7 +183,7 @@ def test_composition_is_the_order_of_operations(oracle, x):
         transforms.add_decayed_weights(oracle, decay), limit
     ).grad(x, 0)
     decayed = {"w": raw["w"] + decay * W, "b": raw["b"] + decay * B}
-    scale = limit / global_norm(decayed)
+    scale = limit / (global_norm(decayed) + 1e-6)
     expected = {"w": scale * decayed["w"], "b": scale * decayed["b"]}
     assert_close(decay_first, expected, TOLERANCE)
 
@@ -210,7 +213,7 @@ def test_transforms_leave_loss_and_full_gradient(oracle, x):
     assert decayed.full_grad is oracle.full_grad
 
 
-def test_with_oracle_changes_what_clients_descend(x64):
+def test_transform_oracle_changes_what_clients_descend(x64):
     """FedAvg on F + |x|^2 / 5 is FedAvg on F with weight decay 0.4."""
     hessians, centres = random_quadratics(3, 2)
     decayed = transforms.transform_oracle(
@@ -224,7 +227,9 @@ def test_with_oracle_changes_what_clients_descend(x64):
         @compiled
         def final(task):
             start = jnp.array([1.0, 2.0])
-            return fs.run(algorithm, task, timeline, start, jax.random.key(0))[0].server.params
+            return fs.run(algorithm, fs.Setup(task, timeline, start), jax.random.key(0))[
+                0
+            ].server.params
 
         return final
 

@@ -16,7 +16,7 @@ WEIGHT_DECAY, MAX_NORM = 1e-3, 10.0  # of the authors' programs
 
 def regular(oracle: fs.Oracle) -> fs.Oracle:
     """Clips the gradient, then adds the weight decay."""
-    return add_decayed_weights(clip_by_global_norm(oracle, MAX_NORM, 1e-6), WEIGHT_DECAY)
+    return add_decayed_weights(clip_by_global_norm(oracle, MAX_NORM), WEIGHT_DECAY)
 
 
 def _plain(factory: Callable[..., fs.FedAlgorithm], **hyper: Any) -> Callable:

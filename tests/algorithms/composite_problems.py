@@ -5,12 +5,12 @@ derivations share no code with the library and are written from the thesis' algo
 operators by NumPy's SVD and by bisection.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 from network import FEATURES, HIDDEN
-from small_problems import SIZES, compiled, quadratic_task, random_quadratics
+from quadratics import state_after
+from small_problems import SIZES, quadratic_task, random_quadratics
 
 import fedjax_sim as fs
 from fedjax_sim import prox
@@ -71,18 +71,9 @@ def shares(visits, weight_by_examples):
 
 def server(algorithm, num_steps, num_rounds=4, cohort_size=4, task=None, start=START):
     """The server's state after the given rounds, cohorts in cyclic order."""
-    task = quadratic_task(HESSIANS, CENTRES, num_steps) if task is None else task
-    timeline = fs.timelines.cyclic(
-        num_rounds, task.num_clients, min(cohort_size, task.num_clients), num_steps
-    )
-
-    @compiled
-    def solve(task):
-        return fs.run(algorithm, fs.Setup(task, timeline, jnp.asarray(start)), jax.random.key(0))[
-            0
-        ].server
-
-    return solve(task)
+    clients = (HESSIANS, CENTRES) if task is None else task
+    sizes = num_rounds, cohort_size, num_steps
+    return state_after(algorithm, *sizes, clients=clients, start=start).server
 
 
 def final(*args, **kwargs):

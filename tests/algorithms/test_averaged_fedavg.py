@@ -1,7 +1,5 @@
 """FedAvg with averaged output against stored shadow iterates and the theorems' weights."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +7,6 @@ import pytest
 from small_problems import (
     assert_close,
     compiled,
-    logistic_params,
-    logistic_task,
     quadratic_task,
     random_quadratics,
 )
@@ -75,14 +71,6 @@ def test_output_has_the_weights_of_the_theorem(factor, at, weights):
 
 def test_forgetting_everything_leaves_the_last_iterate():
     assert_close(trained(fs.averaged_fedavg(LR, 0.0)).params, shadow_iterates()[-1, -1], 1e-13)
-
-
-def test_an_empty_round_changes_nothing():
-    drawn = fs.timelines.cyclic(2, 8, 4, 2)
-    timeline = dataclasses.replace(drawn, mask=np.zeros_like(drawn.mask))
-    task, start = logistic_task(), logistic_params()
-    state, _ = fs.run(fs.averaged_fedavg(LR), fs.Setup(task, timeline, start), jax.random.key(0))
-    assert_close(state.server.params, start, 0.0)
 
 
 def test_refuses_other_places():

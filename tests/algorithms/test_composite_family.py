@@ -14,6 +14,7 @@ from composite_problems import (
     final,
     linear_task,
 )
+from quadratics import state_after
 from small_problems import assert_close, compiled, quadratic_task
 
 import fedjax_sim as fs
@@ -82,12 +83,9 @@ def test_scaling_loss_and_regulariser_against_the_rate(name):
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_models_of_a_constraint_stay_inside(name):
-    """What the server shows after every round, also for rates that overshoot."""
-    task = quadratic_task(HESSIANS, CENTRES, 5)
-    timeline = fs.timelines.cyclic(6, NUM_CLIENTS, 4, 5)
+    """The server's models after every round, also for rates that overshoot."""
     probes = Probes(server={"l1": lambda update: jnp.sum(jnp.abs(update.new_state.params))})
     algorithm = FAMILY[name](0.2, BALL, 1.5)
-    _, history = fs.run(
-        algorithm, fs.Setup(task, timeline, jnp.asarray(START)), jax.random.key(0), probes=probes
-    )
-    assert np.max(history.probes["l1"]) <= 1 + TOLERANCE
+    clients = HESSIANS, CENTRES
+    _, probed = state_after(algorithm, 6, 4, 5, clients=clients, start=START, probes=probes)
+    assert np.max(probed["l1"]) <= 1 + TOLERANCE

@@ -18,6 +18,7 @@ from regression import M
 from small_problems import assert_close, compiled
 
 import fedjax_sim as fs
+from experiments.favano.variants import quafl_of_the_program
 from fedjax_sim import timelines
 from fedjax_sim.algorithms import async_sgd, favano, fedasync, fedbuff, quafl
 from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
@@ -176,13 +177,19 @@ CASES = {
     ),
     "quafl": on_contacts(lambda: quafl(0.1), quafl_rule(), 0.1, "current"),
     "quafl_rate_factor": on_contacts(
-        lambda: quafl(0.1, rate_factor=True), quafl_rule(), 0.1 * (COHORT + 1) / COHORT, "current"
+        lambda: quafl_of_the_program(0.1, rate_factor=True),
+        quafl_rule(),
+        0.1 * (COHORT + 1) / COHORT,
+        "current",
     ),
     "quafl_without_client_averaging": on_contacts(
-        lambda: quafl(0.1, client_averaging=False), quafl_rule(False), 0.1, "current"
+        lambda: quafl_of_the_program(0.1, client_averaging=False), quafl_rule(False), 0.1, "current"
     ),
     "quafl_without_server_averaging": on_contacts(
-        lambda: quafl(0.1, server_averaging=False), quafl_rule(True, False), 0.1, "current"
+        lambda: quafl_of_the_program(0.1, server_averaging=False),
+        quafl_rule(True, False),
+        0.1,
+        "current",
     ),
     "fedbuff": on_arrivals(lambda: fedbuff(0.1, 0.6), fedbuff_rule(0.6), 0.1, **BUFFER),
     "fedbuff_old": on_arrivals(
@@ -250,7 +257,17 @@ def models(case, timeline, strategy):
 
     @compiled
     def path(task, timeline):
-        return fs.run(case.algorithm(), fs.Setup(task, timeline, regression.start_params(), eval_fn=lambda params: {"model": regression.flat(params)}), jax.random.key(4), execution=strategy)[1].metrics["model"]  # fmt: skip
+        return fs.run(
+            case.algorithm(),
+            fs.Setup(
+                task,
+                timeline,
+                regression.start_params(),
+                eval_fn=lambda params: {"model": regression.flat(params)},
+            ),
+            jax.random.key(4),
+            execution=strategy,
+        )[1].metrics["model"]
 
     return path(regression.task(), timeline)
 

@@ -68,7 +68,7 @@ def test_scaffold_plus_at_a_constant_rate_is_fedmo():
     assert_close(state_after(variants.scaffold_plus(0.1, 0.3)).server.params, expected, TOLERANCE)
 
     def halved(round):
-        return 0.1 * 0.5**round
+        return 0.1 * 0.5 ** round.astype(float)
 
     changed = state_after(variants.scaffold_plus(halved, 0.3)).server.params
     assert np.abs(changed - state_after(fs.fedmo(halved, 0.3)).server.params).max() > 1e-4
