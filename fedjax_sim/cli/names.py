@@ -95,8 +95,9 @@ PRESETS: dict[str, RunConfig] = {
         output=pathlib.Path("results/asynchronous"),
         algorithms=("fedavg", "favano", "quafl", "fedbuff", "fedasync", "async_sgd"),
         clock="geometric",
-        cohort_size=20,
-        local_steps=20,
+        num_clients=50,
+        local_steps=5,
+        horizon=2000.0,
         seeds=3,
     ),
     "femnist": RunConfig(

@@ -74,6 +74,7 @@ ADAPTERS: dict[Any, Adapter] = {
 LR = 0.2
 DEFAULTS: dict[str, dict[str, Any]] = {
     "agd": {"smoothness": 2.0, "mu": 0.1},
+    "async_sgd": {"lr": 0.02},
     "favano": {"lr": 1.0},
     "fedac": {"lr": 0.05, "mu": 0.1},
     "fedadagrad": {"server_lr": 0.1},
@@ -104,18 +105,18 @@ def _parameters(name: str) -> dict[str, inspect.Parameter]:
 
 def _factories() -> dict[str, Factory]:
     functions = {name: getattr(algorithms, name) for name in algorithms.__all__}
-    found = {}
+    factories = {}
     for name, function in functions.items():
         if not inspect.isfunction(function):
             continue
         signature = inspect.signature(function, eval_str=True)
         takes = [parameter.annotation for parameter in signature.parameters.values()]
         if signature.return_annotation is FedAlgorithm and FedAlgorithm not in takes:
-            found[name] = function
-    return found
+            factories[name] = function
+    return factories
 
 
-ALGORITHMS: dict[str, Factory] = _factories()
+ALGORITHMS: dict[str, Factory] = dict(sorted(_factories().items()))
 
 
 def resolve(
@@ -297,18 +298,22 @@ def summary(name: str) -> str:
 
 
 def paper(name: str) -> str:
-    """Returns authors and year of the algorithm's first citation; empty if there is none.
+    """Returns the algorithm's first citation, authors and year; empty if there is none.
 
     Example:
         >>> paper("fedprox")
         'Li et al., 2020'
     """
-    texts = (inspect.getdoc(ALGORITHMS[name]), sys.modules[ALGORITHMS[name].__module__].__doc__)
-    for text in texts:
-        if cited := re.search(r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})", text or ""):
+    short = r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})"  # Li et al., 2020
+    full = r'([A-Z]\w+)( et al\.|(?:, [A-Z]\w+)+)?, "[^"]+",\s+(\d{4})'  # Hsu, Qi, "Title", 2019
+    module = sys.modules[ALGORITHMS[name].__module__]
+    for text in (inspect.getdoc(ALGORITHMS[name]) or "", module.__doc__ or ""):
+        if cited := re.search(short, text):
             return f"{cited[1]}, {cited[2]}"
-        if cited := re.search(r'([A-Z]\w+)(?: et al\.|,[^"\n]*), "[^"]+",\s+(\d{4})', text or ""):
-            return f"{cited[1]} et al., {cited[2]}"
+        if cited := re.search(full, text):
+            return f"{cited[1]}{' et al.' if cited[2] else ''}, {cited[3]}"
+        if cited := re.search(r"arXiv[ :]\d{4}\.\d{5}", text):
+            return cited[0]
     return ""
 
 

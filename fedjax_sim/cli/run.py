@@ -257,5 +257,7 @@ def _write_results(
     if len(history):
         axis = "time" if clock else "round"
         figure = plotting.curves(history, [report.ACCURACY, "train/loss"], x=axis)
+        for axes in figure.axes if clock else ():
+            axes.set_xlabel("simulated time")
         figure.savefig(output / "curves.png", dpi=110)
     return history, summary

@@ -126,7 +126,7 @@ def result(tmp_path_factory):
 @pytest.mark.parametrize("name", PRESET.algorithms)
 def test_asynchronous_algorithms_run(result, name):
     own = result.history.loc[result.history["algorithm"] == name]
-    assert own["round"].max() == 3
+    assert own["round"].max() == (2 if name == "fedavg" else 3)  # it waits for slow clients
     losses = own.loc[own["metric"] == "train/loss"]
     assert np.isfinite(losses["value"]).all()
     times = own.loc[own["metric"] == "time"]
