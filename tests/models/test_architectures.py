@@ -1,5 +1,6 @@
 """The provided models: sizes by hand, forward passes against plain jax.numpy and lax."""
 
+import functools
 import itertools
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from small_problems import compiled
 
 from fedjax_sim import models
 
@@ -65,7 +67,7 @@ def convolve(x, layer):
 
 
 def pool(x):
-    return np.max(np.stack([x[:, i::2, j::2] for i in range(2) for j in range(2)]), axis=0)
+    return jnp.max(jnp.stack([x[:, i::2, j::2] for i in range(2) for j in range(2)]), axis=0)
 
 
 def affine(x, layer):
@@ -80,9 +82,15 @@ def perturbed(params):
 @pytest.mark.parametrize("name", ["lenet5", "femnist", "femnist_report", "digits"])
 def test_layers_in_order(name):
     model, shape, _, _ = MODELS[name]
-    params = perturbed(model.init(jax.random.key(0)))
-    x = jax.random.uniform(jax.random.key(1), (2, *shape))
-    h = x
+    params = compiled(lambda key: perturbed(model.init(key)))(jax.random.key(0))
+    x = np.random.default_rng(1).random((2, *shape), np.float32)
+    expected = compiled(functools.partial(reference, name))(params, x)
+    # Sums of up to 9216 float32 products in another order.
+    np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=1e-4, atol=1e-3)
+
+
+def reference(name, params, h):
+    """The layers of a convolutional network in plain jax.numpy and lax."""
     relu = (lambda x: x) if name == "femnist_report" else jax.nn.relu
     h = relu(convolve(h, params["conv1"]))
     h = pool(h) if name in ("lenet5", "femnist_report") else h
@@ -90,9 +98,7 @@ def test_layers_in_order(name):
     *hidden, last = sorted(params["head"])
     for layer in hidden:
         h = jax.nn.relu(affine(h, params["head"][layer]))
-    expected = affine(h, params["head"][last])
-    # Sums of up to 9216 float32 products in another order.
-    np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-4, atol=1e-3)
+    return affine(h, params["head"][last])
 
 
 def test_mlp_layers_in_order():
@@ -116,7 +122,7 @@ def test_linear_models_start_at_zero():
 
 
 def test_report_kernels_are_glorot_uniform():
-    params = models.femnist_cnn_report().init(jax.random.key(0))
+    params = compiled(models.femnist_cnn_report().init)(jax.random.key(0))
     kernel = params["head"]["dense1"]["kernel"]
     bound = np.sqrt(6 / (1024 + 512))
     # Of 524,288 uniform draws the largest misses the bound by more than 1e-3 of it with
@@ -126,20 +132,26 @@ def test_report_kernels_are_glorot_uniform():
 
 
 def test_lowering_is_an_argument():
-    params = models.digits_cnn().init(jax.random.key(0))
-    x = jax.random.uniform(jax.random.key(1), (2, 8, 8, 1))
-    expected = models.digits_cnn(conv=lax.conv_general_dilated).apply(params, x)
-    for conv in (models.im2col, models.canonical):
+    convolutions = (lax.conv_general_dilated, models.im2col, models.canonical)
+
+    @compiled
+    def outputs(key, x):
+        params = models.digits_cnn().init(key)
+        return [models.digits_cnn(conv=conv).apply(params, x) for conv in convolutions]
+
+    x = np.random.default_rng(1).random((2, 8, 8, 1), np.float32)
+    expected, *actual = outputs(jax.random.key(0), x)
+    for output in actual:
         # Sums of up to 144 products near 0.1.
-        np.testing.assert_allclose(
-            models.digits_cnn(conv=conv).apply(params, x), expected, atol=1e-5
-        )
+        np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 def test_double_precision_params(x64):
     model = models.digits_cnn()
-    params = jax.tree.map(lambda x: x.astype(jnp.float64), model.init(jax.random.key(0)))
-    assert model.apply(params, jnp.ones((1, 8, 8, 1))).dtype == jnp.float64
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float64), params)
+    x = jax.ShapeDtypeStruct((1, 8, 8, 1), jnp.float64)
+    assert jax.eval_shape(model.apply, params, x).dtype == jnp.float64
 
 
 def test_errors():

@@ -1,5 +1,7 @@
 """Residual networks: sizes by hand, the forward pass against lax convolutions and NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,14 +64,13 @@ def test_shapes_and_sizes(model, num_classes, size):
 def convolve(x, layer, stride=1):
     kernel = np.asarray(layer["kernel"])
     pad = len(kernel) // 2
-    out = lax.conv_general_dilated(
-        jnp.asarray(x, kernel.dtype),
-        kernel,
-        (stride, stride),
-        [(pad, pad)] * 2,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
-    return np.asarray(out)
+    return np.asarray(_convolve(jnp.asarray(x, kernel.dtype), kernel, stride, pad))
+
+
+@functools.partial(jax.jit, static_argnames=("stride", "pad"))
+def _convolve(x, kernel, stride, pad):
+    padding, layout = [(pad, pad)] * 2, ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (stride, stride), padding, dimension_numbers=layout)
 
 
 def group_norm(x, layer, groups):
@@ -123,7 +124,7 @@ CASES = [
 @pytest.mark.parametrize(("setting", "strides", "shape"), CASES)
 def test_layers_in_order(setting, strides, shape):
     model = models.resnet(5, **setting)
-    params = drawn(model.init(jax.random.key(0)), np.float64)
+    params = drawn(compiled(model.init)(jax.random.key(0)), np.float64)
     x = jnp.asarray(np.random.default_rng(1).standard_normal((3, *shape)), jnp.float32)
     outputs = compiled(model.apply)(params, x)  # the images adopt the parameters' dtype
     assert outputs.dtype == jnp.float64
@@ -133,49 +134,67 @@ def test_layers_in_order(setting, strides, shape):
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
 
 
-def test_bfloat16():
+@pytest.fixture(scope="module")
+def small():
+    """A network with a shortcut, its parameters, and four images."""
     model = models.resnet(5, channels=(4, 6), blocks=(1, 1))
-    params = drawn(model.init(jax.random.key(0)), np.float32)
-    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
-    outputs = compiled(model.apply)(jax.tree.map(lambda p: p.astype(jnp.bfloat16), params), x)
+    params = drawn(compiled(model.init)(jax.random.key(0)), np.float32)
+    x = np.random.default_rng(1).standard_normal((4, 8, 8, 3)).astype(np.float32)
+    return compiled(model.apply), params, x
+
+
+def test_bfloat16(small):
+    apply, params, x = small
+    outputs = apply(jax.tree.map(lambda p: np.asarray(p).astype(jnp.bfloat16), params), x)
     assert outputs.dtype == jnp.bfloat16
     # 8 bits of significand, some twenty roundings of numbers of order one.
-    np.testing.assert_allclose(
-        outputs.astype(jnp.float32), compiled(model.apply)(params, x), atol=0.3
-    )
+    np.testing.assert_allclose(np.asarray(outputs, np.float32), apply(params, x), atol=0.3)
 
 
-def test_strides_of_resnet18():
+@pytest.mark.slow
+def test_forward_pass_of_resnet18():
     model = models.resnet18()
-    params = drawn(model.init(jax.random.key(0)), np.float32)
+    params = drawn(compiled(model.init)(jax.random.key(0)), np.float32)
     x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
     expected = reference(params, x, (1, 1, 2, 1, 2, 1, 2, 1), groups=2)
     # Activations of order one, some twenty layers of up to 4608 float32 products in another order.
     np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_examples_are_independent():
-    model = models.resnet(5, channels=(4, 6), blocks=(1, 1))
-    params = model.init(jax.random.key(0))
-    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
-    alone = jnp.concatenate([compiled(model.apply)(params, x[i : i + 1]) for i in range(4)])
+def test_examples_are_independent(small):
+    apply, params, x = small
+    alone = np.concatenate([apply(params, x[i : i + 1]) for i in range(4)])
     # The same sums of at most 54 float32 numbers of order one, perhaps in another order.
-    np.testing.assert_allclose(compiled(model.apply)(params, x), alone, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(apply(params, x), alone, rtol=1e-4, atol=1e-5)
+
+
+def layers(build):
+    """Kernel shapes and strides of the convolutions of ``build(conv=conv)``, in order."""
+    calls = []
+
+    def conv(lhs, rhs, window_strides, *args, **kwargs):
+        calls.append((*rhs.shape, *window_strides))
+        return models.canonical(lhs, rhs, window_strides, *args, **kwargs)
+
+    model = build(conv=conv)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32))
+    return calls
 
 
 def test_lowering_is_an_argument():
-    asked = []
-
-    def conv(lhs, rhs, window_strides, *args, **kwargs):
-        asked.append((*rhs.shape, *window_strides))
-        return models.canonical(lhs, rhs, window_strides, *args, **kwargs)
-
-    model = models.resnet(5, channels=(4, 6), blocks=(1, 1), conv=conv)
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32))
+    calls = layers(functools.partial(models.resnet, 5, channels=(4, 6), blocks=(1, 1)))
     stem, first = (3, 3, 3, 4, 1, 1), [(3, 3, 4, 4, 1, 1)] * 2
     second = [(3, 3, 4, 6, 2, 2), (3, 3, 6, 6, 1, 1), (1, 1, 4, 6, 2, 2)]
-    assert asked == [stem, *first, *second]
+    assert calls == [stem, *first, *second]
+
+
+def test_layers_and_strides_of_resnet18():
+    expected = [(3, 3, 3, 64, 1, 1), *[(3, 3, 64, 64, 1, 1)] * 4]
+    for fan_in, width in ((64, 128), (128, 256), (256, 512)):
+        expected += [(3, 3, fan_in, width, 2, 2), (3, 3, width, width, 1, 1)]
+        expected += [(1, 1, fan_in, width, 2, 2), *[(3, 3, width, width, 1, 1)] * 2]
+    assert layers(models.resnet18) == expected
 
 
 @pytest.mark.parametrize(

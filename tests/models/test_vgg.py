@@ -52,7 +52,7 @@ def test_layers_in_order():
     # Biases start at zero; here they must matter.
     params = jax.tree.map(
         lambda p: p + 0.1 * rng.standard_normal(p.shape).astype(np.float32) * (p.ndim == 1),
-        model.init(jax.random.key(0)),
+        compiled(model.init)(jax.random.key(0)),
     )
     x = jnp.asarray(rng.standard_normal((2, 32, 32, 3)), jnp.float32)
     h = x
@@ -70,8 +70,8 @@ def test_layers_in_order():
 
 def test_initial_signal_keeps_its_size():
     model = models.vgg11()
-    params = model.init(jax.random.key(0))
-    x = jax.random.normal(jax.random.key(1), (4, 32, 32, 3))
+    params = compiled(model.init)(jax.random.key(0))
+    x = np.random.default_rng(1).standard_normal((4, 32, 32, 3)).astype(np.float32)
     logits = compiled(model.apply)(params, x)
     # He-normal kernels keep the mean square; with variance 1 / fan-in ten layers would divide the
     # deviation by 32. A factor 4 allows for the random draw and for pooling, which raises it.

@@ -18,16 +18,23 @@ def small(**change):
     return models.vit(SHAPE, 3, **(SETTING | change))
 
 
+@pytest.fixture(scope="module")
+def network():
+    """The small model, its compiled forward pass, and parameters."""
+    model = small()
+    return model, compiled(model.apply), drawn(compiled(model.init)(jax.random.key(0)))
+
+
 def drawn(params, dtype=np.float32):
     """Parameters of order one, so that attention is far from uniform and biases matter."""
     rng = np.random.default_rng(0)
     return jax.tree.map(
-        lambda x: jnp.asarray(0.5 * rng.standard_normal(x.shape) + np.asarray(x), dtype), params
+        lambda x: np.asarray(0.5 * rng.standard_normal(x.shape) + np.asarray(x), dtype), params
     )
 
 
 def images(shape=SHAPE, dtype=np.float32):
-    return jnp.asarray(np.random.default_rng(1).standard_normal((5, *shape)), dtype)
+    return np.asarray(np.random.default_rng(1).standard_normal((5, *shape)), dtype)
 
 
 def linear_size(inputs, outputs):
@@ -81,40 +88,37 @@ def test_shapes_and_sizes(model, shape, num_classes, size):
     assert outputs.dtype == jnp.float32
 
 
-def test_forward_pass():
-    model = small()
-    params, x = drawn(model.init(jax.random.key(0))), images()
+def test_forward_pass(network):
+    _, apply, params = network
+    x = images()
     expected = reference_vit.forward(reference_vit.timm(params, 2), x, heads=3)
     assert np.ptp(expected, axis=0).min() > 0.1  # the images matter
     # Some ten float32 operations in sequence on numbers of order one, sums of up to 10 terms.
-    np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(apply(params, x), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.usefixtures("x64")
-def test_forward_pass_double_precision():
-    model = small()
-    params, x = drawn(model.init(jax.random.key(0)), np.float64), images(dtype=np.float32)
-    outputs = compiled(model.apply)(params, x)  # the images adopt the parameters' dtype
+def test_forward_pass_double_precision(network):
+    _, apply, params = network
+    params, x = jax.tree.map(np.float64, params), images(dtype=np.float32)
+    outputs = apply(params, x)  # the images adopt the parameters' dtype
     assert outputs.dtype == jnp.float64
     expected = reference_vit.forward(reference_vit.timm(params, 2), x, heads=3)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
 
 
-def test_bfloat16():
-    model = small()
-    params, x = drawn(model.init(jax.random.key(0))), images()
-    outputs = compiled(model.apply)(jax.tree.map(lambda p: p.astype(jnp.bfloat16), params), x)
+def test_bfloat16(network):
+    _, apply, params = network
+    x = images()
+    outputs = apply(jax.tree.map(lambda p: p.astype(jnp.bfloat16), params), x)
     assert outputs.dtype == jnp.bfloat16
     # 8 bits of significand, a few dozen roundings of numbers of order one to ten.
-    np.testing.assert_allclose(
-        outputs.astype(jnp.float32), compiled(model.apply)(params, x), atol=0.5
-    )
+    np.testing.assert_allclose(np.asarray(outputs, np.float32), apply(params, x), atol=0.5)
 
 
 def test_initial_parameters():
-    params = models.vit((8, 8, 3), 10, patch_size=4, width=96, depth=2, heads=2).init(
-        jax.random.key(0)
-    )
+    model = models.vit((8, 8, 3), 10, patch_size=4, width=96, depth=2, heads=2)
+    params = compiled(model.init)(jax.random.key(0))
     first, second = params["blocks"]["attn"]["qkv"]["kernel"]
     assert not np.array_equal(first, second)
     # The standard deviation of 27,648 normal draws with sigma 0.02, cut off at 2 sigma, is within
@@ -131,9 +135,8 @@ def squares(model):
     return lambda params, x: jnp.sum(jnp.square(model.apply(params, x)))
 
 
-def test_remat_changes_memory_only():
-    plain, remat = small(), small(remat=True)
-    params, x = drawn(plain.init(jax.random.key(0))), images()
+def test_remat_changes_memory_only(network):
+    (plain, _, params), remat, x = network, small(remat=True), images()
     jaxprs = [str(jax.make_jaxpr(jax.grad(squares(model)))(params, x)) for model in (plain, remat)]
     assert ["checkpoint" in jaxpr or "remat" in jaxpr for jaxpr in jaxprs] == [False, True]
     expected = compiled(jax.grad(squares(plain)))(params, x)
@@ -144,13 +147,13 @@ def test_remat_changes_memory_only():
     )
 
 
-def test_batched_parameters():
+def test_batched_parameters(network):
     """Clients' own weights: the same numbers, and matrix products only."""
-    model = small()
-    keys = jax.random.split(jax.random.key(0), 3)
-    params, x = drawn(jax.vmap(model.init)(keys)), images()
+    model, apply, params = network
+    params, x = jax.tree.map(lambda p: np.stack([p, np.sin(p), 2 * p]), params), images()
     batched = compiled(jax.vmap(model.apply, (0, None)))
-    expected = jax.lax.map(lambda params: model.apply(params, x), params)
+    clients = [jax.tree.map(lambda p: p[i], params) for i in range(3)]  # noqa: B023
+    expected = [apply(client, x) for client in clients]
     # As in the forward pass.
     np.testing.assert_allclose(batched(params, x), expected, rtol=0, atol=1e-4)
     assert "convolution" not in batched.lower(params, x).as_text()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec
 from jax.test_util import check_grads
+from small_problems import compiled
 
 from fedjax_sim.models.convolution.lowering import auto, blocked, canonical, im2col, lowered
 
@@ -66,13 +67,28 @@ def value_and_gradients(conv, x, w):
     return conv(x, w), jax.grad(loss(conv), argnums=(0, 1))(x, w)
 
 
-@pytest.mark.parametrize("variant", FORMS)
+def assert_equals_lax(compute, *arguments, variants=VARIANTS):
+    """``compute(conv, *arguments)`` for every variant and for lax's convolution, in one program."""
+
+    @compiled
+    def program(*arguments):
+        expected = compute(lax.conv_general_dilated, *arguments)
+        return expected, {name: compute(conv, *arguments) for name, conv in variants.items()}
+
+    expected, actual = program(*arguments)
+    for name in variants:
+        assert_close(actual[name], expected)
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_value_and_gradients_single_precision(variant, geometry):
+def test_value_and_gradients_single_precision(geometry):
     input_size, kernel_size, *rest = geometry
     x, w = arrays(input_size, kernel_size, "float32")
-    actual = value_and_gradients(bind(VARIANTS[variant], *rest), x, w)
-    assert_close(actual, value_and_gradients(bind(lax.conv_general_dilated, *rest), x, w))
+
+    def compute(conv, x, w):
+        return value_and_gradients(bind(conv, *rest), x, w)
+
+    assert_equals_lax(compute, x, w, variants=FORMS)
 
 
 @pytest.mark.usefixtures("x64")
@@ -92,9 +108,11 @@ def test_value_and_gradients_any_geometry(data):
         for k, d, p in zip(kernel_size, dilation, padding, strict=True)
     )
     x, w = arrays(input_size, kernel_size, "float64", channels=(2, 1))
-    expected = value_and_gradients(bind(lax.conv_general_dilated, strides, padding, dilation), x, w)
-    for conv in FORMS.values():
-        assert_close(value_and_gradients(bind(conv, strides, padding, dilation), x, w), expected)
+
+    def compute(conv, x, w):
+        return value_and_gradients(bind(conv, strides, padding, dilation), x, w)
+
+    assert_equals_lax(compute, x, w, variants=FORMS)
 
 
 @pytest.mark.usefixtures("x64")
@@ -105,17 +123,16 @@ def test_derivatives_of_all_modes(variant, geometry):
     x, w = arrays(input_size, kernel_size, "float64", channels=(2, 2))
     conv = bind(VARIANTS[variant], *rest)
     # Against numerical differentiation in double precision; the second order mixes the modes.
-    check_grads(lambda x, w: jnp.sin(conv(x, w)), (x, w), order=2, modes=("fwd", "rev"), rtol=1e-5)
+    function = jax.jit(lambda x, w: jnp.sin(conv(x, w)))
+    check_grads(function, (x, w), order=2, modes=("fwd", "rev"), rtol=1e-5)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("batched", [False, True])
-def test_hessian_vector_products(variant, batched):
+def test_hessian_vector_products(batched):
     x, w = arrays((6, 6), (3, 3), "float64", lead=(3,) if batched else ())
-    direction = jnp.cos(w)
 
-    def products(conv):
+    def products(conv, x, w, direction):
         gradient = jax.grad(loss(conv), argnums=1)
 
         def both(x, w, v):
@@ -125,18 +142,16 @@ def test_hessian_vector_products(variant, batched):
 
         return (jax.vmap(both) if batched else both)(x, w, direction)
 
-    actual = jax.jit(lambda: products(bind(VARIANTS[variant])))()
-    assert_close(actual, products(bind(lax.conv_general_dilated)))
+    assert_equals_lax(lambda conv, *arguments: products(bind(conv), *arguments), x, w, jnp.cos(w))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("in_axes", [(0, 0), (0, None), (None, 0)])
-def test_vmap(variant, in_axes):
+def test_vmap(in_axes):
     x, w = arrays((8, 7), (3, 3), "float32", lead=(3,))
     x, w = (a if axis == 0 else a[0] for a, axis in zip((x, w), in_axes, strict=True))
     rest = ((2, 1), "SAME")
 
-    def run(conv):
+    def compute(conv, x, w):
         conv = bind(conv, *rest)
         gradient = jax.grad(loss(conv), argnums=(0, 1))
         batched = jax.vmap(conv, in_axes)
@@ -146,23 +161,21 @@ def test_vmap(variant, in_axes):
             jax.grad(lambda x, w: jnp.sum(jnp.sin(batched(x, w))), argnums=(0, 1))(x, w),
         )
 
-    assert_close(jax.jit(run, static_argnums=0)(VARIANTS[variant]), run(lax.conv_general_dilated))
+    assert_equals_lax(compute, x, w)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_vmap_over_other_axes_and_twice(variant):
+def test_vmap_over_other_axes_and_twice():
     x, w = arrays((6, 6), (3, 3), "float32", lead=(2, 3))
 
-    def run(conv):
+    def compute(conv, x, w):
         gradient = jax.grad(loss(bind(conv)), argnums=(0, 1))
         over_clients = jax.vmap(gradient, in_axes=(3, 2), out_axes=4)
         return jax.vmap(over_clients)(jnp.moveaxis(x, 1, 4), jnp.moveaxis(w, 1, 3))
 
-    assert_close(run(VARIANTS[variant]), run(lax.conv_general_dilated))
+    assert_equals_lax(compute, x, w)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_differentiating_through_training(variant):
+def test_differentiating_through_training():
     """The gradient of a loss after three steps of SGD in a scan, of rematerialised layers."""
     x, w = arrays((6, 6), (3, 3), "float32")
 
@@ -174,10 +187,15 @@ def test_differentiating_through_training(variant):
 
         return objective(x, lax.scan(step, w, length=3)[0])
 
-    actual = jax.jit(jax.grad(final_loss, argnums=1), static_argnums=0)(VARIANTS[variant], w)
-    expected = jax.grad(final_loss, argnums=1)(lax.conv_general_dilated, w)
-    # Rounding errors of the three steps pass through products of Hessians.
-    np.testing.assert_allclose(actual, expected, atol=2e-3)
+    @compiled
+    def gradients(w):
+        convolutions = [lax.conv_general_dilated, *VARIANTS.values()]
+        return [jax.grad(final_loss, argnums=1)(conv, w) for conv in convolutions]
+
+    expected, *actual = gradients(w)
+    for gradient in actual:
+        # Rounding errors of the three steps pass through products of Hessians.
+        np.testing.assert_allclose(gradient, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("varying", [True, False])
@@ -201,29 +219,31 @@ def test_shard_map(varying):
             in_specs=(spec, PartitionSpec()),
             out_specs=out_specs,
         )
-        return jax.jit(mapped)(x, w)
+        return compiled(mapped)(x, w)
 
+    expected = run(lax.conv_general_dilated)
     for conv in FORMS.values():
-        assert_close(run(conv), run(lax.conv_general_dilated))
+        assert_close(run(conv), expected)
 
 
 def test_without_jit():
     x, w = arrays((6, 6), (3, 3), "float32")
     with jax.disable_jit():
         actual = value_and_gradients(bind(auto), x, w)
-    assert_close(actual, value_and_gradients(bind(lax.conv_general_dilated), x, w))
+    reference = functools.partial(value_and_gradients, bind(lax.conv_general_dilated))
+    assert_close(actual, compiled(reference)(x, w))
 
 
 def test_flax_modules():
     x, _ = arrays((8, 8), (3, 3), "float32")
     options = {"kernel_size": (3, 3), "strides": (2, 2), "padding": "SAME"}
-    outputs = []
-    for conv in (lax.conv_general_dilated, auto):
-        module = linen.Conv(4, conv_general_dilated=conv, **options)
-        outputs.append(module.apply(module.init(jax.random.key(0), x), x))
-        module = nnx.Conv(3, 4, conv_general_dilated=conv, rngs=nnx.Rngs(0), **options)
-        outputs.append(module(x))
-    assert_close(outputs[2:], outputs[:2])
+
+    def compute(conv, x):
+        linen_layer = linen.Conv(4, conv_general_dilated=conv, **options)
+        nnx_layer = nnx.Conv(3, 4, conv_general_dilated=conv, rngs=nnx.Rngs(0), **options)
+        return linen_layer.apply(linen_layer.init(jax.random.key(0), x), x), nnx_layer(x)
+
+    assert_equals_lax(compute, x, variants={"auto": auto})
 
 
 def training_step(conv):
