@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import names, registry
+from fedjax_sim.cli import docstrings, names, registry
 
 
 def list_tables() -> Iterator[Table]:
@@ -14,7 +14,7 @@ def list_tables() -> Iterator[Table]:
     for name in registry.ALGORITHMS:
         defaults = registry.hyper_defaults(name)
         settings = [f"{key}={_shown(value)}" for key, value in defaults.items()]
-        table.add_row(name, " ".join(settings), registry.paper(name))
+        table.add_row(name, " ".join(settings), docstrings.paper(name))
     yield table
     table = Table("data set", "source")
     for name in datasets.NAMES:
@@ -42,8 +42,8 @@ def algorithm_table(name: str) -> Table:
         >>> list(table.columns[0].cells), list(table.columns[1].cells)
         (['lr', 'mu'], ['0.2', '0.1'])
     """
-    table = Table("hyper-parameter", "default", "description", title=registry.summary(name))
-    described = registry.descriptions(name)
+    table = Table("hyper-parameter", "default", "description", title=docstrings.summary(name))
+    described = docstrings.descriptions(name)
     for key, default in registry.hyper_defaults(name).items():
         table.add_row(key, _shown(default), described.get(key, ""))
     return table

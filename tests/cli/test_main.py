@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import names, registry, run
+from fedjax_sim.cli import docstrings, names, registry, run
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
 from fedjax_sim.simulation.simulate import simulate
@@ -290,7 +290,7 @@ def test_list_describes_an_algorithm(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "favano"]) == 0
     shown = capsys.readouterr().out
-    assert registry.summary("favano") in shown
+    assert docstrings.summary("favano") in shown
     assert "client learning rate" in shown
     assert "reweighting" in shown
 

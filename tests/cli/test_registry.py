@@ -11,7 +11,7 @@ from small_problems import quadratic_task
 
 import fedjax_sim as fs
 from fedjax_sim import algorithms
-from fedjax_sim.cli import registry
+from fedjax_sim.cli import docstrings, registry
 from fedjax_sim.cli.build import hyper_parameters, resolve
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -43,8 +43,11 @@ def test_a_new_algorithm_needs_nothing_but_its_function(monkeypatch, capsys):
     assert registry.hyper_defaults("toy") == {
         "lr": 0.2, "strength": None, "rule": "a", "twice": False
     }  # fmt: skip
-    assert registry.descriptions("toy")["strength"] == "a number without default."
-    assert (registry.summary("toy")[:3], registry.paper("toy")) == ("Toy", "Nobody et al., 2026")
+    assert docstrings.descriptions("toy")["strength"] == "a number without default."
+    assert (docstrings.summary("toy")[:3], docstrings.paper("toy")) == (
+        "Toy",
+        "Nobody et al., 2026",
+    )
     with pytest.raises(ValueError, match=r"hyper lacks toy\.strength; expected toy\.str"):
         registry.resolve(["toy"])
     with pytest.raises(ValueError, match=r"hyper has 'toy\.twice=yes'; expected true or false"):
@@ -60,7 +63,7 @@ def test_defaults_and_descriptions_name_parameters(name):
     known = {*inspect.signature(registry.ALGORITHMS[name]).parameters}
     known |= {key for adapter in registry.ADAPTERS.values() for key in adapter.hyper}
     assert set(registry.DEFAULTS.get(name, {})) <= known
-    assert registry.summary(name)
+    assert docstrings.summary(name)
     assert registry.resolve([name])  # the defaults are complete and in range
 
 

@@ -253,10 +253,10 @@ def test_figures_and_the_configuration_are_written(swept, folder):
 
 def test_progress_is_reported_from_start_to_end(swept, events):
     groups = [{"algorithm": a, "cohort_size": m} for a in GRID.algorithms for m in (2, 4)]
-    started = [news.static for news in events if news.round == 0]
+    started = [progress.static for progress in events if progress.round == 0]
     assert started == groups
     assert (events[0].runs_done, events[-1].runs_done, events[-1].num_runs) == (0, 24, 24)
-    assert {news.num_rounds for news in events} == {4}
+    assert {progress.num_rounds for progress in events} == {4}
     assert swept.sweep.compilations == len(groups)  # rates and seeds share a program
 
 
@@ -397,16 +397,16 @@ def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, 
 
 
 def interrupting(when: Callable[[SweepProgress], bool]):
-    """``console.sweep_progress`` with a Ctrl-C in it."""
+    """Returns ``console.sweep_progress`` with a Ctrl-C in it."""
     shown = console.sweep_progress
 
     @contextlib.contextmanager
     def sweep_progress(screen):
         with shown(screen) as on_progress:
 
-            def report(news: SweepProgress) -> None:
-                on_progress(news)
-                if when(news):
+            def report(progress: SweepProgress) -> None:
+                on_progress(progress)
+                if when(progress):
                     signal.raise_signal(signal.SIGINT)
 
             yield report
@@ -414,14 +414,16 @@ def interrupting(when: Callable[[SweepProgress], bool]):
     return sweep_progress
 
 
+@pytest.mark.slow
 def test_config_json_repeats_the_sweep_also_after_ctrl_c(
     swept, folder, tmp_path, capsys, monkeypatch, allow_nans
 ):
     output = tmp_path / "again"
     command = ["sweep", str(folder / "config.json"), "--output", str(output)]
 
-    def second_group(news):
-        return news.static == {"algorithm": "fedavg", "cohort_size": 4} and news.round == 1
+    def second_group(progress):
+        in_group = progress.static == {"algorithm": "fedavg", "cohort_size": 4}
+        return in_group and progress.round == 1
 
     with monkeypatch.context() as patch:
         patch.setattr(console, "sweep_progress", interrupting(second_group))
@@ -444,7 +446,12 @@ def test_config_json_repeats_the_sweep_also_after_ctrl_c(
 
 @pytest.mark.parametrize(
     ("cohort_size", "seeds_done", "scored"),
-    [(2, 0, {}), (2, 1, {2: {9}}), (4, 0, {2: {9, 10}}), (4, 1, {2: {9, 10}, 4: {9}})],
+    [
+        (2, 0, {}),
+        pytest.param(2, 1, {2: {9}}, marks=pytest.mark.slow),
+        pytest.param(4, 0, {2: {9, 10}}, marks=pytest.mark.slow),
+        (4, 1, {2: {9, 10}, 4: {9}}),
+    ],
 )
 def test_best_has_configurations_with_all_seeds_only(
     tmp_path, capsys, monkeypatch, cohort_size, seeds_done, scored
@@ -452,8 +459,8 @@ def test_best_has_configurations_with_all_seeds_only(
     """Ctrl-C between two seeds, which one device runs one after the other."""
     monkeypatch.setattr(devices, "workers", lambda: jax.devices()[:1])
 
-    def now(news):
-        return (news.static["cohort_size"], news.slices_done, news.round) == (
+    def now(progress):
+        return (progress.static["cohort_size"], progress.slices_done, progress.round) == (
             cohort_size,
             seeds_done,
             1,

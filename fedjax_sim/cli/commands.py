@@ -1,0 +1,269 @@
+"""The commands ``run``, ``sweep``, ``tune`` and ``list``: options in, exit code out.
+
+Heavy modules are imported inside functions, so that ``--help`` does not wait for them.
+"""
+
+import os
+import pathlib
+import shlex
+from typing import Any
+
+from fedjax_sim.cli.errors import Failure, resolving, running
+
+RUN_DESCRIPTION = """\
+Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
+PRESET is one of: {presets} (default quickstart); CONFIG.json repeats the run that wrote it.
+Options override either. Compiled programs are cached in {cache}; the environment
+variable JAX_COMPILATION_CACHE_DIR names another folder."""
+
+SWEEP_DESCRIPTION = """\
+Runs every configuration of a grid with every seed and chooses the best; numbers vary inside one
+compiled program. PRESET, one of {presets} (default quickstart), or a CONFIG.json of
+run or sweep gives the other settings; options override them. Finished runs in the output folder are
+not repeated. Compiled programs are cached in {cache}."""
+
+TUNE_DESCRIPTION = """\
+Measures ways to execute a round on this machine for the run that PRESET (one of {presets}),
+CONFIG.json and options describe: clients at once, host devices, and lowerings of convolutions.
+Stores the fastest in {cache}, where fedjax-sim run finds it (with --execution
+auto) for the same model, batch size, cohort size and number of seeds."""
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a comparison, or forecasts it; returns the exit code."""
+    from fedjax_sim.cli.config import RunOptions
+
+    with resolving():
+        chosen, rest = _chosen(arguments)
+        defaults = RunOptions(**vars(_comparison(chosen)))
+        given = vars(_options(RunOptions, "run", chosen, RUN_DESCRIPTION, rest, defaults))
+        diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
+        config = _connected(given)
+        _start_jax()
+
+        from fedjax_sim.cli.build import resolve
+
+        comparison = resolve(config)
+    if dry_run:
+        return _forecast(comparison)
+    return _compare(comparison, ["fedjax-sim", "run", chosen, *rest], diagnose)
+
+
+def _connected(given: dict[str, Any]):
+    """Returns the comparison's options, after connecting this process to the others, if any."""
+    from fedjax_sim.cli.config import RunConfig
+
+    connect = given.pop("distributed")
+    where = {name: given.pop(name) for name in ("coordinator", "num_processes", "process_id")}
+    if not connect and not any(value is not None for value in where.values()):
+        return RunConfig(**given)
+    import jax
+
+    from fedjax_sim.execution import distributed
+
+    distributed.connect(**where)
+    _start_jax()
+    if given["num_strata"] is None:
+        given["num_strata"] = jax.device_count()
+    return RunConfig(**given)
+
+
+def _compare(comparison, command: list[str], diagnose: bool) -> int:
+    # Imported here, so that --help does not wait for pandas and matplotlib.
+    from rich.console import Console
+
+    from fedjax_sim.cli.console import diagnosis_tables, progress_bars, summary_table
+    from fedjax_sim.cli.run import execute, ready
+    from fedjax_sim.execution import distributed
+
+    with resolving():
+        job = ready(comparison, diagnose=diagnose)
+    output, first = comparison.output, distributed.is_first()
+    console = Console(quiet=not first)  # only process 0 prints
+    with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
+        result = execute(job, on_progress, _tuning_file())
+    if len(result.summary):
+        console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
+    if result.interrupted:
+        if first:
+            print(f"interrupted; everything so far is in {output}")
+            print(f"to resume: {shlex.join(command)}")
+        return 130
+    if result.diagnosis is not None:
+        for table in diagnosis_tables(result.diagnosis):
+            console.print(table)
+    if first:
+        print(f"results: {output} (history.csv, summary.json, config.json, *.png)")
+    return 0
+
+
+def _forecast(comparison) -> int:
+    from rich.console import Console
+
+    from fedjax_sim.cli.console import forecast_table
+    from fedjax_sim.cli.dry_run import run_forecast
+    from fedjax_sim.execution import distributed
+
+    with running(None):
+        forecasts = dict(run_forecast(comparison, _tuning_file()))
+    Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
+    with resolving():
+        for forecast in forecasts.values():
+            forecast.check()
+    return 0
+
+
+def sweep(arguments: list[str]) -> int:
+    """Runs a sweep; returns the exit code."""
+    from fedjax_sim.cli.config import SweepConfig, from_comparison
+    from fedjax_sim.cli.config_file import read_sweep
+    from fedjax_sim.cli.names import PRESETS
+
+    with resolving():
+        chosen, rest = _chosen(arguments)
+        preset = PRESETS.get(chosen)
+        defaults = read_sweep(_config_file(chosen)) if preset is None else from_comparison(preset)
+        config = _options(SweepConfig, "sweep", chosen, SWEEP_DESCRIPTION, rest, defaults)
+        _start_jax()
+    return _run_sweep(config, ["fedjax-sim", "sweep", chosen, *rest])
+
+
+def _run_sweep(config, command: list[str]) -> int:
+    from rich.console import Console
+
+    from fedjax_sim.cli.console import best_table, sweep_progress
+    from fedjax_sim.cli.sweep import run_sweep
+    from fedjax_sim.sweeps.sweep import SweepProgress
+
+    console = Console()
+    began = False
+    with sweep_progress(console) as show:
+
+        def on_progress(progress: SweepProgress) -> None:
+            nonlocal began
+            began = True
+            show(progress)
+
+        try:
+            result = run_sweep(config, on_progress)
+        except Exception:  # of bad options until the first program is ready
+            with running(config.output) if began else resolving():
+                raise
+    if len(result.best):
+        console.print(best_table(result.best, config.metric))
+    done = result.sweep
+    print(
+        f"{len(done.runs)} runs ({done.resumed} found), {done.compilations} programs compiled in "
+        f"{done.compile_seconds:.0f} s, training {done.run_seconds:.0f} s"
+    )
+    if done.interrupted:
+        print(f"interrupted; finished runs are in {config.output}")
+        print(f"to resume: {shlex.join(command)}")
+        return 130
+    print(f"results: {config.output} (history.csv, scores.csv, best.csv, *.png)")
+    return 0
+
+
+def tune(arguments: list[str]) -> int:
+    """Measures ways to execute a comparison; returns the exit code."""
+    from fedjax_sim.cli.config import RunConfig
+
+    with resolving():
+        chosen, rest = _chosen(arguments)
+        config = _options(RunConfig, "tune", chosen, TUNE_DESCRIPTION, rest, _comparison(chosen))
+        _start_jax()
+
+        from rich.console import Console
+
+        from fedjax_sim.cli.build import resolve
+        from fedjax_sim.cli.console import tuning_table
+        from fedjax_sim.cli.tune import run_tune
+
+        comparison = resolve(config)
+    console = Console()
+    with running(None):
+        for name, measured in run_tune(comparison, _tuning_file(), console.status):
+            console.print(tuning_table(name, measured))
+    print(f"stored in {_tuning_file()}")
+    return 0
+
+
+def list_names(arguments: list[str]) -> int:
+    """Prints the names that options take, or algorithms' hyper-parameters."""
+    from rich.console import Console
+
+    from fedjax_sim.cli.listing import algorithm_table, list_tables
+    from fedjax_sim.cli.registry import ALGORITHMS
+
+    unknown = [name for name in arguments if name not in ALGORITHMS]
+    if unknown:
+        raise Failure(
+            f"unknown algorithm {shlex.join(unknown)!r}; expected some of {', '.join(ALGORITHMS)}",
+            2,
+        )
+    console = Console()
+    for table in map(algorithm_table, arguments) if arguments else list_tables():
+        console.print(table)
+    return 0
+
+
+def _chosen(arguments: list[str]) -> tuple[str, list[str]]:
+    """The preset or file, and the options."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    return "quickstart", arguments
+
+
+def _comparison(chosen: str):
+    """The configuration of a preset or a file."""
+    from fedjax_sim.cli.config_file import read
+    from fedjax_sim.cli.names import PRESETS
+
+    return PRESETS[chosen] if chosen in PRESETS else read(_config_file(chosen))
+
+
+def _config_file(chosen: str) -> str:
+    from fedjax_sim.cli.names import PRESETS
+
+    if not chosen.endswith(".json"):
+        raise ValueError(
+            f"PRESET is {chosen!r}; expected {', '.join(PRESETS)} or the path of a config.json"
+        )
+    return chosen
+
+
+def _options(kind, command: str, chosen: str, description: str, arguments: list[str], defaults):
+    import tyro
+
+    from fedjax_sim.cli.names import PRESETS
+
+    return tyro.cli(
+        kind,
+        prog=f"fedjax-sim {command} {chosen}",
+        description=description.format(presets=", ".join(PRESETS), cache=_cache_dir()),
+        args=arguments,
+        default=defaults,
+    )
+
+
+def _start_jax() -> None:
+    """Turns on the cache of compiled programs, and all cores of a CPU."""
+    import jax
+
+    from fedjax_sim.execution.devices import use_all_cores
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        # A run compiles some forty small programs before its first round.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    use_all_cores()
+
+
+def _tuning_file() -> pathlib.Path:
+    return _cache_dir() / "tuned.json"
+
+
+def _cache_dir() -> pathlib.Path:
+    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(home) / "fedjax_sim"
