@@ -36,7 +36,7 @@ def made_up(monkeypatch):
     def no_training(*arguments):
         raise AssertionError("a kept run was not found")
 
-    monkeypatch.setattr(program.Programs, "ready", no_training)
+    monkeypatch.setattr(program.Programs, "prepare", no_training)
 
 
 def keep(folder, runs, rounds):

@@ -1,11 +1,16 @@
 """The experiment on precision: its table against curves written by hand, and a short run."""
 
+import dataclasses
+import functools
 import json
+import types
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from experiments.system import precision
+from fedjax_sim.cli.config import RunConfig
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
@@ -32,18 +37,52 @@ def test_precisions_of_a_cpu():
     assert precision.available() == ["float32", "bfloat16"]
 
 
-def test_run_writes_the_table_and_keeps_finished_runs(tmp_path, monkeypatch, allow_nans):
-    monkeypatch.setattr(precision, "PRECISIONS", ("bfloat16",))
+def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
+    """The comparison is replaced by made-up histories."""
+    configs = []
+
+    def compare(config):
+        configs.append(config)
+        rows = [
+            ("fedavg", seed, done, metric, seed + done + (config.precision == "bfloat16"))
+            for seed in (0, 1)
+            for done in (0, 2)
+            for metric in ("train/loss", "test/accuracy", "test/loss")
+        ]
+        history = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+        return types.SimpleNamespace(interrupted=False, history=history)
+
+    monkeypatch.setattr(precision, "compare", compare)
+    options = precision.Options(rounds=2, seeds=2, work=tmp_path / "work", output=tmp_path)
+    precision.main(options)
+    assert [config.precision for config in configs] == ["float32", "bfloat16", "float64"]
+    # The folders of kept runs; all other options are equal.
+    assert {config.output for config in configs} == {
+        tmp_path / "work" / "digits" / config.precision for config in configs
+    }
+    same = {dataclasses.replace(c, precision="default", output=tmp_path) for c in configs}
+    assert len(same) == 1
+    folder = tmp_path / "system" / "precision"
+    history = pd.read_csv(folder / "digits.csv")
+    assert sorted(history["precision"].unique()) == ["bfloat16", "float32", "float64"]
+    assert set(history["metric"]) == set(precision.METRICS)
+    text = (folder / "digits.md").read_text()
+    assert text.startswith("# Precision: digits, 2 rounds, 2 seeds")
+    assert "| fedavg | train/loss | bfloat16 |" in text
+    assert json.loads((folder / "digits.json").read_text())["command"].startswith("python -m ")
+
+
+@pytest.mark.slow
+def test_a_real_run_is_kept(tmp_path, monkeypatch, allow_nans):
+    small = {"num_clients": 4, "cohort_size": 2, "local_steps": 1, "model": "softmax_regression"}
+    monkeypatch.setattr(precision, "RunConfig", functools.partial(RunConfig, **small))
     options = precision.Options(
         algorithms=("fedavg",), rounds=2, seeds=2, work=tmp_path / "work", output=tmp_path / "out"
     )
     precision.main(options)
     folder = tmp_path / "out" / "system" / "precision"
     history = pd.read_csv(folder / "digits.csv")
-    assert sorted(history["precision"].unique()) == ["bfloat16", "float64"]
-    assert "bfloat16" in (folder / "digits.md").read_text()
-    facts = json.loads((folder / "digits.json").read_text())
-    assert facts["command"].startswith("python -m ")
+    assert sorted(history["precision"].unique()) == ["bfloat16", "float32", "float64"]
     # Nothing is run again.
     monkeypatch.setattr("fedjax_sim.simulation.programs.Programs.compiled", None)
     precision.main(options)
