@@ -40,7 +40,7 @@ from fedjax_sim.execution.devices import num_cores
 
 
 class Part(NamedTuple):
-    """A module of measurements: ``jobs``, ``cases``, ``knows``."""
+    """A module of measurements: ``jobs``, ``cases``, ``is_candidate``."""
 
     module: Any
     most_repeats: int  # more say nothing new, or take long
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown := set(parts) - set(PARTS):
         parser.error(f"part is {', '.join(unknown)}; expected {', '.join(PARTS)}")
     for name in args.candidates or []:
-        if not any(PARTS[part].module.knows(name) for part in parts):
+        if not any(PARTS[part].module.is_candidate(name) for part in parts):
             parser.error(f"candidate is {name!r}, which {' and '.join(parts)} do not have")
     peers = dict(args.peer)
     if unknown := set(peers) - set(rounds.PEERS):

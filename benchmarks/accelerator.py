@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 import fedjax_sim as fs
-from benchmarks.candidates import cohort_strategy
+from benchmarks.candidates import execution_strategy
 from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.products import bare, products, training_flops
@@ -74,7 +74,7 @@ class Candidate(NamedTuple):
         return "/".join(self)
 
 
-def knows(candidate: str) -> bool:
+def is_candidate(candidate: str) -> bool:
     """Whether the name is a candidate of this part: a network."""
     return candidate in NETWORKS
 
@@ -84,7 +84,7 @@ def jobs(options: Options) -> list[Job]:
     return [
         Job(name, "all", "benchmarks.accelerator", {"network": name, "seconds": options.seconds})
         for name in options.candidates or NETWORKS
-        if knows(name)
+        if is_candidate(name)
     ]
 
 
@@ -156,12 +156,13 @@ def _timed(
             model = models.in_precision(model, jnp.bfloat16)
         loss = objectives.cross_entropy(model.apply)
         task = fs.empirical_task(loss, data, fs.epochs(1, network.batch))
-        algorithm, cohort = fs.fedavg(LR), cohort_strategy(candidate.strategy)
+        algorithm, execution = fs.fedavg(LR), execution_strategy(candidate.strategy)
 
         def one_round(task: fs.Task, params: Any, key: jax.Array) -> Any:
             schedule, visits = jax.random.split(key)
             when = sampling.uniform(schedule, 1, CLIENTS, COHORT, network.steps)
-            return fs.run(algorithm, task, when, params, visits, cohort=cohort)[0].server.params
+            setup = fs.Setup(task, when, params)
+            return fs.run(algorithm, setup, visits, execution=execution)[0].server.params
 
         key = jax.random.key(1)
         with _arithmetic(candidate.precision):

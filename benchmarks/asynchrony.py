@@ -30,7 +30,7 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from fedjax_sim import models, objectives, tree
-from fedjax_sim.algorithms.asynchronous import AsyncState
+from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.staleness import realised_steps
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.execution.placement import make_mesh
@@ -49,7 +49,7 @@ from fedjax_sim.types import Params
 CONTACTS, CLIENTS, COHORT, MAX_STEPS = 100, 100, 20, 20
 PIXELS, HIDDEN, CLASSES, LR, P_ACTIVE = 784, 32, 10, 0.05, 0.9
 NUM_CLIENTS = (100, 1_000, 10_000, 100_000)
-COHORTS: dict[str, Callable[[], Execution]] = {
+EXECUTIONS: dict[str, Callable[[], Execution]] = {
     "ours": strategies.sequential,
     "ours=devices": lambda: strategies.sharded(
         make_mesh(devices.workers()), strategies.sequential()
@@ -59,7 +59,7 @@ COHORTS: dict[str, Callable[[], Execution]] = {
     "eager=vmapped": strategies.vmapped,
 }
 TORCH: dict[str, int | None] = {"torch": 1, "torch=cores": None}  # threads
-ENGINE = (*COHORTS, *TORCH)
+ENGINE = (*EXECUTIONS, *TORCH)
 
 
 class Learned(NamedTuple):
@@ -153,14 +153,14 @@ def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgo
 
     def update(state, mean, round):
         del round
-        return AsyncState(tree.divide(tree.add_scale(state.params, size, mean), size + 1))
+        return ModelState(tree.divide(tree.add_scale(state.params, size, mean), size + 1))
 
     def weights(work: fs.Work) -> Array:
         return table[work.round, work.client].astype(jnp.result_type(float))
 
     zero = jnp.array(0, jnp.int32)
     return fs.FedAlgorithm(
-        AsyncState, local, update, init_client=lambda x: Own(x, x, zero)
+        ModelState, local, update, init_client=lambda x: Own(x, x, zero)
     ), weights
 
 
@@ -190,10 +190,9 @@ def engine(candidate: str, num_contacts: int = CONTACTS, case: str = "engine") -
         weighting, timeline = fs.uniform_weights, made.timeline
 
     def train(task, timeline, params):
-        return fs.run(
-            algorithm, task, timeline, params, jax.random.key(1), cohort=COHORTS[candidate](),
-            weighting=weighting,
-        )[0].server.params  # fmt: skip
+        setup = fs.Setup(task, timeline, params, weighting=weighting)
+        state, _ = fs.run(algorithm, setup, jax.random.key(1), execution=EXECUTIONS[candidate]())
+        return state.server.params
 
     arguments = task, timeline, model.init(jax.random.key(2))
     began = time.perf_counter()
@@ -288,7 +287,10 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
 
     def train(task, timeline, params):
         return fs.run(
-            algorithm, task, timeline, params, jax.random.key(1), cohort=strategies.sequential()
+            algorithm,
+            fs.Setup(task, timeline, params),
+            jax.random.key(1),
+            execution=strategies.sequential(),
         )[0].server.params
 
     arguments = task, timeline, model.init(jax.random.key(2))
@@ -304,19 +306,19 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
     }
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     return candidate in ENGINE
 
 
 def jobs(options: Options) -> list[Job]:
     """A job per engine, and per number of clients; the other parts' workloads do not matter."""
-    names = [n for n in options.candidates or ENGINE if knows(n)]
+    names = [n for n in options.candidates or ENGINE if is_candidate(n)]
     engines = [
         Job(case, name, "benchmarks.asynchrony", {"candidate": name, "case": case})
         for case in CASES
         for name in names
-        if case == "engine" or name in COHORTS
+        if case == "engine" or name in EXECUTIONS
     ]
     if options.candidates:
         return engines

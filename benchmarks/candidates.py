@@ -45,7 +45,7 @@ def timeline(w: Workload, key: jax.Array, rounds: int):
     return sampling.uniform(key, rounds, w.clients, w.cohort, w.steps)
 
 
-def cohort_strategy(name: str):
+def execution_strategy(name: str):
     """``auto``, ``vmapped``, ``sequential``, ``chunked:N``, ``sharded``, ``sharded-chunked:N``."""
     from fedjax_sim.execution import strategies
 
@@ -80,13 +80,13 @@ def ours(w: Workload, strategy: str) -> OneCall:
     # About half a second of work, as a run with few evaluations has.
     rounds = {"logistic": 100, "softmax": 10}.get(w.model, 1)
     model, task = problem(w)
-    algorithm, strategies = fs.fedavg(w.lr), cohort_strategy(strategy)
+    algorithm, strategies = fs.fedavg(w.lr), execution_strategy(strategy)
 
     def rounds_of(task, params, key):
         schedule, visits = jax.random.split(key)
         when = timeline(w, schedule, rounds)
         state, _ = fs.run(
-            algorithm, task, when, params, visits, cohort=strategies, eval_every=rounds
+            algorithm, fs.Setup(task, when, params, eval_every=rounds), visits, execution=strategies
         )
         return state.server.params
 

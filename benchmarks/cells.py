@@ -12,12 +12,16 @@ of the 64 rounds is measured it is counted for all, being the same work (16 of M
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
+
+if TYPE_CHECKING:
+    from benchmarks.sweep import Training
 
 ROWS, FEATURES, ONES = 32_561, 123, 14
 L2 = 1e-3
@@ -29,8 +33,8 @@ MEASURED_NUMPY_ROUNDS = 8
 CANDIDATES = ("sweep", "run", "numpy")
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     return candidate in CANDIDATES
 
 
@@ -45,7 +49,7 @@ def jobs(options: Options) -> list[Job]:
         )
         for clients, rounds in MEASURED_ROUNDS.items()
         for name in options.candidates or CANDIDATES
-        if knows(name)
+        if is_candidate(name)
     ]
 
 
@@ -103,12 +107,13 @@ def numpy_cell(
     return server
 
 
-def setup(x: np.ndarray, y: np.ndarray, clients: int, rounds: int):
-    """The cell as :class:`fedjax_sim.Setup`, and its one key."""
+def training(x: np.ndarray, y: np.ndarray, clients: int, rounds: int) -> "Training":
+    """The runs of a cell, of one seed."""
     import jax
     import jax.numpy as jnp
 
     import fedjax_sim as fs
+    from benchmarks.sweep import Training
 
     def losses(w, batch, key):
         del key
@@ -122,14 +127,15 @@ def setup(x: np.ndarray, y: np.ndarray, clients: int, rounds: int):
     task = fs.shared_task(
         losses, {"x": x, "y": y}, clients, fs.with_replacement(1, num_steps=LOCAL_STEPS)
     )
-    return fs.Setup(
-        algorithm=lambda lr: fs.fedavg(lr, anchored=regularised),
+    setup = fs.Setup(
         task=task,
         timeline=fs.timelines.full(rounds, clients, task.num_steps),
         params=jnp.zeros((1, x.shape[1]), x.dtype),
         eval_fn=lambda w: {"model": w},
         eval_every=rounds,
-    ), jax.random.split(jax.random.key(1), 1)
+    )
+    keys = jax.random.split(jax.random.key(1), 1)
+    return Training(lambda lr: fs.fedavg(lr, anchored=regularised), setup, keys)
 
 
 def sweep_cell(
@@ -138,12 +144,12 @@ def sweep_cell(
     """Models of all learning rates ``[13, d]``, seconds to run and to compile."""
     import fedjax_sim as fs
 
-    what, keys = setup(x, y, clients, rounds)
+    factory, setup, keys = training(x, y, clients, rounds)
     began = time.perf_counter()
-    result = fs.sweep(what, {"lr": RATES}, keys)
+    result = fs.sweep(factory, setup, {"lr": RATES}, keys)
     seconds = time.perf_counter() - began - result.compile_seconds
-    found = np.stack([run.history.metrics["model"][-1] for run in result.runs])
-    return found, seconds, result.compile_seconds
+    models = np.stack([run.history.metrics["model"][-1] for run in result.runs])
+    return models, seconds, result.compile_seconds
 
 
 def single_cell(
@@ -155,20 +161,20 @@ def single_cell(
     import fedjax_sim as fs
     from benchmarks.candidates import placed
 
-    what, keys = setup(x, y, clients, rounds)
+    factory, setup, keys = training(x, y, clients, rounds)
 
     def one(task, timeline, params, key, lr):
-        state, _ = fs.run(what.algorithm(lr), task, timeline, params, key)
+        state, _ = fs.run(factory(lr), fs.Setup(task, timeline, params), key)
         return state.server.params
 
-    arguments = (what.timeline, what.params[0], keys[0], RATES[6])
+    arguments = (setup.timeline, setup.params[0], keys[0], RATES[6])
     began = time.perf_counter()
-    call, task = placed(one, what.task, *arguments)
+    call, task = placed(one, setup.task, *arguments)
     compile_seconds = time.perf_counter() - began
     jax.block_until_ready(call(task, *arguments))
     began = time.perf_counter()
-    found = np.asarray(call(task, *arguments))
-    return found, time.perf_counter() - began, compile_seconds
+    model = np.asarray(call(task, *arguments))
+    return model, time.perf_counter() - began, compile_seconds
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:

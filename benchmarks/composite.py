@@ -19,7 +19,7 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
-from benchmarks.sweep import one_by_one, together
+from benchmarks.sweep import Training, one_by_one, together
 from fedjax_sim import objectives, prox
 from fedjax_sim.execution.devices import use_all_cores
 from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
@@ -41,14 +41,14 @@ TITLES = {
 }
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     return candidate in (*METHODS, LOOP)
 
 
 def jobs(options: Options) -> list[Job]:
     """A job per problem and method; the workloads of the other parts do not matter."""
-    names = [n for n in options.candidates or (*METHODS, LOOP) if knows(n)]
+    names = [n for n in options.candidates or (*METHODS, LOOP) if is_candidate(n)]
     return [
         Job(case, name, "benchmarks.composite", {"case": case, "candidate": name})
         for case in ROUNDS
@@ -59,15 +59,13 @@ def jobs(options: Options) -> list[Job]:
 def measure(case: str, candidate: str) -> dict[str, float]:
     """A whole sweep in the candidate's own process."""
     use_all_cores(threads=4)  # for singular value decompositions
-    setup, keys = training(case, METHODS[OURS if candidate == LOOP else candidate], ROUNDS[case])
-    outcome = (one_by_one if candidate == LOOP else together)(setup, GRID, keys)
+    runs = training(case, METHODS[OURS if candidate == LOOP else candidate], ROUNDS[case])
+    outcome = (one_by_one if candidate == LOOP else together)(runs, GRID)
     return {"seconds": outcome.seconds, "compile_seconds": outcome.compile_seconds}
 
 
-def training(
-    case: str, method: Callable[..., fs.FedAlgorithm], rounds: int
-) -> tuple[fs.Setup, jax.Array]:
-    """What all runs share, and one seed."""
+def training(case: str, method: Callable[..., fs.FedAlgorithm], rounds: int) -> Training:
+    """The runs of a method, of one seed."""
     if case == "lasso":
         problem = sparse_regression(CLIENTS, EXAMPLES, DIM // 2, DIM, seed=0)
     else:
@@ -83,14 +81,14 @@ def training(
         jax.random.key(0), rounds, CLIENTS, cohort_size=COHORT, num_steps=task.num_steps
     )
     setup = fs.Setup(
-        algorithm=lambda lr, server_lr: method(lr, composite, server_lr),
         task=task,
         timeline=jax.tree.map(lambda x: x[None], timeline),
         params=jax.tree.map(lambda x: x[None], start),
         eval_fn=lambda params: {"norm": optax.tree.norm(params)},
         eval_every=rounds,
     )
-    return setup, jax.random.split(jax.random.key(1), 1)
+    keys = jax.random.split(jax.random.key(1), 1)
+    return Training(lambda lr, server_lr: method(lr, composite, server_lr), setup, keys)
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:

@@ -46,10 +46,12 @@ def loop(algorithm: fs.FedAlgorithm, timeline: Callable[[jax.Array], fs.Timeline
 
     def proceed(task, state, key):
         schedule, visits = jax.random.split(key)
-        return fs.advance(algorithm, task, timeline(schedule), state, visits)[0]
+        rounds = timeline(schedule)
+        setup = fs.Setup(task, rounds, None, eval_every=rounds.num_rounds)
+        return fs.advance(algorithm, setup, state, visits)[0]
 
     def begin(task):
-        return fs.init(algorithm, task, timeline(jax.random.key(0)), params)
+        return fs.init(algorithm, fs.Setup(task, timeline(jax.random.key(0)), params))
 
     return Loop(jax.jit(begin), jax.jit(proceed, donate_argnums=1))
 
@@ -150,14 +152,14 @@ CASES = {  # name -> case, clients, rounds a call
 }
 
 
-def knows(candidate: str) -> bool:
+def is_candidate(candidate: str) -> bool:
     """There is nothing beside ours."""
     return candidate == "ours"
 
 
 def jobs(options: Options) -> list[Job]:
     """A job per case: the peak of memory is its process's."""
-    if options.candidates and not any(map(knows, options.candidates)):
+    if options.candidates and not any(map(is_candidate, options.candidates)):
         return []
     return [Job(case, "ours", "benchmarks.memory", {"case": case}) for case in CASES]
 

@@ -2,7 +2,7 @@
 
 The same model, data, cohort size, steps and learning rate for all, every other hyper-parameter at
 its default; W3 (LeNet-5) and W1 (softmax regression, where the arithmetic of control variates is
-not small beside a gradient).  ``W1-1dev`` is W1 on one host device: on several, ``cohort.auto``
+not small beside a gradient).  ``W1-1dev`` is W1 on one host device: on several, ``execution.auto``
 divides the clients of methods without client state among them, and those with state stay on one.
 
 A process per method, as in the other parts, would compare minutes of the machine that differ by
@@ -59,14 +59,14 @@ TITLES = {
 Timed = Callable[[], tuple[float, float]]  # seconds and CPU seconds of a call
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     return candidate in METHODS
 
 
 def jobs(options: Options) -> list[Job]:
     """A job per case, of all methods."""
-    names = [name for name in options.candidates or METHODS if knows(name)]
+    names = [name for name in options.candidates or METHODS if is_candidate(name)]
     return [
         Job(
             case,

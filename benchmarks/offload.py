@@ -27,14 +27,14 @@ COHORTS, SHARE, LIMIT = 40, 10, 1.2
 ROUNDS = {"W1": 60, "W2": 12, "W3": 12}
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     return candidate in CANDIDATES
 
 
 def jobs(options: Options) -> list[Job]:
     """A job per workload and candidate."""
-    names = [n for n in options.candidates or CANDIDATES if knows(n)]
+    names = [n for n in options.candidates or CANDIDATES if is_candidate(n)]
     return [
         Job(name, candidate, "benchmarks.offload", {"workload": name, "candidate": candidate})
         for name in options.workloads
@@ -66,10 +66,10 @@ def training(w: Workload, candidate: str, rounds: int, folder: pathlib.Path) -> 
     oracle = task.oracle.func  # pyright: ignore[reportFunctionMemberAccess]
     task = fs.empirical_task(oracle.objective, data, oracle.batches, placement=where)
     timeline = sampling.uniform(jax.random.key(0), rounds, w.clients, w.cohort, w.steps)
+    setup = fs.Setup(task, timeline, model.init(jax.random.key(1)), eval_every=rounds)
     done = fs.simulate(
-        fs.fedavg(w.lr), task, timeline, model.init(jax.random.key(1)), jax.random.key(2),
-        cohort=strategies.auto(devices=()), eval_every=rounds,
-    )  # fmt: skip
+        fs.fedavg(w.lr), setup, jax.random.key(2), execution=strategies.auto(devices=())
+    )
     norm = np.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(done.state.server.params)))
     return {
         "seconds": done.run_seconds / rounds,

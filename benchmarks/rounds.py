@@ -64,8 +64,8 @@ TITLES = {
 }
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     peers = any(candidate in variants for variants in PEERS.values())
     return peers or candidate in CANDIDATES or candidate.startswith("ours=")
 

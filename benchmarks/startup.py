@@ -19,14 +19,14 @@ TARGET_SECONDS = 10.0  # with a warm cache
 GIVE_UP_SECONDS = 300.0
 
 
-def knows(candidate: str) -> bool:
+def is_candidate(candidate: str) -> bool:
     """There is nothing beside ours."""
     return candidate == "ours"
 
 
 def jobs(options: Options) -> list[Job]:
     """One job, for the warm start needs the empty one before it."""
-    if options.candidates and not any(map(knows, options.candidates)):
+    if options.candidates and not any(map(is_candidate, options.candidates)):
         return []
     return [Job("quickstart", "ours", "benchmarks.startup")]
 

@@ -6,9 +6,10 @@ all cores and on one host device: 12 runs are measured and their median is count
 ``vmap`` runs all of them at once, on one device.  Seconds are without compilation.
 """
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -34,22 +35,30 @@ CANDIDATES = {"sweep": None, "loop": None, "loop-1dev": 1, "vmap": 1}  # host de
 TARGETS = {"W1": {"loop": 2.0}, "W4": {"loop": 5.0}}
 
 
+class Training(NamedTuple):
+    """What all runs of a sweep share."""
+
+    factory: Callable[..., fs.FedAlgorithm]  # (lr, server_lr) -> algorithm
+    setup: fs.Setup
+    keys: jax.Array  # [seeds]
+
+
 class Outcome(NamedTuple):
-    """What the runs (configuration, seed) ended with, and how long it took."""
+    """Results and times of the runs (configuration, seed)."""
 
     norms: dict[tuple[int, int], float]  # of the final models
     seconds: float  # of all runs, without compilation
     compile_seconds: float
 
 
-def knows(candidate: str) -> bool:
-    """Whether the name is a candidate of this part."""
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
     return candidate in CANDIDATES
 
 
 def jobs(options: Options) -> list[Job]:
     """A job per workload that has a sweep, and candidate."""
-    names = [n for n in options.candidates or CANDIDATES if knows(n)]
+    names = [n for n in options.candidates or CANDIDATES if is_candidate(n)]
     return [
         Job(workload, name, "benchmarks.sweep", {"workload": workload, "candidate": name})
         for workload in options.workloads
@@ -61,9 +70,8 @@ def jobs(options: Options) -> list[Job]:
 def measure(workload: str, candidate: str) -> dict[str, float]:
     """Runs in the candidate's own process."""
     use_all_cores(CANDIDATES[candidate])
-    setup, keys = training(WORKLOADS[workload], ROUNDS[workload], SEEDS)
-    how = {"sweep": together, "vmap": at_once}.get(candidate, one_by_one)
-    outcome = how(setup, GRID, keys)
+    measured = {"sweep": together, "vmap": at_once}.get(candidate, one_by_one)
+    outcome = measured(training(WORKLOADS[workload], ROUNDS[workload], SEEDS), GRID)
     return {
         "seconds": outcome.seconds,
         "compile_seconds": outcome.compile_seconds,
@@ -71,25 +79,24 @@ def measure(workload: str, candidate: str) -> dict[str, float]:
     }
 
 
-def training(w: Workload, rounds: int, seeds: int) -> tuple[fs.Setup, jax.Array]:
-    """What all runs share: every seed its own schedule, model and minibatches."""
+def training(w: Workload, rounds: int, seeds: int) -> Training:
+    """The runs of a workload: every seed has its own timeline, model and minibatches."""
     model, task = problem(w)
     keys = jax.random.split(jax.random.key(5), seeds)
     setup = fs.Setup(
-        algorithm=lambda lr, server_lr: fs.fedavg(lr, optax.sgd(server_lr)),
         task=task,
         timeline=jax.vmap(lambda key: timeline(w, key, rounds))(keys),
         params=jax.vmap(model.init)(keys),
         eval_fn=lambda params: {"norm": optax.tree.norm(params)},
         eval_every=rounds,
     )
-    return setup, keys
+    return Training(lambda lr, server_lr: fs.fedavg(lr, optax.sgd(server_lr)), setup, keys)
 
 
-def together(setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array) -> Outcome:
-    """All runs as :func:`fedjax_sim.sweep`."""
+def together(training: Training, grid: dict[str, list[float]]) -> Outcome:
+    """Runs all as :func:`fedjax_sim.sweep`."""
     began = time.perf_counter()
-    result = fs.sweep(setup, grid, keys)
+    result = fs.sweep(training.factory, training.setup, grid, training.keys)
     seconds = time.perf_counter() - began - result.compile_seconds
     configurations = expand(grid)
     norms = {}
@@ -99,19 +106,17 @@ def together(setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array) -> 
     return Outcome(norms, seconds, result.compile_seconds)
 
 
-def one_by_one(
-    setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array, sample: int = SAMPLE
-) -> Outcome:
-    """``sample`` of the runs, one after the other; their median is counted for every run."""
-    runs, arguments = _arguments(setup, grid, keys)
+def one_by_one(training: Training, grid: dict[str, list[float]], sample: int = SAMPLE) -> Outcome:
+    """Runs ``sample`` of the runs one after the other; their median is counted for every run."""
+    runs, arguments = _arguments(training, grid)
     began = time.perf_counter()
-    call, task = placed(_one(setup), setup.task, *_run(arguments, 0))
+    call, task = placed(_one(training), training.setup.task, *_run(arguments, 0))
     compile_seconds = time.perf_counter() - began
     norms, times = {}, []
     for i in np.linspace(0, len(runs) - 1, min(sample, len(runs))).astype(int):
-        own = jax.block_until_ready(_run(arguments, i))
+        run = jax.block_until_ready(_run(arguments, i))
         began = time.perf_counter()
-        norms[runs[i]] = float(call(task, *own))
+        norms[runs[i]] = float(call(task, *run))
         times.append(time.perf_counter() - began)
     return Outcome(norms, statistics.median(times) * len(runs), compile_seconds)
 
@@ -120,35 +125,33 @@ def _run(arguments: Sequence, number: int) -> Sequence:
     return jax.tree.map(lambda x: x[number], arguments)
 
 
-def at_once(setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array) -> Outcome:
-    """All runs as one ``vmap``."""
-    runs, arguments = _arguments(setup, grid, keys)
+def at_once(training: Training, grid: dict[str, list[float]]) -> Outcome:
+    """Runs all as one ``vmap``."""
+    runs, arguments = _arguments(training, grid)
     began = time.perf_counter()
-    every = jax.vmap(_one(setup), (None, 0, 0, 0, 0, 0))
-    call, task = placed(every, setup.task, *arguments)
+    every = jax.vmap(_one(training), (None, 0, 0, 0, 0, 0))
+    call, task = placed(every, training.setup.task, *arguments)
     compile_seconds = time.perf_counter() - began
     began = time.perf_counter()
-    found = np.asarray(call(task, *arguments))
+    norms = np.asarray(call(task, *arguments))
     seconds = time.perf_counter() - began
-    return Outcome(dict(zip(runs, found.tolist(), strict=True)), seconds, compile_seconds)
+    return Outcome(dict(zip(runs, norms.tolist(), strict=True)), seconds, compile_seconds)
 
 
-def _one(setup: fs.Setup):
+def _one(training: Training):
     def one(task, lr, server_lr, timeline, params, key) -> jax.Array:
-        algorithm = setup.algorithm(lr, server_lr)
-        _, history = fs.run(
-            algorithm, task, timeline, params, key,
-            eval_fn=setup.eval_fn, eval_every=setup.eval_every,
-        )  # fmt: skip
+        setup = dataclasses.replace(training.setup, task=task, timeline=timeline, params=params)
+        _, history = fs.run(training.factory(lr, server_lr), setup, key)
         return history.metrics["norm"][-1]
 
     return one
 
 
 def _arguments(
-    setup: fs.Setup, grid: dict[str, list[float]], keys: jax.Array
+    training: Training, grid: dict[str, list[float]]
 ) -> tuple[list[tuple[int, int]], Sequence]:
     """The runs (configuration, seed), and their arguments with a leading axis of runs."""
+    setup, keys = training.setup, training.keys
     configurations = expand(grid)
     runs = [(i, j) for i in range(len(configurations)) for j in range(keys.shape[0])]
     rates = [
@@ -156,8 +159,8 @@ def _arguments(
         for name in ("lr", "server_lr")
     ]
     seed = np.array([j for _, j in runs])
-    own = jax.tree.map(lambda x: jnp.asarray(x)[seed], (setup.timeline, setup.params))
-    return runs, (*rates, *own, keys[seed])
+    per_run = jax.tree.map(lambda x: jnp.asarray(x)[seed], (setup.timeline, setup.params))
+    return runs, (*rates, *per_run, keys[seed])
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:

@@ -1,10 +1,11 @@
-"""The engine: one pure function runs a whole federated training run.
+"""Engine: one pure function runs a whole federated training run.
 
-:func:`run` is :func:`init` followed by a scan of :func:`advance`, which is a scan of rounds.
-Randomness: round t uses ``fold_in(key, t)``, client i's visit in it ``fold_in(., i)``, the
-oracle and the algorithm separate branches of that; minibatch streams that continue over visits
-have a branch of their own, a key a client.  A client's draws hence depend neither on the
-rest of the cohort nor on how it is executed, and two algorithms run with one key see the same
+:func:`run` is :func:`init` followed by :func:`advance`, a scan of rounds.
+
+Randomness: round t uses ``fold_in(key, t)``, client i's visit in that round ``fold_in(., i)``, and
+the oracle and the algorithm use separate branches of that key.  Minibatch streams that continue
+over visits use another branch, with one key per client.  So a client's draws depend neither on the
+other clients of the cohort nor on the execution, and two algorithms with one key see the same
 minibatches.
 """
 
@@ -37,22 +38,22 @@ from fedjax_sim.types import (
     Work,
 )
 
-# A round that no run reaches: its branch of the key is the clients' own.
+# A round that no run reaches: its branch of the key is that of the clients' streams.
 _NO_ROUND = np.uint32(2**32 - 1)
 
 
 class RunState(NamedTuple):
-    """Everything a run needs to continue."""
+    """State from which a run continues."""
 
     round: Array  # int    server updates done
     server: ServerState
     clients: ClientState  # [M, ...]
-    past: Message  # [places, ...] past broadcasts; () when synchronous
-    diverged_at: Array  # int    first server update that was not finite, counted from 1; 0: none
+    past: Message  # [buffers, ...] past broadcasts; () when synchronous
+    diverged_at: Array  # int    first server update that is not finite, counted from 1; 0: none
 
 
 class History(NamedTuple):
-    """What a run recorded: E evaluations, T rounds, S slots."""
+    """Records of a run: E evaluations, T rounds, S slots."""
 
     round: Array  # [E] int    server updates done at each evaluation
     metrics: dict[str, Array]  # [E, ...] of eval_fn
@@ -60,7 +61,7 @@ class History(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What a client probe sees: one client's visit, complete."""
+    """Argument of a client probe: one client's visit."""
 
     message: Message
     upload: Upload
@@ -71,7 +72,7 @@ class Visit(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What a server probe sees: one server update, complete."""
+    """Argument of a server probe: one server update."""
 
     state: ServerState
     new_state: ServerState
@@ -80,10 +81,10 @@ class Update(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """Diagnostics evaluated inside every round; they land in the history, not in the state.
+    """Diagnostics evaluated inside every round and recorded in the history.
 
-    A client probe's values in masked slots have no meaning: mask them with the timeline's mask.
-    A run probe sees the state after the round, all clients' states included.
+    Values of client probes in empty slots have no meaning: apply the timeline's mask.  A run probe
+    receives the state after the round, with the states of all clients.
     """
 
     client: Mapping[str, Callable[[Visit], Array]] = {}
@@ -112,11 +113,11 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         lambda x: jnp.broadcast_to(x, (rows, *x.shape)), _strong(algorithm.init_client(params))
     )
     past = ()
-    if places := _places(timeline):
+    if count := _num_buffers(timeline):
         # Only shapes matter: a version is written before it is read.
         round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
         shapes = jax.eval_shape(algorithm.broadcast, server, round)
-        past = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)
+        past = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), shapes)
     zero = jnp.array(0, jnp.int32)
     return RunState(zero, server, where.put(clients), past, zero)
 
@@ -140,8 +141,8 @@ def advance(
     where = _placement(task)
     if probes.run and where.axis is not None:
         raise ValueError(
-            f"probes.run is {sorted(probes.run)}; expected none where clients' states are spread "
-            "over devices"
+            f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
+            "divided over devices"
         )
     execution = where.mean_of_all(execution or auto(ragged=is_ragged(timeline)))
     num_rounds = timeline.num_rounds
@@ -238,21 +239,21 @@ def _round(
     weighting: Weighting,
     probes: Probes,
 ) -> tuple[RunState, dict[str, Array]]:
-    """One round; ``now`` is the timeline's, with leaves ``[S]``."""
+    """Runs one round; ``now`` is its part of the timeline, with leaves ``[S]``."""
     where = _placement(task)
     clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
     stream_keys = client_stream(key, clients)
     key = jax.random.fold_in(key, state.round)
     visit_keys = _visit_keys(key, clients)
-    server_key = jax.random.fold_in(key, task.num_clients)  # the first number no client has
+    server_key = jax.random.fold_in(key, task.num_clients)  # a number that no client has
     round = Round(state.round, mask.sum(), task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
-    past, place = _remember(now, state, message)
+    past, buffers = _remember(now, state, message)
 
     works = Work(
         round=jnp.broadcast_to(state.round, clients.shape),
         client=clients,
-        # A client that will not report does no work either.
+        # Empty slots do no steps.
         num_steps=jnp.where(mask, now.num_steps, 0),
         num_examples=jnp.asarray(task.num_examples)[clients],
         staleness=state.round - now.version,
@@ -263,10 +264,10 @@ def _round(
     draws = (stream_keys, now.first_step) if resumes else _branch(visit_keys, 0)
 
     def local(shared: tuple[Task, Message], slot: tuple):
-        (task, received), (fields, draw, place, old) = shared, slot
+        (task, received), (fields, draw, buffer, old) = shared, slot
         work = Work(*fields, max_steps=now.max_steps)
-        if place is not None:
-            received = tree.take(received, place)
+        if buffer is not None:
+            received = tree.take(received, buffer)
         if resumes:
             stream_key, first_step = draw
             oracle = task.oracle(work.client, stream_key, work.max_steps, first_step)
@@ -277,14 +278,14 @@ def _round(
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
     weights = jnp.where(mask, weighting(works).astype(jnp.result_type(float)), 0)
-    shared = (task, message if place is None else past)
-    visits, own_weights, mask, rows = where.own(
-        ((works[:-1], draws, place), weights, mask, where.rows(clients))
+    shared = (task, message if buffers is None else past)
+    visits, local_weights, mask, rows = where.own(
+        ((works[:-1], draws, buffers), weights, mask, where.rows(clients))
     )
     old = tree.take(state.clients, rows)
-    mean, (new, probed) = execution(local, shared, (*visits, old), own_weights)
+    mean, (new, probed) = execution(local, shared, (*visits, old), local_weights)
 
-    # Rows of masked slots go out of bounds, each to its own, and are dropped there.
+    # Rows of empty slots are distinct and out of bounds, so they are dropped.
     absent = where.num_rows(task.num_clients) + jnp.arange(mask.shape[0], dtype=jnp.int32)
     rows = jnp.where(mask, rows, absent)
     new_clients = jax.tree.map(
@@ -309,31 +310,31 @@ def _placement(task: Task) -> Placement:
 
 
 def client_stream(key: Array, clients: Array) -> Array:
-    """The keys of the clients' own minibatch streams, from the run's key."""
+    """Returns the keys of the clients' minibatch streams, from the run's key."""
     return _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
 
 
 def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
-    if algorithm.synchronous_only and _places(timeline):
+    if algorithm.synchronous_only and _num_buffers(timeline):
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
             f"{algorithm.synchronous_only}"
         )
 
 
-def _places(timeline: Timeline) -> int:
-    """Past broadcasts to keep room for."""
+def _num_buffers(timeline: Timeline) -> int:
+    """Returns the number of buffers for past broadcasts."""
     return timeline.num_buffers or (timeline.max_staleness and timeline.max_staleness + 1)
 
 
 def _remember(now: Timeline, state: RunState, message: Message) -> tuple[Message, Array | None]:
-    """The past broadcasts with this round's among them, and where each slot's is, ``[S]``."""
-    if not _places(now):
+    """Writes this round's broadcast to its buffer; returns all buffers and each slot's, ``[S]``."""
+    if not _num_buffers(now):
         return state.past, None
     if now.num_buffers:
         write_to, read_from = jnp.asarray(now.write_buffer), jnp.asarray(now.read_buffer)
     else:
-        depth = _places(now)
+        depth = _num_buffers(now)
         write_to, read_from = state.round % depth, now.version % depth
     past = jax.tree.map(lambda p, m: p.at[write_to].set(m, mode="drop"), state.past, message)
     return past, jnp.asarray(read_from)
@@ -348,5 +349,5 @@ def _branch(keys: Array, number: int) -> Array:
 
 
 def _strong(x: Any) -> PyTree:
-    """Arrays without weak types, which a scan would not carry."""
+    """Removes weak types, which a scan does not carry."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf)), x)

@@ -1,9 +1,10 @@
-"""The types every other module speaks.
+"""Types that all modules share.
 
-A federated algorithm is five pure functions over pytrees (:class:`FedAlgorithm`).
-It sees one client's data only through an :class:`Oracle`, one client's visit
-through :class:`Work` and the round through :class:`Round`.  Who reports when, and
-from which model, is data: a :class:`Timeline`.
+A federated algorithm is five pure functions over pytrees (:class:`FedAlgorithm`).  An algorithm
+accesses a client's data only through an :class:`Oracle`, a client's visit through :class:`Work` and
+the round through :class:`Round`.  A :class:`Timeline` states, as data, which clients report in each
+round and from which model they started.  A :class:`Setup` holds everything that stays fixed when
+algorithms are compared.
 """
 
 import dataclasses
@@ -19,18 +20,18 @@ PyTree: TypeAlias = Any
 Params: TypeAlias = PyTree
 Message: TypeAlias = PyTree  # downlink: server -> client
 Upload: TypeAlias = PyTree  # uplink: client -> server
-ServerState: TypeAlias = PyTree  # has an attribute `params`: the model to evaluate
-ClientState: TypeAlias = PyTree  # what one client keeps between its visits
+ServerState: TypeAlias = PyTree  # its attribute `params` is the model to evaluate
+ClientState: TypeAlias = PyTree  # state that one client keeps between its visits
 Step: TypeAlias = Array | int
-Device: TypeAlias = Any  # jax.Device, which type checkers take for a variable
-Scalar: TypeAlias = Array | float  # a hyper-parameter: a number, or a traced one
+Device: TypeAlias = Any  # jax.Device, which type checkers reject as a type
+Scalar: TypeAlias = Array | float  # a hyper-parameter: a number or a traced scalar
 
 
 class Oracle(NamedTuple):
-    """What one client can ask of its own data during one visit.
+    """Access to one client's data during one visit.
 
-    The same ``step`` always gives the same minibatch, so a method that takes two
-    gradients at one step (SAM) or revisits a step sees the same examples.
+    The same ``step`` always gives the same minibatch, so a method that takes two gradients at one
+    step (SAM) or revisits a step uses the same examples.
     """
 
     grad: Callable[[Params, Step], Params]  # gradient on the step's minibatch
@@ -39,17 +40,17 @@ class Oracle(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One client's visit, as the client sees it.
+    """One client's visit.
 
-    ``max_steps`` is a Python int (it bounds the local loop); everything else may be traced.
+    ``max_steps`` is a Python int, the bound of the local loop; all other fields may be traced.
     """
 
-    round: Array  # int     server update this visit reports to
-    client: Array  # int    which client
-    num_steps: Array  # int    local steps to do, <= max_steps
+    round: Array  # int    server update that this visit reports to
+    client: Array  # int    number of the client
+    num_steps: Array  # int    local steps, <= max_steps
     num_examples: Array  # int    size of the client's data set
     staleness: Array  # int    server updates since the client's download; 0 when synchronous
-    key: Array  # PRNG key of this visit, independent of the minibatch draws
+    key: Array  # PRNG key of this visit, independent of the minibatches
     max_steps: int
 
 
@@ -58,9 +59,9 @@ Weighting: TypeAlias = Callable[[Work], Array]  # a batched Work [S] -> weights 
 
 
 class Round(NamedTuple):
-    """One server update, as the server sees it."""
+    """One server update."""
 
-    number: Array  # int    server updates done before this one
+    number: Array  # int    server updates before this one
     num_uploads: Array  # int    clients that report in this round
     num_clients: int  # population
     key: Array  # PRNG key of the server in this round
@@ -81,7 +82,7 @@ def _no_check(task: "Task", timeline: "Timeline") -> None:
 
 
 def send_state(state: ServerState, round: Round) -> Message:
-    """The broadcast of a server that sends all it has."""
+    """Broadcasts the whole server state."""
     del round
     return state
 
@@ -89,10 +90,10 @@ def send_state(state: ServerState, round: Round) -> Message:
 class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 
-    ``local`` is written for ONE client; a cohort strategy batches it.  ``update``
-    receives the weighted mean of the uploads, so a round costs one reduction; uploads are
-    floating.  Of a round in which nobody reports the mean is 0 and the update is discarded; for
-    derivatives' sake it must be finite there, too.
+    ``local`` is written for ONE client; an execution strategy batches it.  ``update`` receives the
+    weighted mean of the uploads, so a round needs one reduction; uploads have floating dtypes.  In
+    a round without reports the mean is 0 and the update is discarded; it must still be finite, so
+    that derivatives are.
 
     Example:
         >>> import jax.numpy as jnp
@@ -113,11 +114,11 @@ class FedAlgorithm(NamedTuple):
     update: Callable[[ServerState, Upload, Round], ServerState]
     broadcast: Callable[[ServerState, Round], Message] = _send_params
     init_client: Callable[[Params], ClientState] = _no_state
-    # Why clients must start from the current broadcast; None: they need not. A timeline with
-    # staleness is refused with this reason.
+    # The reason why clients must start from the current broadcast; a timeline with staleness is
+    # refused with this reason. None: they need not.
     synchronous_only: str | None = None
-    # Refuses a task or a timeline that does not fit the algorithm, before any compilation; arrays
-    # of both may be traced. Raises a ValueError that gives the reason.
+    # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
+    # Runs before any compilation; arrays of both may be traced.
     check: Callable[["Task", "Timeline"], None] = _no_check
 
 
@@ -136,7 +137,7 @@ class Task:
     # Static. True: a visit can continue the client's previous visit. `oracle` then takes the first
     # step of the visit as a fourth argument, and its key is the client's, equal in all visits.
     resumable: bool = False
-    # A fedjax_sim.execution.placement.Placement, which is a pytree; None: whole arrays on the device.
+    # A fedjax_sim.execution.placement.Placement (a pytree); None: whole arrays on the device.
     placement: Any = None
 
     def __post_init__(self) -> None:
@@ -157,13 +158,13 @@ jax.tree_util.register_dataclass(
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """Who reports when: T server updates with S slots each.
+    """Reports of clients: T server updates with S slots each.
 
-    A synchronous schedule has ``version[t] == t``.  A slot with ``mask == False`` is
-    empty: nobody was there, or the client dropped out; it changes neither the server
-    nor the client's state.  Within a round the clients of unmasked slots are distinct.
+    A synchronous timeline has ``version[t] == t``.  A slot with ``mask == False`` is empty: no
+    client was selected, or the client dropped out; it changes neither the server nor the client's
+    state.  Within a round the clients of unmasked slots are distinct.
 
-    Past broadcasts are kept in a ring of the last ``max_staleness + 1``, or in ``num_buffers``
+    Past broadcasts are stored in a ring of ``max_staleness + 1`` buffers, or in ``num_buffers``
     buffers that :func:`~fedjax_sim.timelines.allocate_buffers` assigned, as few as possible.
     """
 
@@ -176,13 +177,17 @@ class Timeline:
     time: Array | np.ndarray  # [T] float    simulated time of each server update
     max_steps: int  # static: bounds num_steps
     max_staleness: int = 0  # static: bounds t - version[t]
-    first_step: Array | np.ndarray | None = None  # [T, S] int    steps the client did before
-    idle: Array | np.ndarray | None = None  # [T, S] float    time the client waited with its report
-    write_buffer: Array | np.ndarray | None = None  # [T] int    of broadcast t; num_buffers: none
-    read_buffer: Array | np.ndarray | None = None  # [T, S] int    of the broadcast started from
+    first_step: Array | np.ndarray | None = None  # [T, S] int    steps of the client before
+    idle: Array | np.ndarray | None = None  # [T, S] float    waiting time before the report
+    write_buffer: Array | np.ndarray | None = (
+        None  # [T] int    buffer of broadcast t; num_buffers: none
+    )
+    read_buffer: Array | np.ndarray | None = (
+        None  # [T, S] int    buffer that the client starts from
+    )
     num_buffers: int = 0  # static: buffers for past broadcasts; 0: a ring of max_staleness + 1
-    # Static. True: a client starts from its own model, of which the server's model at the report is
-    # to become a part (QuAFL). False: from the broadcast that `version` names.
+    # Static. True: a client starts from its own model and mixes the server's model into it at the
+    # report (QuAFL). False: it starts from the broadcast that `version` names.
     own_models: bool = False
 
     def __post_init__(self) -> None:
@@ -205,7 +210,7 @@ class Timeline:
         return self.clients.shape[-1]
 
     def __getitem__(self, rounds: slice) -> "Timeline":
-        """The given rounds, of one timeline ``[T, S]`` or of a batch ``[n, T, S]``."""
+        """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``."""
 
         def cut(name: str) -> Array | np.ndarray | None:
             value = getattr(self, name)

@@ -191,7 +191,7 @@ def test_jobs_of_the_parts():
     assert [len(part.jobs(only_numpy)) for part in (rounds, sweep, memory, methods)] == [0, 0, 0, 0]
     assert {job.candidate for job in cells.jobs(only_numpy)} == {"numpy"}
     engines, populations = len(asynchrony.ENGINE), len(asynchrony.NUM_CLIENTS)
-    engines += len(asynchrony.COHORTS)  # with another model
+    engines += len(asynchrony.EXECUTIONS)  # with another model
     assert len(asynchrony.jobs(DEFAULTS)) == engines + populations
     assert len(composite.jobs(DEFAULTS)) == 2 * (len(composite.METHODS) + 1)
 
@@ -199,9 +199,9 @@ def test_jobs_of_the_parts():
 def test_composite_sweep_and_loop_train_the_same_models():
     grid = {"lr": [1e-4, 3e-4], "server_lr": [0.5]}
     for case in composite.ROUNDS:
-        setup, keys = composite.training(case, composite.METHODS["feddualavg"], 2)
-        together = sweep.together(setup, grid, keys).norms
-        apart = sweep.one_by_one(setup, grid, keys).norms
+        runs = composite.training(case, composite.METHODS["feddualavg"], 2)
+        together = sweep.together(runs, grid).norms
+        apart = sweep.one_by_one(runs, grid).norms
         assert together == pytest.approx(apart, rel=1e-5)  # summed in another order
         assert 0 < together[0, 0] != together[1, 0] > 0
 
@@ -211,7 +211,7 @@ def test_lazy_and_eager_asynchronous_engines_train_the_same_model(monkeypatch):
     tiny = asynchrony.Learned(models.mlp(5, (4,), 10), 3, 8, 0.0)
     for name, value in {"CLIENTS": 9, "COHORT": 3, "PIXELS": 5, "CASES": {"engine": tiny}}.items():
         monkeypatch.setattr(asynchrony, name, value)
-    found = {name: asynchrony.engine(name, 6) for name in asynchrony.COHORTS}
+    found = {name: asynchrony.engine(name, 6) for name in asynchrony.EXECUTIONS}
     # Summed in another order: a few units of single precision in a norm.
     assert found["eager"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
     assert found["ours=chunked:4"]["norm"] == pytest.approx(found["ours"]["norm"], rel=1e-5)
@@ -226,7 +226,7 @@ def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
     model, task = candidates.problem(w)
     params = model.init(jax.random.key(0))
     timeline = candidates.timeline(w, jax.random.key(0), 1)
-    state, _ = fs.run(fs.fedavg(w.lr), task, timeline, params, jax.random.key(1))
+    state, _ = fs.run(fs.fedavg(w.lr), fs.Setup(task, timeline, params), jax.random.key(1))
     mine = np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.server.params)])
     x, y = make_data(w)
     plain = [{"w": jnp.zeros((5, 1)), "b": jnp.zeros(1)}]
@@ -241,11 +241,11 @@ def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
 
 def test_sweep_candidates_do_the_same_runs():
     """The same final models, (configuration, seed) by (configuration, seed)."""
-    setup, keys = sweep.training(TINY, rounds=2, seeds=2)
+    runs = sweep.training(TINY, rounds=2, seeds=2)
     grid = {"lr": [0.01, 0.1], "server_lr": [0.5, 1.0, 1.5]}
-    whole = sweep.together(setup, grid, keys)
-    vmapped = sweep.at_once(setup, grid, keys)
-    sampled = sweep.one_by_one(setup, grid, keys, sample=5)
+    whole = sweep.together(runs, grid)
+    vmapped = sweep.at_once(runs, grid)
+    sampled = sweep.one_by_one(runs, grid, sample=5)
     assert len(whole.norms) == 12
     assert len(set(whole.norms.values())) == 12
     assert len(sampled.norms) == 5
@@ -273,7 +273,8 @@ def test_cell_agrees_with_numpy(x64):
 
 def drawn_rows(num_rows: int, clients: int, num_rounds: int) -> np.ndarray:
     """[T, M, K]: the rows that a cell's clients draw, by a loss whose gradient spells them out."""
-    what, keys = cells.setup(np.zeros((num_rows, 1)), np.zeros(num_rows), clients, num_rounds)
+    examples = np.zeros((num_rows, 1)), np.zeros(num_rows)
+    _, setup, keys = cells.training(*examples, clients, num_rounds)
     index = jnp.arange(num_rows)
     batches = fs.with_replacement(1, num_steps=cells.LOCAL_STEPS)
     task = fs.shared_task(lambda p, rows, key: p[rows], index, clients, batches)
@@ -284,7 +285,9 @@ def drawn_rows(num_rows: int, clients: int, num_rounds: int) -> np.ndarray:
         return jnp.argmax(gradient(jnp.arange(cells.LOCAL_STEPS)), axis=-1)
 
     probes = fs.Probes(client={"rows": rows})
-    _, history = fs.run(fs.fedsgd(0.0), task, what.timeline, zeros, keys[0], probes=probes)
+    _, history = fs.run(
+        fs.fedsgd(0.0), fs.Setup(task, setup.timeline, zeros), keys[0], probes=probes
+    )
     return np.asarray(history.probes["rows"])
 
 
@@ -430,12 +433,17 @@ def test_a_loop_goes_on_from_its_state():
 
     run = memory.loop(algorithm, timeline, params)
     state = run.begin(task)
-    expected = fs.init(algorithm, task, timeline(jax.random.key(0)), params)
+    expected = fs.init(algorithm, fs.Setup(task, timeline(jax.random.key(0)), params))
     for number in range(2):
         key = jax.random.key(number)
         state = run.proceed(task, state, key)
         schedule, visits = jax.random.split(key)
-        expected, _ = fs.advance(algorithm, task, timeline(schedule), expected, visits)
+        expected, _ = fs.advance(
+            algorithm,
+            fs.Setup(task, timeline(schedule), None, eval_every=timeline(schedule).num_rounds),
+            expected,
+            visits,
+        )
     assert int(state.round) == 4
     # The same operations, compiled together and one scan at a time: rounding of float32.
     jax.tree.map(

@@ -1,4 +1,4 @@
-"""From client data and an objective to the task that algorithms run on."""
+"""Tasks from client data and an objective."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,23 +26,23 @@ def empirical_task(
     full_grad_batch: int = 256,
     placement: Any = None,
 ) -> Task:
-    r"""Each client minimises the mean loss over its own examples.
+    r"""Returns a task in which each client minimises the mean loss over its own examples.
 
     .. math:: F_i(x) = \frac{1}{n_i} \sum_{j=1}^{n_i} \ell(x; \xi_{ij})
 
     Args:
-        objective: ``(params, examples, key) -> losses``, one loss per example ``[B]``; the key is
-            for augmentation or dropout, a fresh one for every step of every visit.
-        data: the clients' examples, or where they can be loaded from.
+        objective: ``(params, examples, key) -> losses``, one loss per example ``[B]``.  The key,
+            for augmentation or dropout, differs between steps and visits.
+        data: the clients' examples, or a source that loads them.
         batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
         full_grad_batch: examples per block of the full local gradient.
-        placement: where data and states of clients lie, e.g.
-            :func:`~fedjax_sim.execution.placement.by_client` or :func:`~fedjax_sim.execution.offload.on_host`;
-            default: in whole arrays on the device.
+        placement: where the clients' data and states are stored, for example
+            :func:`~fedjax_sim.execution.placement.by_client` or
+            :func:`~fedjax_sim.execution.offload.on_host`; default: whole arrays on the device.
 
     Raises:
-        ValueError: offsets that are not non-decreasing from 0 to the number of examples, or a
-            placement of another number of clients.
+        ValueError: the offsets are not non-decreasing from 0 to the number of examples, or the
+            placement is for another number of clients.
 
     Example:
         >>> import fedjax_sim as fs
@@ -56,7 +56,7 @@ def empirical_task(
         1.0
     """
     sizes = _checked_sizes(data) if isinstance(data, FederatedData) else np.asarray(data.sizes)
-    # Of clients that have examples; the others draw nothing.
+    # Clients without examples draw nothing.
     extremes = int(sizes[sizes > 0].min(initial=max(sizes.max(), 1))), max(int(sizes.max()), 1)
 
     def build(place: Place, data: Any) -> Task:
@@ -79,11 +79,11 @@ def shared_task(
     *,
     full_grad_batch: int = 256,
 ) -> Task:
-    r"""Every client draws from the same examples: the homogeneous case, without copies of the data.
+    r"""Returns a task in which all clients draw from the same examples, without copies of them.
 
     .. math:: F_i(x) = F(x) = \frac{1}{n} \sum_{j=1}^{n} \ell(x; \xi_j), \qquad i = 1, \dots, M
 
-    Clients differ by their draws only.
+    This is the homogeneous case: clients differ by their draws only.
 
     Args:
         objective: as in :func:`empirical_task`.
@@ -94,7 +94,7 @@ def shared_task(
         full_grad_batch: examples per block of the full gradient.
 
     Raises:
-        ValueError: fewer than one client, leaves of different lengths, or no examples.
+        ValueError: there are no clients or no examples, or the leaves have different lengths.
 
     Example:
         >>> import fedjax_sim as fs
@@ -138,25 +138,24 @@ Place = Callable[[Any, Array], tuple[Array, Array]]  # (data, client) -> first r
 
 
 def _own_rows(data: FederatedData, client: Array) -> tuple[Array, Array]:
-    """Where a client's rows start, and how many they are."""
+    """Returns a client's first row and its number of rows."""
     start = data.offsets[client]
     return start, data.offsets[client + 1] - start
 
 
 def _all_rows(data: FederatedData, client: Array) -> tuple[Array, Array]:
-    """The same, of clients who share all rows: constants of the program."""
+    """Returns the first row and the number of all rows, as constants of the program."""
     del client
     return jnp.array(0, jnp.int32), jnp.array(data.num_examples, jnp.int32)
 
 
 class _EmpiricalOracle(NamedTuple):
-    """The static part of a task: equal for equal arguments, so that a task built anew does not
-    compile anew."""
+    """Static part of a task: hashable by value, so rebuilding a task does not recompile."""
 
     place: Place
     objective: Objective
     batches: Batches
-    sizes: tuple[int, int]  # of the smallest and the largest client
+    sizes: tuple[int, int]  # examples of the smallest and of the largest client
     full_grad_batch: int
 
     def __call__(
@@ -210,7 +209,7 @@ class _EmpiricalOracle(NamedTuple):
 
 
 def weighted_mean(values: Array, weights: Array) -> Array:
-    """``sum(w * v) / sum(w)`` over the first axis; 0 where all weights are 0.
+    """Returns ``sum(w * v) / sum(w)`` over the first axis; 0 if all weights are 0.
 
     Example:
         >>> float(weighted_mean(jnp.array([1.0, 5.0]), jnp.array([True, False])))
@@ -226,8 +225,8 @@ def _checked_sizes(data: FederatedData) -> np.ndarray:
     sizes = np.diff(offsets)
     if offsets.ndim != 1 or len(sizes) < 1 or offsets[0] != 0 or (sizes < 0).any():
         raise ValueError(
-            "data.offsets must be non-decreasing from 0, one entry more than clients; "
-            f"got shape {offsets.shape} starting with {offsets[:5].tolist()}"
+            f"data.offsets has shape {offsets.shape} and starts with {offsets[:5].tolist()}; "
+            "expected non-decreasing numbers from 0, one more than clients"
         )
     lengths = {leaf.shape[0] for leaf in jax.tree.leaves(data.examples)}
     if lengths != {int(offsets[-1])}:

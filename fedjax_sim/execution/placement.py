@@ -1,6 +1,6 @@
-"""Where clients' data and states lie: in whole arrays, or by client on a mesh of devices.
+"""Placement of client data and states: in whole arrays, or by client on a mesh of devices.
 
-The engine asks a :class:`Placement`; :class:`Whole` answers with what needs no devices.
+The engine calls the methods of a :class:`Placement`; those of :class:`Whole` do nothing.
 """
 
 import dataclasses
@@ -23,45 +23,50 @@ from fedjax_sim.types import Device, PyTree, Task, Timeline, Upload
 
 
 class Placement(Protocol):
-    """What the engine asks about the table of all clients and about a round's slots."""
+    """Storage of the table of all clients, and division of the slots over devices."""
 
     @property
     def axis(self) -> str | None:
-        """Of a mesh, over which the rows of tables and the slots of rounds are divided."""
+        """Mesh axis over which the rows of tables and the slots of rounds are divided."""
         ...
 
     def num_rows(self, num_clients: int) -> int:
-        """Rows of the whole table."""
+        """Returns the number of rows of the table."""
         ...
 
     def rows(self, clients: Array) -> Array:
-        """Clients' rows in the part of the table that is at hand; some row for other clients."""
+        """Returns the clients' rows in the local part of the table; any row for other clients."""
         ...
 
     def own(self, slots: PyTree) -> PyTree:
-        """Of a round's slots, leaves ``[S, ...]``, those whose work is done here."""
+        """Returns the slots, of leaves ``[S, ...]``, that run on this device."""
         ...
 
-    def mean_of_all(self, cohort: Execution) -> Execution:
-        """From one's own slots to the mean over everybody's."""
+    def mean_of_all(self, execution: Execution) -> Execution:
+        """Returns a strategy for the local slots that returns the mean over all slots."""
         ...
 
     def spread(self, rounds: Callable[..., Any], specs: tuple, results: Any) -> Callable[..., Any]:
-        """``rounds(task, ...)`` wherever the rows are; PartitionSpecs say of what it is given
-        besides the task, and of what it returns, how it is divided."""
+        """Returns ``rounds(task, ...)`` divided over the devices.
+
+        Args:
+            rounds: function of the task and further arguments.
+            specs: PartitionSpecs of the arguments besides the task.
+            results: PartitionSpecs of the results.
+        """
         ...
 
     def put(self, table: PyTree) -> PyTree:
-        """A table of all clients, inside jit, where it belongs."""
+        """Puts a table of all clients onto its devices, inside jit."""
         ...
 
     def check(self, timeline: Timeline) -> None:
-        """Refuses a concrete timeline that cannot be run."""
+        """Raises ValueError for a concrete timeline that cannot run."""
         ...
 
 
 class Whole:
-    """Data and states of all clients in whole arrays, wherever JAX puts them."""
+    """Placement of the data and states of all clients in whole arrays."""
 
     axis = None
 
@@ -74,8 +79,8 @@ class Whole:
     def own(self, slots: PyTree) -> PyTree:
         return slots
 
-    def mean_of_all(self, cohort: Execution) -> Execution:
-        return cohort
+    def mean_of_all(self, execution: Execution) -> Execution:
+        return execution
 
     def spread(self, rounds: Callable[..., Any], specs: tuple, results: Any) -> Callable[..., Any]:
         del specs, results
@@ -94,9 +99,9 @@ WHOLE = Whole()
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class ByClient:
-    """Data and states by client: every device has those of its own strata, and does their work.
+    """Placement by client: every device stores and runs the clients of its own strata.
 
-    Made by :func:`by_client`; hashable, and equal for equal arguments.
+    Made by :func:`by_client`; hashable by value.
     """
 
     mesh: Mesh
@@ -104,10 +109,12 @@ class ByClient:
     strata: Strata
 
     def task(self, source: ClientSource, build: Callable[[Callable, Any], Task]) -> Task:
-        """A task with every stratum's examples on its device, loaded by that device's process.
+        """Returns a task with every stratum's examples on its device.
+
+        The process of a device loads that device's examples.
 
         Raises:
-            ValueError: a source of another number of clients.
+            ValueError: the source has another number of clients.
         """
         if source.num_clients != self.strata.num_clients:
             raise ValueError(
@@ -119,12 +126,12 @@ class ByClient:
 
     @property
     def inside(self) -> bool:
-        """Whether this is traced for one device of the mesh."""
+        """True while the program of one device is traced."""
         return self.axis in jax.sharding.get_abstract_mesh().manual_axes
 
     @property
     def num_devices(self) -> int:
-        """Devices that rows are divided over."""
+        """Number of devices that the rows are divided over."""
         return self.mesh.shape[self.axis]
 
     def num_rows(self, num_clients: int) -> int:
@@ -134,12 +141,12 @@ class ByClient:
     def rows(self, clients: Array) -> Array:
         if not self.inside:
             raise ValueError(
-                "task has its data by client on a mesh; expected it in a run, since no device has "
-                "the data of all clients"
+                "task has its data by client on a mesh; expected a call within a run, since no "
+                "device has the data of all clients"
             )
-        at_hand = self.num_rows(self.strata.num_clients)
-        first = jax.lax.axis_index(self.axis) * at_hand
-        return jnp.clip(self.strata.row(clients) - first, 0, at_hand - 1)  # pyright: ignore
+        count = self.num_rows(self.strata.num_clients)
+        first = jax.lax.axis_index(self.axis) * count
+        return jnp.clip(self.strata.row(clients) - first, 0, count - 1)  # pyright: ignore
 
     def own(self, slots: PyTree) -> PyTree:
         def part(x: Array) -> Array:
@@ -149,25 +156,25 @@ class ByClient:
 
         return jax.tree.map(part, slots)
 
-    def mean_of_all(self, cohort: Execution) -> Execution:
-        if isinstance(cohort, Gathered):
-            return cohort.across(self.axis)
+    def mean_of_all(self, execution: Execution) -> Execution:
+        if isinstance(execution, Gathered):
+            return execution.across(self.axis)
 
         def run(
             local: Local, shared: PyTree, slots: PyTree, weights: Array
         ) -> tuple[Upload, PyTree]:
-            mean, outputs = cohort(local, shared, slots, weights)
+            mean, outputs = execution(local, shared, slots, weights)
             return all_reduced(mean, weights.sum(), self.axis), outputs
 
         return run
 
     def spread(self, rounds: Callable[..., Any], specs: tuple, results: Any) -> Callable[..., Any]:
-        if self.inside:  # a sweep's block is spread as a whole
+        if self.inside:  # a sweep divides whole blocks
             return rounds
 
         def run(task: Any, *rest: PyTree) -> PyTree:
-            # Without replication checks: with them a gradient with respect to the message would
-            # be summed over the devices at every local step.
+            # Replication checks would sum a gradient with respect to the message over the devices
+            # at every local step.
             program = jax.shard_map(
                 rounds,
                 mesh=self.mesh,
@@ -180,7 +187,7 @@ class ByClient:
         return run
 
     def specs(self, task: Any) -> Any:
-        """How a task is divided: its blocked data, and nothing else."""
+        """Returns the PartitionSpecs of a task: only its blocked data is divided."""
 
         def is_blocked(x: Any) -> bool:
             return isinstance(x, BlockedData)
@@ -193,12 +200,12 @@ class ByClient:
 
     @property
     def sharding(self) -> NamedSharding:
-        """Of a table of clients."""
+        """Sharding of a table of clients."""
         return NamedSharding(self.mesh, PartitionSpec(self.axis))
 
     @property
     def everywhere(self) -> NamedSharding:
-        """Of what every device has."""
+        """Sharding of replicated arrays."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def put(self, table: PyTree) -> PyTree:
@@ -211,7 +218,7 @@ class ByClient:
         if columns % number:
             raise ValueError(
                 f"timeline has {columns} slots; expected a multiple of the {number} strata, as "
-                "participation.stratified and participation.dealt make it"
+                "timelines.stratified and timelines.arrange_by_stratum return it"
             )
         expected = np.arange(columns) // (columns // number)
         clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
@@ -220,8 +227,8 @@ class ByClient:
             where = tuple(int(i[0]) for i in np.nonzero(wrong))
             raise ValueError(
                 f"timeline.clients[{', '.join(map(str, where))}] is {clients[where]}, which is not "
-                f"of stratum {expected[where[-1]]}; expected a timeline of "
-                f"participation.stratified or participation.dealt with num_strata = {number}"
+                f"in stratum {expected[where[-1]]}; expected a timeline of timelines.stratified or "
+                f"timelines.arrange_by_stratum with num_strata = {number}"
             )
 
 
@@ -234,22 +241,22 @@ def by_client(
 ) -> ByClient:
     """Shards data and states of clients over the devices of a mesh axis.
 
-    Give it to :func:`~fedjax_sim.data.task.empirical_task`.  Each device works on the clients that
-    it owns, consecutive ones, and a round needs one all-reduce, of the upload's mean, and nothing
-    else.  So every device must be given as many slots of a round, for clients of its own:
-    :func:`~fedjax_sim.timelines.sampling.stratified` samples like that, and
-    :func:`~fedjax_sim.timelines.arrange_by_stratum` rearranges any other schedule.
+    Pass it to :func:`~fedjax_sim.data.task.empirical_task`.  Each device runs the clients that it
+    stores, which are consecutive, and a round needs a single all-reduce, of the mean upload.  So
+    every device needs the same number of slots per round, for its own clients:
+    :func:`~fedjax_sim.timelines.sampling.stratified` samples such cohorts, and
+    :func:`~fedjax_sim.timelines.arrange_by_stratum` rearranges any other timeline.
 
     Args:
         num_clients: the population.
-        mesh: default: all devices, of all processes.
-        axis: of the mesh, over which clients are divided; over its other axes they are copied.
+        mesh: default: all devices of all processes.
+        axis: mesh axis over which the clients are divided; they are replicated over other axes.
         num_strata: blocks that the clients are divided into, a multiple of the axis' devices;
-            default: one a device.  Runs with the same number give the same results on every
-            number of devices that divides it, and continue each other's checkpoints.
+            default: one per device.  Runs with the same number of strata give the same results on
+            every number of devices that divides it, and can resume each other's checkpoints.
 
     Raises:
-        ValueError: an axis that the mesh lacks, strata that the devices do not divide, or more
+        ValueError: the mesh lacks the axis, the devices do not divide the strata, or there are more
             strata than clients.
 
     Example:
@@ -259,7 +266,8 @@ def by_client(
         >>> loss = lambda w, batch, key: (batch["x"] - w) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1), placement=here)
         >>> timeline = fs.timelines.stratified(jax.random.key(0), 30, 6, 4, 1, num_strata=2)
-        >>> state, _ = fs.run(fs.fedavg(0.1), fs.Setup(task, timeline, jnp.float32(0)), jax.random.key(1))
+        >>> setup = fs.Setup(task, timeline, jnp.float32(0))
+        >>> state, _ = fs.run(fs.fedavg(0.1), setup, jax.random.key(1))
         >>> 3 < float(state.server.params) < 9
         True
     """
@@ -273,14 +281,16 @@ def by_client(
             f"num_strata is {number}; expected a multiple of the {num_devices} devices of the "
             f"mesh's axis {axis!r}"
         )
-    # The engine says where everything is; nothing is left for types to track.
+    # The engine places all arrays explicitly, so types need not track shardings.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
     return ByClient(mesh, axis, divide(num_clients, number))
 
 
 def everywhere(task: Task) -> Callable[[PyTree], PyTree]:
-    """Puts what is not of clients onto all devices of a task's placement, also from inside jit;
-    the values must be the same in every process."""
+    """Returns a function that replicates values over the devices of a task's placement.
+
+    For values that do not belong to clients, also inside jit.  They must be equal in all processes.
+    """
     placed = task.placement
     if placed is None or placed.axis is None:
         return lambda x: x
@@ -298,5 +308,5 @@ def everywhere(task: Task) -> Callable[[PyTree], PyTree]:
 
 
 def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:
-    """The devices in a row."""
+    """Returns a mesh of the devices with one axis."""
     return Mesh(np.array(devices), (axis,), axis_types=(AxisType.Auto,))

@@ -1,4 +1,4 @@
-"""What a run will take, before it is run: parameters, memory by part, arithmetic, time."""
+"""Forecast of a run: parameters, memory by part, arithmetic, time."""
 
 import dataclasses
 import time
@@ -29,35 +29,35 @@ from fedjax_sim.types import (
     Work,
 )
 
-MEASURED = 3  # rounds; the quickest counts
-# What to turn where a part does not fit.
+MEASURED = 3  # rounds; the fastest counts
+# Options that reduce the memory of a part.
 KNOBS = {
-    "examples": "load them as rounds need them (offload.on_host, --examples-memory) or divide them "
-    "over devices (placement.by_client, --num-strata)",
+    "examples": "load them before they are needed (offload.on_host, --examples-memory) or "
+    "divide them over devices (placement.by_client, --num-strata)",
     "client states": "keep them on the host (--states host) or divide them over devices "
     "(placement.by_client, --num-strata)",
-    "server": "models of fewer parameters or in bfloat16, fewer seeds at once (--seeds), for "
-    "asynchronous schedules less staleness",
+    "server": "models with fewer parameters or in bfloat16, fewer seeds at once (--seeds), less "
+    "staleness in asynchronous timelines",
     "evaluation": "evaluate on fewer examples",
-    "temporaries": "fewer clients at once (cohort.chunked, --execution chunked --chunk-size), "
+    "temporaries": "fewer clients at once (execution.chunked, --execution chunked --chunk-size), "
     "smaller batches, fewer seeds at once (--seeds), or bfloat16 (--precision)",
 }
 
 
 class Forecast(NamedTuple):
-    """Of one run, or of a batch of them together; bytes are those of one device.
+    """Forecast of one run, or of a batch of runs together; bytes are those of one device.
 
     Attributes:
-        parameters: of one model.
-        client_bytes: what one client keeps between rounds, of all runs together.
-        upload_bytes: what one client sends in a round.
-        parts: bytes on the device at the peak, by part; ``temporaries`` as XLA analyses the
+        parameters: parameters of one model.
+        client_bytes: state of one client between rounds, of all runs together.
+        upload_bytes: upload of one client per round.
+        parts: bytes on the device at the peak, by part; ``temporaries`` by XLA's analysis of the
             compiled round.
         memory: bytes that may be used.
         flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
-        rounds: of the whole run.
-        seconds_per_round: of rounds that were run for it; None: not measured.
-        compile_seconds: for the program of one round.
+        rounds: rounds of the whole run.
+        seconds_per_round: measured time; None: not measured.
+        compile_seconds: compilation of the program of one round.
     """
 
     parameters: int
@@ -76,10 +76,10 @@ class Forecast(NamedTuple):
         return sum(self.parts.values())
 
     def check(self) -> None:
-        """Refuses what cannot fit.
+        """Refuses a run that does not fit.
 
         Raises:
-            ValueError: with the numbers, and what to turn.
+            ValueError: the run does not fit; the message has the numbers and the options to change.
         """
         if self.peak <= self.memory:
             return
@@ -87,7 +87,7 @@ class Forecast(NamedTuple):
         sizes = ", ".join(f"{name} {size / 1e9:.3g}" for name, size in self.parts.items())
         raise ValueError(
             f"memory of a device is {self.memory / 1e9:.3g} GB; expected at least "
-            f"{self.peak / 1e9:.3g} ({sizes}); largest are the {largest}: {KNOBS[largest]}"
+            f"{self.peak / 1e9:.3g} ({sizes}); the largest part is {largest}: {KNOBS[largest]}"
         )
 
 
@@ -101,16 +101,16 @@ def forecast(
     memory: int | None = None,
     measure: bool = True,
 ) -> Forecast:
-    """Compiles one round of a run and says what it takes; runs a few if they fit.
+    """Returns the memory and time that a run needs; compiles one round and runs a few.
 
     Args:
         algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulate`.
-        memory: bytes of a device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
+        memory: bytes per device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
         measure: run the first rounds, if they fit.
 
     Raises:
-        ValueError: contradictory arguments.  What does not fit is not refused here but by
-            :meth:`Forecast.check`.
+        ValueError: contradictory arguments.  A run that does not fit is refused by
+            :meth:`Forecast.check`, not here.
 
     Example:
         >>> import fedjax_sim as fs
@@ -119,8 +119,8 @@ def forecast(
         >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(30, 2, task.num_steps)
         >>> setup = fs.Setup(task, timeline, np.zeros(5, np.float32))
-        >>> found = forecast(fs.scaffold(0.1), setup, jax.random.key(0))
-        >>> found.parameters, found.client_bytes, found.parts["client states"]
+        >>> needs = forecast(fs.scaffold(0.1), setup, jax.random.key(0))
+        >>> needs.parameters, needs.client_bytes, needs.parts["client states"]
         (5, 20, 40)
     """
     batched = keys.ndim == 1
@@ -149,13 +149,13 @@ def forecast(
     compiled = program.segment.lower(on_device.task, None, first, state, key).compile()
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
-    upload, own = jax.eval_shape(lambda: _visit(algorithm, on_device.task, timeline, model))
+    upload, client = jax.eval_shape(lambda: _visit(algorithm, on_device.task, timeline, model))
     steps = float(np.where(timeline.mask, timeline.num_steps, 0).sum() / timeline.num_rounds)
     if timeline.clients.ndim == 2:  # the same in all runs
         steps *= replicas
-    found = Forecast(
+    result = Forecast(
         parameters=sum(int(np.size(x)) for x in jax.tree.leaves(model)),
-        client_bytes=replicas * _bytes(own),
+        client_bytes=replicas * _bytes(client),
         upload_bytes=_bytes(upload),
         parts={
             "examples": on_device.examples,
@@ -170,32 +170,32 @@ def forecast(
         seconds_per_round=None,
         compile_seconds=compile_seconds,
     )
-    if not measure or found.peak > found.memory:
-        return found
+    if not measure or result.peak > result.memory:
+        return result
     if on_device.rows is None:
-        held = program.initial(task, params, first)
-    else:  # without the table of all clients; what a state holds does not matter to the time
+        current = program.initial(task, params, first)
+    else:  # without the table of all clients; the time does not depend on the states' values
         rest = jax.jit(lambda *x: program.initial(*x)._replace(clients=()))
-        own = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
-        held = rest(task, params, first)._replace(clients=own)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
+        current = rest(task, params, first)._replace(clients=zeros)
     seconds = []
     for t in range(min(MEASURED, timeline.num_rounds)):
-        # Of examples on the host only the first clients' are at hand.
+        # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
-        arguments = on_device.task, None, part, held, key
+        arguments = on_device.task, None, part, current, key
         arguments = jax.device_put(arguments, compiled.input_shardings[0])
         began = time.perf_counter()
-        held = jax.block_until_ready(compiled(*arguments))[0]
+        current = jax.block_until_ready(compiled(*arguments))[0]
         seconds.append(time.perf_counter() - began)
-    return found._replace(seconds_per_round=min(seconds))
+    return result._replace(seconds_per_round=min(seconds))
 
 
 class _OnDevice(NamedTuple):
-    """What of a task is on the device in the first rounds."""
+    """Part of a task that is on the device in the first rounds."""
 
     task: Task
     examples: int  # bytes
-    rows: int | None  # of the table of states; None: of all clients
+    rows: int | None  # rows of the table of states; None: all clients
 
 
 def _on_device(task: Task, timeline: Timeline, eval_every: int) -> _OnDevice:
@@ -205,16 +205,16 @@ def _on_device(task: Task, timeline: Timeline, eval_every: int) -> _OnDevice:
     plan = offload.plan(task, timeline, 0, eval_every, stride(timeline.num_rounds, eval_every))
     with offload.Feed(task, timeline, plan) as feed:
         _, _, loaded = next(feed.loads(0, 1))
-    examples = 2 * _bytes(loaded.oracle)  # and the next load, on its way
+    examples = 2 * _bytes(loaded.oracle)  # this load and the next one
     if not where.states:
         return _OnDevice(loaded, examples, None)
-    data: Any = loaded.oracle  # a Partial of what is at hand
+    data: Any = loaded.oracle  # a Partial of the load's examples
     present = offload.PresentStates(data.args[0].ids)
     return _OnDevice(dataclasses.replace(loaded, placement=present), examples, plan.clients)
 
 
 def _spread(initial: Any, state: RunState) -> RunState:
-    """The state's shapes, where a compiled program puts them."""
+    """Returns the state's shapes with the shardings of a compiled program."""
     return jax.tree.map(
         lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
         state,
@@ -223,7 +223,7 @@ def _spread(initial: Any, state: RunState) -> RunState:
 
 
 def _resized(states: PyTree, rows: int, axis: int) -> PyTree:
-    """The shapes of a table of so many clients."""
+    """Returns the shapes of a table with another number of clients."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], rows, *x.shape[axis + 1 :]), x.dtype),
         states,
@@ -231,7 +231,7 @@ def _resized(states: PyTree, rows: int, axis: int) -> PyTree:
 
 
 def _bytes(tree: PyTree) -> int:
-    """On one device."""
+    """Returns the bytes of the arrays on one device."""
 
     def size(x: Any) -> int:
         if not hasattr(x, "dtype"):  # a function
@@ -246,7 +246,7 @@ def _bytes(tree: PyTree) -> int:
 def _visit(
     algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params
 ) -> tuple[PyTree, PyTree]:
-    """One client's upload and its state, traced only: gradients that are none will do."""
+    """Returns one client's upload and its state, to be traced for their shapes only."""
     oracle = Oracle(
         grad=lambda x, step: x, loss=lambda x, step: jnp.zeros(()), full_grad=lambda x: x
     )
@@ -259,7 +259,10 @@ def _visit(
 
 
 def _step_flops(task: Task, timeline: Timeline, params: Params) -> float:
-    """Of one client's local gradient; XLA counts a loop's body once, so loops are left out."""
+    """Returns the operations of one client's local gradient.
+
+    XLA counts the body of a loop once, so the program has no loop over steps.
+    """
 
     def step(task: Task, params: Params) -> Params:
         start = (jnp.array(0, jnp.int32),) if task.resumable else ()

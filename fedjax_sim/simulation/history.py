@@ -1,8 +1,8 @@
-"""The history of a run on disk: a tidy CSV that survives being killed.
+"""History of a run on disk: a tidy CSV file that survives a kill.
 
 Rows are ``replica, round, metric, value``.  Values are written in the shortest decimal form that
-reads back to the same bits.  A checkpoint remembers the length of the file; resuming cuts
-what was written after it, and the same rounds, run again, write the same rows.
+reads back to the same bits.  A checkpoint records the length of the file.  Resuming removes later
+rows, and the same rounds, run again, write the same rows.
 """
 
 import csv
@@ -22,7 +22,7 @@ Row = tuple[str, int, str, str]
 
 
 class Clock:
-    """What has happened up to each round of a (possibly batched) timeline, per replica."""
+    """Simulated time and local steps up to each round of a timeline, per replica."""
 
     def __init__(self, timeline: Timeline, num_replicas: int):
         def batched(x, ndim: int) -> np.ndarray:
@@ -38,11 +38,11 @@ class Clock:
 def complete(
     history: History, clock: Clock, client_probes: Collection[str] = (), seeds: Any = slice(None)
 ) -> History:
-    """A history whose arrays carry a leading replica axis, on the host, made self-contained.
+    """Adds times to a history and averages its client probes; arrays have a leading replica axis.
 
-    Its metrics begin with the simulated time and the local steps done so far; client probes become
-    the mean over the clients that reported, NaN in a round without any.  ``seeds`` picks the
-    clock's replicas that the history is of.
+    The metrics of the result begin with the simulated time and the local steps so far.  Client
+    probes become the mean over the clients that reported, NaN in a round without reports.
+    ``seeds`` selects the clock's replicas that belong to the history.
     """
     history = jax.tree.map(np.asarray, history)
     at = np.asarray(history.round) - 1
@@ -67,9 +67,9 @@ def complete(
 def rows(
     history: History, clock: Clock, replicas: Sequence[str], client_probes: Collection[str] = ()
 ) -> Iterator[Row]:
-    """The rows of one segment, whose arrays carry a leading replica axis.
+    """Yields the rows of one segment, whose arrays have a leading replica axis.
 
-    Per replica: the metrics of each evaluation as :func:`complete` gives them, then the probes of
+    Per replica: the metrics of each evaluation as :func:`complete` returns them, then the probes of
     each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...
     """
     history = complete(history, clock, client_probes)
@@ -79,7 +79,7 @@ def rows(
 
 
 def melted(history: History) -> Iterator[tuple[int, str, Any]]:
-    """``(round, metric, value)`` of one replica's complete history."""
+    """Yields ``(round, metric, value)`` of one replica's complete history."""
     for e, done in enumerate(history.round):
         for name, values in history.metrics.items():
             yield from _entries(int(done), name, values[e])
@@ -90,7 +90,7 @@ def melted(history: History) -> Iterator[tuple[int, str, Any]]:
 
 
 def _mean(values: np.ndarray, reported: np.ndarray) -> np.ndarray:
-    """Over the clients of a round that reported."""
+    """Returns the mean over the clients that reported in a round."""
     if reported.any():
         return values[reported].mean(axis=0)
     return np.full(values.shape[1:], np.nan, np.result_type(values.mean(axis=0)))
@@ -119,10 +119,10 @@ def append(path: pathlib.Path, new: Iterable[Row]) -> int:
 
 
 def truncate(path: pathlib.Path, length: int) -> None:
-    """Cuts the history back to a length it once had.
+    """Truncates the history to an earlier length.
 
     Raises:
-        ValueError: the file is missing or shorter than that.
+        ValueError: the file is missing or shorter.
     """
     size = path.stat().st_size if path.exists() else 0
     if size < length:

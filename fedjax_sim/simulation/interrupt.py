@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment that loses nothing."""
+"""Ctrl-C that waits for the end of a segment."""
 
 import contextlib
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Within the context the first Ctrl-C only sets a flag; the second raises as usual.
+    """Defers the first Ctrl-C within the context: it only sets a flag. The second one raises.
 
     Example:
         >>> with deferred_interrupt() as interrupted:
@@ -23,7 +23,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGINT, previous)
 
         signal.signal(signal.SIGINT, handle)
-    except ValueError:  # not the main thread: leave signals alone
+    except ValueError:  # signals can be handled in the main thread only
         yield lambda: False
         return
     try:

@@ -1,4 +1,4 @@
-"""Compiled segments of a run, with examples on the device or loaded when a round needs them."""
+"""Compiled segments of a run, with examples on the device or on the host."""
 
 import dataclasses
 import time
@@ -125,12 +125,12 @@ def _kind(leaf: Any) -> Hashable:
 
 
 def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
-    """Rounds of a dispatch: by default a twentieth of the run, from evaluation to evaluation."""
+    """Returns the rounds per dispatch: by default a twentieth of the run's evaluations."""
     return eval_every * (evals_per_segment or max(-(-rounds // eval_every) // 20, 1))
 
 
 class Resident:
-    """Runs rounds of a task that is on the device, or spread over several."""
+    """Runs rounds of a task on one device or divided over several."""
 
     def __init__(
         self,
@@ -157,14 +157,14 @@ class Resident:
         task, eval_fn = self._constant
         program = self._programs.compiled(task, eval_fn, part, state, self._key)
         if id(program) not in self._copied:
-            # On several devices, copied to them once and not in every segment.
+            # Copied to all devices once, not in every segment.
             self._constant = jax.device_put(self._constant, tuple(program.input_shardings[0][:2]))
             self._copied.add(id(program))
         return program(*self._constant, part, state, self._key)
 
 
 class Streamed:
-    """Runs rounds of a task on the host: load by load, the next one on its way."""
+    """Runs rounds of a task on the host, load by load."""
 
     def __init__(
         self,
@@ -197,11 +197,11 @@ class Streamed:
         table, axis = state.clients, self._key.ndim
         for load, ids, task in self._feed.loads(first, last):
             if self._where.states:
-                here = offload.send(table, ids, self._width, axis)
-                data: Any = task.oracle  # a Partial of what is at hand
+                rows = offload.send(table, ids, self._width, axis)
+                data: Any = task.oracle  # a Partial of the load's examples
                 present = offload.PresentStates(data.args[0].ids)
                 state, task = (
-                    state._replace(clients=here),
+                    state._replace(clients=rows),
                     dataclasses.replace(task, placement=present),
                 )
             eval_fn = self._eval_fn if load.evaluate else None

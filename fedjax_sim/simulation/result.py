@@ -59,14 +59,19 @@ class Simulation(NamedTuple):
         return params if self.batched else jax.tree.map(lambda x: x[None], params)
 
     def rows(self) -> Iterator[tuple[Seed, int, int, str, Any]]:
-        """Yields ``(seed, diverged_at, round, metric, value)``, also of earlier calls' rounds.
+        """Yields ``(seed, diverged_at, round, metric, value)`` by seed and round.
 
-        ``diverged_at`` is the first round whose server state was not finite, or 0.
+
+        With a directory, the rounds of earlier calls are included.  ``diverged_at`` is the first
+        round whose server state was not finite, or 0.
         """
         names = list(self.record.seeds)
         diverged_at = np.atleast_1d(np.asarray(self.state.diverged_at)).tolist()
         known = dict(zip(names, zip(seed_column(names), diverged_at, strict=True), strict=True))
-        for name, done, metric, value in self._entries():
+        # A file has the rounds of a segment together, whatever the seed.
+        for name, done, metric, value in sorted(
+            self._entries(), key=lambda entry: (names.index(entry[0]), entry[1])
+        ):
             yield *known[name], done, metric, value
 
     def to_frame(self) -> "pd.DataFrame":

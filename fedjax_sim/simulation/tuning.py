@@ -30,14 +30,14 @@ LOWERINGS: dict[str, Convolution] = {
     "canonical": canonical,
 }
 _SECONDS = 0.5  # measured per candidate, at least
-_HOPELESS = 3.0  # times the best: not measured further
+_HOPELESS = 3.0  # times the best: measured no further
 
 
 class ExecutionChoice(NamedTuple):
-    """One way to execute a round.
+    """Execution of a round.
 
-    ``chunk`` clients run together on each of ``num_devices`` devices, one after the other if 1;
-    ``lowering`` names how convolutions are computed.
+    ``chunk`` clients run together on each of ``num_devices`` devices; ``lowering`` names the
+    lowering of convolutions.
     """
 
     chunk: int
@@ -45,7 +45,7 @@ class ExecutionChoice(NamedTuple):
     lowering: str = "auto"
 
     def execution(self) -> strategies.Execution:
-        """The strategy.
+        """Returns the strategy.
 
         Raises:
             ValueError: this process has fewer devices.
@@ -64,7 +64,7 @@ class ExecutionChoice(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a choice takes: seconds a round (median), to compile, and bytes on a device."""
+    """Measurement of a choice: seconds per round (median), to compile, and bytes on a device."""
 
     choice: ExecutionChoice
     seconds: float
@@ -73,7 +73,7 @@ class Measured(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An algorithm on a setup; one key, or n keys ``[n]``."""
+    """An algorithm on a setup, with one key or n keys ``[n]``."""
 
     algorithm: FedAlgorithm
     setup: Setup
@@ -83,13 +83,13 @@ class Problem(NamedTuple):
 def tune(
     make: Callable[[Convolution], Problem], on_measured: Callable[[Measured], None] | None = None
 ) -> list[Measured]:
-    """Measures ways to execute a problem's rounds; the fastest first.
+    """Measures executions of a problem's rounds; returns the fastest first.
 
-    First chunk sizes on one device and on all, then, if the model has convolutions, the lowerings
-    with the best of these.  Whatever needs more memory than the device has is left out.
+    First chunk sizes on one device and on all devices; then, if the model has convolutions, the
+    lowerings with the best chunk size.  Choices that exceed the device's memory are left out.
 
     Args:
-        make: the problem with its model's convolutions computed as given.
+        make: function that returns the problem with a lowering of its model's convolutions.
         on_measured: called after every measurement.
 
     Example:
@@ -99,28 +99,30 @@ def tune(
         >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(2, 4, task.num_steps)
         >>> setup = fs.Setup(task, timeline, jnp.zeros(2))
-        >>> found = tune(lambda conv: Problem(fs.fedavg(0.1), setup, jax.random.key(0)))
-        >>> found[0].seconds <= found[-1].seconds, {m.choice.chunk for m in found} <= {1, 2, 4}
-        (True, True)
+        >>> results = tune(lambda conv: Problem(fs.fedavg(0.1), setup, jax.random.key(0)))
+        >>> results[0].seconds <= results[-1].seconds
+        True
+        >>> {measured.choice.chunk for measured in results} <= {1, 2, 4}
+        True
     """
     problem = make(auto)
-    found: list[Measured] = []
+    results: list[Measured] = []
 
     def add(problem: Problem, choices: Iterator[ExecutionChoice]) -> None:
         for choice in choices:
-            best = min((m.seconds for m in found), default=float("inf"))
+            best = min((m.seconds for m in results), default=float("inf"))
             measured = _measure(problem, choice, best)
             if measured is not None:
-                found.append(measured)
+                results.append(measured)
                 if on_measured is not None:
                     on_measured(measured)
 
     add(problem, _strategies(problem.setup.timeline.cohort_size, len(devices.workers())))
     if any(np.ndim(leaf) - problem.key.ndim >= 4 for leaf in jax.tree.leaves(problem.setup.params)):
         for name in list(LOWERINGS)[1:]:
-            best = min(found, key=lambda m: m.seconds).choice
+            best = min(results, key=lambda m: m.seconds).choice
             add(make(LOWERINGS[name]), iter([best._replace(lowering=name)]))
-    return sorted(found, key=lambda m: m.seconds)
+    return sorted(results, key=lambda m: m.seconds)
 
 
 def _strategies(cohort_size: int, num_devices: int) -> Iterator[ExecutionChoice]:
@@ -132,7 +134,7 @@ def _strategies(cohort_size: int, num_devices: int) -> Iterator[ExecutionChoice]
 
 
 def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured | None:
-    """None if it does not fit the device."""
+    """Measures one choice; returns None if it does not fit the device."""
     algorithm, setup, key = problem
     task, timeline, params = setup.task, setup.timeline, setup.params
     batched = key.ndim == 1
@@ -170,7 +172,7 @@ def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured
 
 
 def describe(problem: Problem, batch_size: int) -> dict[str, Any]:
-    """What a measurement holds for: the machine, and the shapes that decide the time."""
+    """Returns what a measurement depends on: the machine and the shapes of the problem."""
     leading = problem.key.ndim
     shapes = jax.tree.map(lambda x: list(np.shape(x))[leading:], problem.setup.params)
     device = devices.workers()[0]
@@ -190,10 +192,10 @@ def describe(problem: Problem, batch_size: int) -> dict[str, Any]:
     }
 
 
-def store(path: pathlib.Path, description: Mapping[str, Any], found: Sequence[Measured]) -> None:
-    """Keeps the fastest choice for a description, beside those of others."""
+def store(path: pathlib.Path, description: Mapping[str, Any], results: Sequence[Measured]) -> None:
+    """Adds the fastest choice for a description to a file."""
     entries = [e for e in _entries(path) if e["for"] != json.loads(json.dumps(description))]
-    best = found[0]
+    best = results[0]
     entries.append(
         {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
     )
@@ -203,7 +205,7 @@ def store(path: pathlib.Path, description: Mapping[str, Any], found: Sequence[Me
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:
-    """The choice kept for a description, if there is one.
+    """Returns the stored choice for a description, or None.
 
     Raises:
         ValueError: the file is not one that :func:`store` wrote.

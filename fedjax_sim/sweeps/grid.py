@@ -1,7 +1,7 @@
-"""From a grid of hyper-parameters to blocks of runs that fit a device.
+"""Grids of hyper-parameters, cut into blocks of runs that fit a device.
 
 A *configuration* is one choice of all hyper-parameters, a *block* the configurations x seeds that
-one device runs at once, a *slice* one block for every device.
+one device runs at once, a *slice* one block per device.
 """
 
 import itertools
@@ -14,53 +14,54 @@ import numpy as np
 Configuration = dict[str, Any]
 Grid = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 
-# A step of a block costs as much as its configurations and these many more: minibatches and
-# permutations are made once for all of them. From W1 and W4 on two cores, where it is 3 to 10.
+# A step of a block costs as much as its configurations plus this number: minibatches and
+# permutations are shared. Measured on W1 and W4 on two cores, where it is 3 to 10.
 _SHARED_COST = 4
 
 
 class Group(NamedTuple):
-    """Configurations that one program runs."""
+    """Configurations that share one program."""
 
-    static: Configuration  # what they have in common
-    names: tuple[str, ...]  # of the hyper-parameters that vary
+    static: Configuration  # common values
+    names: tuple[str, ...]  # hyper-parameters that vary
     members: tuple[int, ...]  # numbers of the configurations
-    values: dict[str, np.ndarray]  # of each name, [len(members)]
+    values: dict[str, np.ndarray]  # by name, [len(members)]
 
 
 class Block(NamedTuple):
-    """Where one device's runs start: ``width`` configurations from ``configuration`` on,
-    ``seeds`` seeds from ``seed`` on."""
+    """First configuration and first seed of one device's runs."""
 
     configuration: int
     seed: int
 
 
 class Plan(NamedTuple):
-    """How a group is cut: ``slices`` of one block a device, of width x seeds runs each.
+    """Slices of a group: one block of width x seeds runs per device.
 
-    A block at the end of the configurations or seeds repeats the last one to be full.
+    A block at the end of the configurations or seeds repeats the last one until it is full.
     """
 
-    width: int  # configurations a block
-    seeds: int  # seeds a block
+    width: int  # configurations per block
+    seeds: int  # seeds per block
     slices: tuple[tuple[Block, ...], ...]
 
     def configurations(self, block: Block, count: int) -> list[int]:
-        """The block's positions among ``count`` configurations, ``[width]``."""
+        """Returns the block's positions among ``count`` configurations, ``[width]``."""
         return [min(block.configuration + i, count - 1) for i in range(self.width)]
 
     def seed_numbers(self, block: Block, count: int) -> list[int]:
-        """The block's positions among ``count`` seeds, ``[seeds]``."""
+        """Returns the block's positions among ``count`` seeds, ``[seeds]``."""
         return [min(block.seed + i, count - 1) for i in range(self.seeds)]
 
 
 def expand(grid: Grid) -> list[Configuration]:
-    """All configurations: the Cartesian product of a mapping, the last name varying fastest, or the
-    entries of a list.
+    """Returns all configurations of a grid.
+
+    The Cartesian product of a mapping, in which the last name varies fastest, or the entries of a
+    list.
 
     Raises:
-        ValueError: no configurations, two equal ones, or a name without values.
+        ValueError: there are no configurations, two are equal, or a name has no values.
 
     Example:
         >>> expand({"lr": [0.1, 0.2], "cohort_size": [5]})
@@ -68,22 +69,22 @@ def expand(grid: Grid) -> list[Configuration]:
     """
     if isinstance(grid, Mapping):
         axes = [_listed(name, values) for name, values in grid.items()]
-        found = [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
+        result = [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
     else:
-        found = [dict(entry) for entry in grid]
-    if not found:
+        result = [dict(entry) for entry in grid]
+    if not result:
         raise ValueError(f"grid is {grid!r}; expected at least one configuration")
-    for i, entry in enumerate(found):
-        if entry in found[:i]:
+    for i, entry in enumerate(result):
+        if entry in result[:i]:
             raise ValueError(f"grid has {entry!r} twice; expected distinct configurations")
-    return found
+    return result
 
 
 def groups(configurations: Sequence[Configuration], static: Collection[str]) -> list[Group]:
-    """The configurations by their static values (and by which names they have), in order.
+    """Groups configurations by their static values and by their names, in order.
 
     Raises:
-        ValueError: a value that varies inside a program and is not a finite number.
+        ValueError: a value that varies inside a program is not a finite number.
 
     Example:
         >>> grid = expand({"lr": [0.1, 0.2], "batch_size": [10, 20]})
@@ -114,10 +115,10 @@ def groups(configurations: Sequence[Configuration], static: Collection[str]) -> 
 
 
 def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) -> Iterator[int]:
-    """Configurations a block, the cheapest choice first, then ever narrower ones.
+    """Yields configurations per block: the cheapest choice first, then narrower ones.
 
-    The cost of a choice is slices x (width + a constant): wide blocks share their minibatches, but
-    blocks that do not fill the devices waste them.
+    The cost is slices x (width + a constant): wide blocks share their minibatches, but blocks that
+    do not fill the devices waste them.
 
     Example:
         >>> next(widths(49, 3, 2)), next(widths(49, 3, 1)), list(widths(3, 1, 1))
@@ -136,7 +137,7 @@ def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) 
 
 
 def cut(num_configurations: int, num_seeds: int, num_devices: int, width: int, seeds: int) -> Plan:
-    """Cuts configurations x seeds into slices; the last one repeats its last block to be full.
+    """Cuts configurations x seeds into slices; the last slice repeats its last block.
 
     Example:
         >>> cut(3, 2, num_devices=1, width=2, seeds=2).slices
@@ -154,12 +155,12 @@ def cut(num_configurations: int, num_seeds: int, num_devices: int, width: int, s
 
 def _listed(name: str, values: Any) -> list[Any]:
     try:
-        found = [] if isinstance(values, str) else list(values)
+        result = [] if isinstance(values, str) else list(values)
     except TypeError:
-        found = []
-    if not found:
+        result = []
+    if not result:
         raise ValueError(f"grid has {values!r} for {name!r}; expected a list of values")
-    return found
+    return result
 
 
 def _check_number(name: str, value: Any) -> None:

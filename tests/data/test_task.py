@@ -156,10 +156,10 @@ def test_task_built_anew_does_not_compile_anew():
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ([1, 2, 5], "data.offsets must be non-decreasing from 0"),
-        ([0, 3, 2, 5], "data.offsets must be non-decreasing from 0"),
-        ([0], "data.offsets must be non-decreasing from 0"),
-        ([[0, 5]], "data.offsets must be non-decreasing from 0"),
+        ([1, 2, 5], "expected non-decreasing numbers from 0"),
+        ([0, 3, 2, 5], "expected non-decreasing numbers from 0"),
+        ([0], "expected non-decreasing numbers from 0"),
+        ([[0, 5]], "expected non-decreasing numbers from 0"),
         ([0, 2, 4], r"leaves of lengths \[5\]; expected 4, the last offset"),
         ([0, 2, 6], r"leaves of lengths \[5\]; expected 6, the last offset"),
     ],
@@ -218,7 +218,7 @@ def test_clients_of_a_shared_task_draw_independently():
 
     timeline = fs.timelines.full(2, 2, task.num_steps)
     _, history = fs.run(
-        fs.fedsgd(0.0), task, timeline, jnp.zeros(1000), jax.random.key(0), probes=probe
+        fs.fedsgd(0.0), fs.Setup(task, timeline, jnp.zeros(1000)), jax.random.key(0), probes=probe
     )
     drawn = np.asarray(history.probes["row"])
     assert drawn.shape == (2, 2, 4)

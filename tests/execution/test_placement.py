@@ -295,7 +295,7 @@ def test_sweep_refuses_a_mesh_with_more_axes():
             lambda: fs.run(
                 fs.fedavg(0.1), fs.Setup(placed_task(), partial_timeline(), logistic_params()), KEY
             ),
-            r"timeline.clients\[\d, \d\] is \d, which is not of stratum \d; expected a timeline",
+            r"timeline.clients\[\d, \d\] is \d, which is not in stratum \d; expected a timeline",
         ),
         (
             lambda: fs.run(
@@ -309,11 +309,11 @@ def test_sweep_refuses_a_mesh_with_more_axes():
             lambda: train(
                 fs.fedavg(0.1), placed_task(), probes=fs.Probes(run={"n": lambda s: s.round})
             ),
-            r"probes.run is \['n'\]; expected none where clients' states are spread",
+            r"probes.run is \['n'\]; expected none, since the clients' states are",
         ),
         (
             lambda: placed_task().oracle(0, KEY, 1),
-            "task has its data by client on a mesh; expected it in a run",
+            "task has its data by client on a mesh; expected a call within a run",
         ),
     ],
 )

@@ -1,4 +1,6 @@
-"""Cohort strategies: one mean and one set of outputs, however the clients are executed."""
+"""Execution strategies: one mean and one set of outputs, for every strategy."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import assert_close, assert_identical, compiled
+from small_problems import (
+    COUNT_STEPS,
+    KEY,
+    NUM_CLIENTS,
+    assert_close,
+    assert_identical,
+    compiled,
+    no_data,
+)
 
 import fedjax_sim as fs
+from fedjax_sim import engine
 from fedjax_sim.execution import strategies
+from fedjax_sim.simulation import programs
+from fedjax_sim.sweeps import blocks
 
 
 def mesh(devices=4, axis="clients"):
@@ -282,3 +295,58 @@ def test_run_holds_one_upload_at_a_time():
 def test_refuses(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def ragged_timeline(max_steps, steps) -> fs.Timeline:
+    timeline = fs.timelines.full(3, NUM_CLIENTS, [max_steps] * NUM_CLIENTS)
+    steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), timeline.num_steps.shape)
+    return dataclasses.replace(timeline, num_steps=steps)
+
+
+def test_visits_are_ragged_if_most_are_far_shorter_than_the_longest():
+    long = [8] * NUM_CLIENTS
+    for short, ragged in ((0, False), (NUM_CLIENTS // 2, False), (NUM_CLIENTS - 1, True)):
+        timeline = ragged_timeline(8, [1] * short + long[short:])
+        assert strategies.is_ragged(timeline) == ragged
+    # Empty slots do no steps.
+    timeline = ragged_timeline(8, long)
+    mask = np.zeros(timeline.mask.shape, bool)
+    mask[:, 0] = True
+    assert strategies.is_ragged(dataclasses.replace(timeline, mask=mask))
+    assert not jax.jit(lambda t: jnp.array(strategies.is_ragged(t)))(ragged_timeline(8, [1] * 8))
+
+
+@pytest.mark.parametrize("way", ["advance", "simulate", "forecast", "sweep"])
+def test_ragged_visits_run_one_after_the_other(monkeypatch, way):
+    """So that the steps of short visits cost nothing; whoever knows the timeline says so."""
+    asked = []
+    original = strategies.auto
+
+    def auto(*arguments, **options):
+        asked.append(options.get("ragged", False))
+        return original(*arguments, **options)
+
+    for module in (engine, programs, blocks):
+        monkeypatch.setattr(module, "auto", auto)
+    setup = fs.Setup(no_data(), ragged_timeline(8, [1] * 7 + [8]), jnp.zeros(1))
+    if way == "advance":
+        jax.eval_shape(lambda key: fs.run(COUNT_STEPS, setup, key), KEY)
+    elif way == "simulate":
+        fs.simulate(fs.fedavg(0.31), setup, KEY)
+    elif way == "forecast":
+        fs.forecast(fs.fedavg(0.32), setup, KEY, measure=False)
+    else:
+        setup = dataclasses.replace(setup, params=jnp.zeros((1, 1)))
+        fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, KEY[None], devices=jax.devices()[:1])
+    assert asked[0] is True
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_auto_runs_ragged_visits_in_sequence(ragged):
+    """A loop over clients, not a chunk of them."""
+    run = strategies.auto(devices=(), ragged=ragged)
+
+    def mean(x):
+        return run(lambda shared, slot: (slot, ()), (), x, jnp.ones(4))[0]
+
+    assert ("scan" in str(jax.make_jaxpr(mean)(jnp.ones((4, 2))))) == ragged

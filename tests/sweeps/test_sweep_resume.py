@@ -1,5 +1,6 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
+import json
 import os
 import pathlib
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import killed_sweep
@@ -237,3 +239,33 @@ def test_names_of_runs():
     assert run_key({"a": 1}, "s") != run_key({"a": 2}, "s")
     assert digest(np.zeros(2), np.zeros(0)) != digest(np.zeros(0), np.zeros(2))
     assert digest(np.zeros(2)) != digest(np.zeros(2, np.float32))
+
+
+def test_final_models_are_kept_and_found_again(tmp_path):
+    """In memory and on disk; runs without their models are repeated."""
+    without = go(tmp_path)
+    with pytest.raises(ValueError, match=r"0 of 9 runs have a model; .*keep_models"):
+        without.models()
+    first = go(tmp_path, keep_models=True)
+    again = go(tmp_path, keep_models=True)
+    assert (first.resumed, again.resumed) == (0, 9)
+    models = first.models()
+    chex.assert_shape(models, (9, 2))
+    chex.assert_trees_all_equal(models, again.models())
+    last = np.stack([run.history.metrics["x"][-1] for run in first.runs])
+    chex.assert_trees_all_equal(models, last)
+    assert go(tmp_path).resumed == 9  # whether models are needed or not
+    same_runs(first._replace(runs=[run._replace(model=None) for run in first.runs]), without)
+
+
+def test_files_without_descriptions_of_the_algorithm_stay_valid(tmp_path):
+    """As earlier versions wrote them: three fields per run."""
+    first = go(tmp_path)
+    for path in tmp_path.glob("slices/*.npz"):
+        with np.load(path) as file:
+            arrays = dict(file)
+        meta = [entry[:3] for entry in json.loads(str(arrays["meta"]))]
+        np.savez(path, **(arrays | {"meta": np.array(json.dumps(meta))}))
+    again = go(tmp_path)
+    assert again.resumed == 9
+    same_runs(again, first)

@@ -208,3 +208,29 @@ def test_no_more_devices_than_runs():
     )
     assert len(result.runs) == 2
     assert {len(blocks) for blocks in news[0].plan.slices} == {2}
+
+
+def test_a_setup_for_every_seed(x64):
+    """Each with data of its own; seeds of equal shapes share a program."""
+    base = quadratic_trial(num_seeds=2)
+
+    def make_setup(seed, scale=1.0):
+        task = jax.tree.map(lambda x: x * (1 + seed / 10) * scale, base.setup.task)
+        params = base.setup.params[seed - 4]
+        return dataclasses.replace(base.setup, task=task, params=params)
+
+    grid = {"scale": [1.0], "lr": [0.1, 0.2]}
+    result = fs.sweep(fs.fedavg, make_setup, grid, KEYS[:2], seeds=[4, 5], devices=ONE_DEVICE)
+    assert result.compilations == 1
+    assert [(run.configuration["lr"], run.seed) for run in result.runs] == [
+        (0.1, "4"), (0.1, "5"), (0.2, "4"), (0.2, "5"),
+    ]  # fmt: skip
+    for run in result.runs:
+        seed = int(run.seed)
+        alone = fs.simulate(fs.fedavg(run.configuration["lr"]), make_setup(seed), KEYS[seed - 4])
+        history = alone.history
+        np.testing.assert_allclose(run.history.metrics["x"], history.metrics["x"], rtol=1e-5)
+    frame = result.to_frame()
+    assert list(frame) == ["scale", "lr", "seed", "diverged_at", "round", "metric", "value"]
+    assert len(frame) == len(list(result.rows()))
+    assert set(frame.seed) == {4, 5}
