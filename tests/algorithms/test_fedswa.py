@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from catalogue import model, moved
+from catalogue import current_timeline, hyper, model, moved, task, train
 from network import (
     BATCHES,
     final,
@@ -247,6 +247,21 @@ def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))
     one = state_after(algorithm, 3, 1, clients=same_clients(1))
     assert_close(several.server.params, one.server.params, TOLERANCE)
+
+
+def test_sharded_run_vmaps_and_differentiates():
+    """The hyper-parameters that the shards close over are swept and differentiated like others."""
+    rows = jax.tree.map(lambda value: jnp.stack([value, 1.2 * value]), hyper("fedmoswa"))
+
+    def sweep(strategy):
+        def final_loss(values, task, timeline):
+            state = train("fedmoswa", values, task, timeline, jax.random.key(2), strategy)
+            return jnp.sum(state.server.params["w"] ** 2)
+
+        over = jax.vmap(jax.value_and_grad(final_loss), (0, None, None))
+        return compiled(over)(rows, task(), current_timeline())
+
+    assert_close(sweep("sharded"), sweep("vmapped"), TOLERANCE)
 
 
 def test_fedmo_finds_the_optimum():

@@ -1,4 +1,4 @@
-"""Every algorithm, swept over two of its numbers, equals its runs one after the other."""
+"""Every algorithm, swept over two of its numbers, equals its separate runs."""
 
 import functools
 import itertools
@@ -6,21 +6,24 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import ALGORITHMS, exact_task, program
-from small_problems import logistic_params, partial_timeline
+from catalogue import ALGORITHMS, current_timeline, program
+from catalogue import task as catalogue_task
+from small_problems import logistic_params
 from sweep_problems import KEYS, ONE_DEVICE
 
 import fedjax_sim as fs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
+)
 def test_sweep_equals_single_runs(name, x64):
     factory, values = ALGORITHMS[name]
     swept = list(values)[:2]
     fixed = {key: value for key, value in values.items() if key not in swept}
     grid = {key: [values[key], 0.7 * values[key]] for key in swept}
-    task, timeline = exact_task(), partial_timeline()
+    task, timeline = catalogue_task(), current_timeline()
     setup = fs.Setup(
         task,
         timeline,
