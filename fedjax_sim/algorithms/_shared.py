@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 from jax.core import Tracer
 
@@ -37,12 +36,12 @@ def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelS
 
 
 def check_optimizer(name: str, optimizer: Any) -> None:
-    """Refuses values that are not optax optimizers.
+    """Refuses values without the functions ``init`` and ``update`` of an optax optimizer.
 
     Raises:
         ValueError: naming the argument and its value.
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
+    if not all(callable(getattr(optimizer, part, None)) for part in ("init", "update")):
         raise ValueError(
             f"{name} is {optimizer!r}; expected an optax.GradientTransformation, "
             "for example optax.sgd(0.7)"
@@ -79,7 +78,7 @@ def check_clients_receive(timeline: Timeline) -> None:
 
 
 def concrete(value: Any) -> bool:
-    """Returns whether a value or tree of arrays can be read while a program is traced."""
+    """Returns True for a number or an array whose value is known, False for a traced one."""
     return not isinstance(value, Tracer)
 
 
