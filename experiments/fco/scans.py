@@ -12,7 +12,7 @@ from experiments.fco import methods
 from fedjax_sim import models, objectives, prox
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.datasets.names import DATA_DIR_VARIABLE
+from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE
 from fedjax_sim.diagnostics.recovery import density
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.problems import fmri

@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, Dataset, as_labels, same_length
-from fedjax_sim.datasets.files import find_one, read_tree
-from fedjax_sim.datasets.strips import parse_strips
-from fedjax_sim.datasets.unpickle import parse_pickle
+from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels, same_length
+from fedjax_sim.datasets.formats.files import find_one, read_tree
+from fedjax_sim.datasets.formats.pickles import parse_pickle
+from fedjax_sim.datasets.formats.strips import parse_strips
 
 _PIXELS = 3 * 32 * 32
 
 
 class Variant(NamedTuple):
-    """What distinguishes the files of CIFAR-10 from those of CIFAR-100."""
+    """File names and sizes of CIFAR-10 or CIFAR-100."""
 
     name: str
     binary: str  # folder of the official binary files, and the stem of its archive
@@ -22,9 +22,9 @@ class Variant(NamedTuple):
     python: str  # folder of the official pickles
     python_archive: str
     strips: str
-    batches: dict[str, tuple[str, ...]]  # official files of each split, without suffix
-    batch_size: dict[str, int]  # examples in each of them
-    labels: tuple[tuple[str, str, int], ...]  # leaf, name in the files, classes; in binary order
+    batches: dict[str, tuple[str, ...]]  # official files per split, without suffix
+    batch_size: dict[str, int]  # examples per file
+    labels: tuple[tuple[str, str, int], ...]  # (leaf, name in files, classes), in binary order
 
 
 CIFAR10 = Variant(
@@ -60,9 +60,9 @@ Part = dict[str, np.ndarray]  # {"x": uint8 [N, 32, 32, 3], "y": int32 [N], mayb
 def from_folder(variant: Variant, folder: Path) -> Dataset | None:
     """CIFAR (Krizhevsky, 2009) from a folder that has it in one of the known layouts, or None.
 
-    Looked for in this order: binary files, their archive, pickles, their archive, image strips
-    (:mod:`fedjax_sim.datasets.strips`).  ``y`` are the fine labels; CIFAR-100 keeps the 20 coarse
-    ones as the leaf ``coarse``.
+    Layouts are tried in this order: binary files, their archive, pickles, their archive, image
+    strips (:mod:`fedjax_sim.datasets.formats.strips`).  ``y`` are the fine labels; CIFAR-100 has
+    the 20 coarse labels as the leaf ``coarse``.
 
     Raises:
         DataError: a file of the layout is missing, malformed, or not as long as the official one.
@@ -127,7 +127,7 @@ def parse_batch(data: bytes, variant: Variant, where: object = "CIFAR pickle") -
     """Reads a pickled batch: a dict of ``data``, uint8 ``[N, 3072]``, and lists of labels.
 
     Only numbers, strings, containers and arrays are admitted
-    (:func:`fedjax_sim.datasets.unpickle.parse_pickle`).
+    (:func:`fedjax_sim.datasets.formats.pickles.parse_pickle`).
 
     Raises:
         DataError: any other content, other shapes, lengths that differ, labels out of range.

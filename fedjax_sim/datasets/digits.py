@@ -1,22 +1,22 @@
-"""The handwritten digits that come with scikit-learn: real data without any download."""
+"""Handwritten digits of scikit-learn: real data without a download."""
 
 import numpy as np
 
-from fedjax_sim.datasets.base import Dataset
+from fedjax_sim.datasets.dataset import Dataset
 
 
 def load_digits() -> Dataset:
     """1,797 scans of digits (Alpaydin and Kaynak, 1998, as in scikit-learn's ``load_digits``).
 
     Images are uint8 ``[N, 8, 8, 1]``; ink 0..16 is scaled to 0..255, ``round(v * 255 / 16)``.
-    A fixed fifth of each class is the test part; who wrote a scan is not recorded.
+    A fixed fifth of each class is the test part; writers are not recorded.
     """
     from sklearn import datasets  # slow to import, and not needed by any other data set
 
     bunch: dict = datasets.load_digits()  # pyright: ignore[reportAssignmentType]
     x = np.rint(bunch["images"] * 255 / 16).astype(np.uint8)[..., None]
     y = bunch["target"].astype(np.int32)
-    # RandomState's stream is frozen, so that the split is the same under every NumPy.
+    # The stream of RandomState is frozen, so the split is the same under every version of NumPy.
     shuffle = np.random.RandomState(0).permutation(len(y))
     is_test = np.zeros(len(y), bool)
     for label in range(10):

@@ -1,12 +1,12 @@
-"""MNIST from the official idx files, and its writers from the QMNIST label files."""
+"""MNIST from the official idx files, with writers from the label files of QMNIST."""
 
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, Dataset, as_labels, number_groups, same_length
-from fedjax_sim.datasets.files import find_one, read_bytes, require
-from fedjax_sim.datasets.idx import parse_idx
+from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels, number_groups, same_length
+from fedjax_sim.datasets.formats.files import find_one, read_bytes, require
+from fedjax_sim.datasets.formats.idx import parse_idx
 
 _FILES = {
     ("train", "x"): "train-images-idx3-ubyte",
@@ -21,12 +21,12 @@ WANTED = "train-images-idx3-ubyte.gz and its three companions, with or without .
 
 
 def from_folder(folder: Path) -> Dataset | None:
-    """MNIST from a folder with the official files; None if it has none of them.
+    """Reads MNIST from a folder with the official files; None if it has none of them.
 
-    Images are uint8 ``[N, 28, 28, 1]``, ink 255 on background 0.  Where the label files of QMNIST
-    (Yadav and Bottou, 2019) lie beside them, every image has its writer's NIST number as natural
-    client: QMNIST's train labels are in the order of MNIST's train images, and the first 10,000
-    of its test labels in the order of MNIST's test images.
+    Images are uint8 ``[N, 28, 28, 1]``, ink 255 on background 0.  If the label files of QMNIST
+    (Yadav and Bottou, 2019) are in the same folder, the natural client of every image is the NIST
+    number of its writer: QMNIST's train labels are in the order of MNIST's train images, and the
+    first 10,000 of its test labels in the order of MNIST's test images.
 
     Raises:
         DataError: some official file is missing or malformed, or the two data sets' labels

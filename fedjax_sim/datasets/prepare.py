@@ -2,7 +2,7 @@
 
     python -m fedjax_sim.datasets.prepare mnist --from RAW_DIR --to DATA_DIR
 
-Afterwards ``load("mnist", DATA_DIR)`` finds it prepared, and so do other programs that read
+Afterwards ``load("mnist", DATA_DIR)`` reads the prepared data set, and so do other programs for
 array_record files: ``tfds.builder_from_directory("DATA_DIR/mnist/1.0.0")``.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets import tfds_source
-from fedjax_sim.datasets.base import Dataset, import_extra
-from fedjax_sim.datasets.names import load
+from fedjax_sim.datasets.dataset import Dataset, import_extra
+from fedjax_sim.datasets.formats import prepared as prepared_format
+from fedjax_sim.datasets.registry import load
 
 _VERSION = "1.0.0"
-_GROUP = tfds_source.GROUP
+_GROUP = prepared_format.GROUP
 
 
 def prepare(name: str, raw_dir: str | Path, data_dir: str | Path | None = None) -> Path:
@@ -29,21 +29,21 @@ def prepare(name: str, raw_dir: str | Path, data_dir: str | Path | None = None) 
 
     Args:
         name: a name :func:`fedjax_sim.datasets.load` knows, other than "digits".
-        raw_dir: where the raw files lie, as for ``load``.
-        data_dir: where to write; tensorflow-datasets' own directory by default.
+        raw_dir: folder of the raw files, as for ``load``.
+        data_dir: folder to write to; default: the directory of tensorflow-datasets.
 
     Returns:
-        The folder written.
+        The new folder.
 
     Raises:
-        ValueError: the folder is there already, or the name has no raw files.
+        ValueError: the folder exists already, or the data set has no raw files.
         DataError: the raw files are missing or malformed.
         ImportError: tensorflow-datasets, array_record or importlib_resources is not installed.
     """
-    root = tfds_source.default_dir() if data_dir is None else Path(data_dir).expanduser()
+    root = prepared_format.default_dir() if data_dir is None else Path(data_dir).expanduser()
     folder = root / name / _VERSION
     if folder.exists():
-        raise ValueError(f"data_dir has {folder} already; expected to write it new")
+        raise ValueError(f"data_dir has {folder} already; expected a new folder")
     if name == "digits":
         raise ValueError("name is 'digits', which needs no files; expected another data set")
     dataset = load(name, raw_dir, source="files")
@@ -57,7 +57,7 @@ def _builder(dataset: Dataset, root: Path) -> Any:
     tfds = import_extra("tensorflow_datasets")
     leaves = _feature_of_leaf(dataset)
 
-    # The keyword keeps the class out of tensorflow-datasets' global list of builders.
+    # The keyword excludes the class from the global list of builders of tensorflow-datasets.
     class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # pyright: ignore
         name = dataset.name
         VERSION = tfds.core.Version(_VERSION)
@@ -77,7 +77,9 @@ def _builder(dataset: Dataset, root: Path) -> Any:
                 for split in ("train", "test")
             }
 
-        def _generate_examples(self):  # abstract in the base class; the splits bring their own
+        def _generate_examples(
+            self,
+        ):  # abstract in the base class; not used
             raise NotImplementedError
 
     return Builder(data_dir=root, file_format="array_record")
@@ -85,7 +87,7 @@ def _builder(dataset: Dataset, root: Path) -> Any:
 
 def _feature_of_leaf(dataset: Dataset) -> dict[str, str]:
     x = "image" if dataset.train["x"].dtype == np.uint8 else "features"
-    names = {leaf: feature for feature, leaf in tfds_source.LEAVES.items() if leaf != "x"}
+    names = {leaf: feature for feature, leaf in prepared_format.LEAVES.items() if leaf != "x"}
     leaves = {"x": x} | {leaf: names[leaf] for leaf in dataset.train if leaf != "x"}
     return leaves if dataset.group_names is None else leaves | {_GROUP: _GROUP}
 
@@ -122,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", help="data set, such as mnist")
     parser.add_argument("--from", dest="raw_dir", required=True, help="folder of the raw files")
-    parser.add_argument("--to", dest="data_dir", help="default: tensorflow-datasets' own folder")
+    parser.add_argument("--to", dest="data_dir", help="default: the folder of tensorflow-datasets")
     settings = parser.parse_args(arguments)
     try:
         print(prepare(**vars(settings)))

@@ -1,8 +1,9 @@
 """Tiny ImageNet from its official folder; needs Pillow.
 
 ``wnids.txt`` lists the classes, ``train/WNID/images/WNID_N.JPEG`` are the train images of a class,
-``val/images/val_N.JPEG`` those of the validation part, whose classes ``val/val_annotations.txt``
-gives.  The images below ``test/`` have no labels, so the validation part is the test part here.
+``val/images/val_N.JPEG`` those of the validation part, and ``val/val_annotations.txt`` contains the
+classes of the latter.  The images below ``test/`` have no labels, so the validation part is the
+test part here.
 """
 
 import io
@@ -13,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, Dataset, import_extra, same_length
-from fedjax_sim.datasets.files import read_bytes
+from fedjax_sim.datasets.dataset import DataError, Dataset, import_extra, same_length
+from fedjax_sim.datasets.formats.files import read_bytes
 
 _SIDE = 64  # pixels
-_CHUNK = 250  # images a thread decodes at a time
+_CHUNK = 250  # images that a thread decodes at a time
 _WNID = re.compile(r"n\d{8}")
 _VAL_IMAGE = re.compile(r"val_\d+\.JPEG")
 
@@ -27,10 +28,10 @@ WANTED = "tiny-imagenet-200/, the unpacked tiny-imagenet-200.zip"
 def from_folder(folder: Path) -> Dataset | None:
     """Tiny ImageNet (Le and Yang, 2015) from a folder with the official files, or None.
 
-    Images are uint8 ``[N, 64, 64, 3]``, grey ones with three equal channels.  Label c is line c of
-    ``wnids.txt``.  Train images come class after class in the order of their numbers, test images
+    Images are uint8 ``[N, 64, 64, 3]``, grey images with three equal channels.  Label c is
+    line c of ``wnids.txt``.  Train images are ordered by class and number, test images
     in the order of ``val_annotations.txt``.  Decoding 110,000 files takes a while;
-    :mod:`fedjax_sim.datasets.prepare` writes them as one set that loads faster.
+    :mod:`fedjax_sim.datasets.prepare` writes them in a form that loads faster.
 
     Raises:
         DataError: a file of the layout is missing or malformed; classes of the folders and of the
@@ -53,7 +54,7 @@ def from_folder(folder: Path) -> Dataset | None:
 
 
 def parse_wnids(data: bytes, where: object = "wnids.txt") -> tuple[str, ...]:
-    """The WordNet ids of the classes, one a line, in the order of the labels.
+    """WordNet ids of the classes, one per line, in the order of the labels.
 
     Raises:
         DataError: no line, a line that is not ``n`` and eight digits, or one that occurs twice.
@@ -75,7 +76,7 @@ def parse_wnids(data: bytes, where: object = "wnids.txt") -> tuple[str, ...]:
 def parse_annotations(
     data: bytes, classes: Sequence[str], where: object = "val_annotations.txt"
 ) -> tuple[list[str], list[int]]:
-    """File names of the validation images and their labels; the boxes behind them are not used.
+    """File names of the validation images and their labels; the bounding boxes are ignored.
 
     Raises:
         DataError: no line, a line that is not a name ``val_N.JPEG`` and one of ``classes``
@@ -111,24 +112,24 @@ def _train_files(folder: Path, classes: Sequence[str]) -> tuple[list[Path], list
     if unknown:
         raise DataError(f"{folder / unknown[0]}: not in wnids.txt; expected folders of its classes")
     by_class = [_numbered(folder / wnid / "images", wnid) for wnid in classes]
-    # An archive that was not unpacked to its end would else pass for a smaller data set.
+    # Otherwise an incompletely unpacked archive would look like a smaller data set.
     size = max(map(len, by_class))
     for wnid, files in zip(classes, by_class, strict=True):
         if len(files) < size:
             raise DataError(
-                f"{folder / wnid}: {len(files)} images; expected {size}, as other classes have"
+                f"{folder / wnid}: {len(files)} images; expected {size} as in other classes"
             )
     labels = np.repeat(np.arange(len(classes)), size).tolist()
     return [file for files in by_class for file in files], labels
 
 
 def _numbered(folder: Path, wnid: str) -> list[Path]:
-    """``folder/WNID_0.JPEG``, ``folder/WNID_1.JPEG``, ...: whatever is there, without a gap."""
+    """All files ``folder/WNID_0.JPEG``, ``folder/WNID_1.JPEG``, ..., without gaps."""
     found = {path.name for path in folder.glob("*.JPEG")}
     expected = [f"{wnid}_{number}.JPEG" for number in range(max(len(found), 1))]
     missing = next((name for name in expected if name not in found), None)
     if missing is not None:
-        raise DataError(f"{folder / missing} is missing; expected images numbered from 0, no gap")
+        raise DataError(f"{folder / missing} is missing; expected images numbered from 0, no gaps")
     return [folder / name for name in expected]
 
 
@@ -144,7 +145,7 @@ def _test_files(folder: Path, names: Sequence[str], annotations: Path) -> list[P
 
 
 def _decoded(files: Sequence[Path]) -> np.ndarray:
-    """uint8 [N, 64, 64, 3]; in threads, since Pillow's decoder runs without Python's lock."""
+    """Decodes images to uint8 ``[N, 64, 64, 3]`` in threads; Pillow's decoder releases the GIL."""
     import_extra("PIL.Image")
     images = np.empty((len(files), _SIDE, _SIDE, 3), np.uint8)
 
@@ -153,7 +154,7 @@ def _decoded(files: Sequence[Path]) -> np.ndarray:
             images[row] = _pixels(files[row])
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(fill, range(0, len(files), _CHUNK)))  # the list raises what a thread raised
+        list(pool.map(fill, range(0, len(files), _CHUNK)))  # the list raises errors of the threads
     return images
 
 

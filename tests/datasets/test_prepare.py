@@ -188,7 +188,7 @@ def test_command_line(mnist_dir, tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'mnist' / '1.0.0'}\n")
     with pytest.raises(SystemExit):
         main(arguments)
-    assert "1.0.0 already; expected to write it new" in capsys.readouterr().err
+    assert "1.0.0 already; expected a new folder" in capsys.readouterr().err
 
 
 def test_refuses_what_has_no_raw_files(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from fedjax_sim.datasets import drop_duplicates, load
 from fedjax_sim.datasets.cifar import CIFAR10, CIFAR100, parse_batch, parse_binary
-from fedjax_sim.datasets.files import read_tree
+from fedjax_sim.datasets.formats.files import read_tree
 from fedjax_sim.datasets.prepare import prepare
 
 

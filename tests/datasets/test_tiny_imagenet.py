@@ -133,7 +133,7 @@ def truncate(folder):
     ("change", "message"),
     [
         (remove("wnids.txt"), r"wnids\.txt: .*expected"),
-        (write("wnids.txt", b""), r"wnids\.txt: there is no example"),
+        (write("wnids.txt", b""), r"wnids\.txt: no examples"),
         (write("wnids.txt", b"n02124075\ncat\n"), r"wnids\.txt: line 2 is 'cat'"),
         (write("wnids.txt", b"n02124075\n" * 2), r"wnids\.txt: a class occurs twice"),
         (write("wnids.txt", b"\xff\xfe"), r"wnids\.txt: .*expected a text file"),
@@ -147,7 +147,7 @@ def truncate(folder):
         (last_class_is_short, r"n01443537: 10 images; expected 12"),
         (lambda folder: shutil.rmtree(folder / "train"), r"n02124075_0\.JPEG is missing"),
         (remove("val/val_annotations.txt"), r"val_annotations\.txt: .*expected"),
-        (write("val/val_annotations.txt", b""), r"val_annotations\.txt: there is no example"),
+        (write("val/val_annotations.txt", b""), r"val_annotations\.txt: no examples"),
         (
             write("val/val_annotations.txt", b"val_0.JPEG\tn99999999\t0\n"),
             "line 1 has class 'n99999999'",

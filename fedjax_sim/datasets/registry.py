@@ -1,21 +1,22 @@
-"""Data sets by name."""
+"""Registry of data sets: loading by name."""
 
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedjax_sim.datasets import cifar, leaf, libsvm, mnist, tfds_source, tiny_imagenet
-from fedjax_sim.datasets.base import DataError, Dataset, drop_duplicates
+from fedjax_sim.datasets import cifar, femnist, linear, mnist, tiny_imagenet
+from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates
 from fedjax_sim.datasets.digits import load_digits
+from fedjax_sim.datasets.formats import prepared as prepared_format
 
 DATA_DIR_VARIABLE = "FEDJAX_SIM_DATA"
 
-# For each name: the reader of a folder (None: nothing there), the folders below the data
-# directory to look in, and the files to ask for when there are none.
+# For each name: the reader of a folder (it returns None if the folder has no files of the data
+# set), the folders to search below the data directory, and the files that errors ask for.
 _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]] = {
     "mnist": (mnist.from_folder, ("mnist",), mnist.WANTED),
-    "femnist": (leaf.from_folder, ("femnist",), leaf.WANTED),
+    "femnist": (femnist.from_folder, ("femnist",), femnist.WANTED),
     "cifar10": (
         partial(cifar.from_folder, cifar.CIFAR10),
         ("cifar10", "cifar-10"),
@@ -31,14 +32,14 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         ("tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
         tiny_imagenet.WANTED,
     ),
-    "a9a": (partial(libsvm.from_folder, "a9a"), ("a9a",), libsvm.WANTED["a9a"]),
+    "a9a": (partial(linear.from_folder, "a9a"), ("a9a",), linear.WANTED["a9a"]),
     "epsilon": (
-        partial(libsvm.from_folder, "epsilon"),
+        partial(linear.from_folder, "epsilon"),
         ("epsilon", "epsilon-subset"),
-        libsvm.WANTED["epsilon"],
+        linear.WANTED["epsilon"],
     ),
 }
-_DOWNLOADS = ("mnist", "cifar10", "cifar100")  # what tensorflow-datasets has
+_DOWNLOADS = ("mnist", "cifar10", "cifar100")  # data sets of tensorflow-datasets
 NAMES = ("digits", *_FILES)
 
 
@@ -66,26 +67,26 @@ def load(
     epsilon        400,000 + 100,000, float32 [2000]      2
     =============  =====================================  ==============  =====================
 
-    ``digits`` comes with scikit-learn.  The others are looked for in ``data_dir``, then in
-    tensorflow-datasets' own directory; in each, first prepared by tensorflow-datasets in
-    array_record files (read without TensorFlow), then as the official raw files, in the directory
-    itself or in its folder NAME.  Prepared sets of tensorflow-datasets' own builders come in its
-    fixed shuffled order, raw files in theirs.  The test part of tiny_imagenet is its validation
-    part, since the official test images have no labels.
+    ``digits`` is part of scikit-learn.  The other data sets are searched in ``data_dir``, then in
+    the directory of tensorflow-datasets.  In each directory, ``load`` first looks for array_record
+    files prepared by tensorflow-datasets (read without TensorFlow), then for the official raw files
+    in the directory itself or in its folder NAME.  Data prepared by the builders of
+    tensorflow-datasets have its fixed shuffled order; raw files keep their own order.  The test
+    part of tiny_imagenet is its validation part, since the official test images have no labels.
 
     Args:
         name: one of :data:`NAMES`.
-        data_dir: where the files lie; default: the environment variable ``FEDJAX_SIM_DATA``.
-        source: "tfds" or "files" to admit only that route; default: both, in this order.
-        download: if nothing is found, let tensorflow-datasets download mnist, cifar10 or
+        data_dir: folder of the files; default: the environment variable ``FEDJAX_SIM_DATA``.
+        source: "tfds" or "files" to accept only that form; default: both, in this order.
+        download: if no files are found, let tensorflow-datasets download mnist, cifar10 or
             cifar100 into ``data_dir`` (its builders may need TensorFlow to write images).
-        deduplicate: drop the repeats among each natural client's train rows; FEMNIST as written
-            by LEAF has some (:func:`fedjax_sim.datasets.drop_duplicates`).
+        deduplicate: drop repeated train rows of each natural client; LEAF's FEMNIST has some
+            (:func:`fedjax_sim.datasets.drop_duplicates`).
 
     Raises:
         ValueError: an unknown name or source.
-        DataError: no files found (the message says which to put where), or malformed ones.
-        ImportError: reading needs a package of the extra ``fedjax_sim[datasets]``.
+        DataError: malformed files, or no files; the message names the expected files and folder.
+        ImportError: a package of the extra ``fedjax_sim[datasets]`` is required but not installed.
 
     Example:
         >>> load("digits").test["x"].shape
@@ -102,20 +103,20 @@ def load(
 def _find(name: str, data_dir: str | Path | None, source: str | None, download: bool) -> Dataset:
     if data_dir is None:
         data_dir = os.environ.get(DATA_DIR_VARIABLE) or None
-    own = tfds_source.default_dir()
-    given = own if data_dir is None else Path(data_dir).expanduser()
+    tfds_dir = prepared_format.default_dir()
+    given = tfds_dir if data_dir is None else Path(data_dir).expanduser()
     notes = []
-    for root in dict.fromkeys((given, own)):
-        prepared = tfds_source.find_prepared(root, name) if source != "files" else None
-        if prepared is not None and tfds_source.is_readable(prepared):
-            return tfds_source.read_prepared(prepared, name)
+    for root in dict.fromkeys((given, tfds_dir)):
+        prepared = prepared_format.find_prepared(root, name) if source != "files" else None
+        if prepared is not None and prepared_format.is_readable(prepared):
+            return prepared_format.read_prepared(prepared, name)
         if prepared is not None:
-            notes.append(f"{prepared} is not in the array_record format and was passed over")
+            notes.append(f"{prepared} is not in the array_record format and was skipped")
         dataset = _read_files(name, root) if source != "tfds" else None
         if dataset is not None:
             return dataset
     if download and name in _DOWNLOADS:
-        return tfds_source.download(name, given)
+        return prepared_format.download(name, given)
     wanted = _FILES[name][2]
     if download:
         notes.append(f"tensorflow-datasets offers no download of {name}")

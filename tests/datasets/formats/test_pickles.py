@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_sim.datasets import DataError
-from fedjax_sim.datasets.unpickle import parse_pickle
+from fedjax_sim.datasets.formats.pickles import parse_pickle
 
 ARRAYS = [
     np.arange(6, dtype=np.uint8).reshape(2, 3),

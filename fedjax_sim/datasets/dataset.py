@@ -1,4 +1,4 @@
-"""What a data set is, and the error every reader raises for files it cannot use."""
+"""The type of a data set, and helpers of all readers."""
 
 import importlib
 from collections.abc import Iterable
@@ -9,17 +9,17 @@ import numpy as np
 
 
 class DataError(ValueError):
-    """A data set's files are missing or malformed.
+    """Raised if the files of a data set are missing or malformed.
 
-    The message names the file and says what was expected of it.
+    The message names the file and the expected contents.
     """
 
 
 class Dataset(NamedTuple):
     """A supervised data set in host memory, with the natural client of each example if known.
 
-    Images stay uint8 ``[N, H, W, C]`` and labels are int32, so that a data set costs no more
-    memory than its file; models convert on the device.
+    Images are uint8 ``[N, H, W, C]`` and labels int32, so that a data set needs no more memory than
+    its file; models convert on the device.
 
     Example:
         >>> from fedjax_sim.datasets import load
@@ -32,17 +32,17 @@ class Dataset(NamedTuple):
     train: dict[str, np.ndarray]  # {"x": [N, ...], "y": int32 [N]}, CIFAR-100 also "coarse"
     test: dict[str, np.ndarray]
     num_classes: int
-    train_groups: np.ndarray | None  # int32 [N] into group_names: writer, ... of each example
+    train_groups: np.ndarray | None  # int32 [N], indices into group_names
     test_groups: np.ndarray | None
-    group_names: tuple[str, ...] | None  # train's groups first, then those in the test part only
-    source: str  # the route it came by: "tfds", "files", "scikit-learn" or "download"
+    group_names: tuple[str, ...] | None  # groups of the train part come first
+    source: str  # origin: "tfds", "files", "scikit-learn" or "download"
 
 
 def drop_duplicates(dataset: Dataset) -> Dataset:
-    """Keeps the first of the train rows that are equal in every leaf and in natural client.
+    """Drops train rows that repeat an earlier row of the same natural client in every leaf.
 
-    Rows of different clients are never merged; without natural clients all rows count as one
-    client's.  The test part is left alone.
+    Rows of different clients are never merged; without natural clients all rows belong to one
+    client.  The test part is not changed.
 
     Example:
         >>> part = {"x": np.array([[1], [1], [2]], np.uint8), "y": np.array([0, 0, 0], np.int32)}
@@ -64,7 +64,7 @@ def drop_duplicates(dataset: Dataset) -> Dataset:
 
 
 def as_labels(values: Any, num_classes: int, where: object) -> np.ndarray:
-    """The labels as int32 ``[N]``; raises DataError unless all are integers in 0..num_classes-1."""
+    """Converts labels to int32 ``[N]``; raises DataError unless all are in 0..num_classes-1."""
     try:
         labels = np.asarray(values)
     except (ValueError, OverflowError):
@@ -85,18 +85,18 @@ def same_length(where: object, **columns: Any) -> None:
     """Raises DataError unless all columns have equal lengths above zero."""
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{where}: lengths are {lengths}; expected them to be equal")
+        raise DataError(f"{where}: lengths are {lengths}; expected equal lengths")
     if 0 in lengths.values():
-        raise DataError(f"{where}: there is no example; expected at least one")
+        raise DataError(f"{where}: no examples; expected at least one")
 
 
 def number_groups(
     train: Iterable[Any], test: Iterable[Any] | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
-    """Numbers names of clients: train's first, each part's in order of first appearance.
+    """Numbers the names of clients, the train part first, in order of first appearance.
 
     Returns:
-        int32 group of each train row, the same of each test row (None without ``test``), names.
+        The int32 group of each train row, of each test row (None without ``test``), and the names.
 
     Example:
         >>> number_groups(["b", "a", "b"], ["c", "a"])[2]
@@ -113,7 +113,7 @@ def number_groups(
 
 
 def import_extra(module: str) -> ModuleType:
-    """Imports an optional dependency, or says which extra brings it."""
+    """Imports an optional dependency; the error names the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Bytes of files: decompression that notices damage, and folders and tar archives alike."""
+"""Bytes of files, folders and tar archives, with decompression that detects damage."""
 
 import bz2
 import io
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedjax_sim.datasets.base import DataError
+from fedjax_sim.datasets.dataset import DataError
 
 _BLOCK = 1 << 16  # bytes read at a time; bounds what one step of decompression can produce
 _GZIP = 16 + zlib.MAX_WBITS
@@ -21,11 +21,11 @@ _DECODERS: dict[str, Callable[[], Any]] = {
 
 
 def stream(path: Path) -> Iterator[bytes]:
-    """The contents of a file block by block; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
+    """Yields the contents of a file in blocks; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
 
     Raises:
-        DataError: the file cannot be read, is cut short, or has anything behind the compressed
-            data (the standard library's file objects would stop there in silence).
+        DataError: the file cannot be read, is cut short, or has other bytes after the compressed
+            data (the file objects of the standard library would ignore them silently).
     """
     make_decoder = _DECODERS.get(path.suffix)
     try:
@@ -49,16 +49,16 @@ def stream(path: Path) -> Iterator[bytes]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole contents of a file, decompressed as by :func:`stream`."""
+    """Returns the whole contents of a file, decompressed as by :func:`stream`."""
     return b"".join(stream(path))
 
 
 def read_tree(path: Path, want: Callable[[str], bool]) -> dict[str, bytes]:
-    """The files of a folder or of a tar archive (plain or compressed), nothing unpacked to disk.
+    """Reads the files of a folder or of a tar archive (plain or compressed) into memory.
 
     Args:
         path: a folder or an archive.
-        want: given a file's name relative to ``path``, with ``/`` between its parts.
+        want: predicate of a file's name relative to ``path``, with ``/`` between its parts.
 
     Returns:
         Contents by name, in order of names.
@@ -77,30 +77,32 @@ def read_tree(path: Path, want: Callable[[str], bool]) -> dict[str, bytes]:
 
 
 def parse_tar(data: bytes, where: object, want: Callable[[str], bool]) -> dict[str, bytes]:
-    """The wanted regular files of a tar archive, in order of names; see :func:`read_tree`."""
+    """Returns the wanted files of a tar archive, in order of names; see :func:`read_tree`."""
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             members = archive.getmembers()
-    except Exception as error:  # hostile headers get other errors than TarError through tarfile
+    except Exception as error:  # malformed headers make tarfile raise other errors than TarError
         raise DataError(f"{where}: {error}; expected a tar archive") from error
     end = 0
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for member in members:
         size = member.size if member.isreg() else 0
         end = max(end, member.offset_data + -(-size // 512) * 512)
         if not (member.isreg() and want(member.name)):
             continue
-        if member.issparse() or member.name in found:
+        if member.issparse() or member.name in files:
             raise DataError(f"{where}: {member.name} is sparse or occurs twice; expected one file")
-        found[member.name] = data[member.offset_data : member.offset_data + size]
-    # tarfile takes a damaged header for the end of the archive: only zeros may follow.
+        files[member.name] = data[member.offset_data : member.offset_data + size]
+    # tarfile treats a damaged header as the end of the archive: only zeros may follow.
     if len(data) < end + 512 or data[end:].strip(b"\0"):
-        raise DataError(f"{where}: cut short or damaged at byte {end}; expected the archive's end")
-    return dict(sorted(found.items()))
+        raise DataError(
+            f"{where}: cut short or damaged at byte {end}; expected the end of the archive"
+        )
+    return dict(sorted(files.items()))
 
 
 def find_one(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """The first file of a folder that matches one of the names (glob patterns), or None."""
+    """Returns the first file of a folder that matches one of the names (glob patterns), or None."""
     for name in names:
         for path in sorted(folder.glob(name)):
             if path.is_file():
@@ -109,7 +111,7 @@ def find_one(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def require(path: Path | None, folder: Path, names: tuple[str, ...]) -> Path:
-    """``path`` unless it is None, which is a DataError that says what the folder lacks."""
+    """Returns ``path``; raises a DataError that names the missing file if it is None."""
     if path is None:
         raise DataError(f"{folder}: {names[0]} is missing; expected one of {', '.join(names)}")
     return path

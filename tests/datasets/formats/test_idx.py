@@ -9,7 +9,7 @@ from idx_files import CODES
 from idx_files import encode_idx as encode
 
 from fedjax_sim.datasets import DataError
-from fedjax_sim.datasets.idx import parse_idx
+from fedjax_sim.datasets.formats.idx import parse_idx
 
 
 @pytest.mark.parametrize("code", CODES)

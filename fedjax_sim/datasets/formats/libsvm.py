@@ -1,59 +1,16 @@
-"""LIBSVM text: ``label index:value index:value ...``, one example a line, indices from 1."""
+"""LIBSVM text: ``label index:value index:value ...``, one example per line, indices from 1."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, Dataset, same_length
-from fedjax_sim.datasets.files import find_one, require, stream
+from fedjax_sim.datasets.dataset import DataError, same_length
 
 _BLOCK = 1 << 24  # bytes of text parsed at a time; bounds temporary memory
 _LONGEST = 40  # characters of one number; text beyond that is damage, not data
 _SPACE, _COLON, _LINE = b" :\n"
 _NUMBER_BYTES = np.zeros(256, bool)
 _NUMBER_BYTES[list(b"0123456789+-.eE")] = True
-
-
-class _Source(NamedTuple):
-    train: str
-    test: str
-    num_features: int
-    num_rows: tuple[int, int] | None  # of the official train and test files, where checked
-
-
-# Epsilon's dense rows take 2.6 GB in float32; its row counts are left open.
-_SOURCES = {
-    "a9a": _Source("a9a", "a9a.t", 123, (32561, 16281)),
-    "epsilon": _Source("epsilon_normalized", "epsilon_normalized.t", 2000, None),
-}
-WANTED = {name: f"{s.train} and {s.test}, plain or .bz2" for name, s in _SOURCES.items()}
-
-
-def from_folder(name: str, folder: Path) -> Dataset | None:
-    """a9a or epsilon from a folder with LIBSVM's files; None if it has neither part.
-
-    Features are dense float32 ``[N, F]`` (a9a: F = 123, epsilon: F = 2000), labels -1 and +1
-    become 0 and 1.  Samples of n rows are found as ``<file>.<n>rows`` or ``<file>.<n>rows.bz2``.
-
-    Raises:
-        DataError: one part is missing, malformed, or not as long as the official file.
-    """
-    source = _SOURCES[name]
-    patterns = [_variants(stem) for stem in (source.train, source.test)]
-    paths = [find_one(folder, variants) for variants in patterns]
-    if paths == [None, None]:
-        return None
-    splits: list[dict[str, np.ndarray]] = []
-    for part, (path, variants) in enumerate(zip(paths, patterns, strict=True)):
-        path = require(path, folder, variants)
-        x, y = parse_libsvm(stream(path), source.num_features, path)
-        if source.num_rows and "rows" not in path.name and len(y) != source.num_rows[part]:
-            raise DataError(f"{path}: {len(y)} rows; expected {source.num_rows[part]}")
-        splits.append({"x": x, "y": y})
-    train, test = splits
-    return Dataset(name, train, test, 2, None, None, None, source="files")
 
 
 def parse_libsvm(
@@ -65,17 +22,18 @@ def parse_libsvm(
     non-zero features as ``index:value`` with indices ascending from 1.
 
     Args:
-        blocks: the text in pieces of any length, such as :func:`files.stream` yields.
-        num_features: F; fixed by the caller because the last features may be zero in every row.
+        blocks: the text in pieces of any length, as
+            :func:`~fedjax_sim.datasets.formats.files.stream` yields it.
+        num_features: F; required because the last features may be zero in every row.
         where: the file's name, for error messages.
 
     Returns:
         Features float32 ``[N, F]`` and labels int32 ``[N]``, 0 for -1 and 1 for +1.
 
     Raises:
-        DataError: characters or order foreign to the format, indices that do not ascend or leave
-            1..F, values that are not finite in float32, other labels, or a last line without end
-            (the sign of a file cut short).
+        DataError: characters or order foreign to the format, indices that do not ascend or lie
+            outside 1..F, values that are not finite in float32, other labels, or an incomplete
+            last line.
 
     Example:
         >>> x, y = parse_libsvm([b"+1 1:0.5 3:2\\n-1 2:1\\n"], num_features=3)
@@ -91,10 +49,6 @@ def parse_libsvm(
     features, labels = np.concatenate(xs), np.concatenate(ys)
     same_length(where, features=features, labels=labels)
     return features, labels
-
-
-def _variants(stem: str) -> tuple[str, ...]:
-    return (stem, f"{stem}.bz2", f"{stem}.[0-9]*rows", f"{stem}.[0-9]*rows.bz2")
 
 
 def _whole_lines(blocks: Iterable[bytes], where: object) -> Iterator[bytes]:
@@ -121,7 +75,7 @@ def _parse_lines(text: bytes, num_features: int, where: str) -> tuple[np.ndarray
         character = bytes(chars[foreign][:1])
         raise DataError(f"{where}: has {character!r}; expected finite numbers, spaces and colons")
 
-    # Numbers are runs of their characters; what stands before one says what it is.
+    # Numbers are runs of number characters; the character before a number gives its kind.
     edges = np.flatnonzero(np.diff(in_number, prepend=False, append=False))
     starts, ends = edges[::2], edges[1::2]
     before = np.where(starts == 0, _LINE, chars[starts - 1])
@@ -158,7 +112,7 @@ def _parse_lines(text: bytes, num_features: int, where: str) -> tuple[np.ndarray
             f"{where}: indices are in {indices.min()}..{indices.max()}; expected 1..{num_features}"
         )
     if not ascends.all():
-        raise DataError(f"{where}: indices of a line do not ascend; expected them to")
+        raise DataError(f"{where}: indices of a line do not ascend; expected ascending ones")
     x = np.zeros((num_lines, num_features), np.float32)
     x[rows, indices - 1] = values
     return x, (labels > 0).astype(np.int32)

@@ -9,8 +9,9 @@ from damage import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_sim.datasets import DataError, files
-from fedjax_sim.datasets.files import parse_tar, read_bytes, read_tree
+from fedjax_sim.datasets import DataError
+from fedjax_sim.datasets.formats import files
+from fedjax_sim.datasets.formats.files import parse_tar, read_bytes, read_tree
 
 CONTENT = bytes(range(256)) * 1000
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".txt": bytes}

@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, Dataset, as_labels, import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels, import_extra
 
-# tensorflow-datasets' name of each leaf.  Its own builders use "image", "label" and
-# "coarse_label"; "features" and "group" occur in what fedjax_sim.datasets.prepare writes.
+# Leaf of each feature of tensorflow-datasets.  Its own builders use "image", "label" and
+# "coarse_label"; fedjax_sim.datasets.prepare also writes "features" and "group".
 LEAVES = {"image": "x", "features": "x", "label": "y", "coarse_label": "coarse"}
 GROUP = "group"
-_CHUNK = 4096  # examples in Python objects at a time
+_CHUNK = 4096  # examples that are Python objects at the same time
 
 
 def default_dir() -> Path:
-    """Where tensorflow-datasets keeps its data unless told otherwise."""
+    """Default data directory of tensorflow-datasets."""
     return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
 
 
 def find_prepared(root: Path, name: str) -> Path | None:
-    """A prepared data set's folder ``root/name/VERSION``, or None.
+    """Returns the folder ``root/name/VERSION`` of a prepared data set, or None.
 
-    Of several versions: a readable one if there is any, then one with natural clients, then the
+    Among several versions, readable ones are preferred, then those with natural clients, then the
     newest.
     """
     found = [path.parent for path in root.glob(f"{name}/*/dataset_info.json")]
@@ -38,18 +38,18 @@ def find_prepared(root: Path, name: str) -> Path | None:
 
 
 def is_readable(folder: Path) -> bool:
-    """Whether the prepared files allow random access; TFRecord files need TensorFlow."""
+    """Returns whether the prepared files allow random access; TFRecord files need TensorFlow."""
     return any(folder.glob("*.array_record*"))
 
 
 def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     """Reads ``train`` and ``test`` of a data set prepared in the array_record format.
 
-    Rows come as stored: the builders of tensorflow-datasets shuffle them once with a fixed seed,
-    :mod:`fedjax_sim.datasets.prepare` keeps their order.  Where there is no split ``test``, the
-    test part is the split ``validation``: builders of Tiny ImageNet, of which tensorflow-datasets
-    has none of its own, write that.  Natural clients are read from the feature ``group``, a class
-    label whose names are the clients.
+    Rows keep their stored order: the builders of tensorflow-datasets shuffle them once with a fixed
+    seed, and :mod:`fedjax_sim.datasets.prepare` keeps the order of the raw files.  If there is no
+    split ``test``, the test part is the split ``validation``, which builders of Tiny ImageNet write
+    (tensorflow-datasets itself has no such builder).  Natural clients are read from the feature
+    ``group``, a class label whose names are the clients.
 
     Raises:
         DataError: not a prepared data set of that layout, or damaged files.
@@ -110,7 +110,8 @@ def download(name: str, data_dir: Path) -> Dataset:
     """Lets tensorflow-datasets download and prepare a data set, then reads it.
 
     Raises:
-        DataError: it failed; some builders need TensorFlow to write images.
+        DataError: the download or the preparation failed; some builders need TensorFlow to write
+            images.
     """
     tfds = import_extra("tensorflow_datasets")
     try:

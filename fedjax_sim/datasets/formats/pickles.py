@@ -1,9 +1,9 @@
-"""Pickles that hold nothing but numbers, strings, containers and numeric arrays.
+"""Safe reader of pickles that contain only numbers, strings, containers and numeric arrays.
 
-A pickle is a program: unpickling a file from elsewhere runs whatever it says.  Here every
-instruction is checked against a short list before any of it runs, and the only names a file can
-call are stand-ins for NumPy's reconstruction functions, so that neither foreign code nor NumPy's
-own unpickling sees the data.
+A pickle is a program: unpickling an untrusted file runs arbitrary code.  Here every instruction is
+checked against a short list before any of them runs, and the only names that a file can call are
+stand-ins for NumPy's reconstruction functions.  Neither foreign code nor NumPy's own unpickling
+processes the data.
 """
 
 import io
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError
+from fedjax_sim.datasets.dataset import DataError
 
-# What Python 2 and 3 emit, protocols 0 to 4, for containers of strings, numbers and arrays.
-# Without persistent ids, extension codes, instances, pickle calls of __new__, and out-of-band or
+# Instructions of Python 2 and 3, protocols 0 to 4, for containers of strings, numbers and arrays:
+# without persistent ids, extension codes, instances, pickle calls of __new__, and out-of-band or
 # preallocated buffers.
 _OPCODES = frozenset(
     """
@@ -44,8 +44,8 @@ def parse_pickle(data: bytes, where: object = "pickle") -> dict[str, Any]:
         The dict, its keys decoded to str; Python 2 strings among the values are bytes.
 
     Raises:
-        DataError: anything but a dict of strings, numbers, containers and numeric arrays; a
-            damaged or truncated file; bytes behind the end.
+        DataError: any content other than a dict of strings, numbers, containers and numeric
+            arrays; a damaged or truncated file; bytes after the end.
 
     Example:
         >>> import pickle
@@ -67,7 +67,7 @@ def parse_pickle(data: bytes, where: object = "pickle") -> dict[str, Any]:
         if not isinstance(content, dict):
             raise pickle.UnpicklingError(f"holds a {type(content).__name__}, not a dict")
         return {
-            _text(key): value.finished() if isinstance(value, array_type) else _plain(value)
+            _text(key): value.to_array() if isinstance(value, array_type) else _plain(value)
             for key, value in content.items()
         }
     except Exception as error:  # a malformed pickle can make the unpickler raise almost anything
@@ -89,13 +89,13 @@ def _check_opcodes(data: bytes, where: object, expected: str) -> None:
     except Exception as error:
         raise DataError(f"{where}: {error}; expected a complete pickle") from error
     if end != len(data):
-        raise DataError(f"{where}: {len(data) - end} bytes behind the end; expected none")
+        raise DataError(f"{where}: {len(data) - end} bytes after the end; expected none")
 
 
 def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
-    """The names a pickle may call, and what stands for an array.
+    """Names that a pickle may call with their stand-ins, and the stand-in for arrays.
 
-    Made afresh for each file: an instruction of one file cannot alter the next one's.
+    They are created for each file, so that one file cannot alter the reading of the next file.
     """
 
     class Type:
@@ -108,7 +108,7 @@ def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
     class Values:
         array: np.ndarray | None = None
 
-        def finished(self) -> np.ndarray:
+        def to_array(self) -> np.ndarray:
             if self.array is None:
                 raise pickle.UnpicklingError("has an array without contents")
             return self.array
@@ -116,7 +116,7 @@ def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
         def __setstate__(self, state: Any) -> None:
             _, shape, kind, fortran, values = state
             if not (isinstance(kind, Type) and kind.code in _NUMERIC and kind.order in "<>="):
-                raise pickle.UnpicklingError("has an array of other things than numbers")
+                raise pickle.UnpicklingError("has an array of values other than numbers")
             dtype = np.dtype(kind.order + kind.code)
             if not all(isinstance(size, int) and size >= 0 for size in shape):
                 raise pickle.UnpicklingError(f"has an array of shape {shape!r}")
@@ -128,7 +128,7 @@ def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
     names: dict[tuple[str, str], Any] = {
         ("numpy", "ndarray"): "ndarray",
         ("numpy", "dtype"): Type,
-        # How Python 3 spells bytes in protocols 0 to 2, and empty ones.
+        # Bytes of Python 3 in protocols 0 to 2, and empty bytes.
         ("_codecs", "encode"): lambda text, codec: str.encode(text, "latin-1"),
         ("__builtin__", "bytes"): lambda: b"",
     }

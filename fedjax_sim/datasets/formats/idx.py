@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError
+from fedjax_sim.datasets.dataset import DataError
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

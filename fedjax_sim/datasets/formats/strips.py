@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, as_labels, import_extra, same_length
-from fedjax_sim.datasets.files import read_tree
+from fedjax_sim.datasets.dataset import DataError, as_labels, import_extra, same_length
+from fedjax_sim.datasets.formats.files import read_tree
 
 _SIDE = 32  # pixels
 

@@ -1,55 +1,15 @@
-"""LEAF's json files of FEMNIST: handwritten characters by writer."""
+"""The json format of LEAF for images by writer."""
 
 import json
-import re
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets.base import DataError, Dataset, as_labels, number_groups, same_length
-from fedjax_sim.datasets.files import find_one, read_tree
+from fedjax_sim.datasets.dataset import DataError, as_labels, same_length
 
-_NUM_CLASSES = 62
-_ARCHIVES = tuple(f"femnist*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
-
-WANTED = "LEAF's folder data with train/*.json and test/*.json, or femnist*.tar.xz holding it"
+NUM_CLASSES = 62
 
 Users = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def from_folder(folder: Path) -> Dataset | None:
-    """FEMNIST (Caldas et al., 2018) from LEAF's folders ``train`` and ``test``, or from a tar
-    archive ``femnist*.tar.*`` of them; None if there is neither.
-
-    Images are uint8 ``[N, 28, 28, 1]`` with the polarity of LEAF: background 255, ink 0.  Labels:
-    0-9 digits, 10-35 A-Z, 36-61 a-z.  The natural client is the writer.  Rows come writer by
-    writer.  Writers without train images stay in the test part: a model meets them as new clients.
-
-    Raises:
-        DataError: a part is missing, a file malformed, or a writer in two files of one part.
-    """
-    candidates = (folder / "data", folder)
-    location = next((path for path in candidates if _is_leaf(path)), None)
-    location = location or find_one(folder, _ARCHIVES)
-    if location is None:
-        return None
-    files = read_tree(location, lambda name: _split(name) is not None)
-    splits = {}
-    for split in ("train", "test"):
-        users: Users = {}
-        for name in sorted((n for n in files if _split(n) == split), key=_natural):
-            where = f"{location}: {name}"
-            for user, examples in parse_leaf(files[name], where).items():
-                if user in users:
-                    raise DataError(f"{where}: writer {user!r} is in an earlier file; expected one")
-                users[user] = examples
-        if not users:
-            raise DataError(f"{location}: no {split}/*.json in it; expected {WANTED}")
-        splits[split] = users
-    train, test = (_concatenated(users) for users in splits.values())
-    groups = number_groups(*(_owners(users) for users in splits.values()))
-    return Dataset("femnist", train, test, _NUM_CLASSES, *groups, source="files")
 
 
 def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
@@ -62,7 +22,7 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
         Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``.
 
     Raises:
-        DataError: not json, or other entries, lengths, labels or pixels than these.
+        DataError: not json, or unexpected entries, lengths, labels or pixels.
 
     Example:
         >>> one = {"x": [[1.0] * 784], "y": [61]}
@@ -86,7 +46,7 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
             raise DataError(f"{where}: user {user!r}; expected a name in printable characters")
         samples = _entry(user_data, user, where)
         images = _images(_entry(samples, "x", where), f"{where}: {user}")
-        labels = as_labels(_entry(samples, "y", where), _NUM_CLASSES, f"{where}: {user}")
+        labels = as_labels(_entry(samples, "y", where), NUM_CLASSES, f"{where}: {user}")
         same_length(f"{where}: {user}", x=images, y=labels)
         if len(labels) != size:
             raise DataError(f"{where}: {user} has {len(labels)} samples; expected {size}")
@@ -130,29 +90,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         raise ValueError("has a name twice in one object")
     return result
-
-
-def _is_leaf(path: Path) -> bool:
-    return any((path / split).is_dir() for split in ("train", "test"))
-
-
-def _split(name: str) -> str | None:
-    path = PurePosixPath(name)
-    known = path.suffix == ".json" and path.parent.name in ("train", "test")
-    return path.parent.name if known else None
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts all_data_2 before all_data_10, as LEAF numbers its files."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
-
-
-def _concatenated(users: Users) -> dict[str, np.ndarray]:
-    x, y = zip(*users.values(), strict=True)
-    return {"x": np.concatenate(x), "y": np.concatenate(y)}
-
-
-def _owners(users: Users) -> list[str]:
-    return [user for user, (_, labels) in users.items() for _ in range(len(labels))]

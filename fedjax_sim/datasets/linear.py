@@ -1,0 +1,54 @@
+"""a9a and epsilon: two-class data sets for linear models, from LIBSVM files."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_sim.datasets.dataset import DataError, Dataset
+from fedjax_sim.datasets.formats.files import find_one, require, stream
+from fedjax_sim.datasets.formats.libsvm import parse_libsvm
+
+
+class _Source(NamedTuple):
+    train: str
+    test: str
+    num_features: int
+    num_rows: tuple[int, int] | None  # rows of the official train and test files, if checked
+
+
+# Epsilon's dense rows take 2.6 GB in float32; its row counts are not checked.
+_SOURCES = {
+    "a9a": _Source("a9a", "a9a.t", 123, (32561, 16281)),
+    "epsilon": _Source("epsilon_normalized", "epsilon_normalized.t", 2000, None),
+}
+WANTED = {name: f"{s.train} and {s.test}, plain or .bz2" for name, s in _SOURCES.items()}
+
+
+def from_folder(name: str, folder: Path) -> Dataset | None:
+    """Reads a9a or epsilon from a folder with LIBSVM's files; None if it has neither part.
+
+    Features are dense float32 ``[N, F]`` (a9a: F = 123, epsilon: F = 2000), labels -1 and +1
+    become 0 and 1.  Samples of n rows are read from ``<file>.<n>rows`` or ``<file>.<n>rows.bz2``.
+
+    Raises:
+        DataError: one part is missing, malformed, or not as long as the official file.
+    """
+    source = _SOURCES[name]
+    patterns = [_variants(stem) for stem in (source.train, source.test)]
+    paths = [find_one(folder, variants) for variants in patterns]
+    if paths == [None, None]:
+        return None
+    splits: list[dict[str, np.ndarray]] = []
+    for part, (path, variants) in enumerate(zip(paths, patterns, strict=True)):
+        path = require(path, folder, variants)
+        x, y = parse_libsvm(stream(path), source.num_features, path)
+        if source.num_rows and "rows" not in path.name and len(y) != source.num_rows[part]:
+            raise DataError(f"{path}: {len(y)} rows; expected {source.num_rows[part]}")
+        splits.append({"x": x, "y": y})
+    train, test = splits
+    return Dataset(name, train, test, 2, None, None, None, source="files")
+
+
+def _variants(stem: str) -> tuple[str, ...]:
+    return (stem, f"{stem}.bz2", f"{stem}.[0-9]*rows", f"{stem}.[0-9]*rows.bz2")
