@@ -65,7 +65,8 @@ def table(options: Options) -> None:
                 row["difference"] = mean - row["paper"]
                 histories.append(frame)
             if name == "FedBuff":
-                row["note"] = method.label
+                best = tuning.loc[tuning["best"] != "", "best"].item()
+                row["note"] = method.label + (f" ({best})" if best != "best" else "")
             rows.append(row)
             print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False), flush=True)
     result = pd.DataFrame(rows)
@@ -75,7 +76,8 @@ def table(options: Options) -> None:
         f"{BATCH_SIZE}, rate {LR:g}. Accuracy on test images, percent.",
         result,
     )
-    text.section("FedBuff's server rate, one seed of its own", pd.concat(tunings))
+    tried = pd.concat(tunings).pivot(index="server rate", columns="setting", values="accuracy")
+    text.section("FedBuff's server rate, one seed of its own", tried)
     text.claims(claims(result))
     history = pd.concat(histories, ignore_index=True)
     figures = {}
