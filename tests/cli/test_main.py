@@ -302,9 +302,10 @@ def test_usage(arguments, capsys):
 
 
 @pytest.mark.parametrize("arguments", [["fly"], ["list", "everything"]])
-def test_unknown_command(arguments, capsys):
+def test_unknown_commands_and_algorithms(arguments, capsys):
     assert main(arguments) == 2
-    assert " ".join(arguments) in capsys.readouterr().err
+    kind = "command" if len(arguments) == 1 else "algorithm"
+    assert f"unknown {kind} {arguments[-1]!r}" in capsys.readouterr().err
 
 
 def test_diverging_algorithm_does_not_lose_the_others(tmp_path, capsys, finished, allow_nans):

@@ -384,7 +384,7 @@ def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, 
     def compiled(*args):
         raise AssertionError("compiles")
 
-    monkeypatch.setattr(program.Programs, "ready", compiled)
+    monkeypatch.setattr(program.Programs, "prepare", compiled)
     if change is not None:
         monkeypatch.setattr(sweep.datasets, "load", load_as(change))
     assert main(["sweep", str(folder / "config.json"), *options.split()]) == 2

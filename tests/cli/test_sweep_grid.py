@@ -424,7 +424,7 @@ def test_bad_options_exit_with_2_and_one_line(tmp_path, capsys, monkeypatch, opt
     def compiled(*args):
         raise AssertionError("compiles")
 
-    monkeypatch.setattr(program.Programs, "ready", compiled)
+    monkeypatch.setattr(program.Programs, "prepare", compiled)
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "--output", "swept", *options.split()]) == 2
     error = capsys.readouterr().err
