@@ -157,11 +157,19 @@ def no_data(num_clients=NUM_CLIENTS):
     return quadratic_task(np.ones((num_clients, 1, 1)), np.zeros((num_clients, 1)), 3)
 
 
+SETUP_FIELDS = ("eval_fn", "eval_every", "weighting")
+
+
 def execute(algorithm, timeline, params: Any = ZERO, task=None, **options):
+    """Runs an algorithm; options are fields of the setup and arguments of ``fs.run``."""
     task = no_data() if task is None else task
-    run = compiled(
-        lambda task, timeline: fs.run(algorithm, fs.Setup(task, timeline, params), KEY, **options)
-    )
+    fields = {name: options.pop(name) for name in SETUP_FIELDS if name in options}
+
+    @compiled
+    def run(task, timeline):
+        setup = fs.Setup(task, timeline, params, **fields)
+        return fs.run(algorithm, setup, KEY, **options)
+
     return run(task, timeline)
 
 
