@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.prox.composite import Composite
@@ -75,11 +74,6 @@ def check_clients_receive(timeline: Timeline) -> None:
             "False: clients start from the model that they received, as in contacts with "
             "receives='new'"
         )
-
-
-def concrete(value: Any) -> bool:
-    """Returns True for a number or an array whose value is known, False for a traced one."""
-    return not isinstance(value, Tracer)
 
 
 # ---- composite methods

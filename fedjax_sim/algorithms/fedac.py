@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import concrete
+from fedjax_sim.checks import is_concrete
 from fedjax_sim.local import local_steps
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
@@ -132,7 +132,6 @@ def fedac(
         >>> algorithm = fedac(lr=0.1, mu=1e-3, num_steps=32)
         >>> convex = fedac(lr=0.1, mu=1e-2, num_steps=32, augmentation=1e-2)
     """
-
     # With num_steps=None these numbers are not used, but other variants are refused now.
     fixed = numbers or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
     by_timeline = numbers is None and num_steps is None
@@ -162,7 +161,7 @@ def fedac(
 
     def check(task: Task, timeline: Timeline) -> None:
         del task
-        if numbers is None and num_steps is not None and concrete(num_steps):
+        if numbers is None and num_steps is not None and is_concrete(num_steps):
             _check_num_steps(num_steps, timeline)
 
     return FedAlgorithm(
@@ -177,9 +176,10 @@ def fedac(
 
 def _check_num_steps(num_steps: Scalar, timeline: Timeline) -> None:
     low, high = 0, timeline.max_steps
-    if concrete(timeline.num_steps) and concrete(timeline.mask):
+    if is_concrete(timeline.num_steps) and is_concrete(timeline.mask):
         steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
-        low, high = int(steps.min(initial=high)), int(steps.max(initial=0))
+        if steps.size:
+            low, high = int(steps.min()), int(steps.max())
     if not low <= float(num_steps) <= high:
         raise ValueError(
             f"num_steps is {num_steps}; expected {low}..{high}, the local steps per visit of the "
