@@ -58,8 +58,8 @@ def _statements() -> tuple[Statement, ...]:
     ours = f"training loss > {CLEARLY:g} x the others'"
     for name, text in (("4b", "much worse"), ("4c", "off the plot")):
         for reading, check in (
-            (f"at equal rates, those of {dual}", above_at_equal_rates(osp, others, CLEARLY)),
-            ("each method at its best rates", above(osp, others, METRICS[0], CLEARLY)),
+            (f"at equal rates, the best of {dual}", above_at_equal_rates(osp, others, CLEARLY)),
+            ("each method at its own best rates", above(osp, others, METRICS[0], CLEARLY)),
         ):
             found.append(Statement((name,), every, f"{osp} is {text}, {reading}", check, ours))
     for metric in METRICS[1:]:

@@ -92,7 +92,7 @@ def _slower(method: str) -> Check:
             float(curve["train/loss"][curve["round"] <= SLOW_ROUND][-1])
             for curve in (selected.curves["FedDualAvg"], selected.curves[method])
         )
-        return f"{other:.3g} against {first:.3g}", other > first
+        return f"{other:.5g} against {first:.5g}", other > first
 
     return check
 

@@ -52,13 +52,46 @@ def select(
     """Selects by the mean of a metric over the last evaluations; diverged runs have no score.
 
     Args:
-        history: of all runs or, with their ``score``, at least of the selected ones.
+        history: of all runs.
         score: scores of all runs, if they are not the means of the metric.
     """
     last = min(last, len(set(history["round"])))
     if score is None:
         score = scores(history, metric, PAIR, last=last)
     chosen = best(score, per="method", mode=mode)
+    return _selected(history, metric, last, mode, score, chosen)
+
+
+def load(folder: pathlib.Path, name: str, metric: str, last: int, mode: Mode = "min") -> Selected:
+    """The selection that ``name.csv`` and ``name-scores.csv`` hold.
+
+    Scores in the file are rounded, so several pairs may have the best one; the selected pairs are
+    those whose histories are kept.
+    """
+    history, score = (
+        pd.read_csv(folder / f"{name}{kind}.csv").astype(dict.fromkeys(PAIR[1:], float))
+        for kind in ("", "-scores")
+    )
+    last = min(last, len(set(history["round"])))
+    pairs = history[PAIR].drop_duplicates()
+    chosen = best(score.merge(pairs, on=PAIR), per="method", mode=mode)
+    for rate in PAIR[1:]:
+        grids = {m: set(part[rate]) for m, part in score.groupby("method")}
+        chosen[f"{rate}_at_edge"] = [
+            len(grids[m]) > 1 and value in (min(grids[m]), max(grids[m]))
+            for m, value in zip(chosen["method"], chosen[rate], strict=True)
+        ]
+    return _selected(history, metric, last, mode, score, chosen)
+
+
+def _selected(
+    history: pd.DataFrame,
+    metric: str,
+    last: int,
+    mode: Mode,
+    score: pd.DataFrame,
+    chosen: pd.DataFrame,
+) -> Selected:
     # In the order of the history, which is that of the methods' names in the figures.
     order = {name: place for place, name in enumerate(dict.fromkeys(history["method"]))}
     chosen = chosen.sort_values("method", key=lambda names: names.map(order), ignore_index=True)
@@ -68,12 +101,6 @@ def select(
         for row in chosen.to_dict("records")
     }
     return Selected(metric, mode, last, score, chosen, winners, curves_of(winners), rates)
-
-
-def load(folder: pathlib.Path, name: str, metric: str, last: int, mode: Mode = "min") -> Selected:
-    """The selection that ``name.csv`` and ``name-scores.csv`` hold."""
-    history, score = (pd.read_csv(folder / f"{name}{kind}.csv") for kind in ("", "-scores"))
-    return select(history, metric, last, mode, score)
 
 
 def curves_of(history: pd.DataFrame) -> Mapping[str, Curve]:

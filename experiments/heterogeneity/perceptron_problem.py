@@ -157,7 +157,7 @@ def _paths(
         task = fs.empirical_task(_LOSS, data, fs.full_batch(timeline.max_steps))
         schedule = dataclasses.replace(timeline, clients=clients)
         # One client after the other: steps beyond tau are then skipped, not masked.
-        options: dict[str, Any] = {"cohort": sequential(), "probes": _PROBES}
+        options: dict[str, Any] = {"execution": sequential(), "probes": _PROBES}
         _, history = fs.run(
             fs.fedprox(LR, mu), fs.Setup(task, schedule, start), jax.random.key(0), **options
         )

@@ -10,7 +10,7 @@ import pandas as pd
 from fedjax_sim.diagnostics.bias_laws import piecewise_quadratic_bias, third_order_bias
 from fedjax_sim.diagnostics.diffusion import backward_equation
 from fedjax_sim.diagnostics.gradient_noise import Noise, gaussian
-from fedjax_sim.diagnostics.iterate_bias import Gradient, mean_iterates
+from fedjax_sim.diagnostics.iterate_bias import Derivative, mean_iterates
 from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
 
 KINK = partial(piecewise_quadratic, right=1.0, left=0.5)
@@ -25,7 +25,7 @@ def grid(lr: float, std: float, num_steps: int, points: int = 4) -> np.ndarray:
 
 
 def at_zero(
-    gradient: Gradient, noise: Noise, lr: float, num_steps: int, observable: Any = None
+    gradient: Derivative, noise: Noise, lr: float, num_steps: int, observable: Any = None
 ) -> np.ndarray:
     """``E h(x_k)`` from x_0 = 0, the optimum, for k = 0 .. num_steps."""
     points = grid(lr, noise.variance**0.5, num_steps)
@@ -38,7 +38,7 @@ class Family(NamedTuple):
     """An objective whose bias is measured, and the slopes of its law."""
 
     name: str
-    gradient: Gradient
+    gradient: Derivative
     noise: Noise
     law: Any  # (lr, k) -> bias
     slopes: tuple[float, float]  # against k and against the rate

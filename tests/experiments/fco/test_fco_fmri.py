@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import fco_fmri
-from experiments import fco_fmri_report as report
-from experiments import fco_grid as grid
-from experiments.fco_common import METHODS
-from experiments.fco_report import claims_table
+import fedjax_sim as fs
+from experiments.fco import fmri as experiment
+from experiments.fco import fmri_report as report
+from experiments.fco import methods, scans
+from experiments.fco.claims import judged
+from experiments.fco.methods import METHODS
+from experiments.fco.selection import Selected
 from fedjax_sim.problems import fmri
 
 LABEL = "SYNTHETIC STAND-IN"
@@ -20,18 +22,18 @@ LABEL = "SYNTHETIC STAND-IN"
 
 def options(tmp_path, **given):
     small = {"source": "synthetic", "voxels": 40, "rounds": 10}
-    return fco_fmri.Options(**small | given, work=tmp_path / "work", output=tmp_path / "out")
+    return experiment.Options(**small | given, work=tmp_path / "work", output=tmp_path / "out")
 
 
-def numpy_baseline(scans, rows, lr, weight, epochs):
+def numpy_baseline(data, rows, lr, weight, epochs):
     """Validation loss, accuracy and density after proximal gradient steps on some rows."""
-    x, y = (scans.train.examples[name][rows].astype(np.float64) for name in ("x", "y"))
+    x, y = (data.train.examples[name][rows].astype(np.float64) for name in ("x", "y"))
     w, b = np.zeros(x.shape[1]), 0.0
     for _ in range(epochs):
         error = 1 / (1 + np.exp(-(x @ w + b))) - y
         w, b = w - lr * x.T @ error / len(y), b - lr * error.mean()
         w = np.sign(w) * np.maximum(abs(w) - lr * weight, 0)
-    z, label = scans.test.examples["x"] @ w + b, scans.test.examples["y"]
+    z, label = data.test.examples["x"] @ w + b, data.test.examples["y"]
     loss = np.mean(np.logaddexp(0, z) - label * z) + weight * abs(w).sum()
     return loss, np.mean((z > 0) == (label > 0)), np.mean(abs(w) > 1e-4)
 
@@ -41,52 +43,52 @@ def numpy_baseline(scans, rows, lr, weight, epochs):
 def test_baselines_are_those_of_a_numpy_loop(tmp_path, name, rows):
     """Ten steps in single precision, of rates up to 1; accuracies are shares of 216."""
     given = options(tmp_path, weight=0.05)
-    data = fco_fmri.load(given)
-    found = fco_fmri.baseline(name, data, given)
-    assert len(found.score) == len(fco_fmri.BASELINE_LRS)
+    data = scans.load(given.source, given.voxels, given.data_dir)
+    found = experiment.baseline(name, data, given)
+    assert len(found.score) == len(experiment.BASELINE_LRS)
     expected = {
-        lr: numpy_baseline(data.scans, slice(rows), lr, 0.05, 10) for lr in fco_fmri.BASELINE_LRS
+        lr: numpy_baseline(data.scans, slice(rows), lr, 0.05, 10) for lr in experiment.BASELINE_LRS
     }
     for lr, score in zip(found.score["lr"], found.score["score"], strict=True):
         assert score == pytest.approx(expected[lr][0], rel=1e-4)
     (lr, server_lr) = found.rates[name]
     assert (lr, server_lr) == (min(expected, key=lambda rate: expected[rate][0]), 1.0)
-    ends = [grid.at_end(found.curves[name], metric, 1) for metric in fco_fmri.SHOWN]
+    ends = [found.at_end(name, metric) for metric in scans.METRICS]
     np.testing.assert_allclose(ends, expected[lr], rtol=1e-4)
 
 
 def test_stand_in_has_the_recordings_shapes():
-    data = fco_fmri.load(fco_fmri.Options(source="synthetic", voxels=1000))
+    data = scans.load("synthetic", 1000, None)
     assert (data.scans.train.num_clients, data.scans.test.num_clients) == (59, 12)
     assert data.scans.train.examples["x"].shape == (1062, 1000)
     assert np.count_nonzero(data.scans.weight) == 5
     assert LABEL in data.label
-    assert fco_fmri.Options().voxels == 39912
+    assert experiment.Options().voxels == 39912
 
 
 def test_recordings_are_taken_where_they_are(tmp_path, monkeypatch):
     """Even if they cannot be read; the stand-in is for where there are none."""
-    scans = fmri.sparse_classification(0, dim=7, num_nonzero=1)
+    recordings = fmri.sparse_classification(0, dim=7, num_nonzero=1)
     monkeypatch.delenv("FEDJAX_SIM_DATA", raising=False)
     with pytest.raises(ValueError, match="data_dir is not given and FEDJAX_SIM_DATA is not set"):
-        fco_fmri.load(fco_fmri.Options(source="haxby"))
-    assert not fco_fmri.load(fco_fmri.Options(voxels=7, data_dir=tmp_path)).real
+        scans.load("haxby", 7, None)
+    assert not scans.load("auto", 7, tmp_path).real
     (tmp_path / fmri.FOLDER).mkdir()
     with pytest.raises(ValueError, match=r"mask\.nii\.gz.* missing"):
-        fco_fmri.load(fco_fmri.Options(voxels=7, data_dir=tmp_path))
-    monkeypatch.setattr(fmri, "haxby", lambda where: scans)
-    data = fco_fmri.load(fco_fmri.Options(data_dir=tmp_path))
+        scans.load("auto", 7, tmp_path)
+    monkeypatch.setattr(fmri, "haxby", lambda where: recordings)
+    data = scans.load("auto", 7, tmp_path)
     assert data.real
     assert LABEL not in data.label
-    assert "stand-in" not in fco_fmri.describe(data, fco_fmri.Options())
-    assert fco_fmri.Options().folder(data) == "haxby"
+    assert "stand-in" not in experiment.describe(data, experiment.Options())
+    assert experiment.Options().folder(data) == "haxby"
 
 
 def history(pairs, rounds):
     rows = [
         (method, lr, server_lr, 0, done, 0, metric, 0.5)
         for method, (lr, server_lr), done, metric in itertools.product(
-            METHODS, pairs, rounds, fco_fmri.SHOWN
+            METHODS, pairs, rounds, scans.METRICS
         )
     ]
     names = ["method", "lr", "server_lr", "seed", "round", "diverged_at", "metric", "value"]
@@ -103,7 +105,7 @@ def test_figure_has_the_pairs_of_the_paper():
         for a, b in itertools.product(clients, servers)
         if 3 * 10**2 <= a[0] * b[0] * 10 ** (5 + a[1] + b[1]) <= 3 * 10**4
     ]
-    pairs = list(itertools.product(fco_fmri.LRS, fco_fmri.SERVER_LRS))
+    pairs = list(itertools.product(methods.LRS, methods.SERVER_LRS))
     assert len(pairs) == 49
     rows = report.progress(history(pairs, (10, 20, 300)))
     assert set(rows["round"]) == {10, 300}
@@ -116,11 +118,11 @@ def test_shares_of_good_pairs():
         {
             "method": ["a", "a", "b", "b"],
             "round": [10] * 4,
-            report.ACCURACY: [0.9, 0.84, 0.86, 0.5],
-            report.DENSITY: [0.1, 0.1, 0.2, 0.1],
+            scans.ACCURACY: [0.9, 0.84, 0.86, 0.5],
+            scans.DENSITY: [0.1, 0.1, 0.2, 0.1],
         }
     )
-    shares = report.reaches(rows, {report.ACCURACY: 0.9, report.DENSITY: 0.1})
+    shares = report.reaches(rows, {scans.ACCURACY: 0.9, scans.DENSITY: 0.1})
     assert shares[10].to_dict() == {"a": 0.5, "b": 0.5}
 
 
@@ -128,19 +130,18 @@ def ends(**values):
     """Curves of one evaluation: loss, accuracy, density."""
     names = dict(zip(("dual", "osp", "mid", "mid_osp"), METHODS, strict=True))
     return {
-        names[short]: {m: np.array([v]) for m, v in zip(fco_fmri.SHOWN, value, strict=True)}
+        names[short]: {m: np.array([v]) for m, v in zip(scans.METRICS, value, strict=True)}
         for short, value in values.items()
     }
 
 
 def checked(shares, curves):
-    centralised, local = ({report.ACCURACY: a, report.DENSITY: 0.01} for a in (0.95, 0.6))
+    centralised, local = ({scans.ACCURACY: a, scans.DENSITY: 0.01} for a in (0.95, 0.6))
     table = pd.DataFrame({300: shares}, index=list(METHODS)[: len(shares)])
-    claims = report.claims(centralised, local, table)
-    found = grid.Selected(
-        report.LOSS, 1, *[pd.DataFrame()] * 3, curves, dict.fromkeys(curves, (1.0, 1.0))
-    )
-    return (claims_table("fmri", claims, found.curves, found.rates)["holds"] == "yes").tolist()
+    statements = report.statements(centralised, local, table)
+    rates, empty = dict.fromkeys(curves, (1.0, 1.0)), pd.DataFrame()
+    selected = Selected(scans.LOSS, "min", 1, empty, empty, empty, curves, rates)
+    return [claim.holds for claim in judged("fmri", statements, selected)]
 
 
 def test_claims():
@@ -156,11 +157,11 @@ def test_claims():
 def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
     """A second call finds all runs and writes the same bytes."""
     given = options(tmp_path, methods=("FedDualAvg", "FedMiD"), lrs=(0.03, 0.1), server_lrs=(0.3,))
-    fco_fmri.main(given)
+    experiment.main(given)
     printed = capsys.readouterr().out
     assert printed.count("2 runs, 0 found") == 2
     assert printed.count("9 runs, 0 found") == 2
-    folder = tmp_path / "out" / "fco_fmri-standin-40"
+    folder = tmp_path / "out" / "fmri-standin-40"
     text = (folder / "fmri.md").read_text()
     assert text.startswith(f"# Sparse logistic regression on fMRI ({LABEL}, no recordings)")
     assert "not the recordings of Haxby et al." in text
@@ -170,18 +171,23 @@ def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
     assert set(pd.read_csv(folder / "fmri.csv")["method"]) == {
         "FedDualAvg", "FedMiD", "centralised", "local"
     }  # fmt: skip
-    assert len(pd.read_csv(folder / "figure-4.11.csv")) == 4
+    assert len(pd.read_csv(folder / "fmri-figure-4.11.csv")) == 4
     for name in ("fmri", "figure-4.11", "fmri-fedmid-grid"):
         assert (folder / f"{name}.png").stat().st_size > 5_000
-    fco_fmri.main(given)
+    experiment.main(given)
     printed = capsys.readouterr().out
     assert printed.count("2 runs, 2 found") == 2
     assert (folder / "fmri.csv").read_bytes() == rows
+    (folder / "figure-4.11.png").unlink()
+    report.redraw(folder)
+    assert (folder / "fmri.md").read_text().splitlines()[:4] == text.splitlines()[:4]
+    assert (folder / "figure-4.11.png").exists()
     # The batches are single examples, one pass: 18 steps.
-    data = fco_fmri.load(given)
-    shared = fco_fmri.problem(
-        data.scans, data.scans.train, given, batches=fco_fmri.fs.epochs(1, 1), rounds=3, seeds=2
-    )
+    data = scans.load(given.source, given.voxels, given.data_dir)
+    shared = scans.make_problem(
+        data.scans, data.scans.train, weight=0.02, batches=fs.epochs(1, 1), rounds=3, cohort=20,
+        seeds=2,
+    )  # fmt: skip
     assert shared.task.num_steps.tolist() == [18] * 59
     assert shared.timeline.clients.shape == (2, 3, 20)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(shared.params))
@@ -194,9 +200,9 @@ def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
         ({"voxels": 0}, "voxels is 0; expected at least 1"),
         ({"weight": -0.1}, "lambda is -0.1; expected at least 0"),
         ({"rounds": 0}, "rounds is 0; expected at least 1"),
-        ({"server_lrs": (0.0,)}, "server_lrs is .0.0,.; expected positive learning rates"),
+        ({"server_lrs": (0.0,)}, "server_lrs is .0.0,.; expected positive numbers"),
     ],
 )
 def test_bad_options(given, message):
     with pytest.raises(ValueError, match=message):
-        fco_fmri.Options(**given)
+        experiment.Options(**given)

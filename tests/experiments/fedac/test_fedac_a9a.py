@@ -1,5 +1,6 @@
 """FedAc's experiment: its runs against NumPy, its scores, the comparison with published runs."""
 
+import dataclasses
 import functools
 import json
 
@@ -8,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from kept_runs import identities
 
 import fedjax_sim as fs
-from experiments import fedac_a9a, fedac_numpy, fedac_report
+from experiments.fedac import a9a, a9a_report, numpy_loop, problem
 
 CLIENTS, STEPS, L2, LR = 3, 256, 0.05, 0.2
-ROUNDS = fedac_a9a.NUM_STEPS // STEPS
+ROUNDS = problem.NUM_STEPS // STEPS
 
 
 @functools.cache
@@ -26,8 +28,9 @@ def small_data() -> dict[str, np.ndarray]:
 
 def cell(name: str) -> np.ndarray:
     """The models ``[E, d]`` of one rate of the experiment's cell."""
-    what = fedac_a9a.make_setup(small_data(), name, L2, CLIENTS, STEPS)
-    result = fs.sweep(what, {"lr": [LR]}, jax.random.split(jax.random.key(1), 1))
+    factory = functools.partial(problem.make_algorithm, name, L2, local_steps=STEPS)
+    setup = problem.make_setup(small_data(), name, CLIENTS, STEPS)
+    result = fs.sweep(factory, setup, {"lr": [LR]}, jax.random.split(jax.random.key(1), 1))
     return result.runs[0].history.metrics["model"]
 
 
@@ -58,9 +61,9 @@ def double() -> dict[str, np.ndarray]:
 def test_local_methods_are_those_of_the_numpy_loop(name):
     """4,096 contracting steps in single precision."""
     rows = drawn()
-    expected = fedac_numpy.numpy_run(
-        double(), name, L2, LR, fedac_a9a.initial(6), STEPS,
-        lambda step: rows[step // STEPS, :, step % STEPS], fedac_a9a.NUM_STEPS,
+    expected = numpy_loop.numpy_run(
+        double(), name, L2, LR, problem.initial(6), STEPS,
+        lambda step: rows[step // STEPS, :, step % STEPS], problem.NUM_STEPS,
     )  # fmt: skip
     np.testing.assert_allclose(cell(name)[-1], expected, rtol=2e-4, atol=2e-5)
 
@@ -68,7 +71,7 @@ def test_local_methods_are_those_of_the_numpy_loop(name):
 @pytest.mark.parametrize("name", ["mb_sgd", "mb_ac_sgd"])
 def test_minibatch_methods_take_one_step_on_the_rows_of_all_local_steps(name):
     x, y = double()["x"], double()["y"]
-    main = aggregate = fedac_a9a.initial(6)
+    main = aggregate = problem.initial(6)
     gamma = (LR / L2) ** 0.5
     alpha = 1 / (gamma * L2)
     for rows in drawn().reshape(ROUNDS, -1):
@@ -92,14 +95,14 @@ def test_objective_is_the_regularised_logistic_loss():
     signs = 2 * data["y"] - 1
     expected = np.mean(np.log1p(np.exp(-signs * (data["x"] @ w)))) + L2 / 2 * w @ w
     models = np.stack([w, np.full(6, np.inf), np.full(6, 1e200), np.full(6, np.nan)])
-    found = fedac_a9a.objective(small_data(), L2)(models[None])
+    found = problem.objective(small_data(), L2)(models[None])
     np.testing.assert_allclose(found[0, 0], expected, rtol=1e-14)
     assert np.isinf(found[0, 1:]).all()
 
 
 def test_minimum_is_below_nearby_values():
-    value = fedac_a9a.objective(small_data(), L2)
-    least = fedac_a9a.minimum(small_data(), L2)
+    value = problem.objective(small_data(), L2)
+    least = problem.minimum(small_data(), L2)
     rng = np.random.default_rng(0)
     assert (value(rng.normal(size=(100, 6))) > least).all()
     # Strong convexity: descending from it by gradient steps gains nothing beyond rounding.
@@ -111,17 +114,17 @@ def test_minimum_is_below_nearby_values():
 
 
 def test_further_clients_run_with_few_rounds_only():
-    options = fedac_a9a.Options(clients=(4,), local_steps=(1, 32, 64), few_rounds=(8,))
+    options = a9a.Options(clients=(4,), local_steps=(1, 32, 64), few_rounds=(8,))
     cells = [(m, k) for grid in options.grids for m in grid["clients"] for k in grid["local_steps"]]
     assert cells == [(4, 1), (4, 32), (4, 64), (8, 32), (8, 64)]
-    assert len(fedac_a9a.Options(few_rounds=()).grids) == 1
+    assert len(a9a.Options(few_rounds=()).grids) == 1
 
 
 def test_rates_are_the_papers():
-    assert fedac_a9a.rates(1e-3, 13) == (
+    assert a9a.rates(1e-3, 13) == (
         0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
     )  # fmt: skip
-    assert fedac_a9a.rates(5e-3, 13)[-1] == 50
+    assert a9a.rates(5e-3, 13)[-1] == 50
 
 
 SUMMARY = """\
@@ -137,16 +140,16 @@ f,a9a,0,0.001,0.1,4,8,4096,1,1,512,0.3,0.3
 
 def test_published_scores_are_the_best_of_the_grid(tmp_path):
     (tmp_path / "summary_a9a_1e-02.csv").write_text(SUMMARY)
-    found = fedac_report.published(str(tmp_path), "a9a", 1e-2, (0.1, 0.2, 0.5), 0.3)
+    found = a9a_report.published(str(tmp_path), "a9a", 1e-2, (0.1, 0.2, 0.5), 0.3)
     assert found is not None
     rows = found.set_index("algorithm")
     assert set(rows.index) == {"fedac_i", "vanilla_fedac"}
     assert rows.loc["fedac_i", "lr of authors"] == 0.5  # not 100, outside the grid
     np.testing.assert_allclose(rows.loc["fedac_i", "authors"], 0.05)
     assert np.isinf(rows.loc["vanilla_fedac", "authors"])
-    assert fedac_report.published(None, "a9a", 1e-2, (0.1,), 0.3) is None
+    assert a9a_report.published(None, "a9a", 1e-2, (0.1,), 0.3) is None
     with pytest.raises(ValueError, match="FEDAC_PUBLISHED is a folder without summary_a9a_1e-03"):
-        fedac_report.published(str(tmp_path), "a9a", 1e-3, (0.1,), 0.3)
+        a9a_report.published(str(tmp_path), "a9a", 1e-3, (0.1,), 0.3)
 
 
 def scores(**changes) -> pd.DataFrame:
@@ -158,17 +161,38 @@ def scores(**changes) -> pd.DataFrame:
 
 
 def test_agreement_and_rounds():
-    theirs = fedac_report.best(scores()).rename(columns={"score": "authors", "lr": "lr of authors"})
+    theirs = a9a_report.best(scores()).rename(columns={"score": "authors", "lr": "lr of authors"})
     theirs["authors"] = [2e-4, 5e-4, 2e-2]  # the first is twice ours
-    cells = fedac_report.compared(scores(), theirs)
+    cells = a9a_report.compared(scores(), theirs)
     np.testing.assert_allclose(cells["log10 ratio"], [-np.log10(2), 0, 0], atol=1e-12)
-    overall = fedac_report.agreement(cells).iloc[-1]
+    overall = a9a_report.agreement(cells).iloc[-1]
     assert (overall["cells"], overall["within 0.15 decades"]) == (3, "66.7%")
-    needed = fedac_report.rounds_needed(cells).set_index("threshold")
+    needed = a9a_report.rounds_needed(cells).set_index("threshold (ours)")
     assert needed["FedAvg"].tolist() == ["2048", "2048", "4096", "none"]
     assert needed["FedAvg (authors)"].tolist() == ["2048", "2048", "none", "none"]
 
 
+def test_cells_that_were_not_run_are_not_counted_as_failures():
+    """With K = 2 and 4 alone 2,048 rounds are the most; an algorithm without cells has a dash."""
+    few = scores().query("K > 1")
+    other = scores().query("K == 1").assign(algorithm="mb_sgd", M=1024)
+    cells = a9a_report.compared(pd.concat([few.assign(M=8192), other]), None)
+    needed = a9a_report.rounds_needed(cells).set_index(["threshold (ours)", "M"])
+    assert needed.loc[("1e-04", 8192)].to_dict() == {"FedAvg": "> 2048", "MB-SGD": "-"}
+    assert needed.loc[("1e-04", 1024)].to_dict() == {"FedAvg": "-", "MB-SGD": "4096"}
+    assert needed.loc[("1e-05", 1024)].to_dict() == {"FedAvg": "-", "MB-SGD": "none"}
+
+
+# Of runs that users have kept: by folder, configuration and seed.
+IDENTITIES = {
+    'a9a-1e-2/fedavg {"clients": 2, "local_steps": 512, "lr": 0.1} 0': "3b72a8bdf9c706d2",
+    'a9a-1e-2/fedavg {"clients": 2, "local_steps": 512, "lr": 0.5} 0': "3b72a8bdf9c706d2",
+    'a9a-1e-2/mb_sgd {"clients": 2, "local_steps": 512, "lr": 0.1} 0': "729837e1cd866a1c",
+    'a9a-1e-2/mb_sgd {"clients": 2, "local_steps": 512, "lr": 0.5} 0': "729837e1cd866a1c",
+}
+
+
+@pytest.mark.slow
 def test_main_writes_and_resumes(tmp_path, monkeypatch):
     data = small_data()
     for name in ("a9a.40rows", "a9a.t.40rows"):
@@ -180,19 +204,20 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("\n".join(lines) + "\n")
     monkeypatch.delenv("FEDAC_PUBLISHED", raising=False)
-    monkeypatch.setitem(
-        fedac_a9a.SETTINGS, "a9a-1e-2", fedac_a9a.SETTINGS["a9a-1e-2"]._replace(lrs=(0.1, 0.5))
-    )
-    options = fedac_a9a.Options(
+    monkeypatch.setitem(a9a.SETTINGS, "a9a-1e-2", a9a.SETTINGS["a9a-1e-2"]._replace(lrs=(0.1, 0.5)))
+    options = a9a.Options(
         setting="a9a-1e-2", clients=(2,), local_steps=(256, 512), methods=("fedavg", "mb_sgd"),
-        data_dir=tmp_path / "data", runs=tmp_path / "runs", output=tmp_path / "out",
+        data_dir=tmp_path / "data", work=tmp_path / "runs", output=tmp_path / "out",
     )  # fmt: skip
-    fedac_a9a.main(options)
+    a9a.main(options)
+    kept = identities(tmp_path / "runs")
+    assert kept.items() >= IDENTITIES.items()
+    assert len(kept) == 8
     slices = sorted((tmp_path / "runs").rglob("*.npz"))
     stamps = [path.stat().st_mtime_ns for path in slices]
-    folder = tmp_path / "out" / "fedac"
+    folder = tmp_path / "out" / "a9a"
     first = (folder / "a9a-1e-2.csv").read_text()
-    fedac_a9a.main(options)
+    a9a.main(options)
     assert [
         path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").rglob("*.npz"))
     ] == stamps
@@ -203,7 +228,13 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
     facts = (folder / "a9a-1e-2.json").read_text()
     assert json.loads(facts)["rows"] == 40
     assert str(tmp_path) not in facts.replace(json.loads(facts)["command"], "")
-    assert (folder / "a9a-1e-2-speed_up.png").exists()
+    figure = folder / "a9a-1e-2-speed_up.png"
+    text = (folder / "a9a-1e-2.md").read_text()
+    assert "## Best rates at the grid's edge" in text
+    figure.unlink()
+    a9a.main(dataclasses.replace(options, redraw=True))
+    assert (folder / "a9a-1e-2.md").read_text() == text
+    assert figure.exists()
 
 
 @pytest.mark.parametrize(
@@ -211,11 +242,11 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
     [
         ({"setting": "mnist"}, "setting is 'mnist'; expected one of a9a-1e-2"),
         ({"local_steps": (1, 3)}, "local_steps has 3; expected divisors of 512"),
-        ({"clients": (0,)}, r"clients is \(0,\); expected numbers of at least 1"),
-        ({"clients": ()}, r"clients is \(\); expected some"),
-        ({"methods": ("sgd",)}, "methods has 'sgd'; expected some of fedavg"),
+        ({"clients": (0,)}, r"clients is \(0,\); expected positive numbers"),
+        ({"clients": ()}, r"clients is \(\); expected positive numbers"),
+        ({"methods": ("sgd",)}, r"methods is \('sgd',\); expected some of fedavg"),
     ],
 )
 def test_bad_options_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        fedac_a9a.Options(**given)
+        a9a.Options(**given)

@@ -1,4 +1,4 @@
-"""The experiments on iterate bias, the lower-bound instance and Nesterov's instability."""
+"""The experiments on iterate bias and on the instance of the lower bound."""
 
 import dataclasses
 import json
@@ -7,21 +7,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import agd_instability, iterate_bias, lower_bound
+from experiments.local_methods import bias_growth, iterate_bias, lower_bound
 
 TINY = iterate_bias.Options(repetitions=512, diffusion_paths=16, lrs=(1e-4, 1e-3), steps=32)
 
 
 def test_growth_has_the_slopes_of_the_laws():
     """Slopes are below the limit's by the order of lr k, and of 1 / k from sums of few terms."""
-    table = iterate_bias.slopes(iterate_bias.growth(TINY), TINY)
+    table = bias_growth.slopes(bias_growth.growth(TINY.lrs, TINY.steps))
     np.testing.assert_allclose(table["slope in k"], table["expected in k"], atol=0.08)
     np.testing.assert_allclose(table["slope in lr"], table["expected in lr"], atol=0.02)
 
 
 def test_continuous_view_tells_the_constants_apart():
     """At rate 1e-3 and 16 steps the leading terms hold to about 1.5 %."""
-    table = iterate_bias.continuous(1e-3, 16)
+    table = bias_growth.continuous(1e-3, 16)
     for name in ("recursion / (1/4 k (k - 1))", "equation / (1/4 k^2)"):
         np.testing.assert_allclose(table[name], 1, atol=0.02)
     np.testing.assert_allclose(table["1/2 k^2 (printed)"], 2 * table["1/4 k^2"])
@@ -37,25 +37,13 @@ def test_lower_bound_sweep_agrees_with_closed_forms():
     assert (table["E F / (2 mu B^2)"] > 0.01).all()
 
 
-def test_instability_table():
-    """The deviations from the formula are rounding, up to 0.3 % at distance 1e-13."""
-    case = agd_instability.CASES[1]
-    table = agd_instability.measured(case, agd_instability.Options())
-    formula = table.dropna()
-    assert len(formula) == case.num_bumps
-    for name in ("main", "aggregate"):
-        np.testing.assert_allclose(formula[name], formula[f"{name}, formula"], rtol=5e-3)
-    assert (table.loc[table["method"] == "gradient descent", "main"] < 1.01).all()
-
-
 @pytest.mark.slow
 def test_files(tmp_path, monkeypatch):
     """Every experiment writes its table, its text, how it was made and its figure."""
     iterate_bias.main(dataclasses.replace(TINY, output=tmp_path))
     monkeypatch.setattr(lower_bound, "CASES", lower_bound.CASES[:1])
     lower_bound.main(lower_bound.Options(repetitions=2, rates=2, output=tmp_path))
-    agd_instability.main(agd_instability.Options(output=tmp_path))
-    for name in ("iterate_bias", "lower_bound", "agd_instability"):
+    for name in ("iterate_bias", "lower_bound"):
         folder = tmp_path / name
         assert len(pd.read_csv(folder / f"{name}.csv")) >= 2
         assert json.loads((folder / f"{name}.json").read_text())["command"]

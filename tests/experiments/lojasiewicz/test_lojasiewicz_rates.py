@@ -6,29 +6,36 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import lojasiewicz
-from experiments.lojasiewicz_cases import cases, history, measure
+from experiments.lojasiewicz import rates, tables
+from experiments.lojasiewicz.cases import cases, exact_cases, sweep_cases
+from experiments.lojasiewicz.runs import history, measure
 
 
-def test_rates_have_the_expected_slopes():
+@pytest.mark.parametrize(
+    "name",
+    [
+        "power 2",
+        pytest.param("power 4", marks=pytest.mark.slow),
+        pytest.param("two-armed bandit", marks=pytest.mark.slow),
+    ],
+)
+def test_rates_have_the_expected_slopes(name):
     """1,000 rounds of exact gradients; what s_0 leaves of the limit is within 0.15."""
-    short = [case._replace(rounds=min(case.rounds, 1000)) for case in lojasiewicz.exact_cases()]
-    short = [case for case in short if case.name in ("power 2", "power 4", "two-armed bandit")]
-    assert len(short) == 3
-    table = lojasiewicz.rates(lojasiewicz.histories(short, 0))
-    linear, others = table.iloc[0], table.iloc[1:]
-    # Power 2 at the rate 1 / 2: x halves a round; the recursion has 1 - 2 (1/2) (1 - 1/2).
-    np.testing.assert_allclose([linear["gap"], linear["recursion"]], [0.25, 0.5], rtol=1e-9)
-    for name in ("gap", "recursion", "closed"):
-        np.testing.assert_allclose(others[name], others["expected"], atol=0.15)
+    (case,) = (case for case in exact_cases() if case.name == name)
+    short = case._replace(rounds=min(case.rounds, 1000))
+    row = tables.rates_table(tables.histories([short], 0)).iloc[0]
+    if name == "power 2":  # at the rate 1 / 2: x halves per round, 1 - 2 (1/2) (1 - 1/2)
+        np.testing.assert_allclose([row["gap"], row["recursion"]], [0.25, 0.5], rtol=1e-9)
+        return
+    for column in ("gap", "recursion", "closed"):
+        np.testing.assert_allclose(row[column], row["expected"], atol=0.15)
 
 
+@pytest.mark.slow
 def test_sweep_over_clients_shows_the_mean_of_noise():
     """The gap's floor is proportional to 1 / M: ratio 4, but for 4 standard errors."""
-    found = [
-        case._replace(rounds=120, repetitions=100) for case in lojasiewicz.sweep_cases(100)["M"][:2]
-    ]
-    table = lojasiewicz.looseness(lojasiewicz.histories(found, 0))
+    found = [case._replace(rounds=120, repetitions=100) for case in sweep_cases(100)["M"][:2]]
+    table = tables.looseness(tables.histories(found, 0))
     ratio = table["gap"] / table["standard error"]
     error = np.sqrt((1 / ratio**2).sum())
     assert abs(np.log(table["gap"][0] / table["gap"][1] / 4)) < 4 * error
@@ -41,13 +48,14 @@ def test_looseness_notices_a_violation():
     case = next(case for case in cases(3, 10) if case.name == "tilted quadratic")
     case = case._replace(rounds=20)
     table = history(case, measure(case))
-    assert not lojasiewicz.looseness([table])["violated"].any()
+    assert not tables.looseness([table])["violated"].any()
     for name in ("recursion", "closed", "drift bound"):
         wrong = table.copy()
         wrong.loc[5, name] = 1e-6
-        assert lojasiewicz.looseness([wrong])["violated"].all()
+        assert tables.looseness([wrong])["violated"].all()
 
 
+@pytest.mark.slow
 def test_files(tmp_path, monkeypatch):
     """The table, the text, how they were made and both figures."""
     few = {
@@ -57,27 +65,27 @@ def test_files(tmp_path, monkeypatch):
         "reference_cases": lambda found: found[2:],
     }
     for name, choose in few.items():
-        every = getattr(lojasiewicz, name)
-        monkeypatch.setattr(lojasiewicz, name, lambda *a, c=choose, e=every: c(e(*a)))
-    lojasiewicz.main(lojasiewicz.Options(repetitions=4, output=tmp_path))
-    folder = tmp_path / "lojasiewicz"
-    table = pd.read_csv(folder / "lojasiewicz.csv")
+        every = getattr(rates, name)
+        monkeypatch.setattr(rates, name, lambda *a, c=choose, e=every: c(e(*a)))
+    rates.main(rates.Options(repetitions=4, output=tmp_path))
+    folder = tmp_path
+    table = pd.read_csv(folder / "rates.csv")
     assert set(table["group"]) == {"families", "sweeps", "exact", "checks"}
     assert (table["gap"] > 0).all()
-    assert json.loads((folder / "lojasiewicz.json").read_text())["command"]
-    text = (folder / "lojasiewicz.md").read_text()
+    assert json.loads((folder / "rates.json").read_text())["command"]
+    text = (folder / "rates.md").read_text()
     assert text.startswith("# ")
     assert "| power 4 | 1000 | 1.122e-05 | 1.122e-05 |" in text
-    for name in ("lojasiewicz", "lojasiewicz_sweeps"):
+    for name in ("rates", "sweeps"):
         assert (folder / f"{name}.png").stat().st_size > 10_000
 
 
 def test_thinned_keeps_both_ends():
-    table = lojasiewicz.thinned(pd.DataFrame({"round": np.arange(1001)}))
+    table = tables.thinned(pd.DataFrame({"round": np.arange(1001)}))
     assert table["round"].iloc[[0, -1]].tolist() == [0, 1000]
     assert 20 < len(table) <= 30
 
 
 def test_bad_options():
     with pytest.raises(ValueError, match="repetitions is 1; expected at least 2"):
-        lojasiewicz.Options(repetitions=1)
+        rates.Options(repetitions=1)

@@ -1,0 +1,140 @@
+"""The paper's statements against made-up curves, and their checks."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from experiments.fco.claims import (
+    above,
+    above_at_equal_rates,
+    coincide,
+    fastest,
+    first_round,
+    judged,
+    largest_rate,
+    not_within,
+    within,
+)
+from experiments.fco.lasso import LASSO
+from experiments.fco.lowrank import LOW_RANK
+from experiments.fco.methods import METHODS
+from experiments.fco.selection import Selected
+
+
+def picked(curves, rates=None, score=None):
+    """A selection with these curves."""
+    rates = dict.fromkeys(curves, (0.1, 1.0)) if rates is None else rates
+    empty = pd.DataFrame()
+    return Selected(
+        "loss", "min", 1, empty if score is None else score, empty, empty, curves, rates
+    )
+
+
+def curve(rounds, **metrics):
+    return {"round": np.array(rounds)} | {name: np.array(v) for name, v in metrics.items()}
+
+
+def test_first_rounds_and_their_checks():
+    curves = {
+        "FedDualAvg": curve([10, 20, 30], f1=[0.5, 1.0, 0.9]),
+        "FedMiD": curve([10, 20, 30], f1=[0.1, 0.2, 0.3]),
+    }
+
+    found = picked(curves)
+
+    def perfect(c):
+        return c["f1"] >= 1
+
+    assert first_round(curves["FedDualAvg"], perfect) == 20
+    assert first_round(curves["FedMiD"], perfect) == math.inf
+    assert within("FedDualAvg", perfect, 21)(found) == ("FedDualAvg round 20", True)
+    assert not within("FedDualAvg", perfect, 20)(found)[1]
+    assert not_within("FedMiD", perfect, 100)(found) == ("FedMiD never", True)
+    assert not not_within("FedDualAvg", perfect, 20)(found)[1]
+    assert fastest("FedDualAvg", perfect)(found)[1]
+    assert not fastest("FedMiD", perfect)(found)[1]
+    rates = {"FedDualAvg": (0.1, 1.0), "FedMiD": (0.1, 0.3)}
+    assert not largest_rate(picked(curves, rates))[1]
+    assert largest_rate(picked(curves, rates | {"FedMiD": (0.01, 1.0)}))[1]
+
+
+def perfect_curves(**changes):
+    """All methods as the paper's claims want them, on set I and the others."""
+    shape = {"FedDualAvg": (0.96, 1.0), "FedDualAvg-OSP": (0.9, 0.97)}
+    shape |= {"FedMiD": (0.5, 0.7), "FedMiD-OSP": (0.5, 0.75)} | changes
+    density = {"FedMiD": 0.9}
+    return {
+        m: curve([50, 300], f1=values, density=[1.0, density.get(m, 0.6)])
+        for m, values in shape.items()
+    }
+
+
+RATES = dict.fromkeys(METHODS, (0.001, 0.3)) | {"FedDualAvg": (0.01, 1.0)}
+
+
+def holding(name, curves, rates=RATES):
+    claims = judged(name, LASSO.statements, picked(curves, rates))
+    return {claim.text: claim.holds for claim in claims}
+
+
+def test_claims_hold_for_the_papers_picture_and_notice_others():
+    assert all(holding("I", perfect_curves()).values())
+    assert len(holding("I", perfect_curves())) == 6
+    worse = perfect_curves() | {"FedDualAvg": curve([50, 300], f1=[0.2, 0.9], density=[1.0, 0.95])}
+    assert sum(holding("I", worse).values()) == 3  # not its speed, its end, FedMiD's density
+    other_rates = dict.fromkeys(METHODS, (0.001, 1.0))
+    assert sum(holding("I", perfect_curves(), other_rates).values()) == 4
+    late = holding("IV", perfect_curves())
+    assert not late.pop("FedDualAvg is at 1 before round 200")
+    assert all(late.values())
+    assert len(late) == 4
+    only = {"FedDualAvg": perfect_curves()["FedDualAvg"]}
+    assert holding("III", only) == {"FedDualAvg is at 1 before round 100": False}
+
+
+def test_low_rank_claims():
+    curves = {
+        m: curve([50, 100], rank=[20.0, rank], error=[3.0, error], **{"train/loss": [9.0, loss]})
+        for m, rank, error, loss in (
+            ("FedDualAvg", 15.0, 1.0, 3.0), ("FedDualAvg-OSP", 12.0, 2.0, 5.0),
+            ("FedMiD", 18.0, 1.2, 4.0), ("FedMiD-OSP", 18.0, 1.2, 2.0),
+        )
+    }  # fmt: skip
+    found = judged("I", LOW_RANK.statements, picked(curves, RATES))
+    assert [claim.holds for claim in found] == [False, False, True, True, False, True]
+    curves["FedDualAvg"]["rank"] = np.array([16.0, 16.0])
+    found = judged("I", LOW_RANK.statements, picked(curves, RATES))
+    assert [claim.holds for claim in found] == [True, True, True, True, False, True]
+    thresholds = {claim.text: claim.ours for claim in found if claim.ours}
+    assert thresholds["FedDualAvg-OSP is far less accurate"] == "error > 1.5 x FedDualAvg's"
+
+
+def test_ends_are_compared_by_a_factor():
+    found = picked({"A": curve([1, 2], loss=[9.0, 3.1]), "B": curve([1, 2], loss=[9.0, 2.0])})
+    assert above("A", ["B"], "loss", 1.5)(found) == ("A 3.1, B 2", True)
+    assert not above("A", ["B"], "loss", 1.6)(found)[1]
+    assert above("B", ["A"], "loss", sign=-1)(found)[1]
+    assert not above("A", ["B"], "loss", sign=-1)(found)[1]
+
+
+def test_curves_coincide_in_their_second_half():
+    curves = {"A": curve(range(4), loss=[9.0, 1.0, 1.0, 1.0])}
+    curves |= {"B": curve(range(4), loss=[1.0, 9.0, 1.01, 1.0])}
+    text, holds = coincide(["A", "B"], "loss", 0.02)(picked(curves))
+    assert (text, holds) == ("at most 1 % apart: A (0.1, 1), B (0.1, 1)", True)
+    assert not coincide(["A", "B"], "loss", 0.005)(picked(curves))[1]
+
+
+def test_equal_rates_are_those_of_feddualavgs_best_pair():
+    """A run that diverged is above all others; pairs that not all methods ran do not count."""
+    rows = [("FedDualAvg", 0.1, 1.0, 0, 1.0), ("FedDualAvg", 0.3, 1.0, 0, 2.0)]
+    rows += [("FedDualAvg-OSP", 0.1, 1.0, 0, 1.4), ("FedDualAvg-OSP", 0.3, 1.0, 0, math.nan)]
+    rows += [("FedDualAvg-OSP", 1.0, 1.0, 0, 1.0)]
+    score = pd.DataFrame(rows, columns=["method", "lr", "server_lr", "seed", "score"])
+    rates = {"FedDualAvg": (0.1, 1.0), "FedDualAvg-OSP": (1.0, 1.0)}
+    check = above_at_equal_rates("FedDualAvg-OSP", ["FedDualAvg"], 1.5)
+    text = "at (0.1, 1) FedDualAvg-OSP 1.4, FedDualAvg 1; at 1 of 2 pairs"
+    assert check(picked({}, rates, score)) == (text, False)
+    assert check(picked({}, rates | {"FedDualAvg": (0.3, 1.0)}, score))[1]
+    assert not check(picked({}, rates | {"FedDualAvg": (1.0, 1.0)}, score))[1]
