@@ -1,4 +1,4 @@
-"""From options to objects: :func:`resolve` turns a configuration into a :class:`Comparison`.
+"""From options to objects: :func:`resolve` turns a configuration into a :class:`ResolvedRun`.
 
 Names become functions by the tables of :mod:`fedjax_sim.cli.names` and
 :mod:`fedjax_sim.cli.registry`; the library itself has no registries.
@@ -26,7 +26,7 @@ from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
-class Comparison(NamedTuple):
+class ResolvedRun(NamedTuple):
     """A comparison whose options are resolved."""
 
     options: dict[str, Any]  # JSON values of the options, as config.json records them
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
         return self.problem.algorithm(name, self.hyper[name])
 
 
-def resolve(config: RunConfig) -> Comparison:
+def resolve(config: RunConfig) -> ResolvedRun:
     """Returns the comparison that the options describe; loads the data.
 
     Raises:
@@ -74,7 +74,7 @@ def resolve(config: RunConfig) -> Comparison:
             return prepare(config, dataset, conv)
 
     problem = lowered(models.auto)
-    return Comparison(
+    return ResolvedRun(
         to_json(config),
         config.output,
         hyper,

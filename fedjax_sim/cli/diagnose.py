@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim import tree
 from fedjax_sim.cli import report
-from fedjax_sim.cli.build import Comparison
+from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.diagnostics.constants import measure
 from fedjax_sim.diagnostics.drift import shadow_probes, shadowed
@@ -60,7 +60,7 @@ class Diagnosis(NamedTuple):
     unmet: tuple[str, ...]
 
 
-def plan(comparison: Comparison) -> Plan:
+def plan(comparison: ResolvedRun) -> Plan:
     """Returns the convex objective, its optimum, and the assumptions that do not hold.
 
     Raises:
@@ -89,7 +89,7 @@ def plan(comparison: Comparison) -> Plan:
     return Plan(objective, weight, full, best, _unmet(options, hyper["fedavg"], problem.data.sizes))
 
 
-def diagnose(comparison: Comparison, plan: Plan, final: Params) -> Diagnosis:
+def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
     """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``.
 
     Args:
@@ -172,7 +172,7 @@ def _unmet(options: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> 
     return tuple(reasons)
 
 
-def _constants(comparison: Comparison, plan: Plan, final: Params) -> ProblemConstants:
+def _constants(comparison: ResolvedRun, plan: Plan, final: Params) -> ProblemConstants:
     problem, batch_size = comparison.problem, comparison.options["batch_size"]
     final = jax.tree.map(np.asarray, final)
     finite = np.asarray(jax.vmap(tree.all_finite)(final))
@@ -200,7 +200,7 @@ def _constants(comparison: Comparison, plan: Plan, final: Params) -> ProblemCons
 
 
 def _runs(
-    comparison: Comparison,
+    comparison: ResolvedRun,
     task: Task,
     loss: Partial,
     algorithm: FedAlgorithm,

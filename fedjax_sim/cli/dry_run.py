@@ -3,13 +3,13 @@
 import pathlib
 from collections.abc import Iterator
 
-from fedjax_sim.cli.build import Comparison
+from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.run import executed
 from fedjax_sim.simulation.forecast import Forecast, forecast
 
 
 def run_forecast(
-    comparison: Comparison, tuning_file: pathlib.Path | None = None
+    comparison: ResolvedRun, tuning_file: pathlib.Path | None = None
 ) -> Iterator[tuple[str, Forecast]]:
     """Yields ``(algorithm, forecast)`` for a comparison's algorithms; writes nothing.
 

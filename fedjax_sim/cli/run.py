@@ -14,7 +14,7 @@ import pandas as pd
 from fedjax_sim import plotting
 from fedjax_sim.cli import build, report
 from fedjax_sim.cli import diagnose as diagnosing
-from fedjax_sim.cli.build import Comparison
+from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.config import FREE_FIELDS, RunConfig
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.data.summary import label_counts
@@ -41,7 +41,7 @@ class ComparisonResult(NamedTuple):
 class Job(NamedTuple):
     """A comparison that may start: its folder exists and holds no other comparison."""
 
-    comparison: Comparison
+    comparison: ResolvedRun
     header: dict[str, Any]  # of config.json
     diagnosis: diagnosing.Plan | None
 
@@ -88,7 +88,7 @@ def compare(
     return execute(job, on_progress, tuning_file)
 
 
-def ready(comparison: Comparison, *, diagnose: bool = False) -> Job:
+def ready(comparison: ResolvedRun, *, diagnose: bool = False) -> Job:
     """Returns the comparison ready to run, with its output folder.
 
     Raises:
@@ -146,7 +146,7 @@ def _execute(
 
 
 def executed(
-    comparison: Comparison, name: str, tuning_file: pathlib.Path | None
+    comparison: ResolvedRun, name: str, tuning_file: pathlib.Path | None
 ) -> tuple[Setup, Execution | None]:
     """Returns an algorithm's setup and execution, by the stored choice if there is one."""
     setup = comparison.setups[name]
@@ -163,7 +163,7 @@ def executed(
 
 
 def _run(
-    comparison: Comparison,
+    comparison: ResolvedRun,
     name: str,
     setup: Setup,
     execution: Execution | None,
@@ -198,7 +198,7 @@ def _run(
     return result
 
 
-def _header(comparison: Comparison) -> dict[str, Any]:
+def _header(comparison: ResolvedRun) -> dict[str, Any]:
     """The part of config.json that identifies a comparison.
 
     Raises:
@@ -237,7 +237,7 @@ def _header(comparison: Comparison) -> dict[str, Any]:
 
 
 def _write_results(
-    comparison: Comparison, hyper: Mapping[str, Mapping[str, Any]]
+    comparison: ResolvedRun, hyper: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Writes history.csv, summary.json and curves.png from the algorithms' folders."""
     output, target = comparison.output, comparison.options["target_accuracy"]

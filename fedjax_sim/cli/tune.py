@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fedjax_sim.cli.build import Comparison
+from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.simulation import tuning
 
@@ -15,7 +15,7 @@ _ROUNDS = 5
 
 
 def run_tune(
-    comparison: Comparison,
+    comparison: ResolvedRun,
     path: pathlib.Path,
     status: Callable[[str], AbstractContextManager] = contextlib.nullcontext,
 ) -> Iterator[tuple[str, list[tuning.Measured]]]:
