@@ -3,7 +3,8 @@
 All bounds have the form ``bound(constants, *, lr, local_steps, rounds, clients)``: constants of the
 problem are fields of :class:`ProblemConstants`, which
 :func:`fedjax_sim.diagnostics.constants.measure` measures, and numbers of the run are keyword
-arguments.  Prescribed learning rates and tuned bounds have the same form without ``lr``.
+arguments.  Prescribed learning rates and tuned bounds have the same form without ``lr``.  "Needs"
+in a docstring lists the fields of ``constants`` that the function uses; the others may be unknown.
 
 * A constant that a bound needs and that is unknown raises a ValueError that names it; so does a
   constant or number that is negative (or 0, where it must be positive).

@@ -39,15 +39,9 @@ def fedavg_lower_bound(
         + \min\Bigl\{\frac{\zeta_*^2}{L},
         \frac{L^{1/3} \zeta_*^{2/3} B^{4/3}}{R^{2/3}}\Bigr\}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, B, zeta_star.  zeta_star is 0 if clients have one objective;
-            otherwise the theorem needs an even M.
-
-    Returns:
-        The order; NaN with a warning where ``K < 2``.
-
-    References:
-        Thesis, Theorems 2.8 and 2.10.
+    Needs L, sigma, B, zeta_star. zeta_star is 0 if clients have one objective; otherwise the
+    theorem needs an even M.  NaN with a warning where ``K < 2``.  Source: thesis, Theorems 2.8 and
+    2.10.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta_star=0.0, B=1.0)
@@ -74,11 +68,7 @@ def fedavg_upper_bound(
         \frac{L B^2}{K R} + \frac{\sigma B}{\sqrt{M K R}}
         + \frac{L^{1/3} \sigma^{2/3} B^{4/3}}{K^{1/3} R^{2/3}}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, B.
-
-    References:
-        Thesis, Remark 2.2 and Theorem 2.8.
+    Needs L, sigma, B.  Source: thesis, Remark 2.2 and Theorem 2.8.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -110,14 +100,10 @@ def baseline_rate(
     * ``"older_lower_bound"`` of FedAvg:
       ``L B^2 / (K R) + sigma B / sqrt(M K R) + (L sigma^2 B^4 / (K R)^2)^(1/3)``
 
-    Args:
-        constants: needs L, sigma, B.
+    Needs L, sigma, B.  Source: thesis, Section 2.3 and Table 2.1 (see the errata).
 
     Raises:
         ValueError: a missing or negative constant; an unknown method.
-
-    References:
-        Thesis, Section 2.3 and Table 2.1 (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, B=1.0)
@@ -166,18 +152,11 @@ def table_rate(
 
     FedAc's two entries in a minimum are those of FedAc-I and FedAc-II.
 
-    Args:
-        constants: needs L, sigma, B; objectives are strongly convex if mu is known, their Hessian
-            is Lipschitz if Q is known.
-
-    Returns:
-        The rate; NaN with a warning where ``mu > L``.
+    Needs L, sigma, B; objectives are strongly convex if mu is known, their Hessian is Lipschitz if
+    Q is known.  NaN with a warning where ``mu > L``.  Source: thesis, Table 3.1 (see the errata).
 
     Raises:
         ValueError: a missing or negative constant; an unknown method.
-
-    References:
-        Thesis, Table 3.1 (see the errata).
 
     Example:
         >>> convex = ProblemConstants(L=1.0, sigma=1.0, B=1.0)

@@ -124,17 +124,13 @@ def next_potential_bound(
     .. math:: \Bigl(1 - \frac{1}{5 n}\Bigr) \Phi_t + 3 s^2 \eta^2 \bigl(a \sigma^2 + 8 b G^2\bigr)
         + 24 B^2 s^2 \eta^2 b\, E\|\nabla f(\mu_t)\|^2
 
+    Needs L, sigma, dissimilarity (G), dissimilarity_factor (B).  NaN with a warning where ``lr > 1
+    / (20 s L b)``, ``lr > 1 / (4 L K^2)``, ``n kappa - 48 (s L lr)^2 b < 1 / 5``, ``B < 1`` or ``s
+    > n``.  Source: Lemma B.4, Equation 167; the second condition is Lemma B.2.2's.
+
     Args:
-        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B).
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (20 s L b)``, ``lr > 1 / (4 L K^2)``,
-        ``n kappa - 48 (s L lr)^2 b < 1 / 5``, ``B < 1`` or ``s > n``.
-
-    References:
-        Lemma B.4, Equation 167; the second condition is Lemma B.2.2's.
 
     Example:
         >>> constants = ProblemConstants(

@@ -41,11 +41,7 @@ def largest_lr(
 
     with the contraction ``s / (2 n (s + 1))`` of the potential, for every s.
 
-    Args:
-        constants: needs L, dissimilarity_factor (B).
-
-    References:
-        Lemma B.2.2 and Equation 216 (see the errata).
+    Needs L, dissimilarity_factor (B).  Source: Lemma B.2.2 and Equation 216 (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, dissimilarity_factor=1.0)
@@ -77,15 +73,9 @@ def mean_gradient_bound(
         + \frac{L s}{n + 1} \bigl(a \sigma^2 + 8 b G^2\bigr) \eta
         + L^2 \bigl((8 K^2 + 720 s^2 a) \sigma^2 + (32 K^2 + 5760 s^2 b) G^2\bigr) \eta^2
 
-    Args:
-        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
-
-    Returns:
-        The bound; NaN with a warning where ``lr`` exceeds :func:`largest_lr`, ``B < 1`` or
-        ``s > n``.
-
-    References:
-        Theorem 1; Equations 225 to 227 (see the errata).
+    Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.  NaN with a warning where
+    ``lr`` exceeds :func:`largest_lr`, ``B < 1`` or ``s > n``.  Source: Theorem 1; Equations 225 to
+    227 (see the errata).
 
     Example:
         >>> constants = ProblemConstants(
@@ -112,12 +102,10 @@ def mean_gradient_bound(
 def quantization_floor(constants: ProblemConstants, *, error: Scalar) -> Array:
     """Addend of :func:`mean_gradient_bound` for quantised weights: ``12 L^2 error``.
 
-    Args:
-        constants: needs L.
-        error: r_d, the largest ``||Q(x) - x||^2``; of the order ``d / 4^bits``.
+    Needs L.  Source: Section 4, the last remark; stated without a proof.
 
-    References:
-        Section 4, the last remark; stated without a proof.
+    Args:
+        error: r_d, the largest ``||Q(x) - x||^2``; of the order ``d / 4^bits``.
 
     Example:
         >>> float(quantization_floor(ProblemConstants(L=2.0), error=0.5))

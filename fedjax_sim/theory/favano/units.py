@@ -30,8 +30,7 @@ def fedavg_units(
     .. math:: \Bigl(\frac{\Delta L (\sigma^2 + (1 - s / n) K G^2)}{s K \epsilon^2}
         + \frac{\Delta L G}{\epsilon^{3/2}} + \frac{L \Delta B^2}{\epsilon}\Bigr) C
 
-    Args:
-        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
+    Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
 
     Example:
         >>> constants = ProblemConstants(
@@ -64,8 +63,9 @@ def fedbuff_units(
         + \frac{\Delta L \sqrt{(\tau_{\max}^2 / s^2 + 1)(\sigma^2 + n G^2)}}{\epsilon^{3/2}}
         + \frac{\Delta L}{\epsilon}\Bigr) C
 
+    Needs L, sigma, dissimilarity (G), Delta.
+
     Args:
-        constants: needs L, sigma, dissimilarity (G), Delta.
         cohort_size: s, the size of the buffer.
         max_staleness: tau_max.
 
@@ -99,8 +99,9 @@ def async_sgd_units(
         + \frac{\Delta L G \sqrt{s \tau_{avg}}}{\epsilon^{3/2}}
         + \frac{\Delta L \sqrt{s \tau_{\max}}}{\epsilon}\Bigr) C
 
+    Needs L, sigma, dissimilarity (G), Delta.
+
     Args:
-        constants: needs L, sigma, dissimilarity (G), Delta.
         cohort_size: s, the number of clients that compute at a time.
         mean_staleness: tau_avg, the mean delay of a gradient in server steps.
         max_staleness: tau_max, the largest delay.
@@ -136,8 +137,7 @@ def quafl_units(
         + \frac{n \sqrt n}{E \sqrt{E s}} \frac{\Delta K L \sqrt{\sigma^2 + 2 K G^2}}{\epsilon^{3/2}}
         + \frac{n \sqrt n \Delta B K^2 L}{E \sqrt s\, \epsilon}\Bigr) C
 
-    Args:
-        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
+    Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
 
     Example:
         >>> constants = ProblemConstants(
@@ -169,8 +169,7 @@ def favano_units(
 ) -> Array:
     """FAVANO: :func:`~fedjax_sim.theory.favano.steps.corollary_steps` times its time per step.
 
-    Args:
-        constants: needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
+    Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
 
     Example:
         >>> constants = ProblemConstants(

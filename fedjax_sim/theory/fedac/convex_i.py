@@ -26,8 +26,7 @@ def prescribed_augmentation(
         \frac{L^{1/3} \sigma^{2/3}}{K^{1/3} R B^{2/3}},\
         \frac{2 L}{K R^2} \log^2(e^2 + K R^2)\Bigr\}
 
-    Args:
-        constants: needs L, sigma, B.
+    Needs L, sigma, B.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -60,8 +59,9 @@ def prescribed_lr(
         \frac{L^{1/3} B^{2/3}}{\lambda^{2/3} K^{2/3} R \sigma^{2/3}},\
         \frac{L^{1/4} B^{1/2}}{\lambda^{3/4} K^{3/4} R \sigma^{1/2}}\Bigr\}
 
+    Needs L, sigma, B.
+
     Args:
-        constants: needs L, sigma, B.
         augmentation: None: :func:`prescribed_augmentation`.
 
     Example:
@@ -104,14 +104,8 @@ def bound(
         + (L + \lambda) \Bigl(\frac{390 \eta^{3/2} K^{1/2} \sigma^2}{\lambda^{1/2}}
         + 7 \eta^2 K \sigma^2\Bigr)
 
-    Args:
-        constants: needs L, sigma, B.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (L + augmentation)``.
-
-    References:
-        Thesis, Lemma B.24.
+    Needs L, sigma, B.  NaN with a warning where ``lr > 1 / (L + augmentation)``.  Source: thesis,
+    Lemma B.24.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -138,14 +132,7 @@ def tuned_bound(
         + \frac{1005 L^{1/3} \sigma^{2/3} B^{4/3}}{K^{1/3} R}
         \log^4\Bigl(e^4 + \frac{L^{2/3} K^{1/3} R B^{2/3}}{\sigma^{2/3}}\Bigr)
 
-    Args:
-        constants: needs L, sigma, B.
-
-    Returns:
-        The bound; NaN with a warning where ``K R < 24``.
-
-    References:
-        Thesis, Theorem B.21.
+    Needs L, sigma, B.  NaN with a warning where ``K R < 24``.  Source: thesis, Theorem B.21.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)

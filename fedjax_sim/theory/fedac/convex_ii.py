@@ -28,8 +28,7 @@ def prescribed_augmentation(
         \frac{L^{1/3} \sigma^{2/3}}{M^{1/3} K^{1/3} R B^{2/3}},
         \frac{Q^{1/3} \sigma^{2/3}}{K^{1/3} R^{4/3} B^{1/3}}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, B; with Q also sigma4.
+    Needs L, sigma, B; with Q also sigma4.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -68,8 +67,9 @@ def prescribed_lr(
     ``lambda^3 K R^4 B^2 / (L sigma^2)`` or, with Q, ``lambda^2 M K R^3 B^2 / sigma^2`` and
     ``lambda^5 L K^2 R^8 B^2 / (Q^2 sigma^4)``.
 
+    Needs L, sigma, B; with Q also sigma4.
+
     Args:
-        constants: needs L, sigma, B; with Q also sigma4.
         augmentation: None: :func:`prescribed_augmentation`.
 
     Example:
@@ -116,14 +116,8 @@ def bound(
         \frac{2 \eta^{3/2} (L + \lambda) K^{1/2} \sigma^2}{\lambda^{1/2} M}
         + \frac{e^9 \eta^4 Q^2 K^2 \sigma^4}{\lambda}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, B; with Q also sigma4.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (L + augmentation)``.
-
-    References:
-        Thesis, Lemma B.27; with Q Lemma B.30.
+    Needs L, sigma, B; with Q also sigma4.  NaN with a warning where ``lr > 1 / (L +
+    augmentation)``.  Source: thesis, Lemma B.27; with Q Lemma B.30.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -158,14 +152,8 @@ def tuned_bound(
     with ``a = (L B / sigma)^(1/2) K^(1/4) R``, ``b = (L B / sigma)^(2/3) (M K)^(1/3) R`` and
     ``c = L K^(1/3) R^(4/3) B^(1/3) / (Q^(1/3) sigma^(2/3))``.
 
-    Args:
-        constants: needs L, sigma, B; with Q also sigma4.
-
-    Returns:
-        The bound; NaN with a warning where ``K R < 1000``.
-
-    References:
-        Thesis, Theorem B.22; with Q Theorem B.23.
+    Needs L, sigma, B; with Q also sigma4.  NaN with a warning where ``K R < 1000``.  Source:
+    thesis, Theorem B.22; with Q Theorem B.23.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)

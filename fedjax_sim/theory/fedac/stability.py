@@ -27,17 +27,11 @@ def difference_growth(
     between mu and L, where ``(x_ag, x) <- A (x_ag, x)`` is the step and
     ``X = [[eta / gamma I, 0], [I, I]]``.
 
-    Args:
-        constants: needs mu.
-
-    Returns:
-        The factor; NaN with a warning outside ``lr <= gamma <= sqrt(lr / mu)``.
+    Needs mu.  NaN with a warning outside ``lr <= gamma <= sqrt(lr / mu)``.  Source: thesis,
+    Propositions 3.16 and B.7.
 
     Raises:
         ValueError: a missing or non-positive constant; an unknown variant.
-
-    References:
-        Thesis, Propositions 3.16 and B.7.
 
     Example:
         >>> constants = ProblemConstants(mu=0.01)

@@ -43,14 +43,12 @@ def bound(
         + \frac{\eta^{1/2} \sigma^2}{2 \mu^{1/2} M K^{1/2}} + \frac{\eta \sigma^2}{2 M}
         + \frac{390 \eta^{3/2} L K^{1/2} \sigma^2}{\mu^{1/2}} + 7 \eta^2 L K \sigma^2
 
+    Needs L, mu, sigma; Delta and B for the default potential.  NaN with a warning where ``lr > 1 /
+    L``, ``mu > L`` or gamma is outside ``lr <= gamma <= sqrt(lr / mu)``.
+
     Args:
-        constants: needs L, mu, sigma; Delta and B for the default potential.
         potential: ``Psi_0``.
         gamma: None: FedAc-I's own.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / L``, ``mu > L`` or gamma is outside
-        ``lr <= gamma <= sqrt(lr / mu)``.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)
@@ -95,8 +93,9 @@ def prescribed_lr(
     .. math:: \min\Bigl\{\frac1L,\ \frac{1}{\mu K R^2} \log^2\Bigl(e + \min\Bigl\{
         \frac{\mu M K R \Psi_0}{\sigma^2}, \frac{\mu^2 K R^3 \Psi_0}{L \sigma^2}\Bigr\}\Bigr)\Bigr\}
 
+    Needs L, mu, sigma; Delta and B for the default potential.
+
     Args:
-        constants: needs L, mu, sigma; Delta and B for the default potential.
         potential: ``Psi_0``, positive.
 
     Example:
@@ -128,15 +127,11 @@ def tuned_bound(
 
     with a and b the two ratios in the rate's minimum.
 
+    Needs L, mu, sigma; Delta and B for the default potential.  NaN with a warning where ``mu > L``.
+    Source: thesis, Theorem 3.5, the complete version of Theorem 3.1(a).
+
     Args:
-        constants: needs L, mu, sigma; Delta and B for the default potential.
         potential: ``Psi_0``, positive.
-
-    Returns:
-        The bound; NaN with a warning where ``mu > L``.
-
-    References:
-        Thesis, Theorem 3.5, the complete version of Theorem 3.1(a).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)

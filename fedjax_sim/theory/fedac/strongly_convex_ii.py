@@ -56,14 +56,12 @@ def bound(
         \frac{2 \eta^{3/2} L K^{1/2} \sigma^2}{\mu^{1/2} M}
         + \frac{e^9 \eta^4 Q^2 K^2 \sigma^4}{\mu}\Bigr\}
 
+    Needs L, mu, sigma; with Q also sigma4; Delta and B for the default potential.  NaN with a
+    warning where ``lr > 1 / L``, ``mu > L`` or gamma is outside ``lr <= gamma <= sqrt(lr / mu)``.
+
     Args:
-        constants: needs L, mu, sigma; with Q also sigma4; Delta and B for the default potential.
         potential: ``Phi_0``.
         gamma: None: FedAc-II's own.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / L``, ``mu > L`` or gamma is outside
-        ``lr <= gamma <= sqrt(lr / mu)``.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)
@@ -117,12 +115,11 @@ def prescribed_lr(
     with ``a = mu M K R Phi_0 / sigma^2``, ``b = mu^3 K R^4 Phi_0 / (L^2 sigma^2)``,
     ``c = mu^2 M K R^3 Phi_0 / (L sigma^2)``, ``d = mu^5 K^2 R^8 Phi_0 / (Q^2 sigma^4)``.
 
-    Args:
-        constants: needs L, mu, sigma; with Q also sigma4; Delta and B for the default potential.
-        potential: ``Phi_0``, positive.
+    Needs L, mu, sigma; with Q also sigma4; Delta and B for the default potential.  Source: thesis,
+    Theorems B.1 and B.12, with a minimum of separate arguments (see the errata).
 
-    References:
-        Thesis, Theorems B.1 and B.12, with a minimum of separate arguments (see the errata).
+    Args:
+        potential: ``Phi_0``, positive.
 
     Example:
         >>> constants = ProblemConstants(L=2.0, mu=0.5, sigma=0.0)
@@ -154,15 +151,11 @@ def tuned_bound(
 
     with a .. d of the rate and ``E = min(exp(-mu K R / (3 L)), exp(-sqrt(mu K / L) R / 3))``.
 
+    Needs L, mu, sigma; with Q also sigma4; Delta and B for the default potential.  NaN with a
+    warning where ``mu > L``.  Source: thesis, Theorem B.12 (3.1(b)); with Q Theorem B.1 (3.3).
+
     Args:
-        constants: needs L, mu, sigma; with Q also sigma4; Delta and B for the default potential.
         potential: ``Phi_0``, positive.
-
-    Returns:
-        The bound; NaN with a warning where ``mu > L``.
-
-    References:
-        Thesis, Theorem B.12 (3.1(b)); with Q Theorem B.1 (3.3).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)

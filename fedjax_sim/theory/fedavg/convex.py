@@ -28,16 +28,12 @@ def shadow_bound(
         + \frac{E \|\bar x^{(R,0)} - x^*\|^2}{2 \eta K R}
         \le \frac{B^2}{2 \eta K R} + \frac{\eta \sigma^2}{M} + L \cdot drift
 
+    Needs L, sigma, B.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Lemma 2.3,
+    with the distance after the last round (see the errata).
+
     Args:
-        constants: needs L, sigma, B.
         drift: mean over clients, rounds and steps k = 0 .. K - 1 of
             ``E||x_m(r, k) - xbar(r, k)||^2``.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Lemma 2.3, with the distance after the last round (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, B=1.0)
@@ -63,14 +59,8 @@ def bound(
 
     By convexity it also bounds the error of the mean of all shadow iterates.
 
-    Args:
-        constants: needs L, sigma, zeta, B.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Equation 2.1: Lemma 2.3 with Lemma 2.4.
+    Needs L, sigma, zeta, B.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Equation
+    2.1: Lemma 2.3 with Lemma 2.4.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.0, B=1.0)
@@ -95,8 +85,7 @@ def prescribed_lr(
         \frac{B^{2/3}}{K^{2/3} R^{1/3} L^{1/3} \sigma^{2/3}},\
         \frac{B^{2/3}}{K R^{1/3} L^{1/3} \zeta^{2/3}}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, zeta, B.
+    Needs L, sigma, zeta, B.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B=1.0)
@@ -124,11 +113,8 @@ def tuned_bound(
         + \frac{9}{2} \frac{L^{1/3} \sigma^{2/3} B^{4/3}}{K^{1/3} R^{2/3}}
         + \frac{37}{2} \frac{L^{1/3} \zeta^{2/3} B^{4/3}}{R^{2/3}}
 
-    Args:
-        constants: needs L, sigma, zeta, B.
-
-    References:
-        Thesis, Proposition 2.1, whose O() hides the numbers; they follow by inserting the rate.
+    Needs L, sigma, zeta, B.  Source: thesis, Proposition 2.1, whose O() hides the numbers; they
+    follow by inserting the rate.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B=1.0)

@@ -16,14 +16,7 @@ def drift_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar)
 
     .. math:: 4 K \eta^2 \sigma^2 + 18 K^2 \eta^2 \zeta^2
 
-    Args:
-        constants: needs L, sigma, zeta.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Lemma 2.4.
+    Needs L, sigma, zeta.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Lemma 2.4.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.0)
@@ -40,14 +33,8 @@ def fourth_moment_bound(constants: ProblemConstants, *, lr: Scalar, local_steps:
 
     All clients have one objective; sigma bounds both moments of the noise.
 
-    Args:
-        constants: needs L, sigma, sigma4.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Lemma 2.20, with the learning rates of its proof (see the errata).
+    Needs L, sigma, sigma4.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Lemma
+    2.20, with the learning rates of its proof (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, sigma4=1.0)
@@ -64,12 +51,10 @@ def gradient_gap_bound(constants: ProblemConstants, *, fourth_moment: Scalar) ->
 
     .. math:: \frac{Q^2}{4 M} \sum_m \|x_m - \bar x\|^4
 
-    Args:
-        constants: needs Q.
-        fourth_moment: mean over clients of ``||x_m - xbar||^4``.
+    Needs Q.  Source: thesis, Lemma A.14.
 
-    References:
-        Thesis, Lemma A.14.
+    Args:
+        fourth_moment: mean over clients of ``||x_m - xbar||^4``.
 
     Example:
         >>> float(gradient_gap_bound(ProblemConstants(Q=2.0), fourth_moment=0.5))

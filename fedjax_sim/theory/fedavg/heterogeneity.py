@@ -23,14 +23,7 @@ def limit_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar)
 
     .. math:: 18 K^2 \eta^2 L \zeta^2
 
-    Args:
-        constants: needs L, zeta.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Report, Equation 2.
+    Needs L, zeta.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: report, Equation 2.
 
     Example:
         >>> constants = ProblemConstants(L=0.18965, zeta=0.4067)

@@ -21,14 +21,8 @@ def bias_bound(constants: ProblemConstants, *, lr: Scalar, steps: Scalar) -> Arr
     .. math:: \min\Bigl\{\tfrac14 \eta^3 k^2 Q \sigma^2,\ 4 \eta^2 k^{3/2} L \sigma,\
         \eta \sqrt{k} \sigma\Bigr\}
 
-    Args:
-        constants: needs L, sigma; without Q the first entry is left out.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / L``.
-
-    References:
-        Thesis, Theorems A.1 and A.7 (2.6 and 2.15).
+    Needs L, sigma; without Q the first entry is left out.  NaN with a warning where ``lr > 1 / L``.
+    Source: thesis, Theorems A.1 and A.7 (2.6 and 2.15).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0)
@@ -51,14 +45,7 @@ def growth_bias_bound(constants: ProblemConstants, *, lr: Scalar, steps: Scalar)
 
     .. math:: \frac{(1 + \eta L)^k - 1}{\eta L}\, 2 \eta^2 L \sqrt{k} \sigma
 
-    Args:
-        constants: needs L, sigma.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / L``.
-
-    References:
-        Thesis, Lemma A.2.
+    Needs L, sigma.  NaN with a warning where ``lr > 1 / L``.  Source: thesis, Lemma A.2.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0)
@@ -78,14 +65,8 @@ def bias_lower_bound(constants: ProblemConstants, *, lr: Scalar, steps: Scalar) 
 
     .. math:: 0.002 \min\{\eta^2 k^{3/2} L \sigma,\ \eta^{1/2} L^{-1/2} \sigma\}
 
-    Args:
-        constants: needs L, sigma.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (2 L)`` or k < 2.
-
-    References:
-        Thesis, Theorem A.4 (2.7), for k >= 2 (see the errata).
+    Needs L, sigma.  NaN with a warning where ``lr > 1 / (2 L)`` or k < 2.  Source: thesis, Theorem
+    A.4 (2.7), for k >= 2 (see the errata).
 
     Example:
         >>> f"{bias_lower_bound(ProblemConstants(L=1.0, sigma=1.0), lr=0.01, steps=4):.1e}"
@@ -104,16 +85,11 @@ def third_order_bias_lower_bound(
 
     .. math:: 0.005\, \eta^3 \sigma^2 Q \min\Bigl\{\frac{k - 1}{\eta L},\ k (k - 1)\Bigr\}
 
+    Needs L, sigma, Q.  NaN with a warning where ``lr > 1 / (2 L)``, ``Q > L^2 / (12 K sigma)`` or
+    ``k >= K``.  Source: thesis, Theorem A.9 (2.16).
+
     Args:
-        constants: needs L, sigma, Q.
         horizon: K, the number of steps that the objective is made for; more than k.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (2 L)``, ``Q > L^2 / (12 K sigma)`` or
-        ``k >= K``.
-
-    References:
-        Thesis, Theorem A.9 (2.16).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, Q=0.01)

@@ -22,14 +22,8 @@ def bound(
     * ``D = 8 L^2 eta^2 G^2 K^2`` without Q (Theorem 2.22),
     * ``D = 8 Q^2 eta^4 G^4 K^4`` with Q (Theorem 2.23).
 
-    Args:
-        constants: needs L, sigma, G, Delta; uses Q.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / L``.
-
-    References:
-        Thesis, Theorems 2.22 (see the errata) and 2.23.
+    Needs L, sigma, G, Delta; uses Q.  NaN with a warning where ``lr > 1 / L``.  Source: thesis,
+    Theorems 2.22 (see the errata) and 2.23.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, G=2.0, Delta=1.0)
@@ -58,8 +52,7 @@ def prescribed_lr(
         \qquad e = \frac{\Delta^{1/3}}{K R^{1/3} L^{2/3} G^{2/3}}
         \ \text{or, with}\ Q,\ \frac{\Delta^{1/5}}{K R^{1/5} Q^{2/5} G^{4/5}}
 
-    Args:
-        constants: needs L, sigma, G, Delta; uses Q.
+    Needs L, sigma, G, Delta; uses Q.
 
     Example:
         >>> constants = ProblemConstants(L=2.0, sigma=0.0, G=0.0, Delta=1.0)
@@ -86,12 +79,9 @@ def tuned_bound(
         \qquad d = \frac{L^{2/3} G^{2/3} \Delta^{2/3}}{R^{2/3}}
         \ \text{or, with}\ Q,\ \frac{Q^{2/5} G^{4/5} \Delta^{4/5}}{R^{4/5}}
 
-    Args:
-        constants: needs L, sigma, G, Delta; uses Q.
-
-    References:
-        Thesis, Theorems 2.22 and 2.23, which have G for sigma in the middle term
-        (``sigma <= G``) and O() for the numbers; the numbers follow by inserting the rate.
+    Needs L, sigma, G, Delta; uses Q.  Source: thesis, Theorems 2.22 and 2.23, which have G for
+    sigma in the middle term (``sigma <= G``) and O() for the numbers; the numbers follow by
+    inserting the rate.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, G=1.0, Delta=1.0, Q=1.0)

@@ -23,14 +23,8 @@ def bound(
     The weights of ``xbar(r, k)``, k = 0 .. K - 1, are proportional to
     ``(1 - lr mu / 2)^(K R - (r K + k) - 1)``.
 
-    Args:
-        constants: needs L, mu, sigma, sigma4, Q, B.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)`` or ``mu > L``.
-
-    References:
-        Thesis, Lemma B.19 with Lemma 2.20.
+    Needs L, mu, sigma, sigma4, Q, B.  NaN with a warning where ``lr > 1 / (4 L)`` or ``mu > L``.
+    Source: thesis, Lemma B.19 with Lemma 2.20.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)
@@ -59,8 +53,7 @@ def prescribed_lr(
         \frac{\mu^2 M K^2 R^2 B^2}{\sigma^2}, \frac{\mu^6 K^3 R^5 B^2}{Q^2 \sigma^4}
         \Bigr\}\Bigr)\Bigr\}
 
-    Args:
-        constants: needs L, mu, sigma, sigma4, Q, B.
+    Needs L, mu, sigma, sigma4, Q, B.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)
@@ -84,14 +77,8 @@ def tuned_bound(
 
     with a and b the two ratios in the rate's minimum.
 
-    Args:
-        constants: needs L, mu, sigma, sigma4, Q, B.
-
-    Returns:
-        The bound; NaN with a warning where ``mu > L``.
-
-    References:
-        Thesis, Theorem B.18.
+    Needs L, mu, sigma, sigma4, Q, B.  NaN with a warning where ``mu > L``.  Source: thesis, Theorem
+    B.18.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)

@@ -15,11 +15,7 @@ from fedjax_sim.theory.step_sizes import smallest
 def discrepancy_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar) -> Array:
     r"""``E||y_m - ybar||_*^2`` where gradients are at most G: ``4 eta_c^2 (K - 1)^2 G^2``.
 
-    Args:
-        constants: needs G.
-
-    References:
-        Thesis, Lemma C.12.
+    Needs G.  Source: thesis, Lemma C.12.
 
     Example:
         >>> round(float(discrepancy_bound(ProblemConstants(G=1.0), lr=0.1, local_steps=5)), 3)
@@ -37,14 +33,8 @@ def bound(
 
     .. math:: \frac{B_h^2}{\eta_c K R} + \frac{\eta_c \sigma^2}{M} + 4 \eta_c^2 L (K - 1)^2 G^2
 
-    Args:
-        constants: needs L, sigma, G, B_h.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Theorem 4.4 with the constants of Theorem C.11.
+    Needs L, sigma, G, B_h.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Theorem
+    4.4 with the constants of Theorem C.11.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, G=0.5, B_h=1.0)
@@ -68,8 +58,7 @@ def prescribed_lr(
     .. math:: \min\Bigl\{\frac{1}{4 L},\ \frac{\sqrt{M} B_h}{\sigma \sqrt{K R}},\
         \frac{B_h^{2/3}}{L^{1/3} K R^{1/3} G^{2/3}}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, G, B_h.
+    Needs L, sigma, G, B_h.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, G=0.0, B_h=1.0)
@@ -91,11 +80,7 @@ def tuned_bound(
     .. math:: \frac{4 L B_h^2}{K R} + \frac{2 \sigma B_h}{\sqrt{M K R}}
         + \frac{5 L^{1/3} B_h^{4/3} G^{2/3}}{R^{2/3}}
 
-    Args:
-        constants: needs L, sigma, G, B_h.
-
-    References:
-        Thesis, Theorem 4.4 with the constants of Theorem C.11.
+    Needs L, sigma, G, B_h.  Source: thesis, Theorem 4.4 with the constants of Theorem C.11.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, G=0.0, B_h=1.0)

@@ -18,14 +18,8 @@ from fedjax_sim.theory.step_sizes import smallest
 def discrepancy_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar) -> Array:
     r"""``E||y_m - ybar||_*^2``: ``eta_c^2 (7 K sigma^2 + 14 K^2 zeta^2)``.
 
-    Args:
-        constants: needs L, sigma, zeta.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, proof of Theorem 4.7.
+    Needs L, sigma, zeta.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, proof of
+    Theorem 4.7.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.5)
@@ -47,14 +41,8 @@ def bound(
     .. math:: \frac{B_h^2}{\eta_c K R} + \frac{\eta_c \sigma^2}{M} + 7 \eta_c^2 L K \sigma^2
         + 14 \eta_c^2 L K^2 \zeta^2
 
-    Args:
-        constants: needs L, sigma, zeta, B_h.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Theorem 4.7.
+    Needs L, sigma, zeta, B_h.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis,
+    Theorem 4.7.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.5, B_h=1.0)
@@ -79,8 +67,7 @@ def prescribed_lr(
         \frac{B_h^{2/3}}{L^{1/3} K^{2/3} R^{1/3} \sigma^{2/3}},\
         \frac{B_h^{2/3}}{L^{1/3} K R^{1/3} \zeta^{2/3}}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, zeta, B_h.
+    Needs L, sigma, zeta, B_h.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B_h=1.0)
@@ -108,11 +95,7 @@ def tuned_bound(
         + \frac{8 L^{1/3} B_h^{4/3} \sigma^{2/3}}{K^{1/3} R^{2/3}}
         + \frac{15 L^{1/3} B_h^{4/3} \zeta^{2/3}}{R^{2/3}}
 
-    Args:
-        constants: needs L, sigma, zeta, B_h.
-
-    References:
-        Thesis, Theorem 4.7.
+    Needs L, sigma, zeta, B_h.  Source: thesis, Theorem 4.7.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B_h=1.0)

@@ -25,16 +25,11 @@ def dual_shadow_bound(
 
     .. math:: \frac{B_h^2}{\eta_c K R} + \frac{\eta_c \sigma^2}{M} + L \cdot discrepancy
 
+    Needs L, sigma, B_h.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Lemma 4.9.
+
     Args:
-        constants: needs L, sigma, B_h.
         discrepancy: mean over clients, rounds and steps k = 0 .. K - 1 of
             ``E||y_m(r, k) - ybar(r, k)||_*^2``.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 L)``.
-
-    References:
-        Thesis, Lemma 4.9.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, B_h=1.0)

@@ -30,15 +30,11 @@ def bound(
 
     "Small enough" depends on the problem; in practice a thousandth of ``lr`` suffices.
 
+    Needs L, sigma, B_h.  NaN with a warning where ``lr > 1 / (4 K L)``.  Source: thesis, Theorem
+    4.3 with the constants of Theorem C.13.
+
     Args:
-        constants: needs L, sigma, B_h.
         lr: eta, the product of both rates.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (4 K L)``.
-
-    References:
-        Thesis, Theorem 4.3 with the constants of Theorem C.13.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, B_h=1.0)
@@ -60,8 +56,7 @@ def prescribed_lr(
 
     .. math:: \min\Bigl\{\frac{1}{4 K L},\ \frac{\sqrt{M} B_h}{\sigma \sqrt{K R}}\Bigr\}
 
-    Args:
-        constants: needs L, sigma, B_h.
+    Needs L, sigma, B_h.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B_h=1.0)
@@ -81,11 +76,7 @@ def tuned_bound(
 
     .. math:: \frac{4 L B_h^2}{R} + \frac{4 \sigma B_h}{\sqrt{M K R}}
 
-    Args:
-        constants: needs L, sigma, B_h.
-
-    References:
-        Thesis, Theorem 4.3 with the constants of Theorem C.13.
+    Needs L, sigma, B_h.  Source: thesis, Theorem 4.3 with the constants of Theorem C.13.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B_h=1.0)

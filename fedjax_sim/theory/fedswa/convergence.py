@@ -71,17 +71,15 @@ def strongly_convex_descent(
     With ``q = 1 - mu step / 2`` then ``V_T <= q^T V_0 + N (1 - q^T) / (1 - q)``, and the mean of
     the gaps with weights ``q^-(t+1)`` is at most ``(V_0 / sum_t q^-(t+1) + N) / step``.
 
+    Needs L (beta), mu, sigma.  Source: Lemma G.13 with the lag D_t kept (see the errata).
+
     Args:
-        constants: needs L (beta), mu, sigma.
         potential: ``V_0 = ||theta_0 - theta*||^2 + 9 m step^2 / s C_0 + 9 step^2 / gamma D_0``,
             lags as in :func:`control_lag_bound`.
 
     Returns:
         Both bounds; NaN with a warning where a condition fails: ``alpha >= 1``,
         ``step <= s / (15 mu m)`` and ``step <= min(3 / (250 beta), 2 gamma / (27 mu))``.
-
-    References:
-        Lemma G.13 with the lag D_t kept (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.1, sigma=0.0)
@@ -129,15 +127,9 @@ def nonconvex_descent(
 
     for controls that start as the gradients at ``theta_0``.
 
-    Args:
-        constants: needs L (beta), sigma, Delta.
-
-    Returns:
-        The bound; NaN with a warning where a condition fails: ``alpha >= 1`` and
-        ``step <= min(s / m, gamma)^(2/3) / (44 beta)``.
-
-    References:
-        Lemma G.18 with the lag D_t kept (see the errata).
+    Needs L (beta), sigma, Delta.  NaN with a warning where a condition fails: ``alpha >= 1`` and
+    ``step <= min(s / m, gamma)^(2/3) / (44 beta)``.  Source: Lemma G.18 with the lag D_t kept (see
+    the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, Delta=2.0)
@@ -174,16 +166,12 @@ def strongly_convex_rate(
     .. math:: \frac{\sigma^2}{\mu T K s} \Bigl(1 + \frac{s}{\alpha^2}\Bigr)
         + \frac{m \mu}{s} D^2 \exp\Bigl(-\min\Bigl\{\frac{s}{m}, \frac{\mu}{\beta}\Bigr\} T\Bigr)
 
+    Needs L (beta), mu, sigma.  NaN with a warning where ``T < max(beta / mu, m / s)``.  Source:
+    Theorem 5.2, with the smaller of the two exponents (see the errata).
+
     Args:
-        constants: needs L (beta), mu, sigma.
         distance: D, with ``D^2 = ||theta_0 - theta*||^2
             + sum_i ||c_i - grad F_i(theta*)||^2 / (2 m beta^2)``.
-
-    Returns:
-        The rate; NaN with a warning where ``T < max(beta / mu, m / s)``.
-
-    References:
-        Theorem 5.2, with the smaller of the two exponents (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.1, sigma=0.0)

@@ -101,22 +101,18 @@ def bound(
     This is the recursion of :func:`~fedjax_sim.theory.fedswa.stability.distance_bound` summed;
     dividing a value by L gives the bound of ``E||theta_T - theta'_T||``.
 
+    Needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known.  NaN with a
+    warning where losses are strongly convex and ``lr > 2 / (beta + mu)``.  Source: Theorems 5.1,
+    F.3 and I.3, corrected (see the errata).
+
     Args:
-        constants: needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known.
         lr: the largest rate of a client; by default the largest that the theorems allow,
             1 / (beta K T).
         rho: final rate of a round over its first (1 for FedSAM, MoFedSAM).
         method: the algorithm.
 
-    Returns:
-        The bound; NaN with a warning where losses are strongly convex and
-        ``lr > 2 / (beta + mu)``.
-
     Raises:
         ValueError: a missing or negative constant; an unknown method.
-
-    References:
-        Theorems 5.1, F.3 and I.3, corrected (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, G=1.0, sigma=1.0, sigma_g=0.5)
@@ -153,13 +149,11 @@ def lipschitz_bound(
     which holds because the losses are L-Lipschitz.  It does not cover methods whose local steps are
     not gradients at the client's model (SAM, control variates).
 
-    Args:
-        constants: needs L (beta), G (L); losses are strongly convex if mu is known.
-        lr, rho: as in :func:`bound`.
+    Needs L (beta), G (L); losses are strongly convex if mu is known.  NaN with a warning where
+    losses are strongly convex and ``lr > 2 / (beta + mu)``.
 
-    Returns:
-        The bound; NaN with a warning where losses are strongly convex and
-        ``lr > 2 / (beta + mu)``.
+    Args:
+        lr, rho: as in :func:`bound`.
 
     Example:
         >>> sizes = dict(local_steps=5, rounds=20, clients=5, examples=20)

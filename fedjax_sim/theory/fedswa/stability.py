@@ -32,8 +32,9 @@ def distance_bound(
     ``a_k = 1 + beta eta_k``; ``a_k = 1 - eta_k beta mu / (beta + mu)`` for strongly convex losses
     (Lemma D.1).
 
+    Needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known.
+
     Args:
-        constants: needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known.
         rates: [T, K] the clients' rates.
         alpha: the server's rate, 1 in the paper.
 
@@ -72,8 +73,9 @@ def lipschitz_distance_bound(
     The recursion of :func:`distance_bound` with L for ``c_t (L + sigma_g + sigma)``: the gradient
     at the changed example has norm at most L at every model.
 
+    Needs L (beta), G (L); losses are strongly convex if mu is known.
+
     Args:
-        constants: needs L (beta), G (L); losses are strongly convex if mu is known.
         rates, alpha: as in :func:`distance_bound`.
 
     Returns:

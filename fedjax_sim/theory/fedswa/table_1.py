@@ -39,9 +39,10 @@ def nonconvex_rate(
 
     Rates of different methods can be compared in how they change, not by their values.
 
+    Needs L (beta), sigma, Delta; sigma_g except for the controlled methods; G (L) for the SAM
+    methods.
+
     Args:
-        constants: needs L (beta), sigma, Delta; sigma_g except for the controlled methods; G (L)
-            for the SAM methods.
         method: the algorithm.
 
     Raises:

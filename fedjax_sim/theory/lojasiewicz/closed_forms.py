@@ -31,17 +31,13 @@ def linear_bound(
     * K > 1: ``kappa = lr K mu / 4``,
       ``e = (8 zeta^2 + 16 lr L sigma^2 / M + 12 lr^2 (K - 1) L^2 sigma^2) / mu``.
 
+    Needs L, lojasiewicz_mu, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (18 L K)``, for
+    K = 1 ``lr > 1 / (2 L)``, or ``mu > 2 L``, which no function has.  Source: Theorem F.2 (see the
+    errata); K = 1 is a case of its proof.
+
     Args:
-        constants: needs L, lojasiewicz_mu, sigma, zeta_mean.
         gap: ``F(theta_0) - F*``.
         rounds: R; may be 0.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (18 L K)``, for K = 1 ``lr > 1 / (2 L)``, or
-        ``mu > 2 L``, which no function has.
-
-    References:
-        Theorem F.2 (see the errata); K = 1 is a case of its proof.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, lojasiewicz_mu=1.0, sigma=1.0, zeta_mean=0.1)
@@ -76,20 +72,16 @@ def sublinear_bound(
     * K > 1: ``kappa = lr K mu / 4``, ``u = 8 zeta^2 / mu``,
       ``v = (16 L lr / M + 12 lr^2 (K - 1) L^2) sigma^2 / mu``.
 
+    Needs L, lojasiewicz_mu, lojasiewicz_alpha from (1, 2], sigma, zeta_mean.  NaN with a warning
+    where ``lr > 1 / (18 L K)``, for K = 1 ``lr > 1 / (2 L)``, or ``kappa C^(alpha - 1) > 1``.
+    Source: Lemma F.3 (K = 1) and Theorem F.4, with the first term of their proofs (see the errata).
+
     Args:
-        constants: needs L, lojasiewicz_mu, lojasiewicz_alpha from (1, 2], sigma, zeta_mean.
         gap: ``F(theta_0) - F*``.
         rounds: R; may be 0.
 
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (18 L K)``, for K = 1 ``lr > 1 / (2 L)``, or
-        ``kappa C^(alpha - 1) > 1``.
-
     Raises:
         ValueError: a missing or negative constant; alpha outside (1, 2].
-
-    References:
-        Lemma F.3 (K = 1) and Theorem F.4, with the first term of their proofs (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta_mean=0.0)

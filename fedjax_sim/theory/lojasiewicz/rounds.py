@@ -45,15 +45,14 @@ def gradient_lower_bound(constants: ProblemConstants, *, gap: Scalar) -> Array:
     It is the mean of the clients' inequalities, by ``||grad F||^2 = (1 / M) sum_c ||grad f_c||^2 -
     (1 / M) sum_c ||grad f_c - grad F||^2`` and Jensen's inequality.
 
+    Needs lojasiewicz_mu, lojasiewicz_alpha, zeta_mean.  Source: Equation 19, of which the appendix
+    shows the use.
+
     Args:
-        constants: needs lojasiewicz_mu, lojasiewicz_alpha, zeta_mean.
         gap: ``F(theta) - F*``.
 
     Raises:
         ValueError: a missing or negative constant; alpha outside [1, 2].
-
-    References:
-        Equation 19, of which the appendix shows the use.
 
     Example:
         >>> constants = ProblemConstants(lojasiewicz_mu=0.5, lojasiewicz_alpha=2.0, zeta_mean=1.0)
@@ -74,15 +73,11 @@ def drift_bound(
     .. math:: \frac{1}{M K} \sum_c \sum_{k=1}^{K-1} E \|\theta_r - \theta_{r,k}^c\|^2
         \le 4 \eta^2 (K-1)^2 (\|\nabla F(\theta_r)\|^2 + \zeta^2) + 4 \eta^2 (K-1) \sigma^2
 
+    Needs L, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (2 L K)``.  Source: Lemma F.1
+    (see the errata).
+
     Args:
-        constants: needs L, sigma, zeta_mean.
         squared_gradient: ``||grad F(theta_r)||^2``, or its mean over runs.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (2 L K)``.
-
-    References:
-        Lemma F.1 (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta_mean=0.0)
@@ -119,18 +114,14 @@ def round_bound(
     * rounded, every K: ``A = lr K / 4``, ``c = lr K`` and
       ``n = (4 lr^2 K L / M + 3 lr^3 K (K - 1) L^2) sigma^2``.
 
+    Needs L, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (18 L K)``; for K = 1, unless
+    rounded, where ``lr > 1 / L``.  Source: Equation 39 and, not rounded, the display before it; for
+    K = 1 Equation 35.
+
     Args:
-        constants: needs L, sigma, zeta_mean.
         gap: ``F(theta_r) - F*``.
         squared_gradient: ``||grad F(theta_r)||^2``.
         rounded: with the paper's rounder and larger numbers.
-
-    Returns:
-        The bound; NaN with a warning where ``lr > 1 / (18 L K)``; for K = 1, unless rounded, where
-        ``lr > 1 / L``.
-
-    References:
-        Equation 39 and, not rounded, the display before it; for K = 1 Equation 35.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta_mean=0.0)
@@ -170,8 +161,10 @@ def recursion_bound(
     map grows on ``[0, s_r]``, which is ``A mu alpha s_r^(alpha - 1) <= 1``.  The values are far
     below the closed forms, which solve the rounded inequality.
 
+    Needs L, lojasiewicz_mu, lojasiewicz_alpha, sigma, zeta_mean.  Source: The proofs of Theorems
+    F.2 and F.4, without their roundings.
+
     Args:
-        constants: needs L, lojasiewicz_mu, lojasiewicz_alpha, sigma, zeta_mean.
         gap: ``F(theta_0) - F*``.
         rounds: R; static.
 
@@ -181,9 +174,6 @@ def recursion_bound(
 
     Raises:
         ValueError: a missing or negative constant; alpha outside [1, 2]; no rounds.
-
-    References:
-        The proofs of Theorems F.2 and F.4, without their roundings.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta_mean=0.0)
