@@ -21,7 +21,7 @@ from experiments.favano.cifar_parts import quantised, rates, selected
 from experiments.favano.image_tables import best_two, by_setting, compared, save
 from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.favano.outcomes import curves
-from experiments.harness.tables import Claim
+from experiments.harness import Claim
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
 from fedjax_sim.execution import devices

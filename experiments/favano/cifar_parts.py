@@ -10,7 +10,7 @@ from experiments.favano import methods
 from experiments.favano.image_tables import best_two, compared, row, save
 from experiments.favano.images import SPLITS, ImageOptions, Runs, shrunk
 from experiments.favano.outcomes import curve
-from experiments.harness.tables import Claim, at_edge
+from experiments.harness import Claim, at_edge
 from fedjax_sim.compression import lattice, uniform
 
 SELECTED = (10, 20, 50)  # of 100 clients, contacted at a time

@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 import fedjax_sim as fs
 from experiments.favano.methods import Clock, Method, in_flight, timeline
 from experiments.favano.problem import Problem
-from experiments.harness.runs import KeptFrames
+from experiments.harness import KeptFrames
 from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.timelines import (

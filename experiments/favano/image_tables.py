@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from experiments.favano import methods
 from experiments.favano.images import Runs
 from experiments.favano.outcomes import accuracy, final, tuned
-from experiments.harness.options import settings
-from experiments.harness.report import Report
-from experiments.harness.tables import Claim
+from experiments.harness import Claim, Report, settings
 
 
 def row(frame: pd.DataFrame, **names: Any) -> dict[str, Any]:

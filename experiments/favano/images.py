@@ -23,8 +23,7 @@ from experiments.favano import clock_runs
 from experiments.favano.clock_runs import Variance
 from experiments.favano.methods import Clock, Method
 from experiments.favano.problem import Problem, Split, assignment
-from experiments.harness.data import subsample
-from experiments.harness.options import Folders, check_grid, check_names, counted
+from experiments.harness import Folders, check_grid, check_names, counted, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.data import augmentation

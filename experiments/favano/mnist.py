@@ -20,8 +20,7 @@ from experiments.favano import methods
 from experiments.favano.mnist_parts import facts, others, sensitivity, variance
 from experiments.favano.mnist_runs import BATCH_SIZE, LR, SERVER_LRS, SETTINGS, Options, Runs
 from experiments.favano.outcomes import accuracy, curves, final, tuned
-from experiments.harness.report import Report
-from experiments.harness.tables import Claim
+from experiments.harness import Claim, Report
 from fedjax_sim.execution import devices
 
 # Accuracies of each column: mean, deviation.

@@ -8,7 +8,7 @@ from experiments.favano import methods
 from experiments.favano.methods import Method
 from experiments.favano.mnist_runs import SERVER_LRS, Options, Runs
 from experiments.favano.outcomes import accuracy, curves, final, tuned
-from experiments.harness.report import Report
+from experiments.harness import Report
 from fedjax_sim.algorithms.staleness import constant, hinge, polynomial
 
 

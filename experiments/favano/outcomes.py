@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from experiments.favano import methods
 from experiments.favano.methods import Method
-from experiments.harness.figures import tidy
-from experiments.harness.tables import at_edge
+from experiments.harness import at_edge, tidy
 from fedjax_sim import plotting
 
 

@@ -28,9 +28,7 @@ from experiments.favano.quadratics import (
 )
 from experiments.favano.theory_bounds import WORST, Curves, admitted, over_time, row
 from experiments.favano.theory_units import EPSILONS, unit_table
-from experiments.harness.figures import legends
-from experiments.harness.options import settings
-from experiments.harness.report import Report
+from experiments.harness import Report, legends, settings
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.theory.favano.progress import Version
 

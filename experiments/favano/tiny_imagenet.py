@@ -17,7 +17,7 @@ from jax import Array
 from experiments.favano.image_tables import by_setting, compared, save
 from experiments.favano.images import ImageOptions, Images, Runs, Scale
 from experiments.favano.outcomes import curves
-from experiments.harness.tables import Claim
+from experiments.harness import Claim
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
 from fedjax_sim.execution import devices

@@ -21,21 +21,27 @@ from experiments.fedswa.settings import (
     Setting,
     describe,
 )
-from experiments.harness.figures import lines
-from experiments.harness.options import settings
-from experiments.harness.report import Report
-from experiments.harness.tables import (
+from experiments.harness import (
     Claim,
+    Report,
     interval_text,
     late_scores,
+    lines,
     ordering,
     percent,
     rounds_by,
+    settings,
 )
 from fedjax_sim import plotting
-from fedjax_sim.analysis.selection import scores
+from fedjax_sim.analysis.selection import Mode, scores
 
 LAST_ROUNDS = 50  # over which accuracies are averaged
+LAST = 5  # evaluations
+MEASURED: tuple[tuple[str, Mode], ...] = (
+    (ACCURACY, "max"),
+    (TRAIN_LOSS, "min"),
+    (TEST_LOSS, "min"),
+)
 
 
 class Published(NamedTuple):
@@ -156,6 +162,49 @@ def column(
     text.save(folder, setting.name, history, {setting.name: figure}, options=facts)
 
 
+def grid_report(
+    experiment: str,
+    setting: Setting,
+    history: pd.DataFrame,
+    grid: Grid,
+    lrs: Mapping[str, float],
+    published: Mapping[tuple[str, float], float],
+    over: str,
+    options: Options,
+) -> tuple[Report, pd.DataFrame]:
+    """Text and table of methods over hyper-parameters, from the history of their runs.
+
+    ``deviation`` is the standard deviation of a run's last evaluations, a measure of how much its
+    accuracy still moves; mean over seeds.
+    """
+    rows = []
+    for method, points in grid.items():
+        for point in points:
+            runs = history.query("method == @method")
+            for name, value in point.items():
+                runs = pd.DataFrame(runs[runs[name] == value])
+            late, train, test = (
+                np.asarray(late_scores(runs, metric, LAST_ROUNDS, mode)["score"])
+                for metric, mode in MEASURED
+            )
+            curves = runs.query("metric == @ACCURACY").groupby("seed")["value"]
+            deviation = curves.apply(lambda values: values.tail(LAST).std()).mean()
+            rows.append(
+                {"method": method, "lr": lrs[method], "lr in its grid": edge(lrs[method], options)}
+                | {**point, "accuracy": 100 * late.mean(), "interval": interval_text(100 * late)}
+                | {"deviation": 100 * deviation, "train loss": train.mean()}
+                | {"test loss": test.mean()}
+                | {"paper": published.get((method, point[over]), math.nan)}
+            )
+    table = pd.DataFrame(rows)
+    explained = (
+        f"Accuracy and losses: means of the evaluations in the last {LAST_ROUNDS} rounds; "
+        f"deviation: of the last {LAST} evaluations of a run, percent."
+    )
+    title = f"{experiment}: {setting.name}"
+    return Report(title, describe(setting, options), explained, shown(table)), table
+
+
 def grid_table(
     experiment: str,
     setting: Setting,
@@ -166,21 +215,7 @@ def grid_table(
 ) -> None:
     """Runs methods over a hyper-parameter; prints and writes table, history and a plot."""
     history, lrs = compared(setting, grid, options)
-    late = late_scores(history, ACCURACY, LAST_ROUNDS, "max")
-    rows = []
-    for method, points in grid.items():
-        for point in points:
-            chosen = late[late["method"] == method]
-            for name, value in point.items():
-                chosen = chosen[chosen[name] == value]
-            values = 100 * np.asarray(chosen["score"])
-            rows.append(
-                {"method": method, "lr": lrs[method], "lr in its grid": edge(lrs[method], options)}
-                | {**point, "accuracy": values.mean(), "interval": interval_text(values)}
-                | {"paper": published.get((method, point[over]), math.nan)}
-            )
-    table = pd.DataFrame(rows)
-    text = Report(f"{experiment}: {setting.name}", describe(setting, options), shown(table))
+    text, table = grid_report(experiment, setting, history, grid, lrs, published, over, options)
     names = list(dict.fromkeys(n for points in grid.values() for point in points for n in point))
     by = ["method", *(name for name in names if name != over)]
     figure = lines(table, over, "accuracy", by, label="test accuracy, %")

@@ -21,10 +21,7 @@ from experiments.fedswa.methods import build
 from experiments.fedswa.problem import build_model, clients, problem
 from experiments.fedswa.runs import tuned
 from experiments.fedswa.settings import COLUMNS, OneColumn, Setting, describe, skewed
-from experiments.harness.data import subsample
-from experiments.harness.options import settings
-from experiments.harness.report import Report, write_csv
-from experiments.harness.runs import check_finished
+from experiments.harness import Report, check_finished, settings, subsample, write_csv
 from fedjax_sim import datasets, objectives
 from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.generalization import generalization_gap, metric

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 import fedjax_sim as fs
 from experiments.fedswa.settings import BATCH_SIZE, NUM_EPOCHS, PARTITION_SEED, Scale, Setting
-from experiments.harness.data import subsample
-from experiments.harness.runs import seed_keys, split_keys
+from experiments.harness import seed_keys, split_keys, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.data import augmentation, partition
 from fedjax_sim.evaluation import evaluator, merge_evaluators

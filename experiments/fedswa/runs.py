@@ -10,8 +10,7 @@ import pandas as pd
 from experiments.fedswa.methods import LR, LR_DECAY, build
 from experiments.fedswa.problem import problem
 from experiments.fedswa.settings import ACCURACY, Options, Setting, describe
-from experiments.harness.runs import swept
-from experiments.harness.tables import at_edge
+from experiments.harness import at_edge, swept
 from fedjax_sim import datasets
 from fedjax_sim.analysis.selection import best, scores
 

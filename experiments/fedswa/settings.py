@@ -11,7 +11,7 @@ import pathlib
 from typing import Any, Literal, NamedTuple
 
 from experiments.fedswa.methods import LR_DECAY, METHODS
-from experiments.harness.options import Folders, check_grid, check_names, counted
+from experiments.harness import Folders, check_grid, check_names, counted
 from fedjax_sim.checks import check_at_least
 
 # Section 6.1 and Table 7.

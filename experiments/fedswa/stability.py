@@ -21,8 +21,7 @@ from experiments.fedswa.stability_tables import (
     select,
     summary,
 )
-from experiments.harness.options import settings
-from experiments.harness.report import Report
+from experiments.harness import Report, settings
 
 
 def measure(options: Options) -> pd.DataFrame:

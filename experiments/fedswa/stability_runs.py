@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 import fedjax_sim as fs
 from experiments.fedswa.methods import GAMMA, RHO
-from experiments.harness.options import check_grid
+from experiments.harness import check_grid
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import partition

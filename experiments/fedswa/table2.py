@@ -15,7 +15,7 @@ import tyro
 
 from experiments.fedswa.comparison import Published, column
 from experiments.fedswa.settings import COLUMNS, Options, skewed
-from experiments.harness.options import check_names
+from experiments.harness import check_names
 
 # Accuracy at round 1,000 and rounds to the target, in the order of COLUMNS.
 P = Published

@@ -15,7 +15,7 @@ import tyro
 
 from experiments.fedswa.comparison import Published, column
 from experiments.fedswa.settings import Options, Setting
-from experiments.harness.options import check_names
+from experiments.harness import check_names
 
 SKEWS = (0.1, 0.3, 0.6)
 COLUMNS = {

@@ -1,3 +1,4 @@
+# ruff: noqa: F403
 """Everything that the experiments of different papers share.
 
 ``options``  checks of options (beside those of ``fedjax_sim.checks``), folders, "3 seeds"
@@ -11,3 +12,10 @@ An experiment is ``python -m experiments.<paper>.<script>``.  A script holds set
 numbers; its results are in ``experiments/results/<paper>``.  No paper's folder imports from
 another's.
 """
+
+from experiments.harness.data import *
+from experiments.harness.figures import *
+from experiments.harness.options import *
+from experiments.harness.report import *
+from experiments.harness.runs import *
+from experiments.harness.tables import *

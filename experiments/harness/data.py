@@ -7,6 +7,8 @@ import numpy as np
 
 from fedjax_sim import datasets
 
+__all__ = ["pooled_test", "subsample"]
+
 
 def subsample(examples: Mapping[str, Any], count: int | None) -> dict[str, Any]:
     """Images and labels of ``count`` random examples, always the same ones; None: of all.

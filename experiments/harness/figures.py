@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from fedjax_sim.analysis.selection import Mode
 from fedjax_sim.plotting import heat_maps
 
+__all__ = ["grids", "legends", "lines", "tidy"]
+
 DPI = 90
 
 

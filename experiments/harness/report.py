@@ -15,6 +15,8 @@ from experiments.harness.tables import Claim, claims_table
 from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.report import environment, write_json
 
+__all__ = ["Report", "command", "read_facts", "write_csv"]
+
 
 class Report:
     """A Markdown text, built section by section, and its files.

@@ -17,6 +17,11 @@ from fedjax_sim.cli import report
 from fedjax_sim.cli.console import sweep_progress
 from fedjax_sim.files import digest, replacing
 
+__all__ = [
+    "KeptFrames", "check_finished", "in_own_process", "kept_json", "print_progress",
+    "seed_keys", "split_keys", "sweep", "swept"
+]  # fmt: skip
+
 
 def seed_keys(num_seeds: int, root: int = 0) -> jax.Array:
     """A key per seed, ``[num_seeds]``; more seeds leave the first ones as they were.

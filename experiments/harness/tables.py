@@ -11,6 +11,11 @@ from scipy import stats
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.analysis.selection import Mode, rounds_to_target, scores
 
+__all__ = [
+    "Claim", "at_edge", "claims_table", "edge_marks", "interval_text", "late_scores",
+    "ordering", "percent", "rounds_by", "rounds_text"
+]  # fmt: skip
+
 
 def interval_text(values: Any, digits: int = 2) -> str:
     """Half the width of the 95 % interval of the mean over seeds; empty for one seed.

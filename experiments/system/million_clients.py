@@ -16,10 +16,7 @@ import pandas as pd
 import tyro
 from matplotlib.figure import Figure
 
-from experiments.harness.figures import legends
-from experiments.harness.options import check_names, counted
-from experiments.harness.report import Report
-from experiments.harness.runs import in_own_process, kept_json
+from experiments.harness import Report, check_names, counted, in_own_process, kept_json, legends
 from experiments.system import populations
 from experiments.system.populations import (
     ALGORITHMS,

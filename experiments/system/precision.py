@@ -20,9 +20,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.harness.options import Folders, counted, settings
-from experiments.harness.report import Report
-from experiments.harness.runs import check_finished
+from experiments.harness import Folders, Report, check_finished, counted, settings
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.run import compare
