@@ -31,8 +31,8 @@ def test_limit_is_the_mean_of_the_stationary_density():
         sum(integrate.quad(lambda x, n=n: x**n * weight(x), a, b)[0] for a, b in ((-2, 0), (0, 2)))
         for n in (0, 1)
     ]
-    found = piecewise_quadratic_limit(right, left, lr, std)
-    assert found == pytest.approx(moments[1] / moments[0], rel=1e-8)
+    result = piecewise_quadratic_limit(right, left, lr, std)
+    assert result == pytest.approx(moments[1] / moments[0], rel=1e-8)
 
 
 def test_small_time_laws_become_exact():
@@ -58,13 +58,13 @@ def test_small_time_laws_become_exact():
 
 
 def test_forms_of_the_third_order_law():
-    found = {
+    result = {
         form: float(third_order_bias(SMOOTH, 0.0, 2.0, 0.1, 5, form))
         for form in ("recursion", "diffusion")
     }
     # F''' = 0.5 at 0; float32 rounding.
     expected = {"recursion": -0.005, "diffusion": -0.00625}
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert result == pytest.approx(expected, rel=1e-5)
 
 
 def _separable(x):
@@ -86,8 +86,8 @@ def test_bias_in_two_dimensions_against_the_recursion(x64):
         grid = lr * std / 4 * np.arange(-160, 161)
         expected.append(mean_iterates(gradient, gaussian(std), lr, k, grid).bias[k, 160 + place])
         x.append(grid[160 + place])
-    found = third_order_bias(_separable, jnp.array(x), sigma, lr, k, "recursion")
-    np.testing.assert_allclose(found, expected, rtol=0.015)
+    result = third_order_bias(_separable, jnp.array(x), sigma, lr, k, "recursion")
+    np.testing.assert_allclose(result, expected, rtol=0.015)
     # Rotated, the curvature is no longer diagonal.
     c, s = np.cos(0.7), np.sin(0.7)
     turn = np.array([[c, -s], [s, c]])
@@ -95,7 +95,7 @@ def test_bias_in_two_dimensions_against_the_recursion(x64):
         lambda y: turn @ _separable(turn.T @ y), turn @ jnp.array(x), turn @ sigma @ turn.T, lr, k,
         "recursion",
     )  # fmt: skip
-    np.testing.assert_allclose(turned, turn @ np.asarray(found), rtol=1e-9)
+    np.testing.assert_allclose(turned, turn @ np.asarray(result), rtol=1e-9)
 
 
 def test_bias_in_two_dimensions_against_paths(x64):
@@ -116,9 +116,9 @@ def test_bias_in_two_dimensions_against_paths(x64):
         gradient, sample, lr, jnp.zeros(2), [k], count, jax.random.key(0), antithetic=True
     )[0]
     pairs = (paths[: count // 2] + paths[count // 2 :]) / 2
-    found, errors = pairs.mean(0), pairs.std(0) / (count // 2) ** 0.5
+    result, errors = pairs.mean(0), pairs.std(0) / (count // 2) ** 0.5
     law = third_order_bias(gradient, jnp.zeros(2), sigma, lr, k, "recursion")
-    assert (jnp.abs(found - law) < 5 * errors + 0.1 * jnp.abs(law)).all()
+    assert (jnp.abs(result - law) < 5 * errors + 0.1 * jnp.abs(law)).all()
     assert (5 * errors < 0.3 * jnp.linalg.norm(law)).all()  # something is seen
 
 

@@ -42,59 +42,61 @@ ZEROS = {"weight": jnp.zeros(8), "bias": jnp.array(0.0)}
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**16), weight=st.sampled_from([0.01, 0.2, 3.0]), given_l=st.booleans())
 def test_lasso_is_scikit_learns(seed, weight, given_l):
-    """Theirs is (1 / 2n) ||r||^2 + alpha ||w||_1, half of ours; with coordinate descent."""
+    """Its objective is (1 / 2n) ||r||^2 + alpha ||w||_1, half of ours; with coordinate descent."""
     x, y = design(seed)
     hessian = 2 * np.c_[x, np.ones(40)].T @ np.c_[x, np.ones(40)] / 40
     bound = float(np.linalg.eigvalsh(hessian)[-1]) if given_l else None
-    found = composite_optimum(
+    result = composite_optimum(
         Partial(mean_square, x, y), prox.composite(prox.L1(weight), where=weight_only), ZEROS,
         tolerance=1e-9, smoothness=bound,
     )  # fmt: skip
-    theirs = Lasso(alpha=weight / 2, tol=1e-14, max_iter=100_000).fit(x, y)
+    reference = Lasso(alpha=weight / 2, tol=1e-14, max_iter=100_000).fit(x, y)
     # Residuals of 1e-9 over the least curvature, which is above 0.01.
-    np.testing.assert_allclose(found.params["weight"], theirs.coef_, rtol=0, atol=2e-7)
-    np.testing.assert_allclose(found.params["bias"], theirs.intercept_, rtol=0, atol=2e-7)
-    value = ((x @ theirs.coef_ + theirs.intercept_ - y) ** 2).mean()
-    np.testing.assert_allclose(found.value, value + weight * np.abs(theirs.coef_).sum(), rtol=1e-12)
-    np.testing.assert_array_equal(found.params["weight"] == 0, theirs.coef_ == 0)
-    assert found.residual <= 1e-9
-    assert found.params["weight"].dtype == np.float64
+    np.testing.assert_allclose(result.params["weight"], reference.coef_, rtol=0, atol=2e-7)
+    np.testing.assert_allclose(result.params["bias"], reference.intercept_, rtol=0, atol=2e-7)
+    value = ((x @ reference.coef_ + reference.intercept_ - y) ** 2).mean()
+    np.testing.assert_allclose(
+        result.value, value + weight * np.abs(reference.coef_).sum(), rtol=1e-12
+    )
+    np.testing.assert_array_equal(result.params["weight"] == 0, reference.coef_ == 0)
+    assert result.residual <= 1e-9
+    assert result.params["weight"].dtype == np.float64
 
 
 def test_elastic_net_is_scikit_learns():
     x, y = design(3)
-    found = composite_optimum(
+    result = composite_optimum(
         Partial(mean_square, x, y),
         prox.composite(prox.ElasticNet(0.4, 0.3), where=weight_only),
         ZEROS,
     )
     # Halved: alpha l1_ratio = 0.2, alpha (1 - l1_ratio) / 2 = 0.15.
-    theirs = ElasticNet(alpha=0.5, l1_ratio=0.4, tol=1e-14, max_iter=100_000).fit(x, y)
-    np.testing.assert_allclose(found.params["weight"], theirs.coef_, rtol=0, atol=1e-8)
+    reference = ElasticNet(alpha=0.5, l1_ratio=0.4, tol=1e-14, max_iter=100_000).fit(x, y)
+    np.testing.assert_allclose(result.params["weight"], reference.coef_, rtol=0, atol=1e-8)
 
 
 def test_box_is_scipys_bounded_least_squares():
     x, y = design(4)
-    found = composite_optimum(
+    result = composite_optimum(
         Partial(mean_square, x, y),
         prox.composite(prox.Box(-0.2, 0.6), where=weight_only),
         ZEROS,
     )
     bounds = np.append(np.full(8, -0.2), -np.inf), np.append(np.full(8, 0.6), np.inf)
-    theirs = scipy.optimize.lsq_linear(np.c_[x, np.ones(40)], y, bounds, tol=1e-14)
-    np.testing.assert_allclose(found.params["weight"], theirs.x[:8], rtol=0, atol=1e-7)
-    assert 0 < np.isin(found.params["weight"], [-0.2, 0.6]).sum() < 8
+    reference = scipy.optimize.lsq_linear(np.c_[x, np.ones(40)], y, bounds, tol=1e-14)
+    np.testing.assert_allclose(result.params["weight"], reference.x[:8], rtol=0, atol=1e-7)
+    assert 0 < np.isin(result.params["weight"], [-0.2, 0.6]).sum() < 8
 
 
 def test_nuclear_norm_thresholds_singular_values():
     v = np.random.default_rng(5).normal(size=(6, 4))
     loss = Partial(half_distance, v)
-    found = composite_optimum(loss, prox.composite(prox.Nuclear(1.0)), jnp.zeros((6, 4)))
+    result = composite_optimum(loss, prox.composite(prox.Nuclear(1.0)), jnp.zeros((6, 4)))
     u, s, w = np.linalg.svd(v, full_matrices=False)
     kept = np.maximum(s - 1, 0)
-    np.testing.assert_allclose(found.params, (u * kept) @ w, rtol=0, atol=1e-12)
-    assert found.steps <= 2  # the curvature is 1, hence the first step exact
-    np.testing.assert_allclose(found.value, ((s - kept) ** 2).sum() / 2 + kept.sum(), rtol=1e-12)
+    np.testing.assert_allclose(result.params, (u * kept) @ w, rtol=0, atol=1e-12)
+    assert result.steps <= 2  # the curvature is 1, so the first step is exact
+    np.testing.assert_allclose(result.value, ((s - kept) ** 2).sum() / 2 + kept.sum(), rtol=1e-12)
 
 
 def logistic(x, y, w):
@@ -106,10 +108,10 @@ def test_losses_that_are_not_quadratic_meet_their_conditions():
     x, y = design(6)
     labels = (y > np.median(y)).astype(float)
     weight = 0.02
-    found = composite_optimum(
+    result = composite_optimum(
         Partial(logistic, x, labels), prox.composite(prox.L1(weight)), jnp.zeros(8), tolerance=1e-10
     )
-    w = found.params
+    w = result.params
     gradient = x.T @ (1 / (1 + np.exp(-x @ w)) - labels) / 40
     active = w != 0
     assert 0 < active.sum() < 8
@@ -136,9 +138,9 @@ def test_acceleration_needs_fewer_steps_than_descent():
     """On 50 coordinates of curvatures 1 to 1e-3: plain descent needs L / mu log(1 / eps) = 2e4."""
     scales = np.geomspace(1, 1e-3, 50)
     loss = Partial(lambda a, v, x: jnp.sum(a * (x - v) ** 2) / 2, scales, np.ones(50))
-    found = composite_optimum(loss, prox.composite(prox.L1(1e-4)), jnp.zeros(50))
-    np.testing.assert_allclose(found.params, 1 - 1e-4 / scales, rtol=0, atol=1e-6)
-    assert found.steps < 1000
+    result = composite_optimum(loss, prox.composite(prox.L1(1e-4)), jnp.zeros(50))
+    np.testing.assert_allclose(result.params, 1 - 1e-4 / scales, rtol=0, atol=1e-6)
+    assert result.steps < 1000
 
 
 def quadratic(hessian, linear, constant, params):
@@ -161,11 +163,11 @@ def test_mean_loss_gives_the_same():
     objective = squared_error(lambda p, x: x @ p["weight"] + p["bias"])
     start = {"weight": np.zeros(10), "bias": np.zeros(())}
     reg = prox.composite(prox.L1(0.2), where=weight_only)
-    found = composite_optimum(mean_loss(objective, problem.train, batch_size=100), reg, start)
+    result = composite_optimum(mean_loss(objective, problem.train, batch_size=100), reg, start)
     expected = centralised(problem, prox.L1(0.2))
     # Residuals of 1e-9 over curvatures of about 1.
-    np.testing.assert_allclose(found.params["weight"], expected.params["weight"], atol=1e-8)
-    np.testing.assert_allclose(found.value, expected.value, rtol=1e-10)
+    np.testing.assert_allclose(result.params["weight"], expected.params["weight"], atol=1e-8)
+    np.testing.assert_allclose(result.value, expected.value, rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -174,8 +176,8 @@ def test_federated_lasso_is_recovered_centrally():
     0.985, and 1."""
     for count, expected in ((512, 0.9980), (64, 0.9481), (8, 1.0)):
         problem = sparse_regression(64, 128, count, 1024, 0)
-        found = centralised(problem, prox.L1(0.2))
-        scores = support_scores(jnp.asarray(found.params["weight"]), problem.weight)
+        result = centralised(problem, prox.L1(0.2))
+        scores = support_scores(jnp.asarray(result.params["weight"]), problem.weight)
         np.testing.assert_allclose(scores.f1, expected, atol=1e-4)
 
 
@@ -184,8 +186,8 @@ def test_low_rank_matrices_are_recovered_centrally():
     """Ranks 16, 4, 1 and errors 0.692, 0.289, 0.124 with lambda 0.3, of seed 0."""
     for rank, expected in ((16, 0.6924), (4, 0.2888), (1, 0.1237)):
         problem = low_rank_regression(64, 128, rank, 32, 0)
-        found = centralised(problem, prox.Nuclear(0.3))
-        weight = jnp.asarray(found.params["weight"])
+        result = centralised(problem, prox.Nuclear(0.3))
+        weight = jnp.asarray(result.params["weight"])
         assert int(numerical_rank(weight)) == rank
         np.testing.assert_allclose(recovery_error(weight, problem.weight), expected, atol=1e-4)
 

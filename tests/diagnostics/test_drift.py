@@ -24,7 +24,7 @@ KEY = jax.random.key(0)
 
 
 def test_trajectories_are_those_of_the_run():
-    """The last of a round's iterates average to the run's next model, in a late round, too."""
+    """The mean of a round's last iterates is the run's next model, also in a late round."""
     task = logistic_task()
     params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
     timeline = fs.timelines.full(3, task.num_clients, task.num_steps)
@@ -45,23 +45,23 @@ def test_trajectories_are_those_of_the_run():
     for name in ends:
         np.testing.assert_allclose(ends[name], models[name][2], rtol=0, atol=1e-6)  # float32
         np.testing.assert_array_equal(paths[name][:, 0], np.stack([models[name][1]] * 8))
-    found = drift(paths)
+    result = drift(paths)
     flat = np.concatenate([paths["w"], paths["b"][..., None]], axis=2).astype(float)
     away = ((flat - flat[:, :1]) ** 2).sum(axis=2).mean(axis=0)
     apart = ((flat - flat.mean(axis=0)) ** 2).sum(axis=2).mean(axis=0)
-    np.testing.assert_allclose(found.from_start, away, rtol=1e-5, atol=1e-9)
-    np.testing.assert_allclose(found.from_shadow, apart, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(result.from_start, away, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(result.from_shadow, apart, rtol=1e-5, atol=1e-9)
 
 
 def test_shadow_probes_against_the_trajectories(x64):
-    """The same numbers as from all clients' iterates of every round, and FedAvg's own run."""
+    """Equal to the numbers from all clients' iterates; the models are those of FedAvg."""
     data = logistic_data()
     task = fs.empirical_task(logistic_losses, data, fs.with_replacement(2, 4))
     params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
     timeline = fs.timelines.full(3, 8, 4)
     loss = mean_loss(logistic_losses, data)
 
-    @jax.jit
+    @compiled
     def everything(task, loss, timeline):
         probes = shadow_probes(loss)
         states = fs.Probes(server={"model": lambda update: update.state.params, **probes.server})
@@ -78,31 +78,31 @@ def test_shadow_probes_against_the_trajectories(x64):
         losses = [jax.vmap(loss)(shadow) for shadow in shadows]
         return state.server.params, plain.server.params, history.probes, paths, losses
 
-    found, plain, probed, paths, losses = everything(task, loss, timeline)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+    result, plain, probed, paths, losses = everything(task, loss, timeline)
+    for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-13)
     drifts = [drift(path) for path in paths]
     for name, expected in (
         ("shadow_loss", [values[1:].mean() for values in losses]),
-        ("drift", [found.from_shadow[:-1].mean() for found in drifts]),
-        ("drift_from_start", [found.from_start[:-1].mean() for found in drifts]),
+        ("drift", [result.from_shadow[:-1].mean() for result in drifts]),
+        ("drift_from_start", [result.from_start[:-1].mean() for result in drifts]),
     ):
         np.testing.assert_allclose(probed[name], expected, rtol=1e-9)
     assert probed["drift"].min() > 1e-3
 
 
 def test_bounds_with_measured_constants_hold_for_the_run():
-    """Equation 2.1 and Lemma 2.3, the mean over 20 runs; constants at the models that were met."""
+    """Equation 2.1 and Lemma 2.3 for the mean of 20 runs; constants at the visited models."""
     data = logistic_data()
     objective = with_l2(logistic_losses, 0.05)
     K, R, lr = 4, 30, 0.1
     task = fs.empirical_task(objective, data, fs.with_replacement(1, K))
     loss = mean_loss(objective, data)
     start = {"w": jnp.array([2.0, -2.0, 1.0]), "b": jnp.array(0.0)}
-    found = optimum(loss, start)
+    result = optimum(loss, start)
     timeline = fs.timelines.full(R, 8, K)
 
-    @jax.jit
+    @compiled
     def runs(task, loss, keys):
         def one(key):
             probes = shadow_probes(loss)
@@ -120,11 +120,11 @@ def test_bounds_with_measured_constants_hold_for_the_run():
     probed = runs(task, loss, jax.random.split(KEY, 20))
     points = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:: R // 5], probed["model"])
     moments = batch_moments(objective, data, points, 1)
-    constants = measure(task, points, KEY, moments=moments, found=found, loss=loss)
+    constants = measure(task, points, KEY, moments=moments, found=result, loss=loss)
     bounds = linear_model_bounds(data.examples["x"], data.offsets, LOGISTIC, l2=0.05)
     assert constants.L <= bounds.L
     assert constants.mu >= bounds.mu
-    gaps = np.asarray(probed["shadow_loss"], float).mean(axis=1) - found.value
+    gaps = np.asarray(probed["shadow_loss"], float).mean(axis=1) - result.value
     slack = 4 * gaps.std() / np.sqrt(len(gaps))
     constants = constants._replace(L=bounds.L)
     visit = {"lr": lr, "local_steps": K}

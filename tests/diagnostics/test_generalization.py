@@ -21,14 +21,14 @@ def metrics(params, examples):
 def test_metrics_of_both_sets_and_their_gap():
     w = np.array([0.5, -1.0, 2.0], np.float32)
     evaluate = generalization_gap(metrics, {"x": TRAIN}, {"x": TEST}, batch_size=4)
-    found = jax.jit(lambda evaluate, w: evaluate(w))(evaluate, jnp.asarray(w))
+    result = jax.jit(lambda evaluate, w: evaluate(w))(evaluate, jnp.asarray(w))
     for name, value in {"loss": np.square, "positive": lambda out: out > 0}.items():
         train, test = (value(x.astype(np.float64) @ w).mean() for x in (TRAIN, TEST))
         # Means of float32 squares near 5.
-        np.testing.assert_allclose(found[f"train/{name}"], train, rtol=1e-5)
-        np.testing.assert_allclose(found[f"test/{name}"], test, rtol=1e-5)
-        np.testing.assert_allclose(found[f"gap/{name}"], test - train, atol=1e-5)
-    assert len(found) == 6
+        np.testing.assert_allclose(result[f"train/{name}"], train, rtol=1e-5)
+        np.testing.assert_allclose(result[f"test/{name}"], test, rtol=1e-5)
+        np.testing.assert_allclose(result[f"gap/{name}"], test - train, atol=1e-5)
+    assert len(result) == 6
 
 
 def test_as_the_evaluation_of_a_run():

@@ -78,8 +78,8 @@ def test_recursion_against_nested_integrals():
     start = 0.02
     expected = mean(start, lambda x: mean(x, descend))
     grid = 2e-3 * np.arange(-300, 301)
-    found = mean_iterates(FIGURE, gaussian(std, 8, panels=160), lr, 3, grid).mean[3, 310]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-9)
+    result = mean_iterates(FIGURE, gaussian(std, 8, panels=160), lr, 3, grid).mean[3, 310]
+    np.testing.assert_allclose(result, expected, rtol=0, atol=2e-9)
 
 
 @settings(max_examples=10)
@@ -90,21 +90,21 @@ def test_recursion_against_nested_integrals():
 def test_quadratics_have_no_bias(curvature, centre, lr, steps):
     """Every grid point, linear continuation included; rounding of the matrix product only."""
     grid = np.linspace(-1, 1, 41)
-    found = mean_iterates(lambda x: curvature * (x - centre), gaussian(0.3), lr, steps, grid)
-    np.testing.assert_allclose(found.bias, 0, atol=1e-12)
+    result = mean_iterates(lambda x: curvature * (x - centre), gaussian(0.3), lr, steps, grid)
+    np.testing.assert_allclose(result.bias, 0, atol=1e-12)
     expected = centre + (1 - lr * curvature) ** np.arange(steps + 1)[:, None] * (grid - centre)
-    np.testing.assert_allclose(found.descent, expected, atol=1e-12)
+    np.testing.assert_allclose(result.descent, expected, atol=1e-12)
 
 
 def test_second_moment_of_a_quadratic():
     """Var x_k = eta^2 sigma^2 (1 - q^(2k)) / (1 - q^2): cubic interpolation is exact there."""
     lr, std, q = 0.1, 0.3, 0.8
     grid = np.linspace(-2, 2, 201)
-    found = mean_iterates(lambda x: 2 * x, gaussian(std), lr, 12, grid, jnp.square)
+    result = mean_iterates(lambda x: 2 * x, gaussian(std), lr, 12, grid, jnp.square)
     k = np.arange(13)
     expected = lr**2 * std**2 * (1 - q ** (2 * k)) / (1 - q**2) + (q**k * grid[110]) ** 2
-    np.testing.assert_allclose(found.mean[:, 110], expected, atol=1e-12)
-    np.testing.assert_allclose(found.descent[:, 110], (q**k * grid[110]) ** 2, atol=1e-12)
+    np.testing.assert_allclose(result.mean[:, 110], expected, atol=1e-12)
+    np.testing.assert_allclose(result.descent[:, 110], (q**k * grid[110]) ** 2, atol=1e-12)
 
 
 def _moments(num_steps):

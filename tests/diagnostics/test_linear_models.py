@@ -33,10 +33,12 @@ def link_of_softmax(z, v):
 def test_softmax_derivatives_stay_below_their_suprema(seed, classes):
     rng = np.random.default_rng(seed)
     v = rng.normal(size=classes)
-    found = link_of_softmax(rng.normal(size=classes) * rng.choice([0.1, 1, 10]), v / np.sqrt(v @ v))
-    assert found[0] <= SOFTMAX.gradient
-    assert found[1] <= SOFTMAX.hessian + 1e-15
-    assert abs(found[2]) <= SOFTMAX.third + 1e-15
+    result = link_of_softmax(
+        rng.normal(size=classes) * rng.choice([0.1, 1, 10]), v / np.sqrt(v @ v)
+    )
+    assert result[0] <= SOFTMAX.gradient
+    assert result[1] <= SOFTMAX.hessian + 1e-15
+    assert abs(result[2]) <= SOFTMAX.third + 1e-15
 
 
 def test_softmax_suprema_are_attained():

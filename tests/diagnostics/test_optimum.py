@@ -34,17 +34,17 @@ def test_least_squares_are_one_step():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(30, 4)), rng.normal(size=30)
     start = {"w": jnp.ones(4), "b": jnp.array(2.0)}
-    found = optimum(Partial(least_squares, x, y), start)
+    result = optimum(Partial(least_squares, x, y), start)
     expected = np.linalg.lstsq(np.c_[x, np.ones(30)], y, rcond=None)[0]
     # Condition number below 10: a few roundings.
     np.testing.assert_allclose(
-        np.append(found.params["w"], found.params["b"]), expected, rtol=1e-13
+        np.append(result.params["w"], result.params["b"]), expected, rtol=1e-13
     )
     residual = np.c_[x, np.ones(30)] @ expected - y
-    np.testing.assert_allclose(found.value, (residual**2).mean() / 2, rtol=1e-14)
-    assert found.gradient_norm <= 1e-12
+    np.testing.assert_allclose(result.value, (residual**2).mean() / 2, rtol=1e-14)
+    assert result.gradient_norm <= 1e-12
     # The second is that of the first's rounding error, if any.
-    assert found.steps in (1, 2)
+    assert result.steps in (1, 2)
 
 
 @settings(max_examples=10)
@@ -52,7 +52,7 @@ def test_least_squares_are_one_step():
 def test_logistic_regression_against_scipy(seed, l2):
     x, y = logistic_data(seed)
     start = np.random.default_rng(seed).normal(size=5).astype(np.float32) * 10  # far out
-    found = optimum(Partial(logistic, x, y, np.float64(l2)), start)
+    result = optimum(Partial(logistic, x, y, np.float64(l2)), start)
 
     def value_and_gradient(w):
         z = x @ w
@@ -65,11 +65,11 @@ def test_logistic_regression_against_scipy(seed, l2):
         value_and_gradient, np.zeros(5), jac=True, method="BFGS", options=options
     )
     # Its gradient is below 1e-7 whatever it says; mu >= l2 turns that into a distance.
-    np.testing.assert_allclose(found.params, reference.x, rtol=0, atol=1e-7 / l2)
-    assert found.value <= reference.fun + 1e-15
+    np.testing.assert_allclose(result.params, reference.x, rtol=0, atol=1e-7 / l2)
+    assert result.value <= reference.fun + 1e-15
     # The gradient of our own: NumPy's formula adds a rounding error.
-    assert np.linalg.norm(value_and_gradient(found.params)[1]) < 2e-12
-    assert found.steps < 20
+    assert np.linalg.norm(value_and_gradient(result.params)[1]) < 2e-12
+    assert result.steps < 20
 
 
 def test_softmax_regression_whose_minimisers_form_a_set():
@@ -82,8 +82,8 @@ def test_softmax_regression_whose_minimisers_form_a_set():
     def loss(examples, params):
         return objective(params, examples, None).mean()
 
-    found = optimum(Partial(loss, {"x": x, "y": y}), model.init(jax.random.key(0)))
-    kernel, bias = found.params["linear"]["kernel"], found.params["linear"]["bias"]
+    result = optimum(Partial(loss, {"x": x, "y": y}), model.init(jax.random.key(0)))
+    kernel, bias = result.params["linear"]["kernel"], result.params["linear"]["bias"]
     logits = x.astype(float) @ kernel.T + bias
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert np.abs((p - np.eye(4)[y]).T @ np.c_[x, np.ones(60)] / 60).max() < 2e-12
@@ -100,9 +100,9 @@ def test_data_and_model_in_single_precision_are_no_limit():
     def loss(x, y, w):
         return losses(w, {"x": x, "y": y}, None).mean()
 
-    found = optimum(Partial(loss, jnp.asarray(x), jnp.asarray(y)), jnp.zeros(5))
-    assert found.gradient_norm <= 1e-12
-    assert jnp.asarray(found.params).dtype == jnp.float32  # outside, single precision as before
+    result = optimum(Partial(loss, jnp.asarray(x), jnp.asarray(y)), jnp.zeros(5))
+    assert result.gradient_norm <= 1e-12
+    assert jnp.asarray(result.params).dtype == jnp.float32  # outside, single precision as before
 
 
 def test_conjugate_gradients_find_the_same():
@@ -124,10 +124,10 @@ def test_mean_loss_counts_clients_alike():
     losses = ((x - w) ** 2).sum(axis=1)
     expected = np.mean([losses[:3].mean(), losses[3], losses[4:].mean()])
     np.testing.assert_allclose(loss(jnp.asarray(w, jnp.float32)), expected, rtol=1e-6)
-    found = optimum(loss, np.zeros(2))
+    result = optimum(loss, np.zeros(2))
     best = np.mean([x[:3].mean(axis=0), x[3], x[4:].mean(axis=0)], axis=0)
     # The examples are as given, though a float32 loss was evaluated above.
-    np.testing.assert_allclose(found.params, best, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(result.params, best, rtol=0, atol=1e-7)
 
 
 def test_no_minimum_to_be_found():

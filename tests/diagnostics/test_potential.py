@@ -42,9 +42,9 @@ def test_against_numpy_and_equation_77(n, seed):
     phi, variance = float(potential(server, clients)), float(client_variance(server, clients))
     np.testing.assert_allclose(phi, np.sum((rows - mu) ** 2), rtol=1e-12)
     np.testing.assert_allclose(variance, np.sum((rows[1:] - rows[0]) ** 2), rtol=1e-12)
-    own, theirs = np.sum((rows[0] - mu) ** 2), np.sum((rows[1:] - mu) ** 2)
-    np.testing.assert_allclose(variance, (n + 2) * own + theirs, rtol=1e-12)
-    np.testing.assert_allclose(variance, phi + (n + 1) * own, rtol=1e-12)
+    of_server, of_clients = np.sum((rows[0] - mu) ** 2), np.sum((rows[1:] - mu) ** 2)
+    np.testing.assert_allclose(variance, (n + 2) * of_server + of_clients, rtol=1e-12)
+    np.testing.assert_allclose(variance, phi + (n + 1) * of_server, rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["favano", "quafl"])

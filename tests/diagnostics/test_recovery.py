@@ -25,17 +25,17 @@ def test_scores_are_scikit_learns(pairs):
     x = np.array([value for value, _ in pairs], np.float32)
     truth = np.array([true for _, true in pairs])
     with np.errstate(invalid="ignore"):
-        found = np.abs(x) > 1e-2
-    both_empty = not found.any() and not truth.any()
+        result = np.abs(x) > 1e-2
+    both_empty = not result.any() and not truth.any()
     with jax.debug_nans(False):
         scores, share = support_scores(jnp.asarray(x), truth), density(jnp.asarray(x))
         where = support(jnp.asarray(x))
-    for mine, theirs in zip(scores, (precision_score, recall_score, f1_score), strict=True):
+    for score, reference in zip(scores, (precision_score, recall_score, f1_score), strict=True):
         # Where scikit-learn would divide by zero: 1 if there was nothing to find, else 0.
-        expected = theirs(truth, found, zero_division=1.0 if both_empty else 0.0)
-        np.testing.assert_allclose(mine, expected, rtol=1e-6)
-    np.testing.assert_array_equal(where, found)
-    np.testing.assert_allclose(share, found.mean(), rtol=1e-6)
+        expected = reference(truth, result, zero_division=1.0 if both_empty else 0.0)
+        np.testing.assert_allclose(score, expected, rtol=1e-6)
+    np.testing.assert_array_equal(where, result)
+    np.testing.assert_allclose(share, result.mean(), rtol=1e-6)
 
 
 def test_empty_supports():
@@ -48,8 +48,8 @@ def test_empty_supports():
 
 def test_cutoff_may_vary_and_be_traced():
     x = jnp.array([0.5, 0.1, -0.02, 0.001])
-    found = jax.jit(jax.vmap(density, (None, 0)))(x, jnp.array([1e-4, 1e-2, 0.3]))
-    assert found.tolist() == [1.0, 0.75, 0.25]
+    result = jax.jit(jax.vmap(density, (None, 0)))(x, jnp.array([1e-4, 1e-2, 0.3]))
+    assert result.tolist() == [1.0, 0.75, 0.25]
     assert support(x, 0.5).tolist() == [False] * 4  # at the cutoff it is zero
 
 

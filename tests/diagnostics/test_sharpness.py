@@ -47,8 +47,8 @@ def test_quadratics_with_known_spectrum(x64):
         return 0.5 * (x - centres[0]) @ hessians[0] @ (x - centres[0])
 
     start = jnp.asarray(np.random.default_rng(1).normal(size=6))
-    found = top_eigenvalues(jax.grad(loss), start, KEY, num=3)
-    np.testing.assert_allclose(found.values, eigenvalues[:3], rtol=1e-13)  # a few roundings
+    result = jax.jit(lambda x: top_eigenvalues(jax.grad(loss), x, KEY, num=3))(start)
+    np.testing.assert_allclose(result.values, eigenvalues[:3], rtol=1e-13)  # a few roundings
     # The rise of a quadratic: r ||g|| + r^2 g'Ag / (2 ||g||^2).
     g = hessians[0] @ (start - centres[0])
     expected = 0.3 * np.linalg.norm(g) + 0.045 * (g @ hessians[0] @ g) / (g @ g)
@@ -70,64 +70,61 @@ def test_clients_and_total_of_logistic_regression(x64, execution):
             task, params, KEY, radius=RADIUS, num=2, weights=weights, execution=execution
         )
     )
-    found = measure(task, params, by_size)
+    result = measure(task, params, by_size)
     clients = [data.client(i) for i in range(data.num_clients)]
     dense = [np.linalg.eigvalsh(logistic_hessian(part, params))[:-3:-1] for part in clients]
     # Hessians of norm about 1; a client of one example has a second eigenvalue 0, to rounding.
-    np.testing.assert_allclose(found.clients.eigenvalues, dense, rtol=1e-11, atol=1e-14)
+    np.testing.assert_allclose(result.clients.eigenvalues, dense, rtol=1e-11, atol=1e-14)
     total = np.linalg.eigvalsh(logistic_hessian(data.examples, params))[:-3:-1]
-    np.testing.assert_allclose(found.total.eigenvalues, total, rtol=1e-11)
+    np.testing.assert_allclose(result.total.eigenvalues, total, rtol=1e-11)
     # Gauss's rule for a sigmoid over a distance of 0.05: an error below 1e-12.
     rises = [rise(lambda w, p=part: logistic_loss(p, w), w, RADIUS) for part in clients]
-    np.testing.assert_allclose(found.clients.rise, rises, rtol=1e-10)
+    np.testing.assert_allclose(result.clients.rise, rises, rtol=1e-10)
     expected = rise(lambda w: logistic_loss(data.examples, w), w, RADIUS)
-    np.testing.assert_allclose(found.total.rise, expected, rtol=1e-10)
+    np.testing.assert_allclose(result.total.rise, expected, rtol=1e-10)
 
 
 def test_uniform_weights_are_the_default(x64):
     hessians, centres = problems.random_quadratics(5, 4)
     task = problems.quadratic_task(hessians, centres, 1)
-    found = client_sharpness(task, jnp.zeros(4), KEY, num=4)
+    result = jax.jit(lambda task: client_sharpness(task, jnp.zeros(4), KEY, num=4))(task)
     dense = np.linalg.eigvalsh(hessians.mean(axis=0))[::-1]
-    np.testing.assert_allclose(found.total.eigenvalues, dense, rtol=1e-12)
-    assert found.clients.eigenvalues.shape == (5, 4)
+    np.testing.assert_allclose(result.total.eigenvalues, dense, rtol=1e-12)
+    assert result.clients.eigenvalues.shape == (5, 4)
     # Convergence in d steps: residuals of rounding only.
-    assert found.clients.residuals.max() < 1e-12
+    assert result.clients.residuals.max() < 1e-12
 
 
 def test_small_network_against_its_explicit_hessian(x64):
     model = mlp(4, hidden=(5,), num_classes=3, activation=jnp.tanh)
     rng = np.random.default_rng(2)
     examples = {"x": rng.normal(size=(20, 4)), "y": rng.integers(0, 3, 20).astype(np.int32)}
-    params = jax.tree.map(lambda x: x.astype(jnp.float64), model.init(jax.random.key(3)))
+    initial = problems.compiled(model.init)(jax.random.key(3))
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), initial)
     objective = cross_entropy(model.apply)
     evaluate = evaluator(lambda p, e: {"loss": objective(p, e, None)}, examples, batch_size=6)
     loss = metric(evaluate, "loss")
     flat, unravel = ravel_pytree(params)
-    hessian = jax.hessian(lambda v: objective(unravel(v), examples, None).mean())(flat)
-    dense = np.linalg.eigvalsh(hessian)[::-1]
 
-    @jax.jit
-    def top(loss, params):
-        return top_eigenvalues(jax.grad(loss), params, KEY, num=5, iterations=flat.size)
-
-    found = top(loss, params)
-    np.testing.assert_allclose(found.values, dense[:5], rtol=1e-10)  # about 1e3 operations
-    # Few iterations: the largest from below, within its residual.
-    few = top_eigenvalues(jax.grad(loss), params, KEY, iterations=8)
-    assert dense[0] - few.residuals[0] <= few.values[0] <= dense[0] * (1 + 1e-12)
-    expected = objective_rise(objective, params, examples)
-    np.testing.assert_allclose(sam_sharpness(loss, params, RADIUS), expected, rtol=1e-9)
-
-
-def objective_rise(objective, params, examples):
-    flat, unravel = ravel_pytree(params)
-
-    def loss(v):
+    def mean(v):
         return objective(unravel(v), examples, None).mean()
 
-    g = np.asarray(jax.grad(loss)(flat))
-    return float(loss(flat + RADIUS * g / np.linalg.norm(g)) - loss(flat))
+    @jax.jit
+    def measured(loss, params):
+        gradient = jax.grad(loss)
+        full = top_eigenvalues(gradient, params, KEY, num=5, iterations=flat.size)
+        few = top_eigenvalues(gradient, params, KEY, iterations=8)
+        return full, few, sam_sharpness(loss, params, RADIUS)
+
+    result, few, rise = measured(loss, params)
+    dense = np.linalg.eigvalsh(problems.compiled(jax.hessian(mean))(flat))[::-1]
+    np.testing.assert_allclose(result.values, dense[:5], rtol=1e-10)  # about 1e3 operations
+    # Few iterations: the largest from below, within its residual.
+    assert dense[0] - few.residuals[0] <= few.values[0] <= dense[0] * (1 + 1e-12)
+    value_and_grad = problems.compiled(jax.value_and_grad(mean))
+    value, g = value_and_grad(flat)
+    ascended = value_and_grad(flat + RADIUS * g / np.linalg.norm(g))[0]
+    np.testing.assert_allclose(rise, ascended - value, rtol=1e-9)
 
 
 def test_errors():

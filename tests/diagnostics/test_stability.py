@@ -17,7 +17,7 @@ KEY = jax.random.key(7)
 
 
 def noisy_losses(params, examples, key):
-    """Logistic losses with one random shift a batch, which neighbours must share."""
+    """Logistic losses with one random shift per batch, which neighbours must share."""
     shift = 0.3 * jax.random.normal(key, (), jnp.float64)
     return problems.logistic_losses({**params, "b": params["b"] + shift}, examples, key)
 
@@ -40,11 +40,16 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
     around = neighbours(data, ROWS, NEW)
     steps = fs.empirical_task(noisy_losses, data, batches).num_steps
     timeline = fs.timelines.uniform(KEY, 5, problems.NUM_CLIENTS, 5, steps)
-    found = stability(
-        algorithm, noisy_losses, around, batches, timeline, start(), KEY, TEST, eval_every=2
-    )
 
-    @jax.jit
+    @problems.compiled
+    def measured(key):
+        return stability(
+            algorithm, noisy_losses, around, batches, timeline, start(), key, TEST, eval_every=2
+        )
+
+    result = measured(KEY)
+
+    @problems.compiled
     def reference(examples):
         task = fs.empirical_task(noisy_losses, fs.FederatedData(examples, data.offsets), batches)
 
@@ -55,8 +60,8 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
         return fs.run(algorithm, setup, KEY)[1]
 
     original = reference(data.examples)
-    np.testing.assert_array_equal(found.round, original.round)
-    assert found.round.tolist() == [2, 4, 5]
+    np.testing.assert_array_equal(result.round, original.round)
+    assert result.round.tolist() == [2, 4, 5]
     for j in range(len(ROWS)):
         changed = around.dataset(j)
         assert not np.array_equal(changed.examples["x"], data.examples["x"])
@@ -64,22 +69,22 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
         gaps = jax.tree.map(lambda a, b: np.asarray(a - b), metrics, original.metrics)
         distance = np.sqrt((gaps["w"] ** 2).sum(axis=1) + gaps["b"] ** 2)
         # float64; the difference of two models of size 1 keeps 1e-16.
-        np.testing.assert_allclose(found.distance[j], distance, rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(result.distance[j], distance, rtol=1e-10, atol=1e-15)
         largest = np.abs(gaps["losses"]).max(axis=1)
-        np.testing.assert_allclose(found.loss_difference[j], largest, rtol=1e-10, atol=1e-15)
-    assert (found.distance[:, -1] > 1e-4).sum() >= 3  # the comparison is of something
+        np.testing.assert_allclose(result.loss_difference[j], largest, rtol=1e-10, atol=1e-15)
+    assert (result.distance[:, -1] > 1e-4).sum() >= 3  # the distances are not trivial
 
 
 def test_the_same_example_again_changes_nothing(x64):
     data = problems.logistic_data()
     same = jax.tree.map(lambda x: x[ROWS], data.examples)
     timeline = fs.timelines.full(3, problems.NUM_CLIENTS, 2)
-    found = stability(
+    result = stability(
         fs.fedavg(0.3), problems.logistic_losses, neighbours(data, ROWS, same),
         fs.with_replacement(2, 2), timeline, start(), KEY, TEST,
     )  # fmt: skip
-    assert not found.distance.any()
-    assert not found.loss_difference.any()
+    assert not result.distance.any()
+    assert not result.loss_difference.any()
 
 
 def test_one_gradient_step_by_hand(x64):
@@ -90,15 +95,15 @@ def test_one_gradient_step_by_hand(x64):
     def losses(w, batch, key):
         return 0.5 * (batch["x"] - w) ** 2
 
-    found = stability(
+    result = stability(
         fs.fedavg(0.1), losses, around, fs.full_batch(1), fs.timelines.full(1, 2, 1),
         jnp.array(0.0), KEY, {"x": np.array([0.0, 10.0])},
     )  # fmt: skip
-    np.testing.assert_allclose(found.distance[:, 0], [0.1 * 1 / 2, 0.1 * 4 / 4], rtol=1e-13)
+    np.testing.assert_allclose(result.distance[:, 0], [0.1 * 1 / 2, 0.1 * 4 / 4], rtol=1e-13)
     # l(z; w) - l(z; w') = (w - w') ((w + w') / 2 - z), largest at z = 10; w = 0.1 (1 + 4) / 2.
     w, other = 0.25, np.array([0.3, 0.35])
     expected = np.abs((w - other) * ((w + other) / 2 - 10))
-    np.testing.assert_allclose(found.loss_difference[:, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(result.loss_difference[:, 0], expected, rtol=1e-12)
 
 
 def test_data_are_not_copied_per_neighbour():
@@ -139,7 +144,7 @@ def result_sizes(jaxpr):
         ([-1], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows names -1"),
         ([0.5], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows is \[0.5\]"),
         ([], {"x": np.zeros((0, 3)), "y": np.zeros(0)}, r"rows is \[\]"),
-        ([1, 2], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, "one example for each row"),
+        ([1, 2], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, "one example per row"),
         ([1], {"x": np.zeros((1, 3))}, "replacements is"),
         ([1], {"x": np.zeros((1, 3), np.float32), "y": np.zeros(1)}, "float32"),
     ],

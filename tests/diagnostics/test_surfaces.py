@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
+from small_problems import compiled
 
 from fedjax_sim.diagnostics.planes import Plane, filter_normalized, plane, principal_plane
 from fedjax_sim.diagnostics.surfaces import surface
@@ -28,8 +29,8 @@ def flat(x):
 
 def test_filters_have_the_models_norms_in_every_layout():
     model = cnn((8, 8, 2), 3, channels=(4, 5), kernel_size=3, hidden=(6,), pool_after=(True, False))
-    params = jax.tree.map(lambda x: x + 0.1, model.init(KEY))
-    d = filter_normalized(jax.random.key(1), params)
+    params = jax.tree.map(lambda x: x + 0.1, compiled(model.init)(KEY))
+    d = compiled(filter_normalized)(jax.random.key(1), params)
     axes = {"conv1": 3, "conv2": 3, "dense1": 0, "dense2": 0}  # outputs: HWIO, [outputs, inputs]
     layers = {**params["head"], **params}
     directions = {**d["head"], **d}
@@ -64,16 +65,17 @@ def test_a_filter_of_zeros_stays_zero():
 
 
 @given(st.integers(0, 1000))
+@settings(max_examples=40)
 def test_plane_holds_its_three_models(seed):
     with jax.enable_x64(True):
         models = [random_tree((seed, i)) for i in range(3)]
-        found = plane(*models)
-        d1, d2 = flat(found.d1), flat(found.d2)
+        result = plane(*models)
+        d1, d2 = flat(result.d1), flat(result.d2)
         gram = np.array([d1, d2]) @ np.array([d1, d2]).T
         np.testing.assert_allclose(gram, np.eye(2), atol=1e-14)
-        for model, (a, b) in zip(models, found.coordinates, strict=True):
+        for model, (a, b) in zip(models, result.coordinates, strict=True):
             np.testing.assert_allclose(flat(models[0]) + a * d1 + b * d2, flat(model), atol=1e-13)
-        assert found.coordinates[2, 1] > 0
+        assert result.coordinates[2, 1] > 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
@@ -81,21 +83,21 @@ def test_principal_plane_is_that_of_the_singular_vectors(x64, count):
     center = random_tree(0)
     models = [random_tree(i, scale=i) for i in range(1, count + 1)]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *models)
-    found = principal_plane(center, stacked)
+    result = principal_plane(center, stacked)
     differences = np.stack([flat(m) - flat(center) for m in models])
     directions = np.linalg.svd(differences, full_matrices=False)[2][:2]
-    for d, expected in zip((flat(found.d1), flat(found.d2)), directions, strict=True):
+    for d, expected in zip((flat(result.d1), flat(result.d2)), directions, strict=True):
         np.testing.assert_allclose(d * np.sign(d @ expected), expected, atol=1e-12)
-    basis = np.stack([flat(found.d1), flat(found.d2)])
-    np.testing.assert_allclose(found.coordinates[1:], differences @ basis.T, atol=1e-12)
-    np.testing.assert_array_equal(found.coordinates[0], [0, 0])
+    basis = np.stack([flat(result.d1), flat(result.d2)])
+    np.testing.assert_allclose(result.coordinates[1:], differences @ basis.T, atol=1e-12)
+    np.testing.assert_array_equal(result.coordinates[0], [0, 0])
 
 
 def test_principal_plane_of_many_parameters_needs_no_matrix_of_their_number():
     models = jax.random.normal(KEY, (4, 200_000))
-    found = principal_plane(jnp.zeros(200_000), models)  # [n, n] would be 160 GB
+    result = principal_plane(jnp.zeros(200_000), models)  # [n, n] would be 160 GB
     # Random models are almost orthogonal, of length sqrt(n).
-    lengths = np.linalg.norm(found.coordinates[1:], axis=0)
+    lengths = np.linalg.norm(result.coordinates[1:], axis=0)
     np.testing.assert_allclose(lengths, np.sqrt(200_000), rtol=0.02)
 
 
@@ -109,15 +111,15 @@ def test_grid_values(x64, chunk):
         return {"loss": (out**2).sum(axis=1), "first": out[:, 0]}
 
     evaluate = evaluator(metrics, examples, batch_size=3)
-    found = surface(evaluate, x, d1, d2, extent=((-1.0, 0.5), (0.0, 2.0)), points=5, chunk=chunk)
-    np.testing.assert_allclose(found.a, np.linspace(-1, 0.5, 5))
-    np.testing.assert_allclose(found.b, np.linspace(0, 2, 5))
-    for i, a in enumerate(found.a):
-        for j, b in enumerate(found.b):
+    result = surface(evaluate, x, d1, d2, extent=((-1.0, 0.5), (0.0, 2.0)), points=5, chunk=chunk)
+    np.testing.assert_allclose(result.a, np.linspace(-1, 0.5, 5))
+    np.testing.assert_allclose(result.b, np.linspace(0, 2, 5))
+    for i, a in enumerate(result.a):
+        for j, b in enumerate(result.b):
             w, c = (x[k] + float(a) * d1[k] + float(b) * d2[k] for k in ("w", "b"))
             out = examples["x"] @ w.T + c
-            np.testing.assert_allclose(found.values["loss"][i, j], (out**2).sum(1).mean())
-            np.testing.assert_allclose(found.values["first"][i, j], out[:, 0].mean(), atol=1e-14)
+            np.testing.assert_allclose(result.values["loss"][i, j], (out**2).sum(1).mean())
+            np.testing.assert_allclose(result.values["first"][i, j], out[:, 0].mean(), atol=1e-14)
 
 
 def test_data_are_arguments_and_one_program_serves_other_models():
@@ -130,15 +132,15 @@ def test_data_are_arguments_and_one_program_serves_other_models():
     d = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
     counts = []
     for offset in (0.0, 1.0):
-        found = surface(Partial(loss, jnp.array(offset)), jnp.zeros(2), *d, points=3)
-        np.testing.assert_allclose(found.values[0, 0], 2 * (1 + offset) ** 2, rtol=1e-6)
+        result = surface(Partial(loss, jnp.array(offset)), jnp.zeros(2), *d, points=3)
+        np.testing.assert_allclose(result.values[0, 0], 2 * (1 + offset) ** 2, rtol=1e-6)
         counts.append(len(calls))
     assert counts[0] == counts[1]  # not traced again
 
 
 def test_window_of_the_dots():
-    found = Plane(None, None, np.array([[0.0, 0.0], [2.0, 0.0], [1.0, 4.0]]))
-    assert found.window(0.25) == ((-1.0, 3.0), (-1.0, 5.0))
+    result = Plane(None, None, np.array([[0.0, 0.0], [2.0, 0.0], [1.0, 4.0]]))
+    assert result.window(0.25) == ((-1.0, 3.0), (-1.0, 5.0))
 
 
 def test_errors():
