@@ -37,6 +37,7 @@ def test_backward_equation_against_closed_form_and_recursion():
         assert equation[at] / law > 0.9  # printed: below 0.5
 
 
+@pytest.mark.slow
 def test_diffusion_paths():
     """Moments of the recursion of a tenth of the rate with noise that gives the same diffusion."""
     lr, std, count = 1e-2, 0.1, 2048

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from small_problems import (
     compiled,
     logistic_data,
@@ -91,6 +92,7 @@ def test_shadow_probes_against_the_trajectories(x64):
     assert probed["drift"].min() > 1e-3
 
 
+@pytest.mark.slow
 def test_bounds_with_measured_constants_hold_for_the_run():
     """Equation 2.1 and Lemma 2.3 for the mean of 20 runs; constants at the visited models."""
     data = logistic_data()

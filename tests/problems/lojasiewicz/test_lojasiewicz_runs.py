@@ -11,14 +11,15 @@ from experiments.lojasiewicz.rates import REFERENCES
 from experiments.lojasiewicz.runs import Case, history, measure
 
 
+@pytest.mark.slow
 def test_mdp_inequality_along_a_trajectory():
     """At the models FedAvg visited, and mu is smaller than along a part of it."""
     case = next(c for c in cases(5, 4) if "MDP" in c.name)._replace(rounds=60)
-    found = measure(case)
+    result = measure(case)
     with jax.enable_x64(True):
-        known = found.family.constants
-        lower = known.mu * found.gaps**2 - known.zeta**2
-        assert (found.squared_gradients >= lower).all()
+        known = result.family.constants
+        lower = known.mu * result.gaps**2 - known.zeta**2
+        assert (result.squared_gradients >= lower).all()
         at_start = case.family(np.asarray(case.start)).constants
     assert 0 < known.mu <= at_start.mu
     assert known.zeta >= at_start.zeta
@@ -28,24 +29,24 @@ def test_mdp_inequality_along_a_trajectory():
 def test_reference_runs(index):
     """Exact runs to the digits given; the noisy one within 4 standard errors of both sides."""
     case = reference_cases(300)[index]
-    found = measure(case)
+    result = measure(case)
     known = REFERENCES[case.name]
-    gaps = found.gaps[:, np.array(known["round"])]
+    gaps = result.gaps[:, np.array(known["round"])]
     if case.std:
         errors = gaps.std(axis=0) * (1 / 300 + 1 / 4000) ** 0.5
         assert (abs(gaps.mean(axis=0) - known["gap"]) < 4 * errors + 5e-6).all()
-        assert found.gaps[0, 0] == pytest.approx(4.5832, abs=5e-5)
-        drifts = found.drifts[:, 0]
+        assert result.gaps[0, 0] == pytest.approx(4.5832, abs=5e-5)
+        drifts = result.drifts[:, 0]
         assert abs(drifts.mean() - 0.00571) < 5 * drifts.std() / 300**0.5 + 5e-6  # 5e-6: digits
     else:
         np.testing.assert_allclose(gaps[0], known["gap"], rtol=2e-3 if index == 2 else 0, atol=5e-5)
     if index == 1:
-        constants = found.family.constants
+        constants = result.family.constants
         assert constants.mu == pytest.approx(1 / 9)
         assert constants.optimum == pytest.approx(-0.977)
         assert constants.floor == pytest.approx(0, abs=1e-12)
         assert constants.zeta**2 == pytest.approx(1.222e-4, rel=1e-3)
-        assert found.gaps[0, 0] == pytest.approx(0.3679, abs=5e-5)
+        assert result.gaps[0, 0] == pytest.approx(0.3679, abs=5e-5)
 
 
 # Every family at both kinds of rates, some at smaller ones; then tilts, clients and noise on one.
@@ -101,5 +102,5 @@ def test_ball_of_the_power_is_invariant():
         share=2.0,
         repetitions=50,
     )
-    found = measure(case)
-    assert ((4 * found.gaps) ** 0.25).max() <= 1.5 * (1 + 1e-9)
+    result = measure(case)
+    assert ((4 * result.gaps) ** 0.25).max() <= 1.5 * (1 + 1e-9)
