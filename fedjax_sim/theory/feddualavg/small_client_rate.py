@@ -8,8 +8,9 @@ an additional condition.
   differ.  On x >= 0 with the slopes 3 and -1, FedMiD leaves the optimum 0 at any client rate.
 * FedMiD-OSP's clients do not project, so the theorem holds if the server averages the clients' dual
   displacements.  That is the case for Euclidean h, where primal and dual displacements are equal,
-  and for ``delta_space="dual"``.  For another h, a mean of primal displacements is not the mean of
-  the gradients, at any client rate.
+  and for ``delta_space="dual"``.  For another h, a mean of primal displacements is not
+  proportional to the mean gradient at any client rate: for small rates it is the mean gradient
+  times the Hessian of ``h*``.
 """
 
 import jax.numpy as jnp

@@ -94,6 +94,23 @@ def test_refuses_negative_constants():
         small_client_rate_bound(lr=0.01, **(SIZES | {"B": 0}))
 
 
+def test_theorem_43_for_fedmid_osp_needs_dual_displacements():
+    """One client step of rate lr with h the entropy: x e^(-lr g).  Only dual ones are gradients."""
+    rng = np.random.default_rng(0)
+    x, gradients = rng.uniform(0.1, 2.0, size=4), rng.normal(size=(6, 4))
+    mean = gradients.mean(0)
+    for lr in (1e-2, 1e-5):
+        ends = x * np.exp(-lr * gradients)
+        dual = (np.log(x) - np.log(ends)).mean(0) / lr
+        np.testing.assert_allclose(dual, mean, rtol=1e-6)  # differences of logarithms
+        primal = (x - ends).mean(0) / lr
+        # The Hessian of h* at the dual of x is diag(x); the next order is lr.
+        np.testing.assert_allclose(primal, x * mean, atol=10 * lr)
+        assert np.abs(primal - mean).max() > 0.1
+        euclidean = (x - (x - lr * gradients)).mean(0) / lr
+        np.testing.assert_allclose(euclidean, mean, rtol=1e-6)
+
+
 def test_dual_averaging_on_a_lasso_stays_below():
     """M clients with linear terms that differ, Euclidean h: exact gradients, so no noise.
 
