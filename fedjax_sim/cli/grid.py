@@ -16,12 +16,15 @@ from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
-SETTINGS = (
+RUN_SETTINGS = (
     "model", "partition", "num_clients", "alpha", "classes_per_client", "partition_seed",
     "sampling", "cohort_size", "dropout", "weighting",
     "rounds", "local_epochs", "local_steps", "batch_size",
+)  # fmt: skip
+CLOCK_SETTINGS = (
     "step_time", "slow_fraction", "slow_factor", "interval", "interaction", "buffer_size",
 )  # fmt: skip
+SETTINGS = (*RUN_SETTINGS, *CLOCK_SETTINGS)
 
 
 def configurations(config: SweepConfig) -> list[Configuration]:
@@ -48,10 +51,11 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         name: {*registry.hyper_defaults(name), *registry.common_hyper(name)}
         for name in config.algorithms
     }
+    known = RUN_SETTINGS if config.clock == "none" else SETTINGS
     expanded: list[Configuration] = []
     for entry in entries:
         for name in entry:
-            _check_taker(option, name, takers)
+            _check_taker(option, name, takers, known)
         for algorithm, own in takers.items():
             settings = {name: values for name, values in entry.items() if name in SETTINGS}
             hyper = {
@@ -132,15 +136,18 @@ def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> Non
         raise ValueError(f"memory is {config.memory}; expected a positive number of gigabytes")
 
 
-def _check_taker(option: str, name: str, takers: Mapping[str, set[str]]) -> None:
+def _check_taker(
+    option: str, name: str, takers: Mapping[str, set[str]], settings: Sequence[str]
+) -> None:
+    """Refuses a name that is neither a hyper-parameter nor a setting of the run."""
     algorithm, dot, own = name.partition(".")
     names = {own} if dot else {name}
     having = [a for a in takers if names & takers[a] and (not dot or a == algorithm)]
-    if name not in SETTINGS and not having:
+    if name not in settings and not having:
         known = "; ".join(f"{a}: {', '.join(sorted(own))}" for a, own in takers.items())
         raise ValueError(
             f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option "
-            f"({', '.join(SETTINGS)})"
+            f"({', '.join(settings)})"
         )
 
 

@@ -17,7 +17,13 @@ from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli import build, registry, report
 from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.cli.config_file import to_json
-from fedjax_sim.cli.grid import SETTINGS, configurations, swept_hyper, with_settings
+from fedjax_sim.cli.grid import (
+    RUN_SETTINGS,
+    SETTINGS,
+    configurations,
+    swept_hyper,
+    with_settings,
+)
 from fedjax_sim.cli.problem import Problem, prepare, seed_keys
 from fedjax_sim.plotting import heat_maps, sweeps
 from fedjax_sim.sweeps.grid import Configuration
@@ -150,7 +156,8 @@ class _Runs:
         entries = [entry for entry in self.entries if entry["algorithm"] == algorithm]
         varied = set.intersection(*(set(swept_hyper(entry)) for entry in entries))
         kept = {name: value for name, value in hyper.items() if name not in varied}
-        return {"settings": {name: getattr(own, name) for name in SETTINGS}, "hyper": kept}
+        settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
+        return {"settings": {name: getattr(own, name) for name in settings}, "hyper": kept}
 
 
 def _named(function: Callable, names: Sequence[str], *, others: bool = False) -> Callable:

@@ -368,11 +368,11 @@ def doubled(dataset: datasets.Dataset) -> datasets.Dataset:
 
 
 OTHERS = {  # options, data and the reason of the refusal
-    "batch size": ("--batch-size 9", None, "had other data or settings"),
-    "hyper-parameter": ("--hyper fedprox.mu=3", None, "had other data or settings"),
-    "evaluations": ("--eval-every 2", None, "had other data or settings"),
+    "batch size": ("--batch-size 9", None, "data or settings"),
+    "hyper-parameter": ("--hyper fedprox.mu=3", None, "data or settings"),
+    "evaluations": ("--eval-every 2", None, "data or settings"),
     "data set": ("--dataset mnist", lambda dataset: dataset, "holds another run: config differ"),
-    "same name, other data": ("", doubled, "had other data or settings"),
+    "same name, other data": ("", doubled, "data or settings"),
 }
 
 

@@ -15,7 +15,7 @@ from fedjax_sim.cli import names, sweep
 from fedjax_sim.cli.build import hyper_parameters
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read_sweep, to_json
-from fedjax_sim.cli.grid import SETTINGS, configurations, swept_hyper, with_settings
+from fedjax_sim.cli.grid import RUN_SETTINGS, SETTINGS, configurations, swept_hyper, with_settings
 from fedjax_sim.cli.main import main
 from fedjax_sim.sweeps import program
 
@@ -182,7 +182,11 @@ def test_points_that_are_one_configuration_of_an_algorithm_are_run_once(tmp_path
 def test_every_setting_can_be_swept(name):
     default = getattr(SweepConfig(), name)
     value = 3 if default is None else default
-    (found,) = grid_of(f"{name}={value}")
+    clock = {"clock": "exponential", "local_steps": 2} if name not in RUN_SETTINGS else {}
+    if clock:  # without a clock the setting has no effect
+        with pytest.raises(ValueError, match=f"^grid has '{name}'; expected a hyper-parameter"):
+            grid_of(f"{name}={value}")
+    (found,) = grid_of(f"{name}={value}", **clock)
     assert found == {"algorithm": "fedavg", name: value}
     assert type(found[name]) is type(value)
     assert getattr(with_settings(SweepConfig(), found), name) == value
