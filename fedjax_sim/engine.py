@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_setup
+from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.types import (
@@ -112,12 +113,8 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     clients = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (rows, *x.shape)), _strong(algorithm.init_client(params))
     )
-    past = ()
-    if count := _num_buffers(timeline):
-        # Only shapes matter: a version is written before it is read.
-        round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
-        shapes = jax.eval_shape(algorithm.broadcast, server, round)
-        past = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), shapes)
+    round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
+    past = empty_buffers(timeline, jax.eval_shape(algorithm.broadcast, server, round))
     zero = jnp.array(0, jnp.int32)
     return RunState(zero, server, where.put(clients), past, zero)
 
@@ -248,7 +245,7 @@ def _round(
     server_key = jax.random.fold_in(key, task.num_clients)  # a number that no client has
     round = Round(state.round, mask.sum(), task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
-    past, buffers = _remember(now, state, message)
+    past, buffers = store_broadcast(state.past, message, state.round, now)
 
     works = Work(
         round=jnp.broadcast_to(state.round, clients.shape),
@@ -315,29 +312,11 @@ def client_stream(key: Array, clients: Array) -> Array:
 
 
 def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
-    if algorithm.synchronous_only and _num_buffers(timeline):
+    if algorithm.synchronous_only and num_buffers(timeline):
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
             f"{algorithm.synchronous_only}"
         )
-
-
-def _num_buffers(timeline: Timeline) -> int:
-    """Returns the number of buffers for past broadcasts."""
-    return timeline.num_buffers or (timeline.max_staleness and timeline.max_staleness + 1)
-
-
-def _remember(now: Timeline, state: RunState, message: Message) -> tuple[Message, Array | None]:
-    """Writes this round's broadcast to its buffer; returns all buffers and each slot's, ``[S]``."""
-    if not _num_buffers(now):
-        return state.past, None
-    if now.num_buffers:
-        write_to, read_from = jnp.asarray(now.write_buffer), jnp.asarray(now.read_buffer)
-    else:
-        depth = _num_buffers(now)
-        write_to, read_from = state.round % depth, now.version % depth
-    past = jax.tree.map(lambda p, m: p.at[write_to].set(m, mode="drop"), state.past, message)
-    return past, jnp.asarray(read_from)
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:

@@ -60,6 +60,7 @@ def test_work_of_a_round_and_its_floor():
     assert floors.floor(Machine(flops=1e9, bytes=2.0), 1, TINY.bytes_per_round) == 864
 
 
+@pytest.mark.slow
 def test_machine_rates_are_rates():
     """A matrix product and a copy of known size; any machine lies between these bounds."""
     rates = Machine(**floors.measure(size=256, megabytes=8, seconds=0.05))
@@ -196,6 +197,7 @@ def test_jobs_of_the_parts():
     assert len(composite.jobs(DEFAULTS)) == 2 * (len(composite.METHODS) + 1)
 
 
+@pytest.mark.slow
 def test_composite_sweep_and_loop_train_the_same_models():
     grid = {"lr": [1e-4, 3e-4], "server_lr": [0.5]}
     for case in composite.ROUNDS:
@@ -206,6 +208,7 @@ def test_composite_sweep_and_loop_train_the_same_models():
         assert 0 < together[0, 0] != together[1, 0] > 0
 
 
+@pytest.mark.slow
 def test_lazy_and_eager_asynchronous_engines_train_the_same_model(monkeypatch):
     """A client's model can wait until someone asks for it."""
     tiny = asynchrony.Learned(models.mlp(5, (4,), 10), 3, 8, 0.0)
@@ -326,6 +329,7 @@ def test_methods_are_compared_with_the_call_beside_them():
     assert found["fedsam:seconds"] == pytest.approx(3 * 2**2 / 10)  # of the middle pass
 
 
+@pytest.mark.slow
 def test_methods_measured_on_a_tiny_workload(monkeypatch):
     """FedAvg is always among them; rows and limits of the case come from the flat numbers."""
     monkeypatch.setitem(WORKLOADS, "W3", TINY)
@@ -338,6 +342,7 @@ def test_methods_measured_on_a_tiny_workload(monkeypatch):
     assert len(report.chart([case]).axes[0].patches) == 3
 
 
+@pytest.mark.slow
 def test_examples_on_the_host_train_the_same_model(tmp_path):
     found = {name: offload.training(TINY, name, 4, tmp_path) for name in offload.CANDIDATES}
     assert len({row["norm"] for row in found.values()}) == 1
@@ -384,6 +389,7 @@ def test_bare_products_are_all_computed():
     assert text.count("dot_general") == 5
 
 
+@pytest.mark.slow
 def test_accelerator_on_a_tiny_network(monkeypatch):
     tiny = accelerator.Network(
         lambda conv: models.cnn((6, 6, 1), 2, channels=(2,), kernel_size=3, hidden=(), conv=conv),
@@ -422,6 +428,7 @@ def test_a_method_that_diverges_is_not_timed(allow_nans):
         methods.one_call(fs.fedavg(float("nan")), TINY, task, params, 2)
 
 
+@pytest.mark.slow
 def test_a_loop_goes_on_from_its_state():
     """Two calls are the two runs, the second from the state of the first."""
     model, task = candidates.problem(TINY)
@@ -453,6 +460,7 @@ def test_a_loop_goes_on_from_its_state():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stateless", "stateful"])
 def test_memory_counts_data_and_state(name):
     found = memory.measure(name, clients=20)
@@ -462,6 +470,7 @@ def test_memory_counts_data_and_state(name):
     assert found["seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("free", "run"), [(10**9, 100), (3_963_600, 25)])
 def test_controls_of_a_residual_network_alias_their_state(free, run, monkeypatch, allow_nans):
     """What does not fit into half of the free memory is analysed, and fewer clients are run.

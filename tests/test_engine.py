@@ -96,7 +96,7 @@ def test_probes_see_every_round_whatever_is_evaluated(eval_every):
 def test_weights():
     """Uniform, by examples, and a weighting of one's own, with an empty slot."""
     sizes = np.arange(1, NUM_CLIENTS + 1)
-    task = no_data()._replace(num_examples=sizes)
+    task = dataclasses.replace(no_data(), num_examples=sizes)
     timeline = fs.timelines.full(1, NUM_CLIENTS, 2)
     mask = jnp.arange(NUM_CLIENTS) != 5
     timeline = dataclasses.replace(timeline, mask=mask[None])
@@ -114,7 +114,7 @@ def test_weights():
 
 def test_round_of_weight_zero_changes_nothing():
     """Clients without examples, weighted by examples: there is no mean to apply."""
-    task = no_data()._replace(num_examples=np.zeros(NUM_CLIENTS, np.int32))
+    task = dataclasses.replace(no_data(), num_examples=np.zeros(NUM_CLIENTS, np.int32))
     state, _ = execute(
         COUNT_ROUNDS, fs.timelines.cyclic(3, 8, 3, 1), task=task, weighting=fs.weight_by_examples
     )
@@ -181,7 +181,7 @@ def test_stale_clients_receive_the_version_they_downloaded(strategy):
             "staleness": lambda visit: visit.work.staleness,
         }
     )
-    _, history = execute(COUNT_ROUNDS, timeline, probes=probes, cohort=strategy)
+    _, history = execute(COUNT_ROUNDS, timeline, probes=probes, execution=strategy)
     np.testing.assert_array_equal(history.probes["received"], version)
     np.testing.assert_array_equal(history.probes["staleness"], np.arange(6)[:, None] - version)
 
@@ -191,19 +191,16 @@ def test_history_of_a_continued_run(cut):
     """advance() counts on: rounds, metrics and probes of the parts follow each other."""
     timeline = fs.timelines.uniform(jax.random.key(3), 6, NUM_CLIENTS, 3, np.arange(8))
     probes = fs.Probes(server={"mean": lambda update: update.mean})
-    options = {"eval_fn": metrics, "probes": probes}
-    whole_state, whole = execute(COUNT_STEPS, timeline, **options)
-    state, task, histories = (
-        fs.init(COUNT_STEPS, fs.Setup(no_data(), timeline, ZERO)),
-        no_data(),
-        [],
-    )
+    whole_state, whole = execute(COUNT_STEPS, timeline, eval_fn=metrics, probes=probes)
+    setup = fs.Setup(no_data(), timeline, ZERO, eval_fn=metrics)
+
+    @compiled
+    def go(state, part):
+        one = dataclasses.replace(setup, timeline=part, params=None)
+        return fs.advance(COUNT_STEPS, one, state, KEY, probes=probes)
+
+    state, histories = fs.init(COUNT_STEPS, setup), []
     for part in (timeline[:cut], timeline[cut:]):
-        go = compiled(
-            lambda state, part: fs.advance(
-                COUNT_STEPS, fs.Setup(task, part, None, eval_every=1), state, KEY, **options
-            )
-        )
         state, history = go(state, part)
         histories.append(history)
     assert_identical(state, whole_state)

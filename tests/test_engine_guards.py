@@ -26,7 +26,7 @@ def test_upload_of_an_empty_slot_need_not_be_finite(allow_nans, strategy):
     mask = jnp.array([[True, False, True, True]])
     one = dataclasses.replace(timeline(1), mask=mask)
     ratio = upload_algorithm(lambda message, work: work.num_steps / work.num_steps)
-    state, _ = execute(ratio, one, cohort=strategy)
+    state, _ = execute(ratio, one, execution=strategy)
     np.testing.assert_array_equal(state.server.params, 1.0)
 
 
@@ -80,6 +80,47 @@ def test_contradictory_timelines_are_refused(change, message):
         fs.run(fs.fedavg(0.1), fs.Setup(no_data(), bad, jnp.zeros(())), KEY)
 
 
+def test_lists_as_timeline_fields_are_arrays():
+    good = timeline(2)
+    fields = ("clients", "version", "num_steps", "mask", "time")
+    lists = dataclasses.replace(good, **{name: getattr(good, name).tolist() for name in fields})
+    assert (lists.num_rounds, lists.cohort_size) == (2, 4)
+    states = [
+        fs.run(fs.fedavg(0.1), fs.Setup(no_data(), t, jnp.zeros(1)), KEY)[0] for t in (good, lists)
+    ]
+    np.testing.assert_array_equal(states[0].server.params, states[1].server.params)
+    with pytest.raises(ValueError, match=r"timeline\.clients is \[\[0, 1\], \[2\]\]; expected an"):
+        dataclasses.replace(good, clients=[[0, 1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": [[0.0, 1.0, 2.0, 3.0]]}, r"timeline\.clients has dtype float64; expected int"),
+        ({"mask": [[1, 1, 1, 1]]}, r"timeline\.mask has dtype int64; expected booleans"),
+    ],
+)
+def test_timeline_fields_of_other_types_are_refused(change, message):
+    bad = dataclasses.replace(timeline(1), **change)
+    with pytest.raises(ValueError, match=message):
+        fs.run(fs.fedavg(0.1), fs.Setup(no_data(), bad, jnp.zeros(())), KEY)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": [no_data(), no_data()]}, r"setup\.task is a list; expected a fedjax_sim\.Task"),
+        ({"timeline": [timeline()]}, r"setup\.timeline is a list; expected a fedjax_sim\.Timeline"),
+    ],
+)
+def test_lists_of_tasks_or_timelines_are_refused(change, message):
+    good = fs.Setup(no_data(), timeline(), jnp.zeros(()))
+    with pytest.raises(ValueError, match=message):
+        fs.run(fs.fedavg(0.1), dataclasses.replace(good, **change), KEY)
+    with pytest.raises(ValueError, match=message):
+        fs.simulate(fs.fedavg(0.1), dataclasses.replace(good, **change), KEY)
+
+
 def test_a_client_may_fill_an_empty_slot_beside_its_own():
     """Padding repeats clients; only those that report have to be distinct."""
     good = timeline(1)
@@ -110,7 +151,7 @@ def test_the_algorithms_draws_are_not_the_minibatches():
             "work": lambda visit: jax.random.uniform(visit.work.key),
         }
     )
-    task = no_data()._replace(oracle=jax.tree_util.Partial(oracle))
+    task = dataclasses.replace(no_data(), oracle=jax.tree_util.Partial(oracle))
     run = jax.jit(
         lambda task: fs.run(
             fs.fedavg(0.1), fs.Setup(task, timeline(), jnp.zeros(())), KEY, probes=probes

@@ -28,7 +28,7 @@ def test_minibatches_do_not_depend_on_the_cohort(rule):
     """Alone, in another slot, among others, in chunks, on a mesh: the same examples, exactly."""
     steps = np.asarray(rule.num_steps(SIZES))
     everyone = fs.timelines.full(2, NUM_CLIENTS, steps)
-    reference = recorded_batches(SIZES, rule, everyone, KEY, cohort=strategies.vmapped())
+    reference = recorded_batches(SIZES, rule, everyone, KEY, execution=strategies.vmapped())
     order = np.array([6, 1, 3, 0])
     some = dataclasses.replace(
         fs.timelines.full(2, 4, int(steps.max())),
@@ -36,7 +36,7 @@ def test_minibatches_do_not_depend_on_the_cohort(rule):
     )
     mesh = jax.make_mesh((4,), ("clients",))
     for strategy in [strategies.vmapped(), strategies.chunked(3), strategies.sharded(mesh)]:
-        drawn = recorded_batches(SIZES, rule, some, KEY, cohort=strategy)
+        drawn = recorded_batches(SIZES, rule, some, KEY, execution=strategy)
         np.testing.assert_array_equal(drawn, reference[:, order])
     # Each slot draws its own client's examples only, and every round anew.
     owners = np.repeat(np.arange(NUM_CLIENTS), SIZES)

@@ -7,6 +7,7 @@ it closes over, so that equal algorithms have equal fingerprints.
 
 import dataclasses
 import functools
+import sys
 import types
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -149,11 +150,37 @@ def _walk(value: Any, of_code: Any, of_object: Any, above: frozenset[int]) -> Ha
 
 
 def _code_here(function: types.FunctionType, inner: Any) -> Hashable:
-    """The code object, and the values of the globals that it names."""
-    del inner
+    """Returns the code object, and the values of the globals that it names.
+
+    Functions of the user's modules count by value too, so that one of them can be defined again.
+    """
     known = function.__globals__
-    names = [name for name in _names(function.__code__) if name in known]
-    return function.__code__, tuple((name, _object_here(known[name])) for name in names)
+    names = _names(function.__code__)
+    values: list[tuple[str, Hashable]] = []
+    for name in sorted(names & known.keys()):
+        value = known[name]
+        if isinstance(value, types.ModuleType) and not _is_installed(value.__name__, value):
+            attributes = sorted(names & vars(value).keys())
+            part = tuple((key, _global(getattr(value, key), inner)) for key in attributes)
+            values.append((name, part))
+        else:
+            values.append((name, _global(value, inner)))
+    return function.__code__, tuple(values)
+
+
+def _global(value: Any, inner: Any) -> Hashable:
+    if isinstance(value, types.FunctionType) and not _is_installed(value.__module__, value):
+        return inner(value)
+    return _object_here(value)
+
+
+def _is_installed(module: str | None, value: Any) -> bool:
+    """Returns True for modules and functions that do not change while a program runs."""
+    if (module or "").partition(".")[0] in _LIBRARIES:
+        return True
+    code = getattr(value, "__code__", None)
+    path = code.co_filename if code is not None else getattr(value, "__file__", None)
+    return path is None or path.startswith((sys.prefix, sys.base_prefix))
 
 
 def _code_elsewhere(function: types.FunctionType, inner: Any) -> Hashable:

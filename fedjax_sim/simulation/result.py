@@ -61,17 +61,15 @@ class Simulation(NamedTuple):
     def rows(self) -> Iterator[tuple[Seed, int, int, str, Any]]:
         """Yields ``(seed, diverged_at, round, metric, value)`` by seed and round.
 
-
         With a directory, the rounds of earlier calls are included.  ``diverged_at`` is the first
         round whose server state was not finite, or 0.
         """
         names = list(self.record.seeds)
         diverged_at = np.atleast_1d(np.asarray(self.state.diverged_at)).tolist()
         known = dict(zip(names, zip(seed_column(names), diverged_at, strict=True), strict=True))
-        # A file has the rounds of a segment together, whatever the seed.
-        for name, done, metric, value in sorted(
-            self._entries(), key=lambda entry: (names.index(entry[0]), entry[1])
-        ):
+        order = {name: i for i, name in enumerate(names)}
+        entries = sorted(self._entries(), key=lambda entry: (order[entry[0]], entry[1]))
+        for name, done, metric, value in entries:
             yield *known[name], done, metric, value
 
     def to_frame(self) -> "pd.DataFrame":

@@ -285,7 +285,7 @@ def test_run_holds_one_upload_at_a_time():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: strategies.chunked(0), "size is 0; expected at least one client a chunk"),
+        (lambda: strategies.chunked(0), "size is 0; expected at least one client per chunk"),
         (
             lambda: strategies.sharded(mesh(2, "data")),
             r"axis is 'clients'; expected one of the mesh's \('data',\)",

@@ -1,6 +1,7 @@
 """Forecasts: what they say beside what runs really hold; refusals; ``fedjax-sim run --dry-run``."""
 
 import dataclasses
+import functools
 import shlex
 
 import jax
@@ -30,6 +31,7 @@ ROW = 4 * (NUM_FEATURES + 1)  # of an example: features and label
 ALGORITHM = fs.scaffold(0.1)
 
 
+@functools.cache
 def timeline():
     steps = logistic_task().num_steps
     return sampling.uniform(jax.random.key(1), ROUNDS, NUM_CLIENTS, COHORT, steps)
@@ -40,6 +42,11 @@ def found(task=None, when=None, params=None, key=KEY, eval_fn=None, **options) -
     when = timeline() if when is None else when
     params = logistic_params() if params is None else params
     return forecast(ALGORITHM, fs.Setup(task, when, params, eval_fn), key, **options)
+
+
+@functools.cache
+def unmeasured() -> Forecast:
+    return found(measure=False)
 
 
 def held(tree, device=None) -> int:
@@ -80,7 +87,7 @@ def test_numbers_of_a_resident_run():
 def test_numbers_of_several_runs_together():
     params = jax.tree.map(lambda x: np.stack([x] * RUNS), logistic_params())
     several = found(params=params, key=jax.random.split(KEY, RUNS))
-    one = found(measure=False)
+    one = unmeasured()
     assert several.parameters == one.parameters
     assert several.client_bytes == RUNS * one.client_bytes
     assert several.upload_bytes == one.upload_bytes
@@ -119,7 +126,7 @@ def test_numbers_of_clients_by_device():
     done = fs.simulate(ALGORITHM, fs.Setup(task, when, logistic_params()), KEY)
     assert one.parts["client states"] == held(done.state.clients) == NUM_CLIENTS // 4 * MODEL
     assert one.parts["server"] == held((done.state.server, done.state.past))
-    assert one.parts["examples"] < found(measure=False).parts["examples"]
+    assert one.parts["examples"] < unmeasured().parts["examples"]
     assert one.seconds_per_round is not None
 
 
@@ -183,10 +190,15 @@ DRY = shlex.split(
     "options",
     [
         "",
-        "--num-strata 2",
-        "--examples-memory 0.01 --states host",
-        "--precision bfloat16",
-        "--precision float64",
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                "--num-strata 2",
+                "--examples-memory 0.01 --states host",
+                "--precision bfloat16",
+                "--precision float64",
+            )
+        ),
     ],
 )
 def test_dry_run_prints_and_writes_nothing(options, tmp_path, capsys):

@@ -63,8 +63,12 @@ def test_a_setup_that_is_built_again_is_traced_once():
     assert len(np.unique(np.stack(models)[:, 0])) == 3
 
 
+def half():
+    return 0.5
+
+
 def step_size():
-    return 1.0
+    return 2 * half()
 
 
 def own_method():
@@ -81,10 +85,15 @@ def own_method():
 
 def test_a_helper_that_is_defined_again_counts(monkeypatch):
     setup = fs.Setup(no_data(), fs.timelines.full(2, 8, 1), ZERO)
-    first = fs.simulate(own_method(), setup, jax.random.key(0))
-    monkeypatch.setitem(globals(), "step_size", lambda: 2.0)
-    second = fs.simulate(own_method(), setup, jax.random.key(0))
-    assert (float(first.state.server.params), float(second.state.server.params)) == (2.0, 4.0)
+
+    def model():
+        return float(fs.simulate(own_method(), setup, jax.random.key(0)).state.server.params)
+
+    assert model() == 2
+    monkeypatch.setitem(globals(), "half", lambda: 1.0)  # which the helper calls
+    assert model() == 4
+    monkeypatch.setitem(globals(), "step_size", lambda: 3.0)
+    assert model() == 6
 
 
 def test_fingerprints():

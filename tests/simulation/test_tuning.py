@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives
@@ -96,8 +97,10 @@ def dense_problem(conv):
 def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
     monkeypatch.setattr(tuning.devices, "workers", jax.devices)
     algorithm, setup, key = dense_problem(None)
-    expected, _ = fs.run(algorithm, setup, key, execution=fs.execution.vmapped())
-    found, _ = fs.run(algorithm, setup, key, execution=choice.execution())
+    expected, found = (
+        compiled(lambda setup, how=how: fs.run(algorithm, setup, key, execution=how)[0])(setup)
+        for how in (fs.execution.vmapped(), choice.execution())
+    )
     # Sums of 8 clients in another order: a few units in the last place of float32.
     np.testing.assert_allclose(found.server.params, expected.server.params, rtol=1e-6)
 
@@ -138,6 +141,7 @@ def test_descriptions_differ_where_times_do():
     assert tuning.describe(problem, 4) != base
 
 
+@pytest.mark.slow
 def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
     path = tmp_path / "tuned.json"
     names = [name for name, _ in run_tune(resolve(TINY), path)]
@@ -160,6 +164,7 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
     np.testing.assert_allclose(tuned.history["value"], plain.history["value"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
     config = dataclasses.replace(
         TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, output=tmp_path / "run"
@@ -174,6 +179,7 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
     assert built == [models.auto, models.canonical]
 
 
+@pytest.mark.slow
 def test_tune_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     options = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
