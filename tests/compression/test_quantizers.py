@@ -1,16 +1,23 @@
 """Quantisers against NumPy: LUQ with the same uniform numbers, uniform grids by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_problems import compiled
 
 from fedjax_sim.compression import quantizers as q
 
 EPS = np.finfo(np.float32).eps
 KEY = jax.random.key(0)
+# Shared programs: LLVM's optimisation takes longer than these small arrays need.
+luq = functools.partial(compiled, static_argnums=(2, 3, 4))(q.luq)
+symmetric = functools.partial(compiled, static_argnums=(1, 2))(q.symmetric)
+WHOLE_RANGE = q.mse_clip((1.0,))
 
 
 def heavy_tailed(seed, *shape):
@@ -41,7 +48,7 @@ def test_luq_is_the_paper_s(seed, exponent_levels, power):
     key = jax.random.key(seed)
     uniforms = np.asarray(jax.random.uniform(key, x.shape, jnp.float32))
     expected = numpy_luq(uniforms, x, exponent_levels, np.abs(x).max())
-    actual = np.asarray(q.luq(key, jnp.asarray(x), exponent_levels), float)
+    actual = np.asarray(luq(key, jnp.asarray(x), exponent_levels), float)
     # The threshold's powers are exact; quotients in single precision could tip an entry of 35
     # over if a uniform number lay within 1e-7 of its probability.
     np.testing.assert_array_equal(actual, expected)
@@ -49,10 +56,10 @@ def test_luq_is_the_paper_s(seed, exponent_levels, power):
 
 @pytest.mark.parametrize(("exponent_levels", "count"), [(6, 15), (7, 17)])
 def test_luq_values(exponent_levels, count):
-    """0 and +-2^j a: 4 bits hold 16 values, hence 6 levels and not 7."""
+    """0 and +-2^j a: 4 bits hold 16 values, so there are 6 levels and not 7."""
     x = np.random.default_rng(0).choice([-1, 1], 3000) * 2.0 ** np.linspace(-10, 3, 3000)
     x = x.astype(np.float32)  # about as many entries in every octave
-    values = np.unique(np.asarray(q.luq(KEY, jnp.asarray(x), exponent_levels), float))
+    values = np.unique(np.asarray(luq(KEY, jnp.asarray(x), exponent_levels), float))
     threshold = np.abs(x).max().astype(float) / 2**exponent_levels
     positive = threshold * 2.0 ** np.arange(exponent_levels + 1)
     np.testing.assert_array_equal(values, [*-positive[::-1], 0, *positive])
@@ -62,11 +69,11 @@ def test_luq_values(exponent_levels, count):
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(0, 8))
 def test_luq_keeps_its_own_grid(seed, exponent_levels):
-    """The largest magnitude is on the grid, hence the grid of the result is that of x."""
+    """The largest magnitude is on the grid, so the result has the grid of x."""
     x = jnp.asarray(heavy_tailed(seed, 40))
-    once = q.luq(jax.random.key(seed), x, exponent_levels)
+    once = luq(jax.random.key(seed), x, exponent_levels)
     assert float(jnp.abs(once).max()) == float(jnp.abs(x).max())
-    np.testing.assert_array_equal(q.luq(jax.random.key(seed + 1), once, exponent_levels), once)
+    np.testing.assert_array_equal(luq(jax.random.key(seed + 1), once, exponent_levels), once)
 
 
 @pytest.mark.parametrize("repeat", [1, 3])
@@ -74,7 +81,7 @@ def test_luq_keeps_its_own_grid(seed, exponent_levels):
 def test_luq_is_unbiased(repeat, maximum):
     draws, x = 4000, heavy_tailed(1, 40)
     keys = jax.random.split(KEY, draws)
-    out = jax.vmap(lambda key: q.luq(key, jnp.asarray(x), 6, repeat, maximum))(keys)
+    out = compiled(jax.vmap(lambda key: q.luq(key, jnp.asarray(x), 6, repeat, maximum)))(keys)
     out = np.asarray(out, float)
     low = float(maximum(jnp.asarray(x))) / 2**6 * 2.0 ** np.arange(-1, 16)
     low[0] = 0  # below the threshold the two neighbours are 0 and the threshold
@@ -96,34 +103,36 @@ def test_luq_with_the_circulating_maximum():
 
 def test_luq_of_nothing_and_next_to_nothing():
     for x in (jnp.zeros((3, 2)), jnp.zeros((0, 4)), jnp.full(3, 1e-37), jnp.zeros(())):
-        np.testing.assert_array_equal(q.luq(KEY, x), x)
-        np.testing.assert_array_equal(jax.jit(q.luq)(KEY, x), x)
+        np.testing.assert_array_equal(luq(KEY, x), x)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_quantisers_keep_the_dtype(dtype):
     x = jnp.asarray(heavy_tailed(0, 30)).astype(dtype)
-    assert q.luq(KEY, x).dtype == dtype
-    assert q.symmetric(x, q.signed(3)).dtype == dtype
-    assert q.symmetric(x, q.signed(4), q.sawb_clip()).dtype == dtype
-    assert jax.grad(lambda x: q.luq_gradient(KEY, x).sum())(x).dtype == dtype
+    for function in (
+        lambda x: q.luq(KEY, x),
+        lambda x: q.symmetric(x, q.signed(3)),
+        lambda x: q.symmetric(x, q.signed(4), q.sawb_clip()),
+        jax.grad(lambda x: q.luq_gradient(KEY, x).sum()),
+    ):
+        assert jax.eval_shape(function, x).dtype == dtype
 
 
 def test_double_precision_sees_the_draws_of_single(x64):
     x = heavy_tailed(0, 200)
-    double = q.luq(KEY, jnp.asarray(x.astype(np.float64)))
+    double = luq(KEY, jnp.asarray(x.astype(np.float64)))
     assert double.dtype == jnp.float64
-    np.testing.assert_array_equal(double, q.luq(KEY, jnp.asarray(x)))
+    np.testing.assert_array_equal(double, luq(KEY, jnp.asarray(x)))
     assert q.symmetric(jnp.asarray(x.astype(np.float64)), q.signed(3)).dtype == jnp.float64
 
 
 def test_luq_batches_by_tensor():
     x = jnp.asarray(heavy_tailed(0, 3, 20) * np.array([[1], [1e3], [0]], np.float32))
     keys = jax.random.split(KEY, 3)
-    batched = jax.jit(jax.vmap(lambda key, row: q.luq(key, row, repeat=2)))(keys, x)
+    batched = compiled(jax.vmap(lambda key, row: q.luq(key, row, repeat=2)))(keys, x)
     for key, row, out in zip(keys, x, batched, strict=True):
         # The mean of two draws times the threshold: XLA may order the products otherwise.
-        np.testing.assert_allclose(out, q.luq(key, row, repeat=2), rtol=4 * EPS)
+        np.testing.assert_allclose(out, luq(key, row, 6, 2), rtol=4 * EPS)
 
 
 def test_gradients_pass_luq_and_values_do_not():
@@ -133,10 +142,10 @@ def test_gradients_pass_luq_and_values_do_not():
     def loss(x, slope, key):
         return (q.luq_gradient(key, x, exponent_levels=5) * slope).sum()
 
-    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(loss)))(x, slopes, keys)
+    values, gradients = compiled(jax.vmap(jax.value_and_grad(loss)))(x, slopes, keys)
     np.testing.assert_allclose(values, (x * slopes).sum(axis=1), rtol=1e-4)  # sums of 30
     for key, slope, gradient in zip(keys, slopes, gradients, strict=True):
-        np.testing.assert_array_equal(gradient, q.luq(key, slope, 5))
+        np.testing.assert_array_equal(gradient, luq(key, slope, 5))
 
 
 def numpy_symmetric(x, low, high, clip):
@@ -161,7 +170,7 @@ def test_uniform_quantisation_with_the_best_clip(levels, x64):
         numpy_symmetric(x, *levels, fraction * numpy_widest(x, *levels)) for fraction in candidates
     ]
     expected = tried[np.argmin([((out - x) ** 2).mean() for out in tried])]
-    out = q.symmetric(jnp.asarray(x), levels, q.mse_clip(candidates))
+    out = symmetric(jnp.asarray(x), levels, q.mse_clip(candidates))
     np.testing.assert_allclose(out, expected, rtol=1e-12)  # double precision
     assert len(np.unique(expected)) <= levels.high - levels.low + 1
 
@@ -177,7 +186,7 @@ def test_the_default_clip_is_close_to_the_best(levels):
 
     widest = numpy_widest(x.astype(float), *levels)
     best = min(error(numpy_symmetric(x, *levels, c * widest)) for c in np.linspace(0.02, 1, 300))
-    assert error(q.symmetric(jnp.asarray(x), levels)) <= 1.1 * best
+    assert error(symmetric(jnp.asarray(x), levels)) <= 1.1 * best
 
 
 @settings(max_examples=20)
@@ -186,7 +195,7 @@ def test_errors_without_clipping_are_half_a_unit(seed, bits, kind):
     x = heavy_tailed(seed, 30)
     x = np.abs(x) if kind == "non_negative" else x
     levels = getattr(q, kind)(bits)
-    out = np.asarray(q.symmetric(jnp.asarray(x), levels, q.mse_clip((1.0,))))
+    out = np.asarray(symmetric(jnp.asarray(x), levels, WHOLE_RANGE))
     unit = np.abs(x).max() / levels.high
     assert np.abs(out - x).max() <= unit / 2 * (1 + 8 * EPS * levels.high)
 
@@ -206,7 +215,7 @@ def test_sawb_clip():
     x = heavy_tailed(0, 1000).astype(np.float64)
     clip = 12.1 * np.sqrt((x**2).mean()) - 12.2 * np.abs(x).mean()
     levels = q.signed(4)
-    out = q.symmetric(jnp.asarray(x, jnp.float32), levels, q.sawb_clip())
+    out = symmetric(jnp.asarray(x, jnp.float32), levels, q.sawb_clip())
     # The clip is a difference, so single precision loses a digit; no entry is that near a tie.
     np.testing.assert_allclose(out, numpy_symmetric(x, *levels, clip), rtol=1e-4)
 
@@ -215,16 +224,16 @@ def test_sawb_clip():
 def test_tensors_of_one_magnitude_and_of_zeros(clip):
     """SAWB's clip is negative for the first; nothing is clipped then."""
     x = jnp.array([0.5, -0.5, 0.5])
-    np.testing.assert_array_equal(q.symmetric(x, q.signed(3), clip), x)
+    np.testing.assert_array_equal(symmetric(x, q.signed(3), clip), x)
     for levels in (q.signed(3), q.non_negative(3)):
-        np.testing.assert_array_equal(q.symmetric(jnp.zeros(4), levels, clip), jnp.zeros(4))
+        np.testing.assert_array_equal(symmetric(jnp.zeros(4), levels, clip), jnp.zeros(4))
 
 
 def test_the_range_follows_the_sign():
     x = jnp.asarray([[-1.0, 2.0, 3.0], [0.0, 2.0, 7.0]])
-    out = jax.jit(jax.vmap(lambda row: q.symmetric(row, q.by_sign(row, 3))))(x)
+    out = compiled(jax.vmap(lambda row: q.symmetric(row, q.by_sign(row, 3))))(x)
     np.testing.assert_allclose(out, x, rtol=4 * EPS)  # on the grids -3 .. 3 and 0 .. 7
-    two_sided = q.symmetric(x[1], q.signed(3))
+    two_sided = symmetric(x[1], q.signed(3))
     assert np.abs(np.asarray(two_sided) - x[1]).max() > 0.1
 
 
@@ -236,14 +245,14 @@ def test_gradients_are_straight_through():
     def loss(x):
         return (q.symmetric(x, q.signed(3)) ** 2 * weights).sum()
 
-    quantised = np.asarray(q.symmetric(x, q.signed(3)))
+    quantised = np.asarray(symmetric(x, q.signed(3)))
     assert np.abs(quantised).max() < np.abs(x).max()  # something is clipped
     expected = 2 * quantised * np.asarray(weights)
-    np.testing.assert_allclose(jax.grad(loss)(x), expected, rtol=4 * EPS)
+    np.testing.assert_allclose(compiled(jax.grad(loss))(x), expected, rtol=4 * EPS)
     direction = jnp.asarray(heavy_tailed(2, 40))
-    _, slope = jax.jvp(loss, (x,), (direction,))
+    _, slope = compiled(lambda x, v: jax.jvp(loss, (x,), (v,)))(x, direction)
     np.testing.assert_allclose(slope, (expected * direction).sum(), rtol=1e-4)  # sum of 40
-    second = jax.grad(lambda x: (jax.grad(loss)(x) * direction).sum())(x)
+    second = compiled(jax.grad(lambda x: (jax.grad(loss)(x) * direction).sum()))(x)
     np.testing.assert_allclose(second, 2 * weights * direction, rtol=4 * EPS)
 
 

@@ -43,7 +43,7 @@ def _nesterov(x, bumps, num_steps):
 def test_gradients_are_taken_at_the_centres(condition):
     """By the method as printed: every third middle point lies in its bump, the others in none.
 
-    Rounding grows as the differences do, up to 1e5 times, hence within a tenth of the half width.
+    Rounding errors grow like the differences, up to 1e5 times: to a tenth of the half width.
     """
     bumps = construct(condition, *CASES[condition])
     middles, expected = _nesterov(1.0, bumps, 3 * len(bumps.centres))
@@ -52,8 +52,8 @@ def test_gradients_are_taken_at_the_centres(condition):
     others = np.delete(middles, np.s_[1::3])
     assert (np.abs(others[:, None] - bumps.centres) > half).all()
     assert (np.diff(middles) < 0).all()
-    found = accelerated_descent(bumps, 1.0, 3 * len(bumps.centres))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=0.1 * half)
+    result = accelerated_descent(bumps, 1.0, 3 * len(bumps.centres))
+    np.testing.assert_allclose(result, expected, rtol=0, atol=0.1 * half)
 
 
 def test_gradient_has_curvature_mu_and_l():
@@ -71,12 +71,12 @@ def test_separation_grows_as_predicted(condition, distance, tolerance):
     deviations seen at 1e-13 are up to 0.3 %, and ten times less at 1e-12.
     """
     count, half = CASES[condition]
-    found = separation(accelerated_descent, construct(condition, count, half), distance)
+    result = separation(accelerated_descent, construct(condition, count, half), distance)
     k = np.arange(1, count + 1)
     aggregate, main = predicted_separation(condition, k)
-    np.testing.assert_allclose(found.main[3::3], main, rtol=tolerance)
-    np.testing.assert_allclose(found.aggregate[3::3], aggregate, rtol=tolerance)
-    assert found.main[0] == found.aggregate[0] == 1
+    np.testing.assert_allclose(result.main[3::3], main, rtol=tolerance)
+    np.testing.assert_allclose(result.aggregate[3::3], aggregate, rtol=tolerance)
+    assert result.main[0] == result.aggregate[0] == 1
 
 
 def test_predictions_are_those_of_the_theorem():
@@ -92,10 +92,10 @@ def test_predictions_are_those_of_the_theorem():
 @pytest.mark.parametrize("condition", CASES)
 def test_gradient_descent_never_separates(condition):
     """A step of rate 1 / L does not expand; rounding at distance 1e-12."""
-    found = separation(gradient_descent, construct(condition, *CASES[condition]), 1e-12)
-    np.testing.assert_array_equal(found.main, found.aggregate)
-    assert (np.diff(found.main) < 1e-3).all()
-    assert found.main[-1] < 1
+    result = separation(gradient_descent, construct(condition, *CASES[condition]), 1e-12)
+    np.testing.assert_array_equal(result.main, result.aggregate)
+    assert (np.diff(result.main) < 1e-3).all()
+    assert result.main[-1] < 1
 
 
 def test_fedac_separates_less_than_its_bound():

@@ -29,7 +29,7 @@ def test_derivatives_of_the_third_order_instance(x64, smoothness, third):
 
 def test_derivatives_of_the_piecewise_quadratic():
     """All numbers are exact in float32."""
-    found = piecewise_quadratic(jnp.array([-2.0, -0.5, 0.0, 0.5, 2.0]), 4.0, 0.5)
-    np.testing.assert_array_equal(found, [-1.0, -0.25, 0.0, 2.0, 8.0])
+    result = piecewise_quadratic(jnp.array([-2.0, -0.5, 0.0, 0.5, 2.0]), 4.0, 0.5)
+    np.testing.assert_array_equal(result, [-1.0, -0.25, 0.0, 2.0, 8.0])
     slope = jax.grad(lambda x: piecewise_quadratic(x, 4.0, 0.5))
     assert [float(slope(x)) for x in (-1.0, 1.0)] == [0.5, 4.0]

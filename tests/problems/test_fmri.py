@@ -179,7 +179,11 @@ def test_nothing_is_fetched_unasked(tmp_path, nilearn):
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        ((1, 6), (6,), r"subjects are \[1, 6, 6\]; expected distinct ones, at least one for each part"),
+        (
+            (1, 6),
+            (6,),
+            r"subjects are \[1, 6, 6\]; expected distinct ones",
+        ),
         ((), (6,), "expected distinct ones"),
         ((0, 1), (6,), "expected numbers from 1 to 6"),
     ],

@@ -47,9 +47,9 @@ def test_mu_by_the_formula():
                 noise, drift = entries[:3].min(), entries[[3, 4, 2]].min()
                 largest = max(noise, drift, entries[5])
                 attained |= set(np.flatnonzero(entries == largest).tolist())
-                found = hard_instance(b, std, zeta, k, r, l)
-                assert found.mu == pytest.approx(largest / (2 * b**2), rel=1e-12)
-                assert found[0] == l
+                result = hard_instance(b, std, zeta, k, r, l)
+                assert result.mu == pytest.approx(largest / (2 * b**2), rel=1e-12)
+                assert result[0] == l
     assert attained == {0, 1, 2, 3, 4, 5}
 
 
@@ -60,10 +60,17 @@ def test_gradients_losses_and_heterogeneity(x64):
     rng = np.random.default_rng(0)
     key = jax.random.key(0)
     points = rng.normal(size=(6, 4))
+
+    @compiled
+    def derivatives(client, x):
+        oracle = task.oracle(client, key, 3)
+        return oracle.full_grad(x), oracle.grad(x, 1), jax.grad(oracle.loss)(x, 1)
+
+    total_gradient = compiled(jax.grad(lambda x: coordinate_losses(x, SOME).sum()))
     for x in points:
         mean = np.zeros(4)
         for client in range(4):
-            oracle = task.oracle(jnp.array(client), key, 3)
+            full, gradient, derivative = derivatives(jnp.array(client), x)
             odd = client % 2 == 0  # the first client is number 1
             expected = np.array(
                 [
@@ -73,14 +80,11 @@ def test_gradients_losses_and_heterogeneity(x64):
                     l / 4 * x[3] - zeta if odd else l / 8 * x[3] + zeta,
                 ]
             )
-            np.testing.assert_allclose(oracle.full_grad(x), expected, rtol=1e-12)
-            np.testing.assert_allclose(
-                jax.grad(oracle.loss)(x, 1), oracle.grad(x, 1), rtol=1e-12, atol=1e-15
-            )
+            np.testing.assert_allclose(full, expected, rtol=1e-12)
+            np.testing.assert_allclose(derivative, gradient, rtol=1e-12, atol=1e-15)
             mean += expected / 4
-        total = jax.grad(lambda x: coordinate_losses(x, SOME).sum())(x)
-        np.testing.assert_allclose(total, mean, rtol=1e-12, atol=1e-15)
-    at_zero = [task.oracle(jnp.array(m), key, 3).full_grad(jnp.zeros(4)) for m in range(4)]
+        np.testing.assert_allclose(total_gradient(x), mean, rtol=1e-12, atol=1e-15)
+    at_zero = [derivatives(jnp.array(m), np.zeros(4))[0] for m in range(4)]
     assert np.mean([g @ g for g in at_zero]) == pytest.approx(zeta**2)
 
 
@@ -88,7 +92,7 @@ def test_noise_is_gaussian_and_differs_between_steps_and_visits():
     """Only the first coordinate has it; 2,000 draws, 5 standard errors."""
     task = lower_bound_task(SOME, 2, 4)
 
-    @jax.jit
+    @compiled
     def noise(keys):
         def one(key, step):
             oracle = task.oracle(jnp.array(0), key, 4)
@@ -117,16 +121,16 @@ def test_closed_forms_against_fedavg(x64, steps, rounds, lr):
             fs.fedavg(lr), fs.Setup(task, timeline, initial_model(1.5)), jax.random.key(0)
         )[0].server.params
 
-    found = noiseless_coordinates(SOME, lr, 1.5, steps, rounds)
-    np.testing.assert_allclose(found, run(task)[1:], rtol=1e-11)
+    result = noiseless_coordinates(SOME, lr, 1.5, steps, rounds)
+    np.testing.assert_allclose(result, run(task)[1:], rtol=1e-11)
 
 
 def test_closed_form_of_the_fourth_coordinate(x64):
     """The reference is printed to 11 digits; many steps lead to the mean of the local optima; the
     thesis' claim about b = x_4 / zeta after one round, with the constant that holds.
     """
-    found = noiseless_coordinates(Instance(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
-    assert float(found[2]) == pytest.approx(-0.03710199813, abs=5e-12)
+    result = noiseless_coordinates(Instance(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
+    assert float(result[2]) == pytest.approx(-0.03710199813, abs=5e-12)
     many = noiseless_coordinates(Instance(2.0, 0.0, 0.0, 0.3), 0.5, 1.0, 10_000, 1)
     assert float(many[2]) == pytest.approx(-2 * 0.3 / 2)
     for lr in np.geomspace(1e-3, 2, 12):
@@ -142,7 +146,7 @@ def test_first_coordinate_drifts_to_the_negative_side():
     task = lower_bound_task(constants, clients, steps)
     timeline = fs.timelines.full(rounds, clients, steps)
 
-    @jax.jit
+    @compiled
     def finals(task, keys):
         def one(key):
             final, _ = fs.run(
@@ -156,7 +160,7 @@ def test_first_coordinate_drifts_to_the_negative_side():
         return jax.vmap(one)(keys)
 
     models = finals(task, jax.random.split(jax.random.key(0), count))
-    found = np.stack([models[:, 0], coordinate_losses(models, constants)[:, 0]])
+    result = np.stack([models[:, 0], coordinate_losses(models, constants)[:, 0]])
     rng = np.random.default_rng(1)
     x = np.zeros((count, 1))
     for _ in range(rounds):
@@ -165,9 +169,9 @@ def test_first_coordinate_drifts_to_the_negative_side():
             y = y - lr * (np.where(y >= 0, 1 / 12, 1 / 24) * y + rng.normal(size=y.shape))
         x = y.mean(1, keepdims=True)
     expected = np.concatenate([x, np.where(x >= 0, 1, 0.5) * x**2 / 24], 1).T
-    errors = np.sqrt((found.var(1) + expected.var(1)) / count)
-    assert (np.abs(found.mean(1) - expected.mean(1)) < 5 * errors).all()
-    assert found[0].mean() < -5 * errors[0]
+    errors = np.sqrt((result.var(1) + expected.var(1)) / count)
+    assert (np.abs(result.mean(1) - expected.mean(1)) < 5 * errors).all()
+    assert result[0].mean() < -5 * errors[0]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_trajectory_constants_by_their_formulas(x64):
         "mdp": functools.partial(softmax_mdp, MDP_REWARDS, TRANSITIONS, INITIAL, DISCOUNT),
     }
     for name, visited in (("bandit", THETAS), ("mdp", TABLES)):
-        found = [make[name](x).constants.mu for x in visited]
-        np.testing.assert_allclose(found, expected[name], rtol=1e-10)
-        assert make[name](visited).constants.mu == pytest.approx(min(found), rel=1e-12)
+        result = [make[name](x).constants.mu for x in visited]
+        np.testing.assert_allclose(result, expected[name], rtol=1e-10)
+        assert make[name](visited).constants.mu == pytest.approx(min(result), rel=1e-12)
     np.testing.assert_allclose(make["mdp"](TABLES).constants.L, 8 / 0.4**3)
