@@ -1,4 +1,4 @@
-"""What the partitions share: dealing rows out of pools, splitting by Dirichlet shares, checks."""
+"""Helpers of the partitions: dealing rows from pools, splitting by Dirichlet shares, checks."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def deal(
 ) -> list[np.ndarray]:
     """Deals ``counts[j, c]`` rows of shuffled pool c to client j, in random order.
 
-    A pool is reshuffled and used again each time that the clients, served in order, exhaust it.
+    Clients are served in order.  An exhausted pool is reshuffled and used again.
     """
     rows, owners = [], []
     for pool, wanted in zip(pools, counts.T, strict=True):
@@ -33,7 +33,7 @@ def deal(
 
 
 def split(total: int, num_parts: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """[num_parts] int: ``total`` split by Dir(alpha), by rounding the cumulated shares."""
+    """Splits ``total`` by Dir(alpha) into int ``[num_parts]``, rounding the cumulative shares."""
     if np.isinf(alpha):
         ends = np.arange(1, num_parts) / num_parts
     else:
@@ -43,6 +43,7 @@ def split(total: int, num_parts: int, alpha: float, rng: np.random.Generator) ->
 
 
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Cuts an array into consecutive parts of the given sizes."""
     return np.split(rows, np.cumsum(sizes)[:-1])
 
 
@@ -54,7 +55,7 @@ def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> Non
     if num_examples < num_clients * min_size:
         raise ValueError(
             f"num_clients is {num_clients} with at least {min_size} examples each; "
-            f"expected at most the {num_examples} examples there are"
+            f"expected at most {num_examples} examples in total"
         )
 
 

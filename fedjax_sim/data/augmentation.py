@@ -1,20 +1,20 @@
 """Augmentation of image batches on the device, and normalisation.
 
-A transform is ``(images [B, H, W, C], key) -> images [B, H, W, C]``.  The usual order, that of
-training loops on CIFAR, is: crop and flip raw pixels, scale to [0, 1], normalise.  Raw zeros are
-black, so that is what the border of a crop shows.  The pieces keep that order:
+A transform is ``(images [B, H, W, C], key) -> images [B, H, W, C]``.  The usual order in
+training loops on CIFAR is: crop and flip raw pixels, scale to [0, 1], normalise.  Raw zeros are
+black, so the border of a crop is black.  These functions keep that order:
 
-* :func:`transformed` puts random transforms of the raw images before an objective,
+* :func:`transformed` applies random transforms to the raw images before an objective,
 * :func:`fedjax_sim.objectives.as_float` in the objective scales uint8 pixels to [0, 1],
-* :func:`normalized` puts the normalisation into the model, hence into training and evaluation.
+* :func:`normalized` adds the normalisation to the model, for training and evaluation.
 
 Test images are only normalised: metrics take no key.
 
-**Draws.**  Example b of a batch has words of its own in the key's stream of random bits.  Its draw
-depends on the key and on b, not on the size of the batch, on the other examples or on how clients
-are batched.  A task's key is a fresh one for each step of each visit, and the same one for all
-calls at that step: a second gradient at the same step (SAM) sees the same images.  A full local
-gradient transforms every example once, with keys that depend on the task's ``full_grad_batch``.
+**Draws.**  Example b of a batch has its own words in the key's stream of random bits.  Its draw
+depends on the key and on b, not on the size of the batch, on the other examples or on the
+execution strategy.  The task draws one key per step of a visit and uses it in all calls at that
+step: a second gradient at the same step (SAM) sees the same images.  A full local gradient
+transforms every example once, with keys that depend on the task's ``full_grad_batch``.
 """
 
 import functools
@@ -32,14 +32,14 @@ from fedjax_sim.types import Params, PyTree
 
 Transform = Callable[[Array, Array], Array]  # (images, key) -> images
 
-# Of the CIFAR-10 train pixels / 255, by channel.  The deviations are the ones in common use: the
+# Statistics of the CIFAR-10 train pixels / 255, by channel.  The deviations are the usual ones: the
 # mean over images of each image's deviation, below that of all pixels together (0.247, ...).
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
 
 
 def random_crop(images: Array, key: Array, padding: int = 4) -> Array:
-    """Shifts every image by up to ``padding`` pixels in each direction; what enters is 0.
+    """Shifts every image by up to ``padding`` pixels in each direction and fills with 0.
 
     The image with a border of ``padding`` zeros on each side is cut back to its size: with
     ``(i, j)`` uniform on ``{0, ..., 2 padding}^2``, independent between examples,
@@ -49,7 +49,7 @@ def random_crop(images: Array, key: Array, padding: int = 4) -> Array:
     Args:
         images: ``[B, H, W, C]``, uint8 or floating and finite.  Crop raw pixels: after
             normalisation 0 would be the mean colour.
-        key: of the draws.
+        key: decides the draws.
         padding: pixels, >= 0.
 
     Returns:
@@ -73,7 +73,7 @@ def random_crop(images: Array, key: Array, padding: int = 4) -> Array:
     bits = jax.random.bits(key, (images.shape[0], 2), jnp.uint32)
     shifts = scaled_words(bits, jnp.array(2 * padding + 1)) - padding
     # Products with 0/1 matrices: on a CPU 1.7 times as fast as gathers of pixels and 3 times as
-    # fast as batched slices.  Every sum has at most one term, so that they are exact.
+    # fast as batched slices.  Every sum has at most one term, so the products are exact.
     dtype = jnp.float32 if images.dtype == jnp.uint8 else images.dtype
     select = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     rows, columns = (
@@ -89,7 +89,7 @@ def random_flip(images: Array, key: Array) -> Array:
 
     Args:
         images: ``[B, H, W, C]``, uint8 or floating.
-        key: of the draws.
+        key: decides the draws.
 
     Returns:
         ``[B, H, W, C]`` of the images' dtype.
@@ -129,10 +129,11 @@ def normalize(
     """``(images - mean) / std`` by channel; uint8 pixels are divided by 255 first.
 
     Args:
-        images: ``[..., C]``, uint8 or floating.  Floating ones are taken as they are.
+        images: ``[..., C]``, uint8 or floating.  Floating images are not scaled.
         mean: one number per channel, or one for all.
-        std: likewise, positive.
-        dtype: of the result; default: that of floating images, else ``jnp.result_type(float)``.
+        std: one positive number per channel, or one for all.
+        dtype: dtype of the result; default: that of floating images, otherwise
+            ``jnp.result_type(float)``.
 
     Raises:
         ValueError: integers other than uint8, a mean or deviation that is not one number per
@@ -164,9 +165,10 @@ def normalized(
     mean: Sequence[float] | float,
     std: Sequence[float] | float,
 ) -> Callable[[Params, Array], PyTree]:
-    """The model on normalised inputs: ``apply(params, (x - mean) / std)``.
+    """Model on normalised inputs: ``apply(params, (x - mean) / std)``.
 
-    Made from it, objectives and metrics normalise alike (example in :func:`transformed`).  With a
+    Objectives and metrics of the returned function use the same normalisation (example in
+    :func:`transformed`).  For a
     :class:`~fedjax_sim.models.Model`: ``model._replace(apply=normalized(model.apply, ...))``.
 
     Raises:
@@ -186,12 +188,13 @@ def normalized(
 
 
 def transformed(objective: Objective, transform: Transform) -> Objective:
-    """The objective on transformed inputs: ``objective(params, {..., "x": transform(x, key)})``.
+    """Objective on transformed inputs: ``objective(params, {..., "x": transform(x, key)})``.
 
-    The objective gets a key of its own.
+    The transform and the objective get independent keys.
 
     Args:
-        objective: ``(params, examples, key) -> losses [B]``, of a dict with the images ``"x"``.
+        objective: ``(params, examples, key) -> losses [B]``; examples are a dict with images
+            ``"x"``.
         transform: ``(images [B, ...], key) -> images [B, ...]``, such as :func:`crop_and_flip`.
 
     Returns:
@@ -211,7 +214,7 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
         >>> task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=3))
         >>> timeline = fs.timelines.full(1, 2, task.num_steps)
         >>> params = model.init(jax.random.key(0))
-        >>> state, _ = fs.run(fs.fedavg(0.001), task, timeline, params, jax.random.key(1))
+        >>> state, _ = fs.run(fs.fedavg(0.001), fs.Setup(task, timeline, params), jax.random.key(1))
         >>> test = evaluation.evaluator(objectives.classification_metrics(apply), examples)
         >>> bool(test(state.server.params)["loss"] < test(params)["loss"])
         True
@@ -219,19 +222,19 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
 
     def transformed_objective(params: Params, examples: PyTree, key: Array) -> Array:
         if not isinstance(examples, dict) or "x" not in examples:
-            found = sorted(examples) if isinstance(examples, dict) else type(examples).__name__
-            raise ValueError(f"examples is {found}; expected a dict with images under 'x'")
-        transform_key, rest = jax.random.split(key)
+            given = sorted(examples) if isinstance(examples, dict) else type(examples).__name__
+            raise ValueError(f"examples is {given}; expected a dict with images under 'x'")
+        transform_key, objective_key = jax.random.split(key)
         images = transform(examples["x"], transform_key)
-        return objective(params, {**examples, "x": images}, rest)
+        return objective(params, {**examples, "x": images}, objective_key)
 
     return transformed_objective
 
 
 def _selectors(shifts: Array, size: int) -> Array:
-    """[B, size, size] bool: place r of the result is place ``r + shift``, or outside and none."""
-    places = jnp.arange(size, dtype=jnp.int32)
-    return (shifts[:, None] + places)[:, :, None] == places
+    """Matrices ``[B, size, size]`` bool that select pixel ``r + shift`` for pixel r, or none."""
+    pixels = jnp.arange(size, dtype=jnp.int32)
+    return (shifts[:, None] + pixels)[:, :, None] == pixels
 
 
 def _check_images(images: Array) -> None:
@@ -242,7 +245,7 @@ def _check_images(images: Array) -> None:
 
 def _check_dtype(images: Array) -> None:
     if images.dtype != jnp.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
-        raise ValueError(f"images has dtype {images.dtype}; expected uint8 or a floating one")
+        raise ValueError(f"images has dtype {images.dtype}; expected uint8 or a floating dtype")
 
 
 def _statistics(

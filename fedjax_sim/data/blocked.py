@@ -1,4 +1,4 @@
-"""Client data by stratum, padded to the largest, so that they can be sharded over devices."""
+"""Client data by stratum, padded to the largest stratum, for sharding over devices."""
 
 import dataclasses
 from typing import Any
@@ -15,15 +15,16 @@ from fedjax_sim.types import PyTree
 
 @dataclasses.dataclass(frozen=True)
 class BlockedData:
-    """The examples of each stratum's clients, with as many rows for every stratum.
+    """Examples of the clients of each stratum, with equally many rows per stratum.
 
-    Within a stratum client after client, as in :class:`~fedjax_sim.data.federated.FederatedData`.
-    A pytree whose arrays can all be sharded on their first axis.
+    Within a stratum, examples are ordered by client as in
+    :class:`~fedjax_sim.data.federated.FederatedData`.  All arrays of this pytree can be sharded on
+    their first axis.
 
     Attributes:
         examples: pytree of arrays ``[strata * rows, ...]``.
-        offsets: int ``[strata, width + 1]``, where clients begin within their stratum.
-        placement: says which row of the table of clients a client is in, where it is at hand.
+        offsets: int ``[strata, width + 1]``, first rows of the clients within their stratum.
+        placement: maps clients to local rows of the table of clients.
     """
 
     examples: PyTree
@@ -31,7 +32,7 @@ class BlockedData:
     placement: Any
 
     def place(self, client: Array) -> tuple[Array, Array]:
-        """Where a client's rows start in the part that is at hand, and how many they are."""
+        """First row of a client in the local part of the table, and its number of rows."""
         num_strata, width = self.offsets.shape[0], self.offsets.shape[1] - 1
         rows = jax.tree.leaves(self.examples)[0].shape[0] // num_strata
         row = self.placement.rows(client)
@@ -47,17 +48,17 @@ jax.tree_util.register_dataclass(
 
 
 def blocked(source: ClientSource, strata: Strata, placement: Any, sharding: Any) -> BlockedData:
-    """Loads the blocks of this process's devices, and no others."""
+    """Loads the blocks of this process's devices."""
     sizes = np.asarray(source.sizes)
     offsets = np.zeros((strata.number, strata.width + 1), np.int32)
     for stratum in range(strata.number):
         ends = np.cumsum(sizes[strata.clients(stratum)])
         offsets[stratum, 1 : len(ends) + 1] = ends
-        offsets[stratum, len(ends) + 1 :] = ends[-1]  # of rows without a client
+        offsets[stratum, len(ends) + 1 :] = ends[-1]  # rows without a client
     rows = max(int(offsets[:, -1].max()), 1)
     leaves, structure = jax.tree.flatten(source.load(0, 0))
-    # Loaded once for all leaves, stratum by stratum, and forgotten where it has been placed: the
-    # host would hold all clients' examples besides the devices.
+    # Each stratum is loaded once for all leaves and deleted when it has been placed; otherwise the
+    # host would hold the examples of all clients as well.
     loaded: dict[tuple[int, int], np.ndarray] = {}
 
     def of_stratum(stratum: int, leaf: int) -> np.ndarray:
@@ -82,5 +83,7 @@ def blocked(source: ClientSource, strata: Strata, placement: Any, sharding: Any)
         return jax.make_array_from_callback(shape, sharding, block, dtype=dtype)
 
     examples = jax.tree.unflatten(structure, [leaf(i) for i in range(len(leaves))])
-    own = jax.make_array_from_callback(offsets.shape, sharding, lambda index: offsets[index or ...])
-    return BlockedData(examples, own, placement)
+    local_offsets = jax.make_array_from_callback(
+        offsets.shape, sharding, lambda index: offsets[index or ...]
+    )
+    return BlockedData(examples, local_offsets, placement)

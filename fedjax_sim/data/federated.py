@@ -1,4 +1,4 @@
-"""Client data without padding: all examples concatenated, and where each client's begin."""
+"""Client data without padding: concatenated examples and the offsets of the clients."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from fedjax_sim.types import PyTree
 class FederatedData:
     """The examples of M clients, concatenated client after client.
 
-    Client ``i`` owns rows ``offsets[i]:offsets[i + 1]`` of every leaf.  No padding: a million
-    clients of ten examples cost ten million rows.  A pytree; ``jax.device_put`` moves it to the
-    device.
+    Client ``i`` owns rows ``offsets[i]:offsets[i + 1]`` of every leaf.  There is no padding: a
+    million clients with ten examples each need ten million rows.  The object is a pytree;
+    ``jax.device_put`` moves it to the device.
 
     Attributes:
         examples: pytree of arrays ``[N, ...]``, usually ``{"x": inputs, "y": labels}``.
         offsets: int ``[M + 1]``, non-decreasing, from 0 to N.
-        client_ids: the clients' names in the source (writers, roles, ...), or None.
+        client_ids: names of the clients in the source (writers, roles, ...), or None.
 
     Example:
         >>> import numpy as np
@@ -43,16 +43,16 @@ class FederatedData:
 
     @property
     def sizes(self) -> np.ndarray | jax.Array:
-        """[M] int: examples of each client."""
+        """Number of examples per client, int ``[M]``."""
         return self.offsets[1:] - self.offsets[:-1]
 
     def client(self, index: int) -> PyTree:
-        """The examples of one client (host-side; not for use inside jit)."""
+        """Examples of one client (on the host; not for use inside jit)."""
         start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
         return jax.tree.map(lambda x: x[start:stop], self.examples)
 
     def owners(self) -> np.ndarray:
-        """[N] int: the client that owns each example (host-side)."""
+        """Client that owns each example, int ``[N]`` (on the host)."""
         return np.repeat(np.arange(self.num_clients), np.asarray(self.sizes))
 
 
@@ -67,7 +67,7 @@ def from_clients(
     """Concatenates one pytree of examples per client.
 
     Raises:
-        ValueError: no clients, leaves of one client that differ in length, or not one id a client.
+        ValueError: no clients, leaves of one client that differ in length, or not one id each.
 
     Example:
         >>> data = from_clients([{"x": np.zeros((2, 3))}, {"x": np.ones((1, 3))}])
@@ -112,7 +112,7 @@ def from_assignment(
 
 
 def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.ndarray:
-    """All row numbers of an assignment, int64, client after client.
+    """Returns all row numbers of an assignment, int64, ordered by client.
 
     Raises:
         ValueError: an empty assignment, or row numbers outside ``examples``.

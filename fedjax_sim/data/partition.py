@@ -1,16 +1,16 @@
-"""Partitions: which rows of a data set each client gets.
+"""Partitions: assignments of the rows of a data set to clients.
 
 Every function returns a list with one integer array of row numbers per client, for
-:func:`fedjax_sim.data.federated.from_assignment`.  Everything runs on the host, in NumPy; ``seed``
-is an int or a ``numpy.random.Generator``, and one seed gives one partition.
+:func:`fedjax_sim.data.federated.from_assignment`.  All functions use NumPy on the host.  ``seed``
+is an int or a ``numpy.random.Generator``; equal seeds give equal partitions.
 
 ==========================  ===================  ==================  =======================
 function                    label distribution   client sizes        each example is used
 ==========================  ===================  ==================  =======================
 :func:`iid`                 equal                equal up to one     once
-:func:`dirichlet`           Dir(alpha) a client  equal               any number of times
+:func:`dirichlet`           Dir(alpha) / client  equal               any number of times
  ``disjoint=True``          nearly Dir(alpha)    equal               at most once
-:func:`dirichlet_by_class`  Dir(alpha) a class   ragged              once
+:func:`dirichlet_by_class`  Dir(alpha) / class   ragged              once
 :func:`classes_per_client`  k classes            equal*              at most once
 :func:`quantity_skew`       equal                Dir(alpha)          once
 :func:`by_group`            as in the source     as in the source    once
@@ -56,8 +56,8 @@ def dirichlet(
 
     * ``disjoint=False``: an exhausted pool is refilled and reshuffled.  NOT a partition: examples
       may repeat, across clients and within one, and some may never be used.
-    * ``disjoint=True``: ``p_j`` is renormalised over the classes that are left, so that no example
-      is used twice.  Late clients get what the early ones left, hence deviate from Dir(alpha).
+    * ``disjoint=True``: ``p_j`` is renormalised over the classes that are left, so no example is
+      used twice.  The last clients draw from the remaining examples and deviate from Dir(alpha).
 
     Small ``alpha``: about one class per client.  ``alpha=inf``: every client draws from the pooled
     label distribution (for balanced classes the limit of large alpha).
@@ -108,15 +108,16 @@ def dirichlet(
 def _draw_available(size, share, available, alpha, rng, count):
     """Adds ``size`` sequential class draws to ``count`` and takes them from ``available``.
 
-    Drawing in batches and discarding what exceeds a pool has the law of drawing one by one with
-    renormalisation; each further batch means that a class ran out, so there are at most C.
+    Drawing in batches and discarding draws that exceed a pool has the same law as drawing one by
+    one with renormalisation.  Each further batch means that a class is exhausted, so there are at
+    most C batches.
     """
-    while (left := size - count.sum()) > 0:
+    while (remaining := size - count.sum()) > 0:
         p = np.where(available > 0, share, 0.0)
         if p.sum() == 0.0:
             # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
             p[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
-        taken = np.minimum(rng.multinomial(left, p / p.sum()), available)
+        taken = np.minimum(rng.multinomial(remaining, p / p.sum()), available)
         count += taken
         available -= taken
 
@@ -136,8 +137,8 @@ def dirichlet_by_class(
     has at least ``min_size`` examples.
 
     Raises:
-        ValueError: labels not one-dimensional, alpha <= 0, too few examples, or no draw out of
-            ``max_tries`` gave every client ``min_size`` examples.
+        ValueError: labels not one-dimensional, alpha <= 0, too few examples, or none of
+            ``max_tries`` draws gave every client ``min_size`` examples.
 
     References:
         Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", 2019.
@@ -171,11 +172,11 @@ def classes_per_client(
     """Exactly ``k`` distinct classes per client; every example is used at most once.
 
     * ``"shards"``: every class is cut into ``M k / C`` equal shards, which are dealt at random.  A
-      client that got a class twice swaps one of the two with a client that lacks it.
+      client with two shards of one class swaps one of them with a client that lacks the class.
     * ``"pairs"``: every client draws k distinct classes uniformly; every class is split equally
-      among its takers, and all portions are cut to the smallest one, so that sizes are equal.
+      among its clients, and all portions are cut to the smallest one, so that sizes are equal.
 
-    What does not divide is left out.
+    Remainders of these divisions are not used.
 
     Raises:
         ValueError: labels not one-dimensional; k outside 1..C; for "shards" ``M k`` not a multiple
@@ -223,7 +224,7 @@ def classes_per_client(
 
 
 def _deal_shards(num_clients, k, num_classes, rng):
-    """[M, C] of zeros and ones: row sums k, column sums M k / C."""
+    """Random matrix ``[M, C]`` of zeros and ones with row sums k and column sums M k / C."""
     shards = np.repeat(np.arange(num_classes), num_clients * k // num_classes)
     hands = rng.permutation(shards).reshape(num_clients, k)
     counts = np.zeros((num_clients, num_classes), dtype=np.int64)
@@ -231,7 +232,7 @@ def _deal_shards(num_clients, k, num_classes, rng):
     # A repair always exists.  Let client a hold class c twice.  As c has at most M shards, some b
     # lacks c.  Either b holds a class twice (give that one), or its k classes are distinct, and
     # since a holds at most k - 1 distinct ones, b has a class that a lacks.  Each swap lowers the
-    # number of duplicates, so the loop ends; it may move one to a, hence the further sweeps.
+    # number of duplicates, so the loop ends; a may get another duplicate, so it sweeps again.
     while (duplicates := np.argwhere(counts > 1)).size:
         for a, c in duplicates:
             if counts[a, c] > 1:
@@ -273,7 +274,7 @@ def quantity_skew(
 
 
 def by_group(groups: Sequence | np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """The natural clients: one per distinct value of ``groups`` (writer, role, session, ...).
+    """Natural clients: one per distinct value of ``groups`` (writer, role, session, ...).
 
     Returns:
         The assignment, rows in their original order, and the clients' names, in sorted order.
@@ -308,7 +309,7 @@ def train_test_split(
         raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
     rng = np.random.default_rng(seed)
     shuffled = [rng.permutation(rows) for rows in assignment]
-    # 0.29 * 100 is 28.999... in floating point.
+    # The small term corrects 0.29 * 100, which is 28.999... in floating point.
     sizes = [int(test_fraction * len(rows) + 1e-9) for rows in shuffled]
     train = [rows[size:] for rows, size in zip(shuffled, sizes, strict=True)]
     return train, [rows[:size] for rows, size in zip(shuffled, sizes, strict=True)]

@@ -11,10 +11,10 @@ from fedjax_sim.types import PyTree
 
 
 class ClientSource(NamedTuple):
-    """The clients' sizes, and a way to their examples.
+    """Sizes of the clients, and a function that loads their examples.
 
-    ``load(start, stop)`` returns the examples of the clients ``start .. stop - 1``, concatenated;
-    of no clients, leaves of length 0.  It may be called from another thread.
+    ``load(start, stop)`` returns the concatenated examples of the clients ``start .. stop - 1``;
+    leaves have length 0 if there are none.  It may be called from another thread.
 
     Example:
         >>> source = ClientSource(np.array([1, 2]), lambda i, j: {"x": np.arange(3.0)[:i + j]})
@@ -31,7 +31,7 @@ class ClientSource(NamedTuple):
 
 
 def from_data(data: FederatedData) -> ClientSource:
-    """The source of data at hand; leaves may be memory maps of files larger than memory.
+    """Source that slices ``data``; leaves may be memory maps of files larger than memory.
 
     Example:
         >>> data = FederatedData({"x": np.arange(5)}, np.array([0, 2, 5]))
@@ -48,7 +48,7 @@ def from_data(data: FederatedData) -> ClientSource:
 
 
 def assigned(examples: PyTree, assignment: Sequence[np.ndarray]) -> ClientSource:
-    """Gives client ``i`` the rows ``assignment[i]`` of ``examples``, which are read when asked for.
+    """Source in which client ``i`` has the rows ``assignment[i]``, read when they are loaded.
 
     Raises:
         ValueError: as :func:`~fedjax_sim.data.federated.from_assignment`.

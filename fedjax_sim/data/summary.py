@@ -1,4 +1,4 @@
-"""What a partition looks like: label counts, sizes, and how far the clients are apart."""
+"""Summaries of partitions: label counts, sizes, and distances between label distributions."""
 
 from typing import NamedTuple
 
@@ -19,12 +19,12 @@ class Spread(NamedTuple):
 
 
 class PartitionSummary(NamedTuple):
-    """A partition in a few numbers; ``print`` it for a table (see :func:`summarize`)."""
+    """Key figures of a partition; ``print`` shows a table (see :func:`summarize`)."""
 
     num_clients: int
-    num_examples: int  # rows of all clients together, repeated ones included
-    sizes: Spread  # examples of a client
-    classes: Spread  # distinct labels of a client
+    num_examples: int  # rows of all clients, including repeated ones
+    sizes: Spread  # examples per client
+    classes: Spread  # distinct labels per client
     label_distance: float  # mean total variation from the pooled label distribution, in [0, 1)
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class PartitionSummary(NamedTuple):
             f"examples             {self.num_examples}\n"
             f"examples per client  {self.sizes}\n"
             f"classes per client   {self.classes}\n"
-            f"label distance       {self.label_distance:.3f}  (0: all alike)"
+            f"label distance       {self.label_distance:.3f}  (0: equal)"
         )
 
 
@@ -76,7 +76,7 @@ def summarize(data: FederatedData, num_classes: int, label: str = "y") -> Partit
     """Sizes, classes per client, and the mean distance of the clients' label distributions.
 
     The distance of client i is the total variation ``1/2 sum_c |p_ic - p_c|`` between its label
-    distribution and that of all examples together; empty clients do not count in the mean.
+    distribution and that of all examples; empty clients are excluded from the mean.
 
     Raises:
         ValueError: as :func:`label_counts`; no examples at all.
@@ -88,7 +88,7 @@ def summarize(data: FederatedData, num_classes: int, label: str = "y") -> Partit
         examples             6
         examples per client  min 3, median 3, max 3
         classes per client   min 1, median 1, max 1
-        label distance       0.500  (0: all alike)
+        label distance       0.500  (0: equal)
     """
     counts = label_counts(data, num_classes, label)
     total = int(counts.sum())

@@ -1,4 +1,4 @@
-"""Models as pairs of pure functions, and convolutions that stay fast when clients are batched."""
+"""Models as pairs of pure functions, and convolutions that stay fast for batched clients."""
 
 from fedjax_sim.models.base import Model, from_linen, from_nnx
 from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_report, lenet5

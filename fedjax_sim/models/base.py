@@ -1,4 +1,4 @@
-"""A model is a pair of pure functions; adapters make one from a flax module."""
+"""Models as pairs of pure functions, and adapters for flax modules."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ class Model(NamedTuple):
     """A model: ``init(key) -> params`` and ``apply(params, x) -> outputs``.
 
     Both are pure.  ``params`` is any pytree of arrays, ``x`` a batch ``[B, ...]`` of floating
-    inputs, ``outputs`` is ``[B, ...]`` (logits or predictions).  Nothing else is asked of a model,
-    so a pair of one's own will do:
+    inputs, ``outputs`` is ``[B, ...]`` (logits or predictions).  There are no other requirements,
+    so any pair of such functions is a model:
 
     Example:
         >>> ridge = Model(
@@ -31,7 +31,7 @@ class Model(NamedTuple):
 
 
 def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
-    """The model of a flax ``nnx`` module.
+    """Model of a flax ``nnx`` module.
 
     ``params`` are the module's ``nnx.Param`` variables as nested dicts with string keys: numbered
     children (of ``nnx.List``, ``nnx.Sequential``) get the keys "0", "1", ....
@@ -57,11 +57,11 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     graphdef, state, rest = nnx.split(abstract, nnx.Param, ...)
     others = nnx.to_flat_state(rest)
     if len(others):
-        found = ", ".join(
+        names = ", ".join(
             f"{'.'.join(map(str, path))} ({type(variable).__name__})" for path, variable in others
         )
         raise ValueError(
-            f"constructor returns a module with state besides nnx.Param: {found}; expected "
+            f"constructor returns a module with state besides nnx.Param: {names}; expected "
             "parameters only, since apply(params, x) has no way to update or draw it "
             "(use GroupNorm or LayerNorm for BatchNorm, and no Dropout)"
         )
@@ -82,7 +82,7 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
 
 
 def from_linen(module: linen.Module, example_input: Any) -> Model:
-    """The model of a flax ``linen`` module; ``params`` is its collection "params".
+    """Model of a flax ``linen`` module; ``params`` is its collection "params".
 
     Args:
         module: called as ``module(x)``.
@@ -119,8 +119,8 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
 
 
 def _nested(flat: dict[tuple, Any]) -> Params:
-    # String keys throughout: integer and string keys in one dict would not sort, and checkpoints
-    # do not keep integer keys.
+    # All keys are strings: integer and string keys in one dict cannot be sorted, and checkpoints do
+    # not keep integer keys.
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         node = tree

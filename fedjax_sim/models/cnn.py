@@ -1,7 +1,7 @@
 """Convolutional networks of the federated learning literature.
 
-All are settings of :func:`cnn`.  Inputs are floating images ``[B, H, W, C]``, outputs logits
-``[B, num_classes]``; biases start at zero.
+All models are configurations of :func:`cnn`.  Inputs are floating images ``[B, H, W, C]``, outputs
+logits ``[B, num_classes]``; biases start at zero.
 """
 
 import functools
@@ -41,19 +41,19 @@ def cnn(
         hidden: widths of the hidden dense layers ``head.dense1``, ....
         pool_after: for each convolution, whether 2x2 max-pooling follows its activation; None
             means after every one.
-        activation: after every hidden layer.
-        conv_activation: after the convolutions; None means ``activation``.
-        kernel_init: of every layer.
-        conv: how convolutions are computed (:mod:`fedjax_sim.models.convolution.lowering`).
-        dot: how the dense layers' products are computed, ``(x, kernel) -> x kernel^T``.
+        activation: function after every hidden layer.
+        conv_activation: function after the convolutions; None means ``activation``.
+        kernel_init: initializer of every kernel.
+        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
+        dot: implementation of the dense layers' products, ``(x, kernel) -> x kernel^T``.
 
     Raises:
-        ValueError: as many entries of ``pool_after`` as of ``channels`` expected; an image too
+        ValueError: ``pool_after`` and ``channels`` have different lengths, or the image is too
             small for the layers.
 
     Example:
         >>> model = cnn((16, 16, 1), 4, channels=(8, 8), kernel_size=3, hidden=(32,))
-        >>> params = model.init(jax.random.key(0))
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
         >>> sorted(params), params["head"]["dense1"]["kernel"].shape
         (['conv1', 'conv2', 'head'], (32, 32))
     """
@@ -104,7 +104,8 @@ def lenet5(
 
     Example:
         >>> model = lenet5()
-        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
         62006
     """
     return cnn(
@@ -128,7 +129,8 @@ def femnist_cnn(
 
     Example:
         >>> model = femnist_cnn()
-        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
         1206590
     """
     return cnn(
@@ -153,7 +155,8 @@ def femnist_cnn_report(
 
     Example:
         >>> model = femnist_cnn_report()
-        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
         608702
     """
     return cnn(
@@ -178,7 +181,8 @@ def digits_cnn(
 
     Example:
         >>> model = digits_cnn()
-        >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
         13706
     """
     return cnn(

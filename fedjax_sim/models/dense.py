@@ -20,8 +20,8 @@ Product: TypeAlias = Callable[[Array, Array], Array]
 def dense_product(x: Array, kernel: Array) -> Array:
     """``x kernel^T``, the default of every dense layer: ``[B, i], [o, i] -> [B, o]``.
 
-    Written ``kernel x^T``: XLA:CPU transposes the second factor, and when many models
-    (hyper-parameters of a sweep) see the same x, that is the small one.
+    It is computed as ``(kernel x^T)^T``: XLA:CPU transposes the second factor, which is the small
+    one when many models (hyper-parameters of a sweep) see the same x.
 
     Example:
         >>> dense_product(jnp.ones((5, 3)), jnp.ones((2, 3))).shape
@@ -34,8 +34,8 @@ def dense_product(x: Array, kernel: Array) -> Array:
 def softmax_regression(features: int | Sequence[int], num_classes: int) -> Model:
     """Multinomial logistic regression: ``[B, *features] -> logits [B, num_classes]``.
 
-    ``logits = x W + b`` on flattened inputs.  Starts at zero (all classes equally likely), where
-    the loss is log(num_classes).
+    ``logits = x W + b`` on flattened inputs.  Parameters start at zero, where all classes are
+    equally likely and the loss is log(num_classes).
 
     Args:
         features: number of features, or the shape of one example.
@@ -75,15 +75,15 @@ def mlp(
     kernel_init: nnx.Initializer = LECUN_NORMAL,
     dot: Product = dense_product,
 ) -> Model:
-    """A multilayer perceptron: ``[B, *features] -> logits [B, num_classes]``.
+    """Multilayer perceptron: ``[B, *features] -> logits [B, num_classes]``.
 
     Args:
         features: number of features, or the shape of one example.
         hidden: widths of the hidden layers.
         num_classes: number of outputs.
-        activation: after every hidden layer.
-        kernel_init: of every layer; biases start at zero.
-        dot: how the layers' products are computed, ``(x, kernel) -> x kernel^T``.
+        activation: function after every hidden layer.
+        kernel_init: initializer of every kernel; biases start at zero.
+        dot: implementation of the layers' products, ``(x, kernel) -> x kernel^T``.
 
     Example:
         >>> model = mlp(64, hidden=(32, 16), num_classes=10)
@@ -99,7 +99,8 @@ class Linear(nnx.Module):
     """``x W^T + b`` with the kernel W stored as ``[outputs, inputs]``.
 
     With ``nnx.Linear``'s ``[inputs, outputs]`` XLA:CPU computes the kernel gradient of a layer with
-    few outputs (a classifier's last one) as a product with a long thin result, twice as slow.
+    few outputs (the last layer of a classifier) as a product with a long thin
+    result, which is twice as slow.
     """
 
     def __init__(

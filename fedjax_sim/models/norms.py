@@ -1,4 +1,4 @@
-"""What layer and group normalisation share."""
+"""Standardisation, for layer and group normalisation."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def standardise(x: Array, axes: Sequence[int], epsilon: float) -> Array:
 
 
 def at_least_float32(x: Array) -> Array:
-    """``x``, where it has fewer than 32 bits in float32.
+    """Converts ``x`` to float32 if its dtype has fewer than 32 bits.
 
     Example:
         >>> at_least_float32(jnp.ones(2, jnp.bfloat16)).dtype

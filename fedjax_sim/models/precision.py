@@ -1,4 +1,4 @@
-"""A model that computes in another precision than its parameters have."""
+"""Models that compute in another precision than that of their parameters."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from fedjax_sim.types import Params, PyTree
 
 
 def in_precision(model: Model, dtype: DTypeLike) -> Model:
-    """The same model, computed in another floating dtype; parameters and outputs keep theirs.
+    """Model that computes in another floating dtype; parameters and outputs keep their dtype.
 
-    With bfloat16 the products of a local step, forward and backward, are in half precision, while
-    local iterates, gradients, losses, uploads and the server's state are those of the parameters
+    With bfloat16 the products of a local step, forward and backward, are in half precision.  Local
+    iterates, gradients, losses, uploads and the server's state have the dtype of the parameters
     (float32): differences of models over a local step are too small for 8 bits.
 
     Args:
-        model: any.
-        dtype: floating.
+        model: any model.
+        dtype: floating dtype of the computation.
 
     Raises:
         ValueError: a dtype that is not floating.
@@ -33,12 +33,12 @@ def in_precision(model: Model, dtype: DTypeLike) -> Model:
         (dtype('float32'), [1.0])
     """
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating one")
+        raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating dtype")
     return Model(model.init, _Cast(model.apply, jnp.dtype(dtype).name))
 
 
 class _Cast(NamedTuple):
-    """Equal for equal arguments, so that a model made anew does not compile anew."""
+    """Apply function that is hashable by value: rebuilding a model does not recompile."""
 
     apply: Callable
     dtype: str
@@ -52,6 +52,8 @@ class _Cast(NamedTuple):
                 lambda leaf: leaf.astype(self.dtype) if floating(leaf) else leaf, tree
             )
 
-        own = jnp.result_type(*[leaf for leaf in jax.tree.leaves(params) if floating(leaf)])
+        param_dtype = jnp.result_type(*[leaf for leaf in jax.tree.leaves(params) if floating(leaf)])
         outputs = self.apply(cast(params), cast(x))
-        return jax.tree.map(lambda leaf: leaf.astype(own) if floating(leaf) else leaf, outputs)
+        return jax.tree.map(
+            lambda leaf: leaf.astype(param_dtype) if floating(leaf) else leaf, outputs
+        )

@@ -1,9 +1,9 @@
 """Parameters of a vision transformer from a local file.
 
-Three families of names are known, each a table from this package's layers to theirs.  A file's
-layout follows from its format: ``.safetensors`` holds PyTorch's arrays (kernels ``[outputs,
-inputs]``, patches channels first), ``.msgpack`` and ``.npz`` hold Flax's (``[inputs, outputs]``,
-channels last, attention kernels with an axis of heads).
+Three families of names are supported, each by a table from the layers of this package to the names
+in the file.  The layout of a file follows from its format: ``.safetensors`` holds PyTorch's arrays
+(kernels ``[outputs, inputs]``, patches channels first), ``.msgpack`` and ``.npz`` hold Flax's
+(``[inputs, outputs]``, channels last, attention kernels with an axis of heads).
 """
 
 import math
@@ -22,19 +22,19 @@ from fedjax_sim.types import Params
 
 
 class LoadedViT(NamedTuple):
-    """What :func:`load_vit` returns."""
+    """Result of :func:`load_vit`."""
 
     params: Params
-    fresh: tuple[str, ...]  # parameters that are still the given ones: those of the head, or none
-    unused: tuple[str, ...]  # tensors of the file without a place here: of its head and pooler
+    fresh: tuple[str, ...]  # given parameters that were kept: those of the head, or none
+    unused: tuple[str, ...]  # tensors of the file that were not used: head and pooler
 
 
 class _Naming(NamedTuple):
-    """The names of one family; # stands for the number of a block."""
+    """Names of one family; # stands for the number of a block."""
 
-    layers: Mapping[str, tuple[str, ...]]  # the outputs of several sources make one layer's
+    layers: Mapping[str, tuple[str, ...]]  # several sources are concatenated along the outputs
     arrays: Mapping[str, str]
-    before_head: str  # a layer between class token and head, which models here do not have
+    before_head: str  # layer between class token and head, absent from vit
     separator: str = "."
 
 
@@ -95,9 +95,9 @@ _GOOGLE = _Naming(
 
 
 def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
-    """The parameters of a :func:`~fedjax_sim.models.vit`, filled from a local file.
+    """Loads parameters of a :func:`~fedjax_sim.models.vit` from a local file.
 
-    Nothing is downloaded and nothing is unpickled.  Known are
+    Nothing is downloaded and nothing is unpickled.  Supported formats:
 
     * ``.safetensors`` with timm's names (``blocks.0.attn.qkv.weight``) or those of Hugging Face
       transformers (``vit.encoder.layer.0.attention.attention.query.weight``, with or without
@@ -105,14 +105,15 @@ def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
     * ``.msgpack``, the parameters of transformers' ``FlaxViT`` models;
     * ``.npz``, Google's checkpoints (``Transformer/encoderblock_0/...``).
 
-    Every parameter but the head's has to be in the file with its shape, and nothing else.  The head
-    is taken if its shape fits and no other layer (``pooler``, ``pre_logits``) comes between the
-    class token and it; otherwise the given one stays.  Position embeddings of another number of
-    patches are interpolated, bicubic with anti-aliasing as in timm, from the file's square grid to
-    the model's; that of the class token is kept.  Values are cast to the given parameters' dtypes.
+    The file must contain every parameter except the head's with its shape, and no others.  The head
+    is loaded if its shape fits and no other layer (``pooler``, ``pre_logits``) lies between the
+    class token and the head; otherwise the given head is kept.  Position embeddings for another
+    number of patches are interpolated from the file's square grid to the model's (bicubic with
+    anti-aliasing, as in timm); that of the class token is kept.  Values are cast to the dtypes of
+    the given parameters.
 
     Args:
-        path: the file.
+        path: file to read.
         params: parameters of the model, as its ``init`` returns them.
 
     Raises:
@@ -176,7 +177,7 @@ a pickle can run any code, and most models also come as .safetensors
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
-    """The file's tensors by name, and whether their layout is PyTorch's."""
+    """Returns the tensors by name, and True if their layout is that of PyTorch."""
     tensors: dict[str, Any]
     match path.suffix:
         case ".safetensors":
@@ -221,7 +222,7 @@ def _naming(path: pathlib.Path, tensors: Collection[str]) -> _Naming:
 
 
 def _unstacked(name: str, value: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
-    """The names and shapes of a parameter in each block; one, if it is in no block."""
+    """Names and shapes of a parameter in each block; one entry for parameters outside blocks."""
     if not name.startswith("blocks."):
         return {name: jax.ShapeDtypeStruct(value.shape, value.dtype)}
     one = jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
@@ -229,7 +230,7 @@ def _unstacked(name: str, value: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _sources(name: str, naming: _Naming, torch: bool) -> tuple[str, ...]:
-    """The tensors of the file that make one parameter."""
+    """Names of the tensors in the file that form one parameter."""
     if name in naming.arrays:
         return (naming.arrays[name],)
     layer, _, leaf = name.rpartition(".")
@@ -244,14 +245,14 @@ def _sources(name: str, naming: _Naming, torch: bool) -> tuple[str, ...]:
 
 
 def _converted(tensor: np.ndarray, name: str, torch: bool) -> np.ndarray:
-    """A tensor of the file as it is stored here: kernels ``[outputs, inputs]``."""
+    """Converts a tensor of the file to the layout of this model: kernels ``[outputs, inputs]``."""
     if name == "positions":
         return tensor.reshape(-1, *tensor.shape[-1:])
     if not name.endswith(".kernel"):
         return tensor.reshape(-1)
     if torch:
         return tensor if tensor.ndim != 4 else tensor.transpose(0, 2, 3, 1).reshape(len(tensor), -1)
-    # Axes of heads belong to the outputs of queries, keys and values, else to the inputs.
+    # Head axes belong to the outputs for queries, keys and values, otherwise to the inputs.
     inputs = 1 if name.endswith("qkv.kernel") else tensor.ndim - 1
     return tensor.reshape(math.prod(tensor.shape[:inputs]), -1).T
 

@@ -1,6 +1,6 @@
-"""Models trained in low precision: a layer's product between quantised weights and activations.
+"""Quantised models: layers multiply quantised weights and quantised activations.
 
-Parameters stay in full precision; forward and backward pass see their quantised values.
+Parameters stay in full precision; the forward and backward passes use their quantised values.
 """
 
 import itertools
@@ -37,11 +37,11 @@ def _unchanged_gradient(key: Array, x: Array) -> Array:
 
 
 class Quantizers(NamedTuple):
-    """What happens to one layer; by default nothing.
+    """Quantisation functions of a layer; the default leaves all values unchanged.
 
-    ``weight`` and ``activation`` map a kernel and a layer's input to what the product sees, with a
-    gradient of their own; ``gradient(key, output)`` returns the product's output as it is and acts
-    on its cotangent.
+    ``weight`` and ``activation`` map the kernel and the input of a layer to the factors of the
+    product and define their own gradients.  ``gradient(key, output)`` returns the product's output
+    unchanged and quantises its cotangent.
 
     Example:
         >>> from fedjax_sim.compression.quantizers import luq_gradient
@@ -59,15 +59,18 @@ def low_bit(
     gradient_levels: int = 6,
     clip: Clip | None = None,
 ) -> Quantizers:
-    """Weights and activations of few bits by round to nearest, neural gradients by LUQ.
+    """Quantizers that round weights and activations to few bits and use LUQ for gradients.
 
-    The defaults are those of FAVANO's quantised networks: 3 bits, and 15 values, which are 4 bits.
-    Weights have a signed range, activations a non-negative one where no entry is negative.
+    The defaults are those of FAVANO's quantised networks: 3 bits, and 15 values (4 bits) for
+    gradients.  Weights have a signed range; activations have a non-negative range if no entry is
+    negative.
 
     Args:
-        weight_bits, activation_bits: b of :func:`~fedjax_sim.compression.quantizers.symmetric`, at least 2.
+        weight_bits: b of :func:`~fedjax_sim.compression.quantizers.symmetric`, at least 2.
+        activation_bits: the same for activations.
         gradient_levels: J of :func:`~fedjax_sim.compression.quantizers.luq`.
-        clip: of weights and activations, default :func:`~fedjax_sim.compression.quantizers.mse_clip`.
+        clip: clipping range of weights and activations, default
+            :func:`~fedjax_sim.compression.quantizers.mse_clip`.
 
     Raises:
         ValueError: fewer than two bits; negative ``gradient_levels``.
@@ -99,7 +102,7 @@ def quantized(
     exempt: Sequence[int] = (-1,),
     conv: Convolution = auto,
 ) -> KeyedApply:
-    r"""A model whose layers' products are quantised: ``apply(params, x, key) -> outputs``.
+    r"""Model with quantised products of its layers: ``apply(params, x, key) -> outputs``.
 
     For a layer :math:`z = W * a` (dense or convolution; its bias is added in full precision), with
     the cotangent :math:`\delta = \partial \ell / \partial z`,
@@ -110,20 +113,20 @@ def quantized(
         \frac{\partial \ell}{\partial a} = Q_g(\delta) * Q_w(W)
 
     where the gradients of :math:`Q_w` and :math:`Q_a` are straight-through.  A tensor has one
-    scale, so an example's outputs depend on its batch.  The key matters backwards only; any will do
-    for evaluation.  Reverse mode only.
+    scale, so an example's outputs depend on its batch.  The key is used only in the backward pass;
+    any key can be used for evaluation.  Only reverse-mode differentiation is supported.
 
     Args:
-        build: ``(conv, dot) -> Model``, a model with these products, each layer computing one.
+        build: ``(conv, dot) -> Model``, a model that computes each layer by one of these products.
         quantizers: default :func:`low_bit`.
-        exempt: layers in full precision, in the order in which the model computes them; negative
-            numbers count from the last.
-        conv: how convolutions are computed.
+        exempt: numbers of the layers in full precision, in the order of computation; negative
+            numbers count from the last layer.
+        conv: implementation of convolutions.
 
     Returns:
-        ``apply``; parameters are those of the plain model, ``build(conv, dense_product)``.  Give
-        it to :func:`~fedjax_sim.objectives.keyed`.  It raises ValueError for an exempt layer that
-        the model lacks.
+        ``apply``, an argument of :func:`~fedjax_sim.objectives.keyed`; parameters are those of the
+        plain model, ``build(conv, dense_product)``.  It raises ValueError if the model has no layer
+        of a number in ``exempt``.
 
     Example:
         >>> from fedjax_sim import objectives

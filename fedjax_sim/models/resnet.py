@@ -26,7 +26,7 @@ def resnet(
     conv: Convolution = auto,
     dot: Product = dense_product,
 ) -> Model:
-    """A residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
+    """Residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
 
     Stem for small images: conv 3x3 to ``channels[0]``, norm, ReLU, no pooling.  Stage s has
     ``blocks[s]`` blocks of ``channels[s]``; the first block of every stage but the first has
@@ -34,10 +34,10 @@ def resnet(
 
         ``relu(norm(conv3x3(relu(norm(conv3x3_stride(x))))) + shortcut(x))``
 
-    with the identity as shortcut, or ``norm(conv1x1_stride(x))`` where the shape changes.  At the
-    end the mean over all pixels and a dense layer.  Convolutions pad one pixel (none for 1x1) and
-    have no bias; norm is group normalisation with epsilon 1e-5, a scale and a bias per channel,
-    so an example's output does not depend on the rest of its batch.  Kernels start He-normal,
+    with the identity as shortcut, or ``norm(conv1x1_stride(x))`` where the shape changes.  The last
+    layers are the mean over all pixels and a dense layer.  Convolutions pad one pixel (none for
+    1x1) and have no bias; norm is group normalisation with epsilon 1e-5, a scale and a bias per
+    channel, so an example's output does not depend on the rest of its batch.  Kernels start He-normal,
     scales at one, biases at zero.
 
     Sources: He et al. (2016, https://arxiv.org/abs/1512.03385), Wu and He (2018,
@@ -49,16 +49,16 @@ def resnet(
         blocks: number of blocks of each stage.
         groups: groups of channels that are normalised together with all their pixels.
         image_channels: channels of the images.
-        conv: how convolutions are computed (:mod:`fedjax_sim.models.convolution.lowering`).
-        dot: how the dense layer's product is computed, ``(x, kernel) -> x kernel^T``.
+        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
+        dot: implementation of the dense layer's product, ``(x, kernel) -> x kernel^T``.
 
     Raises:
-        ValueError: no stage, or not as many ``blocks`` as ``channels``; a number below 1;
+        ValueError: no stage, or ``blocks`` and ``channels`` of different lengths; a number below 1;
             ``groups`` that do not divide the channels.
 
     Example:
         >>> model = resnet(10, channels=(4, 8), blocks=(1, 1))
-        >>> params = model.init(jax.random.key(0))
+        >>> params = jax.eval_shape(model.init, jax.random.key(0))
         >>> sorted(params), sorted(params["blocks"]["1"])
         (['blocks', 'conv', 'head', 'norm'], ['conv1', 'conv2', 'norm1', 'norm2', 'shortcut'])
     """
@@ -168,7 +168,7 @@ class _Shortcut(nnx.Module):
 
 
 class _GroupNorm(nnx.Module):
-    """As nnx.GroupNorm, which raises under strict dtype promotion unless all is float32."""
+    """Group normalisation in any dtype; nnx.GroupNorm needs float32 under strict promotion."""
 
     def __init__(self, width, groups):
         self.groups = groups
@@ -182,7 +182,7 @@ class _GroupNorm(nnx.Module):
 
 
 def _conv(fan_in, fan_out, size, stride, conv, rngs) -> nnx.Conv:
-    # Explicit, since "SAME" pads an even image only at its end when the stride is 2.
+    # Explicit padding, since "SAME" pads an even image only at its end if the stride is 2.
     pad = (size // 2, size // 2)
     return nnx.Conv(
         fan_in,

@@ -27,17 +27,17 @@ def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = 
 
     Eight 3x3 convolutions with one pixel of zero padding, each followed by ReLU, with channels
     ``64 M 128 M 256 256 M 512 512 M 512 512 M``, where M is 2x2 max-pooling; then flatten (512) -
-    dense ``hidden`` - ReLU - dense.  Kernels start He-normal (variance 2 / fan-in), which keeps
-    the signal's size through layers of ReLU; there is no normalisation to restore it.  Biases
+    dense ``hidden`` - ReLU - dense.  Kernels start He-normal (variance 2 / fan-in), which preserves
+    the scale of the signal through layers of ReLU, since there is no normalisation.  Biases
     start at zero.
 
     Source: Simonyan and Zisserman (2015, https://arxiv.org/abs/1409.1556), configuration A, with
-    the small head of the FedSWA experiments in place of the 4096-wide one.
+    the small head of the FedSWA experiments, not the 4096-wide one.
 
     Args:
         num_classes: number of logits.
         hidden: width of the hidden dense layer; None means 100 for 10 classes, otherwise 256.
-        conv: how convolutions are computed (:mod:`fedjax_sim.models.convolution.lowering`).
+        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
 
     Raises:
         ValueError: ``num_classes`` or ``hidden`` below 1.

@@ -1,7 +1,7 @@
 """Vision transformers, as pure functions of nested dicts of arrays.
 
-Everything that has parameters is a matrix product, so that clients with their own weights are
-batched matrix products under ``vmap``.
+Every layer with parameters is a matrix product, so ``vmap`` over clients with their own weights
+gives batched matrix products.
 """
 
 import jax
@@ -27,7 +27,7 @@ def vit(
     mlp_dim: int | None = None,
     remat: bool = False,
 ) -> Model:
-    """A vision transformer with class token: ``[B, H, W, C] -> logits [B, num_classes]``.
+    """Vision transformer with class token: ``[B, H, W, C] -> logits [B, num_classes]``.
 
     The image is cut into N = (H / p) (W / p) patches of p x p pixels.  With patches
     ``x_1 .. x_N`` as vectors in the order row, column, channel, and T = 1 + N tokens,
@@ -44,7 +44,7 @@ def vit(
     ``mlp.fc2``, then ``norm`` and ``head``.  Norms have ``scale`` and ``bias``, the other layers
     ``kernel`` ``[outputs, inputs]`` and ``bias``; the outputs of qkv are all queries, all keys, all
     values, head by head.  Arrays under ``blocks`` have a leading axis of ``depth``: the blocks are
-    scanned, which compiles several times faster than one after the other.  Kernels, class token and
+    scanned, which compiles several times faster than a Python loop.  Kernels, class token and
     positions start truncated normal with standard deviation 0.02, scales at one, biases at zero.
     Activations have the parameters' dtype; layer norms and softmax are computed in at least
     float32.
@@ -59,8 +59,8 @@ def vit(
         depth: number of blocks.
         heads: number of attention heads.
         mlp_dim: width of the hidden layer of a block; None means ``4 * width``.
-        remat: whether a block's activations are computed again for its gradient instead of kept:
-            memory of one block and ``depth`` token arrays, for about a third more arithmetic.
+        remat: recompute the activations of a block for its gradient: memory for one block and
+            ``depth`` token arrays, for about a third more arithmetic.
 
     Raises:
         ValueError: a size below 1; an image that patches do not tile; ``heads`` that do not divide
@@ -68,7 +68,7 @@ def vit(
 
     Example:
         >>> model = vit((8, 8, 3), 10, patch_size=4, width=6, depth=2, heads=3)
-        >>> params = model.init(jax.random.key(0))
+        >>> params = jax.jit(model.init)(jax.random.key(0))
         >>> params["positions"].shape, params["blocks"]["attn"]["qkv"]["kernel"].shape
         ((5, 6), (2, 18, 6))
         >>> model.apply(params, jnp.ones((2, 8, 8, 3))).shape
@@ -93,7 +93,7 @@ def vit(
     def step(z: Array, block: Params) -> tuple[Array, None]:
         return _block(block, z, heads), None
 
-    # Inside a scan nothing can be merged with the first computation.
+    # Inside a scan, common-subexpression elimination cannot undo the recomputation.
     step = jax.checkpoint(step, prevent_cse=False) if remat else step
 
     def init(key: Array) -> Params:

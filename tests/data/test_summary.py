@@ -53,7 +53,7 @@ def test_summary_reads_well():
         "examples             8",
         "examples per client  min 0, median 2, max 4",
         "classes per client   min 0, median 1.5, max 2",
-        "label distance       0.375  (0: all alike)",
+        "label distance       0.375  (0: equal)",
     ]
 
 

@@ -14,6 +14,8 @@ from fedjax_sim.datasets.cifar import CIFAR10, CIFAR100, parse_batch, parse_bina
 from fedjax_sim.datasets.formats.files import read_tree
 from fedjax_sim.datasets.prepare import prepare
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def real(real_data):

@@ -77,7 +77,7 @@ def test_other_inputs_and_outputs_are_left_alone():
 
 
 def test_dtypes_that_are_not_floating_are_refused():
-    with pytest.raises(ValueError, match="dtype is int8; expected a floating one"):
+    with pytest.raises(ValueError, match="dtype is int8; expected a floating dtype"):
         models.in_precision(PLAIN, jnp.int8)
 
 

@@ -164,7 +164,7 @@ def test_stacked_refuses_other_kinds():
     for others in ([], [one, fs.timelines.full(2, 4, num_steps=1)],
                    [one, dataclasses.replace(one, max_steps=2)],
                    [one, dataclasses.replace(one, idle=jnp.zeros((2, 3)))]):  # fmt: skip
-        with pytest.raises(ValueError, match=r"timelines have the .*; expected one kind"):
+        with pytest.raises(ValueError, match=r"timelines have the .*; expected equal ones"):
             stacked(others)
 
 

@@ -1,1 +1,1 @@
-"""Convolutions that stay fast when every client has its own kernels."""
+"""Convolutions that stay fast if every client has its own kernels."""

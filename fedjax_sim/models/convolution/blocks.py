@@ -1,9 +1,9 @@
 """Convolution by blocks of output pixels: a wider matrix product over smaller patches.
 
 A product with few output channels is slow, and its patches repeat every input number kh * kw times.
-So ``b x b`` neighbouring output pixels become channels of one pixel.  Their common patch has
+Therefore ``b x b`` neighbouring output pixels become channels of one pixel.  Their common patch has
 ``(kh + b - 1) (kw + b - 1) C`` numbers instead of ``b b kh kw C``, and the matrix ``b b O`` columns
-instead of O; for that, some of its entries are zero.  With images rearranged in the same way
+instead of O; some of its entries are zero.  With images rearranged in the same way
 (``space_to_depth``) this is again a convolution of stride 1:
 
     conv(x, w) = depth_to_space(conv(space_to_depth(x), spread(w)))
@@ -24,7 +24,7 @@ BLOCK: Pair = (2, 2)
 
 
 def blockable(geometry: Geometry) -> bool:
-    """Whether this module covers the geometry: unit strides, no kernel dilation."""
+    """Returns whether this module supports the geometry: unit strides, no kernel dilation."""
     return geometry.strides == geometry.dilation == (1, 1)
 
 
@@ -66,7 +66,7 @@ def depth_to_space(x: Array, block: Pair) -> Array:
 def spread(w: Array, block: Pair) -> Array:
     """``[kh, kw, C, O] -> [qh, qw, bh bw C, bh bw O]``: the kernel at each position in a block.
 
-    ``q = ceil((k + b - 1) / b)`` blocks are what the pixels of one block see.
+    The receptive field of one block has ``q = ceil((k + b - 1) / b)`` blocks per axis.
     """
     (qh, qw), (bh, bw) = _reach((w.shape[0], w.shape[1]), block), block
     kh, kw, channels, outputs = w.shape
@@ -74,7 +74,7 @@ def spread(w: Array, block: Pair) -> Array:
         jnp.pad(w, ((i, qh * bh - kh - i), (j, qw * bw - kw - j), (0, 0), (0, 0)))
         for i, j in np.ndindex(block)
     ]
-    # The kernel's pixels are rearranged as the image's.
+    # The pixels of the kernel are rearranged like those of the image.
     pixels = lax.concatenate(shifted, 3).reshape(1, qh * bh, qw * bw, -1)
     return space_to_depth(pixels, block).reshape(qh, qw, bh * bw * channels, bh * bw * outputs)
 
@@ -99,7 +99,7 @@ def _images(x: Array, g: Geometry) -> Array:
 
 
 def _outputs(z: Array, g: Geometry) -> Array:
-    """Outputs in whole blocks, the transpose of what :func:`conv_blocks` does to them."""
+    """Outputs in whole blocks, the transpose of the cropping in :func:`conv_blocks`."""
     config = [(0, -n % b, 0) for n, b in zip(g.output_size, BLOCK, strict=True)]
     return space_to_depth(lax.pad(z, _zero(z), [(0, 0, 0), *config, (0, 0, 0)]), BLOCK)
 
@@ -114,7 +114,7 @@ def _inner(g: Geometry) -> Geometry:
 
 
 def _margins(g: Geometry) -> list[Pair]:
-    """What is added to height and width so that whole blocks are seen; negative amounts crop."""
+    """Padding of height and width up to whole blocks; negative amounts crop."""
     return [
         (low, blocks * b - n - low)
         for n, (low, _), blocks, b in zip(
@@ -129,10 +129,10 @@ def _reach(kernel_size: Pair, block: Pair) -> Pair:
 
 
 def _stored(x: Array) -> Array:
-    """``x``, written to memory once.
+    """Returns ``x`` such that XLA:CPU writes it to memory once.
 
     XLA:CPU fuses a cheap producer (a gather of examples, max-pooling, a sum of patches) into each
-    of its consumers, and every slice of the patches, every entry of a pooling window is one.  It
+    of its consumers, which are all slices of the patches and all entries of pooling windows.  It
     does not fuse concatenations along a long last axis.
     """
     flat = x.reshape(x.shape[0], -1)

@@ -1,4 +1,4 @@
-"""The static description of one convolution, and the choice of how to compute it."""
+"""Static description of a convolution, and of the settings that its form is chosen by."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -9,7 +9,7 @@ Pair: TypeAlias = tuple[int, int]
 
 
 class Setting(NamedTuple):
-    """What is known of one operation when its form is chosen; of a batch of kernels, one."""
+    """Properties of one operation when its form is chosen; for batched kernels, of one kernel."""
 
     operation: Operation
     platform: str  # "cpu", or "accelerator"
@@ -27,7 +27,7 @@ class Geometry(NamedTuple):
     padding: tuple[Pair, Pair]
     dilation: Pair  # of the kernel
     precision: Any
-    choose: Callable[[Setting], Form]  # asked once per operation when it is lowered
+    choose: Callable[[Setting], Form]  # called once per operation when it is lowered
 
     @property
     def output_size(self) -> Pair:

@@ -1,14 +1,14 @@
 """Convolutions that stay fast under ``vmap`` over weights and inside loops.
 
-Clients have weights of their own, so ``vmap`` over clients turns an ordinary convolution into a
+Clients have their own weights, so ``vmap`` over clients turns an ordinary convolution into a
 grouped one, which is slow on every backend; and inside ``scan`` XLA:CPU runs the gradients that JAX
 derives for an ordinary convolution as scalar loops.  The functions here take the arguments of
-``jax.lax.conv_general_dilated`` and compute the same numbers (to rounding) by matrix products or by
-convolutions in the one layout that is fast everywhere.  Pass one to flax:
-``nnx.Conv(..., conv_general_dilated=auto)``, likewise in ``flax.linen``.
+``jax.lax.conv_general_dilated`` and compute the same numbers (up to rounding) by matrix products or
+by convolutions in the one layout that is fast everywhere.  They are arguments of flax layers:
+``nnx.Conv(..., conv_general_dilated=auto)``, also in ``flax.linen``.
 
-All of them compose with ``jit``, ``grad`` and ``jvp`` of any order and mixture, ``vmap``, ``scan``,
-``checkpoint`` and ``shard_map``.
+All functions compose with ``jit``, ``grad`` and ``jvp`` of any order and mixture, ``vmap``,
+``scan``, ``checkpoint`` and ``shard_map``.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,34 +42,34 @@ class Convolution(Protocol):
 
 
 def lowered(choose: Callable[[Setting], Form]) -> Convolution:
-    """A convolution whose form is chosen by ``choose``, operation by operation.
+    """Convolution whose three operations are computed in the forms that ``choose`` returns.
 
     ``out[b, i, j, o] = sum_{k, l, c} lhs[b, s i + d k - p, s' j + d' l - p', c] rhs[k, l, c, o]``
 
     with strides s, s', kernel dilations d, d', leading paddings p, p' of height and width.
 
-    ``choose`` is asked once for each of the three operations (the convolution, its gradient in
-    ``lhs``, its gradient in ``rhs``) when it is compiled or batched, and answers
+    ``choose`` is called once for each of the three operations (the convolution, its gradient in
+    ``lhs``, its gradient in ``rhs``) when it is compiled or batched, and returns
 
     * ``"gemm"``: patches times a matrix.  Patches are recomputed for the gradient in ``rhs``, not
-      kept;
-    * ``"blocks"``: the same with 2 x 2 output pixels as one of four times as many channels, where
-      strides and dilations are 1, else ``"gemm"``.  Patches take (kh + 1) (kw + 1) / (4 kh kw) of
-      the memory for (kh + 1) (kw + 1) / (kh kw) of the arithmetic;
-    * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC; ``"gemm"`` where ``vmap`` batches the
-      kernels, which would make it a grouped one.
+      stored;
+    * ``"blocks"``: patches of 2 x 2 output pixels, which form one pixel with four times as many
+      channels, if strides and dilations are 1; otherwise ``"gemm"``.  Patches take
+      (kh + 1) (kw + 1) / (4 kh kw) of the memory for (kh + 1) (kw + 1) / (kh kw) of the arithmetic;
+    * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC; ``"gemm"`` if ``vmap`` batches the
+      kernels, since the convolution would be a grouped one.
 
     Args:
-        choose: function of a :class:`~fedjax_sim.models.convolution.geometry.Setting` (operation, platform,
-            size of one patch, bytes of all patches, columns of the product).  Use a named
-            function, not a fresh lambda per call, so that compiled programs are found again.
+        choose: function of a :class:`~fedjax_sim.models.convolution.geometry.Setting` (operation,
+            platform, size of one patch, bytes of all patches, columns of the product).  Use a
+            named function, not a new lambda per call, so that compiled programs are reused.
 
     Returns:
         A function with the arguments of ``jax.lax.conv_general_dilated``.  Supported: ``lhs``
         ``[B, H, W, C]``, ``rhs`` ``[kh, kw, C, O]`` of the same floating dtype, layouts
         ``("NHWC", "HWIO", "NHWC")``, any strides, any padding, kernel dilation.  It raises
         ValueError for other layouts or ranks, ``lhs_dilation``, groups, ``preferred_element_type``
-        and ``out_sharding``, and for other answers of ``choose``.
+        and ``out_sharding``, and for other values of ``choose``.
 
     Example:
         >>> conv = lowered(lambda setting: "gemm" if setting.patch_size <= 100 else "conv")
@@ -183,7 +183,7 @@ _MAX_PATCH = 400
 # Keeps evaluation batches (1,000 images: 660 MB of patches in the FEMNIST model's second layer)
 # from needing more memory than training.
 _MAX_PATCH_BYTES = 2**26
-# Wider patches are worth a matrix while there are few of them, as of 2 x 2 images: with 512
+# Wider patches use a GEMM if there are few of them, as in 2 x 2 images: with 512
 # channels (the end of VGG-11, batch 50) XLA:CPU's convolution takes 935 ms, its input gradient
 # 926; GEMMs 9 and 5. At 4 x 4 both are equal.
 _MAX_WIDE_PATCHES = 512
@@ -206,16 +206,16 @@ def _auto(setting: Setting) -> Form:
 
 
 im2col: Convolution = lowered(_gemm)
-"""Always patches times a matrix; kh kw times the input's memory while an operation runs."""
+"""Patches times a matrix in all cases; needs kh kw times the input's memory temporarily."""
 
 blocked: Convolution = lowered(_blocks)
 """Patches of 2 x 2 output pixels times a matrix; :data:`im2col` for strides and dilations."""
 
 canonical: Convolution = lowered(_conv)
-"""Ordinary convolutions where kernels are shared, gradients included; GEMMs where batched."""
+"""Ordinary convolutions and gradients for shared kernels, GEMMs for batched kernels."""
 
 auto: Convolution = lowered(_auto)
-"""The default.  CPU: a GEMM while kh kw C <= 400 and the patches take at most 64 MiB, in blocks
-while O <= min(32, kh kw C), and of at most 512 patches; else an ordinary convolution.
+"""The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if
+O <= min(32, kh kw C)), or if there are at most 512 patches; otherwise an ordinary convolution.
 Accelerators: ordinary convolutions.
-Batched kernels: batched GEMMs, by the same rule for blocks."""
+Batched kernels: batched GEMMs, with the same rule for blocks."""

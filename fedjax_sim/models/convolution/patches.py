@@ -10,9 +10,9 @@ from fedjax_sim.models.convolution.geometry import Geometry
 def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
     """The spatial axes along which patches are gathered, in order.
 
-    Few channels: one axis after the other, width first. That is kh + kw slices instead of
+    Few channels: one axis after the other, width first. This takes kh + kw slices instead of
     kh * kw, and the second concatenation, which writes most, copies runs of kw * C numbers. Many
-    channels: both at once, without an array in between.
+    channels: both axes at once, without an intermediate array.
     """
     return ((1,), (0,)) if channels < 32 else ((0, 1),)
 
@@ -32,7 +32,7 @@ def patches(x: Array, geometry: Geometry) -> Array:
                 span = (geometry.output_size[axis] - 1) * geometry.strides[axis] + 1
                 stop[axis + 1] = start[axis + 1] + span
             slices.append(lax.slice(x, start, stop, strides))
-        # Fused, one concatenation would be recomputed by every slice of the next.
+        # With fusion, every slice of the next concatenation would recompute this one.
         x = lax.optimization_barrier(lax.concatenate(slices, 3))
     return x
 
@@ -50,12 +50,12 @@ def add_patches(columns: Array, geometry: Geometry) -> Array:
                 stride = geometry.strides[axis]
                 low = k * geometry.dilation[axis] - geometry.padding[axis][0]
                 span = (geometry.output_size[axis] - 1) * stride + 1
-                # Negative amounts crop what came from the padding.
+                # Negative amounts crop the padding.
                 config[axis + 1] = (low, geometry.input_size[axis] - low - span, stride - 1)
             part = lax.slice_in_dim(columns, number * width, (number + 1) * width, axis=3)
             part = lax.pad(part, jnp.zeros((), part.dtype), config)
             total = part if total is None else total + part
-        # Fused into what follows, the sum would be recomputed by each of its uses.
+        # With fusion, each use of the sum would recompute it.
         columns = lax.optimization_barrier(total)
     return columns
 
@@ -72,8 +72,8 @@ def input_grad_gemm(z: Array, w: Array, g: Geometry) -> Array:
 def kernel_grad_gemm(x: Array, z: Array, g: Geometry) -> Array:
     rows = patches(x, g)
     rows = rows.reshape(-1, rows.shape[-1])
-    # On XLA:CPU a product with the few output channels first is faster; left to itself, the
-    # compiler would turn it round to save the small transposition.
+    # On XLA:CPU a product with the few output channels first is faster; without the barrier the
+    # compiler would swap the factors to save the small transposition.
     product = jnp.matmul(z.reshape(-1, z.shape[-1]).T, rows, precision=g.precision)
     product = lax.optimization_barrier(product).T
     return product.reshape(*g.kernel_size, x.shape[-1], z.shape[-1])

@@ -14,7 +14,7 @@ def max_pool(
     strides: tuple[int, int] | None = None,
     padding: str | Sequence[tuple[int, int]] = "VALID",
 ) -> Array:
-    """The maximum of each window: ``[B, H, W, C] -> [B, Ho, Wo, C]``.
+    """Maximum of each window: ``[B, H, W, C] -> [B, Ho, Wo, C]``.
 
     ``out[b, i, j, c] = max_{k < window_h, l < window_w} x[b, s_h i + k, s_w j + l, c]``
 
@@ -57,8 +57,8 @@ def max_pool(
         x[:, i : i + (rows - 1) * wh + 1 : wh, j : j + (columns - 1) * ww + 1 : ww]
         for i, j in np.ndindex(wh, ww)
     ]
-    best = entries[0]
+    maximum = entries[0]
     for entry in entries[1:]:
-        # A strict comparison keeps the first of equals; NaN stays visible.
-        best = jnp.where((entry > best) | jnp.isnan(entry), entry, best)
-    return best
+        # A strict comparison keeps the first of equal entries; NaN is propagated.
+        maximum = jnp.where((entry > maximum) | jnp.isnan(entry), entry, maximum)
+    return maximum

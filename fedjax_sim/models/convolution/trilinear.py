@@ -4,17 +4,17 @@ The form  T(x, w, z) = <conv(x, w), z>  is linear in each argument, and its thre
 
     conv(x, w) = dT/dz,    input_grad(z, w) = dT/dx,    kernel_grad(x, z) = dT/dw
 
-are bilinear maps of which each is the transpose of the others.  Told so, JAX derives every
-derivative (forward, reverse, any mixture and order) in terms of these three, and each of them is
+are bilinear maps, each of which is the transpose of the others.  With these rules JAX derives every
+derivative (forward, reverse, any mixture and order) in terms of the three maps, and each map is
 computed in one of three ways:
 
 * ``gemm``: patches times a matrix, batched GEMMs under ``vmap`` over kernels (``patches.py``);
-* ``blocks``: the same with blocks of output pixels for pixels (``blocks.py``);
-* ``conv``: an ordinary convolution NHWC x HWIO -> NHWC.  Left to itself, JAX writes the two
+* ``blocks``: patches of blocks of output pixels times a matrix (``blocks.py``);
+* ``conv``: an ordinary convolution NHWC x HWIO -> NHWC.  JAX itself writes the two
   gradients in other layouts, which XLA runs as scalar loops on CPU inside ``scan`` or ``while``.
 
-``jax.custom_vjp`` would rule out forward mode and ``jax.custom_batching.custom_vmap`` reverse mode,
-hence primitives (https://docs.jax.dev/en/latest/jax-primitives.html).
+``jax.custom_vjp`` excludes forward mode and ``jax.custom_batching.custom_vmap`` excludes reverse
+mode, so they are primitives (https://docs.jax.dev/en/latest/jax-primitives.html).
 Layouts: x ``[B, H, W, C]``, w ``[kh, kw, C, O]``, z ``[B, Ho, Wo, O]``.
 """
 
@@ -55,7 +55,7 @@ def _conv_conv(x: Array, w: Array, g: Geometry) -> Array:
 
 
 def _input_grad_conv(z: Array, w: Array, g: Geometry) -> Array:
-    # Zeros between the entries by `pad`, since XLA:CPU is slow on dilated inputs.
+    # `pad` inserts zeros between the entries, since XLA:CPU is slow on dilated inputs.
     config = [(0, 0, 0)]
     for axis in (0, 1):
         reach = (g.kernel_size[axis] - 1) * g.dilation[axis]
@@ -70,10 +70,10 @@ def _input_grad_conv(z: Array, w: Array, g: Geometry) -> Array:
 
 
 def _kernel_grad_conv(x: Array, z: Array, g: Geometry) -> Array:
-    # Channels act as the batch and examples as the features; stride and dilation change places.
+    # Channels act as the batch and examples as the features; stride and dilation are swapped.
     lhs, rhs = x.transpose(3, 1, 2, 0), z.transpose(1, 2, 0, 3)
     kernel = _plain_conv(lhs, rhs, g.dilation, g.padding, g.strides, g.precision)
-    # A stride that does not divide leaves input rows, hence kernel rows, that no output used.
+    # If the stride does not divide the size, the last rows belong to no output.
     kernel = kernel[:, : g.kernel_size[0], : g.kernel_size[1]]
     return kernel.transpose(1, 2, 0, 3)
 
@@ -112,7 +112,7 @@ def _form(a, b, itemsize: int, operation: Operation, geometry: Geometry, platfor
     """The form of an operation on arrays of shapes ``a`` and ``b``."""
     if platform is None:
         platform = "cpu" if jax.default_backend() == "cpu" else "accelerator"
-    # Channels of x: the kernel's rows, except where x itself is the first argument.
+    # Channels of x are rows of the kernel, except if x itself is the first argument.
     channels = b[2] if operation == "input_grad" else a[3]
     patch_size = geometry.kernel_size[0] * geometry.kernel_size[1] * channels
     rows = a[0] * geometry.output_size[0] * geometry.output_size[1]
@@ -127,7 +127,7 @@ def _form(a, b, itemsize: int, operation: Operation, geometry: Geometry, platfor
 def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry):
     (a, b), (a_dim, b_dim) = args, dims
     if operation != "kernel_grad" and b_dim is None:
-        # A shared kernel: more images of the same convolution.
+        # With a shared kernel, the batch is more images of the same convolution.
         a = jnp.moveaxis(a, a_dim, 0)
         out = primitive.bind(a.reshape(-1, *a.shape[2:]), b, geometry=geometry)
         return out.reshape(*a.shape[:2], *out.shape[1:]), 0
@@ -137,7 +137,7 @@ def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry):
     )
     form = _form(one_a, one_b, a.dtype.itemsize, operation, geometry)
     compute = _FORMS["gemm" if form == "conv" else form][operation]
-    # Where the images are not batched, their patches are gathered once.
+    # If the images are not batched, their patches are gathered once.
     return jax.vmap(lambda a, b: compute(a, b, geometry), in_axes=(a_dim, b_dim))(a, b), 0
 
 
@@ -188,8 +188,8 @@ def _varying_axes(x: Array) -> frozenset[str]:
 
 def convolve(x: Array, w: Array, geometry: Geometry) -> Array:
     """``conv(x, w)`` for checked arguments: ``[B, H, W, C], [kh, kw, C, O] -> [B, Ho, Wo, O]``."""
-    # Inside shard_map a primitive's operands must vary over the same mesh axes; JAX's own
-    # operations see to that themselves.
+    # Inside shard_map the operands of a primitive must vary over the same mesh axes; JAX's own
+    # operations ensure this themselves.
     axes = _varying_axes(x) | _varying_axes(w)
     x, w = (
         lax.pcast(a, tuple(sorted(axes - _varying_axes(a))), to="varying")
