@@ -1,5 +1,6 @@
 """Bounds at the rounds of a run, and the reasons why some of them do not apply to it."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -95,10 +96,11 @@ def overlay(
         local_steps: per round.
         clients: in every round.
         bounds: e.g. :data:`FEDAVG`, :data:`FEDAC_I`.
-        numbers: further arguments of the bounds (``gamma``, ``potential``, ``drift``).
+        numbers: further arguments (``gamma``, ``potential``, ``drift``) of the bounds that take
+            them.
 
     Raises:
-        ValueError: no round above 0; two bounds of one name.
+        ValueError: no round above 0; two bounds of one name; a number that no bound takes.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, sigma4=0.0, zeta=0.0, B=2.0)
@@ -117,6 +119,9 @@ def overlay(
     names = [bound.name for bound in bounds]
     if len(set(names)) < len(names):
         raise ValueError(f"bounds has the names {names}; expected distinct ones")
+    taken = {name for bound in bounds for name in inspect.signature(bound.formula).parameters}
+    if unknown := sorted(set(numbers) - taken):
+        raise ValueError(f"numbers is {unknown}; expected arguments of the bounds {names}")
     run = {"lr": lr, "local_steps": local_steps, "clients": clients, **numbers}
     rows: list[Row] = []
     skipped: dict[str, str] = {}
@@ -150,7 +155,9 @@ def _values(
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
-        values = np.asarray(bound.formula(constants, rounds=jnp.asarray(rounds, float), **run))
+        parameters = inspect.signature(bound.formula).parameters
+        numbers = {name: value for name, value in run.items() if name in parameters}
+        values = np.asarray(bound.formula(constants, rounds=jnp.asarray(rounds, float), **numbers))
     return np.broadcast_to(values, rounds.shape), _reasons(caught)
 
 

@@ -82,7 +82,10 @@ def test_fedac_and_measured_drift(x64):
     np.testing.assert_allclose(values(found, "FedAc-I")[5], float(expected), rtol=1e-14)
     assert set(values(found, "FedAc-II")) == set(ROUNDS)
     drift = np.array([0.1, 0.2, 0.3])
-    found = overlay(history(ROUNDS), HETEROGENEOUS, **RUN, bounds=[SHADOW], drift=drift)
+    # The drift is for the bound that takes it.
+    bounds = [FEDAVG[0], SHADOW]
+    found = overlay(history(ROUNDS), HETEROGENEOUS, **RUN, bounds=bounds, drift=drift)
+    assert set(values(found, "convex")) == set(ROUNDS)
     for R, d in zip(ROUNDS, drift, strict=True):
         expected = fedavg.convex.shadow_bound(HETEROGENEOUS, drift=d, **RUN, rounds=R)
         np.testing.assert_allclose(
@@ -93,6 +96,8 @@ def test_fedac_and_measured_drift(x64):
 def test_errors():
     with pytest.raises(ValueError, match=r"history has the rounds \[0\]; expected some above 0"):
         overlay(history([0]), SAME, **RUN)
+    with pytest.raises(ValueError, match=r"numbers is \['drift'\]; expected arguments of the"):
+        overlay(history([1]), SAME, **RUN, drift=0.1)
     with pytest.raises(ValueError, match="expected distinct ones"):
         overlay(history([1]), SAME, **RUN, bounds=[*FEDAVG, *FEDAVG])
 
