@@ -6,15 +6,21 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.types import PyTree, Scalar, Setup, Timeline
+from fedjax_sim.types import PyTree, Scalar, Setup, Task, Timeline
 
 
 def check_setup(setup: Setup) -> None:
-    """Refuses a setup of one run or of a batch of runs.
+    """Refuses an invalid setup of one run or of a batch of runs.
 
     Raises:
         ValueError: naming the argument, its value and what was expected.
     """
+    for name, kind in (("task", Task), ("timeline", Timeline)):
+        value = getattr(setup, name)
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"setup.{name} is a {type(value).__name__}; expected a fedjax_sim.{kind.__name__}"
+            )
     if setup.eval_every < 1:
         raise ValueError(f"eval_every is {setup.eval_every}; expected at least 1 round")
     if not jax.tree.leaves(setup.params):
@@ -45,18 +51,27 @@ def check_batch(setup: Setup, count: int | None) -> None:
 
 
 def _check_timeline(timeline: Timeline, num_clients: int) -> None:
-    """A concrete timeline, or a batch of them, must mean what it says."""
+    """Checks the fields of a concrete timeline or of a batch of timelines."""
     # NumPy, since jnp would trace inside a jit.
     clients, version, num_steps, mask = (
         np.asarray(x)
         for x in (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
     )
     shapes = {x.shape for x in (clients, version, num_steps, mask)}
-    if len(shapes) != 1 or timeline.time.shape != clients.shape[:-1]:
+    if len(shapes) != 1 or np.shape(timeline.time) != clients.shape[:-1]:
         raise ValueError(
-            f"timeline has fields of shapes {sorted(shapes)} and time {timeline.time.shape}; "
+            f"timeline has fields of shapes {sorted(shapes)} and time {np.shape(timeline.time)}; "
             "expected [T, S] each and time [T]"
         )
+    for name, value, kind in (
+        ("clients", clients, np.integer),
+        ("version", version, np.integer),
+        ("num_steps", num_steps, np.integer),
+        ("mask", mask, np.bool_),
+    ):
+        if not np.issubdtype(value.dtype, kind):
+            expected = "booleans" if kind is np.bool_ else "integers"
+            raise ValueError(f"timeline.{name} has dtype {value.dtype}; expected {expected}")
     low, high = clients.min(), clients.max()
     if low < 0 or high >= num_clients:
         raise ValueError(
@@ -83,7 +98,7 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
             )
     if timeline.num_buffers:
         _check_buffers(timeline, mask, version)
-    # Empty slots count as so many different absentees.
+    # Empty slots count as distinct clients.
     present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
     if (present[..., 1:] == present[..., :-1]).any():
         raise ValueError(

@@ -37,8 +37,8 @@ def resnet(
     with the identity as shortcut, or ``norm(conv1x1_stride(x))`` where the shape changes.  The last
     layers are the mean over all pixels and a dense layer.  Convolutions pad one pixel (none for
     1x1) and have no bias; norm is group normalisation with epsilon 1e-5, a scale and a bias per
-    channel, so an example's output does not depend on the rest of its batch.  Kernels start He-normal,
-    scales at one, biases at zero.
+    channel, so an example's output does not depend on the rest of its batch.  Kernels start
+    He-normal, scales at one, biases at zero.
 
     Sources: He et al. (2016, https://arxiv.org/abs/1512.03385), Wu and He (2018,
     https://arxiv.org/abs/1803.08494).
