@@ -129,6 +129,7 @@ def test_data_are_arguments_of_the_compiled_program():
     ],
 )
 def test_equal_evaluators_compile_once(build):
+    chex.clear_trace_counter()
     evaluate = jax.jit(chex.assert_max_traces(lambda evaluate, w: evaluate(w), n=1))
     first = evaluate(build(X), jnp.asarray(W))
     second = evaluate(build(2 * X), jnp.asarray(W))

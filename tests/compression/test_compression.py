@@ -343,9 +343,8 @@ def test_draws_do_not_depend_on_the_cohort():
     start = jnp.full(50, 0.25)
 
     def uploads(schedule, execution):
-        return execute(algorithm, schedule, start, execution=execution, probes=probes)[1].probes[
-            "upload"
-        ]
+        history = execute(algorithm, schedule, start, execution=execution, probes=probes)[1]
+        return history.probes["upload"]
 
     first = uploads(timeline(), fs.execution.vmapped())
     assert_identical(uploads(timeline(), fs.execution.sequential())[0], first[0])

@@ -89,7 +89,9 @@ def test_errors_are_frobenius_norms():
 
 def test_refusals():
     for metric in (support_scores, recovery_error):
-        with pytest.raises(ValueError, match=r"truth has shape \(2,\); expected that of x, \(3,\)"):
+        with pytest.raises(
+            ValueError, match=r"truth has shape \(2,\); expected \(3,\), the shape of x"
+        ):
             metric(jnp.ones(3), jnp.ones(2))
     with pytest.raises(ValueError, match=r"x has shape \(3,\); expected a matrix"):
         numerical_rank(jnp.ones(3))
