@@ -79,9 +79,15 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path):
     timeline = favano_timeline(jax.random.key(4))
     assert timeline.max_staleness > 2
     task = logistic_task(fs.stream(2, 4))
-    arguments = fs.favano(0.2, realised_steps(jnp.full(NUM_CLIENTS, 0.9))), task
-    rest = {"eval_every": 2, "eval_fn": lambda params: {"w": params["w"].sum()}}
-    whole = fs.simulate(*arguments, timeline, logistic_params(), jax.random.key(1), **rest)
+    setup = fs.Setup(
+        task,
+        timeline,
+        logistic_params(),
+        eval_fn=lambda params: {"w": params["w"].sum()},
+        eval_every=2,
+    )
+    arguments = fs.favano(0.2, realised_steps(jnp.full(NUM_CLIENTS, 0.9))), setup, jax.random.key(1)
+    whole = fs.simulate(*arguments)
 
     class Stop(Exception):
         pass
@@ -90,12 +96,10 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path):
         if progress.round >= 4:
             raise Stop
 
-    options = rest | {"directory": tmp_path, "evals_per_segment": 1, "checkpoint_seconds": 0.0}
+    options = {"directory": tmp_path, "evals_per_segment": 1, "checkpoint_seconds": 0.0}
     with pytest.raises(Stop):
-        fs.simulate(
-            *arguments, timeline, logistic_params(), jax.random.key(1), on_progress=stop, **options
-        )
-    resumed = fs.simulate(*arguments, timeline, logistic_params(), jax.random.key(1), **options)
+        fs.simulate(*arguments, on_progress=stop, **options)
+    resumed = fs.simulate(*arguments, **options)
     assert resumed.rounds_done == timeline.num_rounds
     assert resumed.local_steps < whole.local_steps
     assert_identical(resumed.state, whole.state)
