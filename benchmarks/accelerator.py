@@ -75,7 +75,7 @@ class Candidate(NamedTuple):
 
 
 def is_candidate(candidate: str) -> bool:
-    """Whether the name is a candidate of this part: a network."""
+    """Returns True for the names of this part's candidates: networks."""
     return candidate in NETWORKS
 
 
@@ -205,7 +205,7 @@ def _large(precision: str, seconds: float) -> float:
 
 
 def _bare_seconds(step: Sequence[Any], precision: str, seconds: float) -> float:
-    """Of all clients' products of one step."""
+    """Operations of all clients' products of one step."""
     function, operands = bare(step, COHORT)
     operands = jax.tree.map(lambda x: x.astype(_operand_type(precision)), operands)
     with _arithmetic(precision):

@@ -127,7 +127,7 @@ def eager_timeline(made: Schedule) -> fs.Timeline:
 
 
 class Own(NamedTuple):
-    """What a client of the eager engine keeps."""
+    """State of a client of the eager engine."""
 
     start: Params
     model: Params

@@ -1,4 +1,4 @@
-"""What the machine could do at best: measured rates, and the least time of a given work."""
+"""Floors: measured rates of the machine, and the least time for a given work."""
 
 import time
 from collections.abc import Callable

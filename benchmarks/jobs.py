@@ -36,7 +36,7 @@ class Job(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What every part of the benchmarks is given."""
+    """Options of all parts of the benchmarks."""
 
     workloads: tuple[str, ...]
     candidates: tuple[str, ...] | None  # None: the part's own choice
@@ -62,7 +62,7 @@ def run(job: Job, timeout: float | None = None) -> Measured:
 
 
 class Collected(NamedTuple):
-    """What was measured in time, and what was left out."""
+    """Measurements, and jobs that were left out."""
 
     runs: dict[str, dict[str, list[Measured]]]  # case -> candidate -> of each repeat
     left_out: list[str]  # "case candidate", of repeats without time or with an error

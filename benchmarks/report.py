@@ -1,4 +1,4 @@
-"""What the measurements say: ratios, tables, bar charts."""
+"""Reports of the measurements: ratios, tables, bar charts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

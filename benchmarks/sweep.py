@@ -36,7 +36,7 @@ TARGETS = {"W1": {"loop": 2.0}, "W4": {"loop": 5.0}}
 
 
 class Training(NamedTuple):
-    """What all runs of a sweep share."""
+    """Values that all runs of a sweep share."""
 
     factory: Callable[..., fs.FedAlgorithm]  # (lr, server_lr) -> algorithm
     setup: fs.Setup

@@ -253,9 +253,9 @@ def _visit(
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
     server = algorithm.init(jax.tree.map(jnp.asarray, params))
     message = algorithm.broadcast(server, Round(zero, zero, task.num_clients, key))
-    own = algorithm.init_client(params)
+    client = algorithm.init_client(params)
     work = Work(zero, zero, zero, zero, zero, key, timeline.max_steps)
-    return algorithm.local(message, own, oracle, work)[0], own
+    return algorithm.local(message, client, oracle, work)[0], client
 
 
 def _step_flops(task: Task, timeline: Timeline, params: Params) -> float:

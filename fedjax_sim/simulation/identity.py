@@ -134,7 +134,8 @@ def _walk(value: Any, of_code: Any, of_object: Any, above: frozenset[int]) -> Ha
     if isinstance(value, functools.partial):  # jax's Partial too
         return "partial", inner(value.func), inner(value.args), inner(value.keywords)
     if isinstance(value, types.FunctionType):
-        return "function", of_code(value, inner), inner(value.__defaults__), inner(_closure(value))
+        defaults = inner((value.__defaults__, value.__kwdefaults__))
+        return "function", of_code(value, inner), defaults, inner(_closure(value))
     if isinstance(value, types.MethodType):
         return "method", inner(value.__func__), inner(value.__self__)
     if isinstance(value, (tuple, list)):

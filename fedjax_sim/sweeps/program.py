@@ -34,7 +34,7 @@ class Compiled(NamedTuple):
 
 
 class SliceResult(NamedTuple):
-    """What the runs of a slice return, leaves ``[D, width, seeds, ...]``."""
+    """Results of the runs of a slice, leaves ``[D, width, seeds, ...]``."""
 
     history: History
     diverged_at: np.ndarray

@@ -103,8 +103,15 @@ def test_fingerprints():
         fs.fedavg(lambda t: 0.1), fs.fedadam(0.1, 0.1), fs.skip_nonfinite(fs.fedavg(0.1)),
     ]  # fmt: skip
     assert len({fingerprint(algorithm) for algorithm in different}) == len(different)
-    # Two functions of equal text are two functions, but equal text in another process is equal.
     assert fingerprint(np.arange(3)) != fingerprint(np.arange(4))
+
+    def function(number):
+        def local(x, *, factor=number):
+            return factor * x
+
+        return local
+
+    assert fingerprint(function(1)) == fingerprint(function(1)) != fingerprint(function(2))
 
 
 def test_descriptions_are_equal_in_other_processes():
