@@ -175,10 +175,10 @@ def _prepared(problem, clock, method, seeds, eval_time, variance) -> tuple[int, 
         # All schedules are padded to the moments of the longest one.
         flight = InFlight(*(_padded(parts) for parts in zip(*flights, strict=True)))
         if method.schedule != "mixing contacts":
-            held = np.stack(
+            versions = np.stack(
                 [held_versions(batch_of(batch, i), clock.num_clients) for i in range(len(seeds))]
             )
-            batch = allocate_buffers(batch, held)
+            batch = allocate_buffers(batch, versions)
     parts = [problem.assignment(seed) for seed in seeds]
     return (
         every,

@@ -178,7 +178,7 @@ class Runs:
 
 
 def shrunk(count: int, scale: Scale) -> int:
-    """The same share of the clients that take part, at least one."""
+    """The share of ``count`` for the clients that take part, at least one."""
     return max(1, round(count * scale.clients / NUM_CLIENTS))
 
 

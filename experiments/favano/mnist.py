@@ -89,17 +89,17 @@ def claims(result: pd.DataFrame) -> list[Claim]:
     """The paper's conclusions from its table, and whether they hold here."""
     rows = []
     for setting, part in result.groupby("setting", sort=False):
-        found = dict(zip(part["method"], part["accuracy"].tolist(), strict=True))
-        found = {name: found[name] for name in PAPER}
-        ranked = sorted(found, key=lambda name: -found[name])
+        accuracies = dict(zip(part["method"], part["accuracy"].tolist(), strict=True))
+        accuracies = {name: accuracies[name] for name in PAPER}
+        ranked = sorted(accuracies, key=lambda name: -accuracies[name])
         if SETTINGS[str(setting)][0] == "iid":
             order = ["FedBuff", "FAVANO", "FedAvg", "QuAFL"]
-            rows.append(Claim(" > ".join(order), found, ranked == order, str(setting)))
+            rows.append(Claim(" > ".join(order), accuracies, ranked == order, str(setting)))
             continue
         text = f"FAVANO best, then FedBuff; FedAvg and QuAFL below {LOW}"
-        low = max(found["FedAvg"], found["QuAFL"]) < LOW
+        low = max(accuracies["FedAvg"], accuracies["QuAFL"]) < LOW
         holds = ranked[:2] == ["FAVANO", "FedBuff"] and low
-        rows.append(Claim(text, found, holds, str(setting), f"{LOW} %"))
+        rows.append(Claim(text, accuracies, holds, str(setting), f"{LOW} %"))
     return rows
 
 

@@ -89,7 +89,7 @@ class Batch(NamedTuple):
     """Runs side by side, ``[R, ...]``."""
 
     timeline: fs.Timeline
-    held: Any  # [R, T, n] versions after each update
+    versions: Any  # [R, T, n] held by the clients after each update
     p_active: Any  # [R, n]
     mean: Any  # [R, n]
     chances: Any  # [R, n, K] of 1 .. K steps
@@ -122,10 +122,10 @@ def batch(s: int, K: int, server_steps: int, repetitions: int, seed: int = 0) ->
         tail = (1 - law[:, None]) ** np.arange(K + 1)
         tail[:, K] = 0  # the cap
         chances.append(tail[:, :-1] - tail[:, 1:])
-    held = np.stack([held_versions(timeline, NUM_CLIENTS) for timeline in timelines])
+    versions = np.stack([held_versions(timeline, NUM_CLIENTS) for timeline in timelines])
     return Batch(
-        allocate_buffers(stacked(timelines), held),
-        held,
+        allocate_buffers(stacked(timelines), versions),
+        versions,
         np.stack([law.p_active for law in laws]),
         np.stack([law.mean for law in laws]),
         np.stack(chances),
@@ -169,8 +169,8 @@ def trace(problem: Problem, run: Batch, lr: Any, version: Version, K: int) -> An
         return jnp.stack([jnp.sum(gradient**2), potential(server, clients), each.sum()])
 
     def probe(state: fs.RunState) -> Any:
-        held = jnp.asarray(run.held)[state.round - 1]
-        clients = held_models(state, run.timeline, held)
+        versions = jnp.asarray(run.versions)[state.round - 1]
+        clients = held_models(state, run.timeline, versions)
         return measured(state.server.params, clients, state.round)
 
     start = jnp.asarray(problem.start)

@@ -124,10 +124,10 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
     """
     rows = []
     for claim in claims:
-        found = claim.found
-        if not isinstance(found, str):
-            found = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-        row = {"setting": claim.setting, "claim": claim.text, "found": found}
+        measured = claim.found
+        if not isinstance(measured, str):
+            measured = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
+        row = {"setting": claim.setting, "claim": claim.text, "found": measured}
         rows.append(row | {"holds": "yes" if claim.holds else "no", "our threshold": claim.ours})
     table = pd.DataFrame(rows, columns=["setting", "claim", "found", "holds", "our threshold"])
     empty = [name for name in ("setting", "our threshold") if not any(table[name])]
