@@ -45,9 +45,7 @@ class Run(NamedTuple):
 
 # The rates of the published experiments that are stable on these data.
 RUNS = (
-    Run("FedMiD", 3e-4),
-    Run("FedMiD-OSP", 3e-4),
-    Run("FedDualAvg", 3e-4),
+    *(Run(method, 3e-4) for method in ("FedMiD", "FedMiD-OSP", "FedDualAvg")),
     Run("FedDualAvg", 1e-3),
 )
 
@@ -145,8 +143,8 @@ def main(options: Options) -> None:
         for axes in figure.axes:
             axes.set_ylim(0, 1.05)
             axes.axhline(truth, color="0.6", lw=0.8)
-        folder = options.output / "primal_averaging"
-        report.save(folder, name, kept, {name: figure}, options=settings(options))
+        facts = {"options": settings(options)}
+        report.save(options.output / "primal_averaging", name, kept, {name: figure}, **facts)
 
 
 if __name__ == "__main__":

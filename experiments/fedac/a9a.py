@@ -49,8 +49,7 @@ class Setting(NamedTuple):
 def rates(first: float, count: int) -> tuple[float, ...]:
     """1, 2, 5, 10, ... times ``first``, which is a power of 10 or 5 times one."""
     steps = [float(f"{m}e{e}") for e in range(-4, 3) for m in (1, 2, 5)]
-    start = steps.index(first)
-    return tuple(steps[start : start + count])
+    return tuple(steps[steps.index(first) :][:count])
 
 
 SETTINGS = {
@@ -78,10 +77,8 @@ class Options(Folders):
         check_names("setting", self.setting, SETTINGS)
         for steps in self.local_steps:
             if steps < 1 or EVALUATED % steps:
-                raise ValueError(
-                    f"local_steps has {steps}; expected divisors of {EVALUATED}, the steps between "
-                    "evaluations"
-                )
+                expected = f"divisors of {EVALUATED}, the steps between evaluations"
+                raise ValueError(f"local_steps has {steps}; expected {expected}")
         check_grid(clients=self.clients)
         if self.few_rounds:
             check_grid(few_rounds=self.few_rounds)

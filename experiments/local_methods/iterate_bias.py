@@ -20,6 +20,7 @@ import pandas as pd
 import tyro
 from scipy.stats import gaussian_kde
 
+from experiments.harness.figures import legends
 from experiments.harness.options import check_grid, settings
 from experiments.harness.report import Report
 from experiments.local_methods.bias_growth import at_zero, continuous, families, growth, slopes
@@ -94,7 +95,6 @@ def figure(paths: np.ndarray, moments: pd.DataFrame, table: pd.DataFrame, option
         axes[0, 0].axvline(moments["mean, recursion"].tolist()[i], color=f"C{i}", ls=":")
     axes[0, 0].axvline(0, color="0.6", lw=0.8)
     axes[0, 0].set(title="Density of the iterate; dotted: mean", xlabel="x", ylabel="density")
-    axes[0, 0].legend(frameon=False)
     for family, axis in zip(families(), (axes[0, 1], axes[1, 0]), strict=True):
         shown = table[table["family"] == family.name]
         for i, lr in enumerate(options.lrs):
@@ -105,7 +105,6 @@ def figure(paths: np.ndarray, moments: pd.DataFrame, table: pd.DataFrame, option
             title=f"{family.name}: bias, law (lines), slope {family.slopes[0]:g}",
             xlabel="k", ylabel="|bias|",
         )  # fmt: skip
-        axis.legend(frameon=False)
     for i, family in enumerate(families()):
         shown = table[table["family"] == family.name]
         for k, mark in ((8, "o"), (options.steps, "s")):
@@ -118,7 +117,7 @@ def figure(paths: np.ndarray, moments: pd.DataFrame, table: pd.DataFrame, option
     axes[1, 1].set(
         title=f"Against the rate, k = 8 (circles), {options.steps}", xlabel="rate", ylabel="|bias|"
     )
-    axes[1, 1].legend(frameon=False)
+    legends(axes.flat)
     return drawn
 
 
