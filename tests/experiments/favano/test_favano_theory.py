@@ -70,7 +70,7 @@ class TestTheory:
         assert (table["kappa: bound / potential"] > table["kappa': bound / potential"]).all()
         assert {path.name for path in folder.iterdir()} == {
             "theory.png",
-            *(f"favano_theory{end}" for end in (".csv", ".md", ".json")),
+            *(f"theory{end}" for end in (".csv", ".md", ".json")),
             *(f"units{end}" for end in (".csv", ".md", ".json")),
         }
         units = pd.read_csv(folder / "units.csv").set_index(["slow", "method"])["time per step"]
