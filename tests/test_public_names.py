@@ -7,11 +7,12 @@ import fedjax_sim as fs
 
 # Without the algorithms: their files' ``__all__`` are the list.
 PUBLIC = """
-Comparison FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Simulation Sweep
-Task Timeline Update Visit Work advance algorithms analysis average_rounds compare compressed
-compression data datasets diagnostics empirical_task epochs execution forecast from_assignment
-from_clients full_batch init models plotting problems prox run shared_task simulate skip_nonfinite stream sweep theory
-timelines transforms uniform_weights weight_by_examples with_replacement
+Comparison FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Simulation
+Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds compare
+compressed compression data datasets diagnostics empirical_task epochs execution forecast
+from_assignment from_clients full_batch init models plotting problems prox run shared_task
+simulate skip_nonfinite stream sweep theory timelines transforms uniform_weights
+weight_by_examples with_replacement
 """.split()
 
 

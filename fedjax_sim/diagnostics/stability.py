@@ -119,8 +119,8 @@ def stability(
 
     A randomised algorithm A is uniformly eps-stable if for all neighbours
     ``sup_z E[l(z; A(S)) - l(z; A(S^(j)))] <= eps``. Then its generalisation error is at most eps,
-    and for L-Lipschitz losses ``eps <= L E||A(S) - A(S^(j))||``. The expectation is over ``key``. One
-    call uses one key for all runs; average the results over keys.
+    and for L-Lipschitz losses ``eps <= L E||A(S) - A(S^(j))||``. The expectation is over ``key``.
+    One call uses one key for all runs; average the results over keys.
 
     Args:
         algorithm, timeline, params, key, weighting: see :func:`fedjax_sim.engine.run`.

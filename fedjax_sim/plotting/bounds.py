@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.style import legend_above, line_look
-from fedjax_sim.diagnostics.overlays import Overlay
 
 if TYPE_CHECKING:
     import pandas as pd
