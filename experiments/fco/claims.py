@@ -50,7 +50,7 @@ def first_rounds_text(rounds: Mapping[str, float]) -> str:
 
 
 def within(method: str, holds: Condition, bound: int) -> Check:
-    """Whether a condition holds for the first time before a round."""
+    """Checks whether a condition holds for the first time before a round."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         at = first_round(selected.curves[method], holds)
@@ -60,7 +60,7 @@ def within(method: str, holds: Condition, bound: int) -> Check:
 
 
 def not_within(method: str, holds: Condition, bound: int) -> Check:
-    """Whether a condition holds only after a round, or never."""
+    """Checks whether a condition holds only after a round, or never."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         at = first_round(selected.curves[method], holds)
@@ -70,7 +70,7 @@ def not_within(method: str, holds: Condition, bound: int) -> Check:
 
 
 def fastest(method: str, holds: Condition) -> Check:
-    """Whether a condition holds for a method before it does for any other."""
+    """Checks whether a condition holds for a method before it does for any other."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         at = {m: first_round(curve, holds) for m, curve in selected.curves.items()}
@@ -81,7 +81,7 @@ def fastest(method: str, holds: Condition) -> Check:
 
 
 def at_end(method: str, metric: str, holds: Callable[[float], bool]) -> Check:
-    """Whether a condition holds for the last value of a metric."""
+    """Checks whether a condition holds for the last value of a metric."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         value = float(selected.curves[method][metric][-1])
@@ -93,7 +93,7 @@ def at_end(method: str, metric: str, holds: Callable[[float], bool]) -> Check:
 def above(
     method: str, others: Sequence[str], metric: str, factor: float = 1.0, sign: int = 1
 ) -> Check:
-    """Whether a metric's end is above ``factor`` times all others' (sign -1: below)."""
+    """Checks whether a metric's end is above ``factor`` times all others' (sign -1: below)."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         ends = {m: selected.at_end(m, metric) for m in (method, *others)}
@@ -103,7 +103,7 @@ def above(
 
 
 def above_at_equal_rates(method: str, others: Sequence[str], factor: float) -> Check:
-    """Whether the score at FedDualAvg's best pair is above ``factor`` times all others' there.
+    """Checks whether the score at FedDualAvg's best pair is above ``factor`` times all others'.
 
     The text says of how many pairs of the grid that holds.
     """
@@ -130,7 +130,7 @@ def above_at_equal_rates(method: str, others: Sequence[str], factor: float) -> C
 
 
 def coincide(methods: Sequence[str], metric: str, tolerance: float) -> Check:
-    """Whether curves stay within a share of each other in the second half of the evaluations."""
+    """Checks whether curves stay within a share of each other in their second half."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         values = np.stack([selected.curves[m][metric] for m in methods])
@@ -145,7 +145,7 @@ def coincide(methods: Sequence[str], metric: str, tolerance: float) -> Check:
 
 
 def largest_rate(selected: Selected) -> tuple[str, bool]:
-    """Whether FedDualAvg's client rate is above all others."""
+    """Checks whether FedDualAvg's client rate is above all others."""
     lrs = {m: lr for m, (lr, _) in selected.rates.items()}
     text = ", ".join(f"{m} {lr:g}" for m, lr in lrs.items())
     return text, all(lrs["FedDualAvg"] > lr for m, lr in lrs.items() if m != "FedDualAvg")

@@ -90,7 +90,7 @@ class Options(methods.Options):
         return max(self.limits(name).rounds // EVALUATIONS, 1)
 
     def tenth(self, name: str) -> bool:
-        """Whether only a tenth of the clients takes part in a task."""
+        """True if only a tenth of the clients takes part in a task."""
         return TASKS[name].sampled and self.clients == "tenth"
 
     def folder(self) -> str:

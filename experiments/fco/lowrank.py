@@ -86,7 +86,7 @@ def _exact(rank: int, curve: Curve) -> np.ndarray:
 
 
 def _above_dual(method: str, metric: str, factor: float, round: float = math.inf) -> Check:
-    """Whether a method's last value up to a round is above a multiple of FedDualAvg's."""
+    """Checks whether a method's last value up to a round is above a multiple of FedDualAvg's."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         first, other = (

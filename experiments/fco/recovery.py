@@ -118,7 +118,7 @@ def predict(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def on_weight(path: str, leaf: Any) -> bool:
-    """Whether a leaf is regularised: the weights are, the bias is not."""
+    """Selects the weights as the regularised leaves; the bias is not regularised."""
     del leaf
     return path == "weight"
 

@@ -117,7 +117,7 @@ def authors(folder: pathlib.Path) -> tuple[Points, Points]:
 
 
 def dealt(points: Points, seed: int) -> Points:
-    """The same points, distributed at random over the clients in equal numbers."""
+    """The points, distributed at random over the clients in equal numbers."""
     pooled = points.pooled
     rows = np.stack(partition.iid(len(pooled.y), CLIENTS, seed))
     return Points(pooled.x[rows], pooled.y[rows])

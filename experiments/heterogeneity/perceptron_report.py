@@ -54,7 +54,7 @@ def measured(
 
 
 def per_seed(history: pd.DataFrame) -> pd.DataFrame:
-    """What is printed of a run: a row per model, participation, case and seed."""
+    """The numbers of the tables: a row per model, participation, case and seed."""
     rows = []
     key = ["model", "participation", "case", "seed"]
     for _, run in history.groupby(key, sort=False):

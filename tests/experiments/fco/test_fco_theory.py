@@ -32,7 +32,7 @@ def gradients(problem, client, x, count=2000):
 
 
 def test_noise_has_the_lengths_that_the_constants_say(problem, x64):
-    """Of both norms; means over 2,000 draws, whose errors are a few percent."""
+    """Both norms; means over 2,000 draws, whose errors are a few percent."""
     x = np.linspace(-1, 1, DIM)
     exact = problem.hessian @ x + problem.linear[2]
     noise = gradients(problem, 2, x) - exact

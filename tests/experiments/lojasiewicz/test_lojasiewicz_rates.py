@@ -44,7 +44,7 @@ def test_sweep_over_clients_shows_the_mean_of_noise():
 
 
 def test_looseness_notices_a_violation():
-    """Of either bound and of Lemma F.1, in any round but the first."""
+    """A violation of either bound or of Lemma F.1, in any round but the first."""
     case = next(case for case in cases(3, 10) if case.name == "tilted quadratic")
     case = case._replace(rounds=20)
     table = history(case, measure(case))
