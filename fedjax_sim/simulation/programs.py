@@ -34,6 +34,7 @@ class Programs:
         setup: Setup,
         *,
         batched: bool,
+        in_turn: bool,
         execution: Execution,
         probes: Probes,
     ):
@@ -48,10 +49,16 @@ class Programs:
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
             return advance(algorithm, part, state, key, execution=execution, probes=probes)
 
+        def one_after_the_other(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
+            replicas = timeline, state, key
+            return jax.lax.map(lambda replica: segment(task, eval_fn, *replica), replicas)
+
+        together = segment
         if batched:
             initial = jax.vmap(initial, (None, 0, in_timeline))
-            segment = jax.vmap(segment, (None, None, in_timeline, 0, 0))
-        together = segment
+            together = jax.vmap(segment, (None, None, in_timeline, 0, 0))
+        if in_turn:
+            together = one_after_the_other
 
         def replicated(*arguments: Any) -> tuple[RunState, History]:
             state, history = together(*arguments)
@@ -90,8 +97,16 @@ def programs(
     loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
     """
     task, timeline = setup.task, setup.timeline
-    # The whole timeline decides, not a segment; replicas with timelines of their own are batched.
-    ragged = timeline.clients.ndim == 2 and is_ragged(timeline)
+    # The whole timeline decides, not a segment. Replicas that are batched with different timelines
+    # would compute all steps of the longest visit, so on a CPU they run one after the other.
+    ragged = is_ragged(timeline)
+    in_turn = (
+        ragged
+        and timeline.clients.ndim == 3
+        and execution is None
+        and task.placement is None
+        and jax.default_backend() == "cpu"
+    )
     key = fingerprint(
         (
             algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
@@ -101,8 +116,10 @@ def programs(
     if key in _programs:
         _programs.move_to_end(key)
         return _programs[key]
-    execution = execution or auto(ragged=ragged)
-    result = Programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
+    execution = execution or auto(ragged=ragged and (timeline.clients.ndim == 2 or in_turn))
+    result = Programs(
+        algorithm, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
+    )
     _programs[key] = result
     while len(_programs) > _MOST_PROGRAMS:
         _programs.popitem(last=False)

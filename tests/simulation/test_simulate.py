@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim.execution.strategies import is_ragged
 from fedjax_sim.simulation import history
 from fedjax_sim.simulation.simulate import DivergenceError, simulate
 
@@ -338,3 +340,19 @@ def test_truncate_refuses_a_shorter_history(tmp_path):
     history.create(path)
     with pytest.raises(ValueError, match="expected at least the 999"):
         history.truncate(path, 999)
+
+
+def test_ragged_replicas_equal_single_runs(x64, task):
+    """On a CPU they run one after the other, so that short visits stay short."""
+    keys = jax.random.split(jax.random.key(3), 2)
+    steps = np.array([1, 1, 1, 9])
+    timelines = jax.vmap(lambda k: fs.timelines.uniform(k, 3, 4, 3, steps))(keys)
+    assert is_ragged(timelines)
+    setup = fs.Setup(task, timelines, jnp.ones((2, 3)), eval_fn=norm)
+    together = simulate(fs.scaffold(0.05), setup, keys)
+    for r in range(2):
+        timeline = jax.tree.map(lambda x, r=r: x[r], timelines)
+        one = dataclasses.replace(setup, timeline=timeline, params=setup.params[r])
+        alone = simulate(fs.scaffold(0.05), one, keys[r])
+        mine = jax.tree.map(lambda x, r=r: x[r], (together.state, together.history))
+        chex.assert_trees_all_close(mine, (alone.state, alone.history), rtol=1e-12)
