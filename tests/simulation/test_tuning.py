@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_left_out(monkeypatch):
 def dense_problem(conv):
     data = fs.FederatedData({"x": np.ones((16, 50), np.float32)}, np.arange(0, 17, 2))
     task = fs.empirical_task(
-        lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.epochs(1, batch_size=2)
+        lambda w, batch, key: (batch["x"] @ w - 1) ** 2, data, fs.full_batch(1)
     )
     timeline = fs.timelines.full(2, 8, task.num_steps)
     setup = fs.Setup(task, timeline, jnp.zeros(50))
