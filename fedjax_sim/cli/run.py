@@ -5,7 +5,7 @@ objects), :func:`ready` (everything that can be refused before anything runs) an
 """
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,10 @@ from fedjax_sim.data.summary import label_counts
 from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import tuning
-from fedjax_sim.simulation.result import Progress, Simulation
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.simulation.compare import Comparison, OnProgress
+from fedjax_sim.simulation.compare import compare as compare_algorithms
+from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.types import Setup
-
-OnProgress = Callable[[str, Progress | None], None]  # (algorithm, None when it starts)
 
 
 class ComparisonResult(NamedTuple):
@@ -125,24 +124,15 @@ def _execute(
         counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
         plotting.client_label_map(counts).savefig(output / "clients.png", dpi=110)
 
-    interrupted, final = False, {}
     try:
-        for name in comparison.hyper:
-            if on_progress is not None:
-                on_progress(name, None)
-            setup, execution = executed(comparison, name, tuning_file)
-            result = _run(comparison, name, setup, execution, on_progress)
-            interrupted, final[name] = result.interrupted, result.state.server.params
-            if interrupted:
-                break
-    except KeyboardInterrupt:  # between two algorithms, or a second Ctrl-C within one
-        interrupted = True
+        result = _run_all(comparison, on_progress, tuning_file)
     finally:
         history, summary = _write_results(comparison, job.header["algorithms"])
     diagnosis = None
-    if job.diagnosis is not None and not interrupted:
-        diagnosis = diagnosing.diagnose(comparison, job.diagnosis, final["fedavg"])
-    return ComparisonResult(history, summary, output, interrupted, diagnosis)
+    if job.diagnosis is not None and not result.interrupted:
+        (simulation,) = result.simulations["fedavg"]
+        diagnosis = diagnosing.diagnose(comparison, job.diagnosis, simulation.models())
+    return ComparisonResult(history, summary, output, result.interrupted, diagnosis)
 
 
 def executed(
@@ -162,40 +152,36 @@ def executed(
     return setup, comparison.execution
 
 
-def _run(
-    comparison: ResolvedRun,
-    name: str,
-    setup: Setup,
-    execution: Execution | None,
-    on_progress: OnProgress | None,
-) -> Simulation:
-    """Runs one algorithm, or the rest of it, in its own folder."""
-    hyper, folder = comparison.hyper[name], comparison.output / name
+def _run_all(
+    comparison: ResolvedRun, on_progress: OnProgress | None, tuning_file: pathlib.Path | None
+) -> Comparison:
+    """Runs all algorithms, or the rest of them, each in its own folder."""
+    chosen = {name: executed(comparison, name, tuning_file) for name in comparison.hyper}
     fixed = {key: v for key, v in comparison.options.items() if key not in FREE_FIELDS}
-    result = simulate(
-        comparison.algorithm(name),
-        setup,
+
+    def keep_timing(name: str, result: Simulation) -> None:
+        if distributed.is_first():
+            report.add_timing(
+                comparison.output / name / "timing.json",
+                compile_seconds=result.compile_seconds,
+                run_seconds=result.run_seconds,
+                local_steps=result.local_steps,
+                num_rounds=chosen[name][0].timeline.num_rounds,
+                diverged=int(np.count_nonzero(result.state.diverged_at)),
+            )
+
+    return compare_algorithms(
+        {name: comparison.algorithm(name) for name in comparison.hyper},
+        lambda algorithm: chosen[algorithm][0],
         comparison.problem.keys,
-        execution=execution,
-        directory=folder,
-        replicas=comparison.seeds,
-        config={"algorithm": name, "hyper": dict(hyper), **fixed},
+        directory=comparison.output,
+        execution={name: execution for name, (_, execution) in chosen.items()},
+        seeds=comparison.seeds,
+        config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
         on_divergence=comparison.options["on_divergence"],
-        on_progress=None if on_progress is None else lambda p: on_progress(name, p),
+        on_progress=on_progress,
+        on_finished=keep_timing,
     )
-    num_rounds = setup.timeline.num_rounds
-    if result.history is None and on_progress is not None:  # finished by an earlier call
-        on_progress(name, Progress(num_rounds, num_rounds, {}))
-    if distributed.is_first():
-        report.add_timing(
-            folder / "timing.json",
-            compile_seconds=result.compile_seconds,
-            run_seconds=result.run_seconds,
-            local_steps=result.local_steps,
-            num_rounds=num_rounds,
-            diverged=int(np.count_nonzero(result.state.diverged_at)),
-        )
-    return result
 
 
 def _header(comparison: ResolvedRun) -> dict[str, Any]:

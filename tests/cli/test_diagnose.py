@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import run
 from fedjax_sim.cli.diagnose import SUBOPTIMALITY
 from fedjax_sim.cli.main import main
+from fedjax_sim.simulation import compare as comparing
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 6 --partition iid --rounds 6 "
@@ -125,7 +125,7 @@ def test_comparisons_without_a_diagnosis_are_refused_before_anything_runs(
     def ran(*args, **options):
         raise AssertionError("reached the simulation")
 
-    monkeypatch.setattr(run, "simulate", ran)
+    monkeypatch.setattr(comparing, "simulate", ran)
     output = tmp_path / "results"
     assert main([*TINY, *options.split(), "--diagnose", "--output", str(output)]) == 2
     assert named in capsys.readouterr().err

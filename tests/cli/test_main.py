@@ -18,6 +18,7 @@ from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, names, registry, run
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
+from fedjax_sim.simulation import compare as comparing
 from fedjax_sim.simulation.simulate import simulate
 
 TINY = shlex.split(
@@ -80,11 +81,11 @@ def test_interrupted_run_resumes_with_the_same_history(
             if progress.round == 2 and options["config"]["algorithm"] == interrupted_algorithm:
                 signal.raise_signal(signal.SIGINT)
 
-        return simulate(*args, on_progress=report, checkpoint_seconds=0.0, **options)
+        return simulate(*args, on_progress=report, **(options | {"checkpoint_seconds": 0.0}))
 
     command = [*TINY, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:
-        patch.setattr(run, "simulate", interrupting)
+        patch.setattr(comparing, "simulate", interrupting)
         assert main(command) == 130
     printed = capsys.readouterr().out
     assert f"to resume: fedjax-sim {' '.join(command)}" in printed.replace("\n", "")
@@ -105,7 +106,7 @@ def test_ctrl_c_outside_a_simulation_keeps_what_is_there(tmp_path, monkeypatch, 
     def stopped(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "simulate", stopped)
+    monkeypatch.setattr(comparing, "simulate", stopped)
     assert main([*TINY, "--output", str(tmp_path)]) == 130
     assert "to resume" in capsys.readouterr().out
     header = "algorithm,seed,round,metric,value\n"
@@ -120,7 +121,7 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
         results.append(simulate(*args, **options))
         return results[-1]
 
-    monkeypatch.setattr(run, "simulate", observed)
+    monkeypatch.setattr(comparing, "simulate", observed)
     assert main([*TINY, "--output", str(copied)]) == 0
     assert [(r.local_steps, r.compile_seconds) for r in results] == [(0, 0.0), (0, 0.0)]
     assert (copied / "history.csv").read_bytes() == before
@@ -195,7 +196,7 @@ def test_bad_options_exit_with_2_and_name_the_option(tmp_path, capsys, monkeypat
     def compiled(*args, **options):
         raise AssertionError("reached the simulation")
 
-    monkeypatch.setattr(run, "simulate", compiled)
+    monkeypatch.setattr(comparing, "simulate", compiled)
     output = tmp_path / "results"
     assert main([*TINY, "--output", str(output), *options.split()]) == 2
     assert named in capsys.readouterr().err
@@ -208,7 +209,7 @@ def test_errors_of_a_run_show_their_traceback_and_what_is_kept(tmp_path, capsys,
     def broken(*args, **options):
         raise ValueError("rounds is a defect of the simulation")
 
-    monkeypatch.setattr(run, "simulate", broken)
+    monkeypatch.setattr(comparing, "simulate", broken)
     assert main([*SMALL, "--output", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "Traceback" in error
