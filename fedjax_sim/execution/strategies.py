@@ -204,8 +204,8 @@ def is_ragged(timeline: Timeline) -> bool:
 
     Example:
         >>> import fedjax_sim as fs
-        >>> is_ragged(fs.timelines.full(2, 2, [8, 8])), is_ragged(fs.timelines.full(2, 2, [1, 8]))
-        (False, True)
+        >>> [is_ragged(fs.timelines.full(2, 3, steps)) for steps in ([8, 8, 8], [1, 1, 8])]
+        [False, True]
     """
     if isinstance(timeline.num_steps, Tracer) or isinstance(timeline.mask, Tracer):
         return False
