@@ -17,7 +17,7 @@ images, of all writers if none has.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import pandas as pd
@@ -25,9 +25,7 @@ import tyro
 
 import fedjax_sim as fs
 from experiments.fco import emnist_report, handwriting, methods
-from experiments.fco.emnist_report import LAST, METRICS
-from experiments.fco.handwriting import SIZE, TASKS, Scale, described_data
-from experiments.fco.selection import select
+from experiments.fco.handwriting import TASKS, Scale, described_data
 from experiments.harness.options import check_choice, check_names, counted, settings
 from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
@@ -36,13 +34,11 @@ from fedjax_sim.execution.devices import use_all_cores
 COHORT, BATCH_SIZE, NUM_EPOCHS, ROUNDS = 10, 10, 10, 5000
 LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of clients
 SERVER_LRS = (0.01, 0.03, 0.1, 0.3, 1.0)
-EVALUATIONS = 50  # in a run
 SHARE = 0.1  # of the clients that have digits
 
 Data = Literal["femnist", "mnist"]
 Clients = Literal["tenth", "all"]
 ScaleName = Literal["paper", "cpu", "smoke"]
-
 
 SCALES: dict[ScaleName, Mapping[str, Scale]] = {
     "paper": dict.fromkeys(TASKS, Scale(ROUNDS, None, None, None)),
@@ -85,10 +81,6 @@ class Options(methods.Options):
         limits = SCALES[self.scale][name]
         return limits if self.rounds is None else limits._replace(rounds=self.rounds)
 
-    def eval_every(self, name: str) -> int:
-        """Rounds between evaluations of a task."""
-        return max(self.limits(name).rounds // EVALUATIONS, 1)
-
     def tenth(self, name: str) -> bool:
         """True if only a tenth of the clients takes part in a task."""
         return TASKS[name].sampled and self.clients == "tenth"
@@ -110,19 +102,16 @@ def make_problem(
     )
 
 
-def histories(name: str, shared: methods.Problem, options: Options) -> Iterator[pd.DataFrame]:
+def trained(name: str, shared: methods.Problem, options: Options) -> pd.DataFrame:
     """The tidy history of every method over its grid."""
-    folder = f"{name}-{options.limits(name).rounds}"
-    for method in options.methods:
-        yield methods.run(
-            shared,
-            method,
-            options.lrs,
-            options.server_lrs,
-            options.work / "fco_emnist" / options.folder() / folder / method,
-            eval_every=options.eval_every(name),
-            identity={"task": name, "constraint": TASKS[name].constraint._asdict()},
-        )
+    limits = options.limits(name)
+    return methods.run_all(
+        shared,
+        options,
+        options.work / "fco_emnist" / options.folder() / f"{name}-{limits.rounds}",
+        eval_every=limits.eval_every,
+        identity={"task": name, "constraint": TASKS[name].constraint._asdict()},
+    )
 
 
 def main(options: Options) -> None:
@@ -131,17 +120,13 @@ def main(options: Options) -> None:
     dataset = datasets.load(options.dataset, options.data_dir)
     for name in options.tasks:
         shared, data = make_problem(name, dataset, options)
-        history = pd.concat(list(histories(name, shared, options)), ignore_index=True)
+        history = trained(name, shared, options)
         facts = {
             "options": settings(options),
             "limits": options.limits(name)._asdict(),
             "setting": describe(name, shared, data, options),
-            "violations": emnist_report.violations(history),
-            "at_boundary": emnist_report.at_boundary(history),
         }
-        kept = history.loc[history["metric"].isin((*METRICS, SIZE))]
-        selected = select(kept, METRICS[0], LAST)
-        emnist_report.save(options.output / f"emnist-{options.folder()}", name, selected, facts)
+        emnist_report.save(options.output / f"emnist-{options.folder()}", name, history, facts)
 
 
 def describe(name: str, shared: methods.Problem, data: fs.FederatedData, options: Options) -> str:
@@ -154,7 +139,7 @@ def describe(name: str, shared: methods.Problem, data: fs.FederatedData, options
         f"{described_data(shared, data)}{capped}; {limits.rounds} of the paper's {ROUNDS} rounds "
         f"of {min(COHORT, data.num_clients)} clients, {NUM_EPOCHS} epochs of batches of "
         f"{BATCH_SIZE}; {len(options.lrs)} client rates, {len(options.server_lrs)} server rates, "
-        f"{counted(options.seeds, 'seed')}; evaluated every {options.eval_every(name)} rounds, the "
+        f"{counted(options.seeds, 'seed')}; evaluated every {limits.eval_every} rounds, the "
         f"training loss on {min(limits.train_examples or total, total)} examples"
     )
 

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from experiments.fco.selection import (
     Selected,
     equal_rates_table,
     load,
+    select,
     selected_table,
 )
-from experiments.harness.report import Report, read_facts
+from experiments.harness.report import Report
 
 METRICS = ("train/loss", "train/accuracy", "test/accuracy")
 LAST = 10  # evaluations over which runs are compared
@@ -89,10 +91,12 @@ def violations(history: pd.DataFrame) -> dict[str, float]:
 
 
 def build(
-    name: str, label: str, selected: Selected, facts: Mapping[str, Any]
+    name: str, selected: Selected, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
-    """Text and figures of a task."""
-    violated, touching = facts["violations"], facts["at_boundary"]
+    """Text and figures of a task, which has no further tables."""
+    del tables
+    options, violated, touching = facts["options"], facts["violations"], facts["at_boundary"]
+    label = f"{name}, scale {options['scale']}, {options['dataset']}"
 
     def columns(method: str) -> dict[str, float]:
         means = {metric: selected.at_end(method, metric) for metric in METRICS}
@@ -123,20 +127,14 @@ def build(
     return report, drawn
 
 
-def save(folder: pathlib.Path, name: str, selected: Selected, facts: Mapping[str, Any]) -> None:
-    """Writes the report of a task."""
-    report, drawn = build(name, _label(name, facts), selected, facts)
-    reports.save(report, folder, name, selected, drawn, {}, **facts)
+def save(folder: pathlib.Path, name: str, history: pd.DataFrame, facts: Mapping[str, Any]) -> None:
+    """Selects among all runs and writes the report of a task."""
+    selected = select(history.loc[history["metric"].isin((*METRICS, SIZE))], METRICS[0], LAST)
+    measured = {"violations": violations(history), "at_boundary": at_boundary(history)}
+    reports.save(partial(build, name), folder, name, selected, {}, {**facts, **measured})
 
 
 def redraw(folder: pathlib.Path, name: str) -> None:
     """Writes the report of a task again from its kept files."""
-    facts = read_facts(folder, name)
     selected = load(folder, name, METRICS[0], LAST)
-    report, drawn = build(name, _label(name, facts), selected, facts)
-    report.redraw(folder, name, drawn)
-
-
-def _label(name: str, facts: Mapping[str, Any]) -> str:
-    options = facts["options"]
-    return f"{name}, scale {options['scale']}, {options['dataset']}"
+    reports.redraw(partial(build, name), folder, name, selected)

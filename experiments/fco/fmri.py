@@ -21,7 +21,6 @@ import dataclasses
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 import tyro
 
 import fedjax_sim as fs
@@ -86,19 +85,6 @@ def baseline(name: str, data: Data, options: Options) -> Selected:
     return select(history.assign(method=name), LOSS, 1)
 
 
-def federated(data: Data, shared: methods.Problem, method: str, options: Options) -> pd.DataFrame:
-    """The history of a method over its grid."""
-    return methods.run(
-        shared,
-        method,
-        options.lrs,
-        options.server_lrs,
-        options.work / "fco_fmri" / options.folder(data) / f"rounds{options.rounds}" / method,
-        eval_every=min(EVAL_EVERY, options.rounds),
-        identity={"lambda": options.weight},
-    )
-
-
 def describe(data: Data, options: Options) -> str:
     """The part of the paper's setting that was run."""
     train, test = data.scans.train, data.scans.test
@@ -126,8 +112,13 @@ def main(options: Options) -> None:
         data.scans, data.scans.train, weight=options.weight, batches=fs.epochs(1, 1),
         rounds=options.rounds, cohort=COHORT, seeds=options.seeds,
     )  # fmt: skip
-    runs = [federated(data, shared, method, options) for method in options.methods]
-    history = pd.concat(runs, ignore_index=True)
+    history = methods.run_all(
+        shared,
+        options,
+        options.work / "fco_fmri" / options.folder(data) / f"rounds{options.rounds}",
+        eval_every=min(EVAL_EVERY, options.rounds),
+        identity={"lambda": options.weight},
+    )
     history = history.loc[history["metric"].isin(METRICS)]
     facts = {
         "data": data.label,

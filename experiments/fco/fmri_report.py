@@ -12,7 +12,7 @@ from experiments.fco.claims import Statement, above, judged
 from experiments.fco.methods import METHODS
 from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
 from experiments.fco.selection import PAIR, Selected, load, select, selected_table
-from experiments.harness.report import Report, read_facts
+from experiments.harness.report import Report
 from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
 SHOWN_ROUNDS, PRODUCTS = (10, 30, 100, 300), (0.003, 0.3)  # of Figure 4.11
@@ -109,14 +109,10 @@ def columns(selected: Selected, method: str) -> dict[str, float]:
 
 
 def build(
-    selected: Selected, baselines: pd.DataFrame, rows: pd.DataFrame, facts: Mapping[str, Any]
+    selected: Selected, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
-    """Text and figures.
-
-    Args:
-        baselines: the table of the baselines.
-        rows: of :func:`progress`.
-    """
+    """Text and figures; the tables are the baselines and the rows of :func:`progress`."""
+    baselines, rows = (tables[kind] for kind in TABLES)
     ends = facts["baselines"]
     shares = reaches(rows, ends["centralised"])
     report = Report(f"Sparse logistic regression on fMRI ({facts['data']})", f"{facts['setting']}.")
@@ -145,18 +141,12 @@ def save(
     shown = pd.concat(winners, ignore_index=True)
     shown = shown.loc[shown["metric"].isin(METRICS)]
     table = pd.concat(alone, ignore_index=True)
-    report, drawn = build(selected._replace(winners=shown), table, rows, facts)
     tables: dict[str, pd.DataFrame] = dict(zip(TABLES, (table, rows), strict=True))
-    reports.save(report, folder, "fmri", selected._replace(winners=shown), drawn, tables, **facts)
+    reports.save(build, folder, "fmri", selected._replace(winners=shown), tables, facts)
 
 
 def redraw(folder: pathlib.Path) -> None:
     """Writes the report again from its kept files."""
-    facts = read_facts(folder, "fmri")
-    baselines, rows = (
-        reports.read_table(folder, f"fmri-{n}") for n in ("baselines", "figure-4.11")
-    )
-    selected = load(folder, "fmri", LOSS, 1)
-    winners = pd.read_csv(folder / "fmri.csv")
-    report, drawn = build(selected._replace(winners=winners), baselines, rows, facts)
-    report.redraw(folder, "fmri", drawn)
+    winners = pd.read_csv(folder / "fmri.csv")  # the baselines among them
+    selected = load(folder, "fmri", LOSS, 1)._replace(winners=winners)
+    reports.redraw(build, folder, "fmri", selected, TABLES)

@@ -17,6 +17,7 @@ from fedjax_sim.data.batches import Batches
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 
 SIZE = "constraint/size"
+EVALUATIONS = 50  # in a run
 
 
 class Constraint(NamedTuple):
@@ -73,6 +74,11 @@ class Scale(NamedTuple):
     clients: int | None  # that take part
     max_steps: int | None  # of a visit; the paper's ten epochs are about a hundred
     train_examples: int | None  # over which the training loss is averaged
+
+    @property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        return max(self.rounds // EVALUATIONS, 1)
 
 
 def first_classes(dataset: datasets.Dataset, count: int) -> datasets.Dataset:

@@ -112,3 +112,27 @@ def run(
     history = swept(factory, setup, grid, shared.keys, directory, identity=identity)
     history.insert(0, "method", method)
     return history
+
+
+def run_all(
+    shared: Problem,
+    options: Options,
+    directory: pathlib.Path,
+    *,
+    eval_every: int,
+    identity: Mapping[str, Any],
+) -> pd.DataFrame:
+    """The tidy history of every method of the options over their grid, see :func:`run`."""
+    parts = [
+        run(
+            shared,
+            method,
+            options.lrs,
+            options.server_lrs,
+            directory / method,
+            eval_every=eval_every,
+            identity=identity,
+        )
+        for method in options.methods
+    ]
+    return pd.concat(parts, ignore_index=True)

@@ -87,19 +87,18 @@ def measure(run: Run, shared: methods.Problem) -> pd.DataFrame:
         server={"server": lambda update: update.new_state.params["weight"]},
     )
     _, history = jax.jit(functools.partial(fs.run, algorithm, probes=probes))(setup, shared.keys[0])
-    models = history.probes
-    # All clients have equally many examples.
-    places = {AVERAGE: models["model"].mean(axis=1), SERVER: models["server"]}
+    models, server = history.probes["model"], history.probes["server"]
+    average = models.mean(axis=1)  # all clients have equally many examples
     parts = []
     for cutoff in CUTOFFS:
-        of_all = {CLIENTS: share(models["model"], cutoff).mean(axis=1)}
-        of_all |= {place: share(model, cutoff) for place, model in places.items()}
-        parts += [
-            pd.DataFrame({"metric": f"{place} > {cutoff:g}", "value": np.asarray(values)})
-            for place, values in of_all.items()
-        ]
-    for part in parts:
-        part["round"] = np.arange(1, len(part) + 1)
+        densities = {
+            CLIENTS: share(models, cutoff).mean(axis=1),
+            AVERAGE: share(average, cutoff),
+            SERVER: share(server, cutoff),
+        }
+        for place, values in densities.items():
+            columns = {"metric": f"{place} > {cutoff:g}", "value": np.asarray(values)}
+            parts.append(pd.DataFrame(columns | {"round": np.arange(1, len(values) + 1)}))
     label = f"{run.method}, {run.lr:g}"
     return pd.concat(parts, ignore_index=True).assign(run=label, seed=0)
 

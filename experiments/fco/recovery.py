@@ -11,7 +11,7 @@ and lambda with their square, as the curvature.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -195,18 +195,15 @@ def make_problem(experiment: Experiment, name: str, options: Options) -> Problem
     return Problem(data, shared)
 
 
-def histories(
+def trained(
     experiment: Experiment, name: str, shared: methods.Problem, options: Options
-) -> Iterator[pd.DataFrame]:
+) -> pd.DataFrame:
     """The tidy history of every method over its grid."""
     folder = f"{name}-{options.rounds}{options.variant()}"
-    for method in options.methods:
-        yield methods.run(
-            shared,
-            method,
-            options.lrs,
-            options.server_lrs,
-            options.work / f"fco_{experiment.name}" / folder / method,
-            eval_every=min(EVAL_EVERY, options.rounds),
-            identity={"lambda": experiment.penalty_weight(options)},
-        )
+    return methods.run_all(
+        shared,
+        options,
+        options.work / f"fco_{experiment.name}" / folder,
+        eval_every=min(EVAL_EVERY, options.rounds),
+        identity={"lambda": experiment.penalty_weight(options)},
+    )

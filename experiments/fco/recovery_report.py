@@ -2,10 +2,12 @@
 
 import pathlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from experiments.fco import reports
 from experiments.fco.claims import judged
@@ -15,8 +17,8 @@ from experiments.fco.recovery import (
     LAST_ROUNDS,
     Experiment,
     Options,
-    histories,
     make_problem,
+    trained,
 )
 from experiments.fco.selection import (
     PAIR,
@@ -28,7 +30,7 @@ from experiments.fco.selection import (
     selected_table,
 )
 from experiments.harness.options import check_names, counted, settings
-from experiments.harness.report import Report, read_facts
+from experiments.harness.report import Report
 from fedjax_sim.analysis.selection import scores
 from fedjax_sim.execution.devices import use_all_cores
 
@@ -102,9 +104,9 @@ def build(
     experiment: Experiment,
     name: str,
     selected: Selected,
-    references: pd.DataFrame,
+    tables: Mapping[str, pd.DataFrame],
     facts: Mapping[str, Any],
-) -> tuple[Report, dict]:
+) -> tuple[Report, dict[str, Figure]]:
     """Text and figures of a data set."""
     least = ", ".join(f"{metric} {value:.4g}" for metric, value in facts["optimum"].items())
     report = Report(
@@ -115,7 +117,7 @@ def build(
         selected_table(selected, lambda method: columns(experiment, selected, method)),
     )
     report.claims(judged(name, experiment.statements, selected))
-    report.section("Beside an independent program with other draws", references)
+    report.section("Beside an independent program with other draws", tables["references"])
     rounds = np.asarray(selected.winners["round"])
     flat = [
         {"method": "optimum", "seed": 0, "round": done, "metric": metric, "value": value}
@@ -136,8 +138,7 @@ def conduct(experiment: Experiment, options: Options) -> None:
     check_names("sets", options.sets, experiment.sets)
     for name in options.sets:
         problem = make_problem(experiment, name, options)
-        runs = histories(experiment, name, problem.shared, options)
-        history = pd.concat(list(runs), ignore_index=True)
+        history = trained(experiment, name, problem.shared, options)
         initial_loss = problem.measured(problem.initial())["train/loss"]
         score = scored(history, experiment, initial_loss)
         last = LAST_ROUNDS // EVAL_EVERY
@@ -146,23 +147,17 @@ def conduct(experiment: Experiment, options: Options) -> None:
         usual = options.feature_scale == 1
         usual &= experiment.penalty_weight(options) == experiment.weight
         known = experiment.references.get(name, []) if usual else []
-        references = reference_table(history, known)
+        tables = {"references": reference_table(history, known)}
         facts = {
             "options": settings(options),
             "setting": describe(name, experiment, options),
             "optimum": problem.optimum(),
         }
-        report, drawn = build(experiment, name, selected, references, facts)
         folder = options.output / f"{experiment.name}{options.variant()}"
-        tables = {"references": references}
-        reports.save(report, folder, name, selected, drawn, tables, **facts)
+        reports.save(partial(build, experiment, name), folder, name, selected, tables, facts)
 
 
 def redraw(experiment: Experiment, folder: pathlib.Path, name: str) -> None:
     """Writes the report of a data set again from its kept files."""
-    last = LAST_ROUNDS // EVAL_EVERY
-    selected = load(folder, name, experiment.score, last, experiment.mode)
-    references = reports.read_table(folder, f"{name}-references")
-    facts = read_facts(folder, name)
-    report, drawn = build(experiment, name, selected, references, facts)
-    report.redraw(folder, name, drawn)
+    selected = load(folder, name, experiment.score, LAST_ROUNDS // EVAL_EVERY, experiment.mode)
+    reports.redraw(partial(build, experiment, name), folder, name, selected, ("references",))

@@ -1,7 +1,7 @@
 """Files of a task's report: tables, scores, curves and heat maps, which can be redrawn."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco.selection import Selected
-from experiments.harness.report import Report, write_csv
+from experiments.harness.report import Report, read_facts, write_csv
 from fedjax_sim import plotting
 from fedjax_sim.plotting import heat_maps
+
+# (selected runs, further tables by name, values of name.json) -> text and figures
+Build = Callable[
+    [Selected, Mapping[str, pd.DataFrame], Mapping[str, Any]], tuple[Report, dict[str, Figure]]
+]
 
 
 def curves_figure(
@@ -43,19 +48,32 @@ def grid_figures(selected: Selected, name: str, label: str = "") -> dict[str, Fi
 
 
 def save(
-    report: Report,
+    build: Build,
     folder: pathlib.Path,
     name: str,
     selected: Selected,
-    drawn: Mapping[str, Figure],
     tables: Mapping[str, pd.DataFrame],
-    **facts: Any,
+    facts: Mapping[str, Any],
 ) -> None:
     """Writes text, histories of the selected runs, scores, further tables, settings and figures."""
+    report, drawn = build(selected, tables, facts)
     report.save(folder, name, selected.winners, drawn, **facts)
     for kind, table in {"scores": selected.score, **tables}.items():
         if len(table):
             write_csv(folder / f"{name}-{kind}.csv", table)
+
+
+def redraw(
+    build: Build, folder: pathlib.Path, name: str, selected: Selected, kinds: Sequence[str] = ()
+) -> None:
+    """Writes text and figures again from the kept files.
+
+    Args:
+        kinds: the names of the further tables.
+    """
+    tables = {kind: read_table(folder, f"{name}-{kind}") for kind in kinds}
+    report, drawn = build(selected, tables, read_facts(folder, name))
+    report.redraw(folder, name, drawn)
 
 
 def read_table(folder: pathlib.Path, name: str) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Theorems 4.3, 4.4 and 4.7 on the quadratics of :mod:`experiments.fco.quadratics`."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +30,9 @@ class Theorem(NamedTuple):
     algorithm: Callable[[Any], fs.FedAlgorithm]  # of the prescribed rate
 
 
-# Theorem 4.3: the rate, the bound at a rate, the bound at that rate.
-SMALL_RATE = (
-    small_client_rate.prescribed_lr,
-    small_client_rate.bound,
-    small_client_rate.tuned_bound,
-)
+def laws(theorem: ModuleType) -> tuple[Callable, Callable, Callable]:
+    """A theorem's prescribed rate, its bound at a rate, and its bound at that rate."""
+    return theorem.prescribed_lr, theorem.bound, theorem.tuned_bound
 
 
 def theorems(problem: Problem) -> list[Theorem]:
@@ -48,43 +46,40 @@ def theorems(problem: Problem) -> list[Theorem]:
     corners = RADIUS * np.concatenate([problem.hessian, -problem.hessian])
     largest = np.linalg.norm(corners[:, None] + problem.linear, axis=-1).max() + NOISE
     L = problem.smoothness
+    additive = ProblemConstants(L=L, sigma=NOISE)
     return [
         Theorem(
             "4.3",
             penalty,
-            *SMALL_RATE,
-            ProblemConstants(L=L, sigma=NOISE),
+            *laws(small_client_rate),
+            additive,
             lambda lr: fs.average_rounds(fs.feddualavg(SMALL * lr, penalty, 1 / SMALL)),
         ),
         Theorem(
             "4.3 (OSP)",
             penalty,
-            *SMALL_RATE,
-            ProblemConstants(L=L, sigma=NOISE),
+            *laws(small_client_rate),
+            additive,
             lambda lr: fs.average_rounds(fs.fedmid_osp(SMALL * lr, penalty, 1 / SMALL)),
         ),
         Theorem(
             NOT_A_THEOREM,
             ball,
-            *SMALL_RATE,
-            ProblemConstants(L=L, sigma=NOISE),
+            *laws(small_client_rate),
+            additive,
             lambda lr: fs.average_rounds(fs.fedmid(SMALL * lr, ball, 1 / SMALL)),
         ),
         Theorem(
             "4.4",
             ball,
-            bounded_gradients.prescribed_lr,
-            bounded_gradients.bound,
-            bounded_gradients.tuned_bound,
-            ProblemConstants(L=L, sigma=NOISE, G=float(largest)),
+            *laws(bounded_gradients),
+            additive._replace(G=float(largest)),
             lambda lr: fs.averaged_feddualavg(lr, ball),
         ),
         Theorem(
             "4.7",
             penalty,
-            quadratic.prescribed_lr,
-            quadratic.bound,
-            quadratic.tuned_bound,
+            *laws(quadratic),
             ProblemConstants(L=L, sigma=sigma_a, zeta=zeta),
             lambda lr: fs.averaged_feddualavg(lr, penalty),
         ),

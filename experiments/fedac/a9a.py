@@ -132,9 +132,7 @@ def main(options: Options) -> None:
     loaded = datasets.load(setting.dataset, options.data_dir)
     data = {"x": loaded.train["x"], "y": loaded.train["y"].astype(np.float32)}
     least = problem.minimum(data, setting.l2)
-    clients = max((m for m in options.clients if m <= 1024), default=min(options.clients))
-    steps = max((k for k in options.local_steps if k <= 64), default=min(options.local_steps))
-    seconds = numpy_loop.timing(data, setting.l2, setting.lrs, clients, steps)
+    seconds = numpy_loop.timing(data, setting.l2, setting.lrs, options.clients, options.local_steps)
     published = a9a_report.published(
         os.environ.get("FEDAC_PUBLISHED"), setting.dataset, setting.l2, setting.lrs, setting.optimum
     )

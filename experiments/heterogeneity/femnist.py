@@ -26,11 +26,10 @@ import tyro
 import fedjax_sim as fs
 from experiments.harness.data import pooled_test
 from experiments.harness.options import Folders, check_choice, counted, settings
-from experiments.harness.report import Report
 from experiments.harness.runs import check_finished, print_progress
 from experiments.heterogeneity.femnist_problem import Iid, assignment, make_setup
-from experiments.heterogeneity.femnist_report import ACCURACY, LOSS, PARTITIONS, compared, table
-from fedjax_sim import datasets, plotting
+from experiments.heterogeneity.femnist_report import ACCURACY, LOSS, PARTITIONS, build
+from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Weighting
 
@@ -110,9 +109,8 @@ def trained(dataset: datasets.Dataset, name: str, seed: int, options: Options) -
         print(f"{folder}: {result.run_seconds / done:.2f} s per round", flush=True)
     history = pd.read_csv(options.work / folder / "history.csv")
     history = history[history["metric"].isin((ACCURACY, LOSS))].drop(columns="replica")
-    return history.assign(
-        partition=name, seed=seed, diverged_at=int(np.asarray(result.state.diverged_at))
-    )
+    diverged_at = int(np.asarray(result.state.diverged_at))
+    return history.assign(partition=name, seed=seed, diverged_at=diverged_at)
 
 
 def described(dataset: datasets.Dataset, options: Options) -> str:
@@ -142,17 +140,7 @@ def main(options: Options) -> None:
     seeds = range(options.seeds)
     runs = [trained(dataset, name, seed, options) for seed in seeds for name in PARTITIONS]
     history = pd.concat(runs, ignore_index=True)
-    comparisons = [compared(history, seed, TARGET) for seed in seeds]
-    slow = ", ".join(f"{runs.slow_down:.2f}" for runs in comparisons)
-    report = Report(
-        "FedAvg by writer and IID",
-        described(dataset, options),
-        table(comparisons, TARGET, PAPER),
-        f"Rounds by writer over rounds IID to the equivalent target, one number per seed: {slow}.  "
-        f"Report, to 79 %: {PAPER['by writer'] / PAPER['iid']:.2f}.",
-    )
-    figure = plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
-    figure.axes[0].axhline(TARGET, color="0.6", lw=0.8, ls=":")
+    report, figure = build(history, described(dataset, options), TARGET, PAPER)
     name = f"{options.dataset}-{options.iid}"
     folder, facts = options.output / "femnist", settings(options)
     report.save(folder, name, history, {name: figure}, options=facts)

@@ -5,8 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
+from experiments.harness.report import Report
 from experiments.harness.tables import rounds_text
+from fedjax_sim import plotting
 from fedjax_sim.analysis.selection import rounds_to_target
 
 ACCURACY, LOSS = "test/accuracy", "test/loss"
@@ -64,3 +67,22 @@ def table(
         for seed, runs in enumerate(comparisons)
         for name in PARTITIONS
     )
+
+
+def build(
+    history: pd.DataFrame, setting: str, target: float, paper: Mapping[str, int]
+) -> tuple[Report, Figure]:
+    """Text and figure of all seeds; ``setting`` describes what was run."""
+    seeds = sorted(set(history["seed"]))
+    comparisons = [compared(history, seed, target) for seed in seeds]
+    slow = ", ".join(f"{runs.slow_down:.2f}" for runs in comparisons)
+    report = Report(
+        "FedAvg by writer and IID",
+        setting,
+        table(comparisons, target, paper),
+        f"Rounds by writer over rounds IID to the equivalent target, one number per seed: {slow}.  "
+        f"Report, to {100 * target:g} %: {paper['by writer'] / paper['iid']:.2f}.",
+    )
+    figure = plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
+    figure.axes[0].axhline(target, color="0.6", lw=0.8, ls=":")
+    return report, figure

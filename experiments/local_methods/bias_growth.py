@@ -94,6 +94,30 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(np.abs(y)), 1)[0])
 
 
+def draw_growth(axis: Any, family: Family, table: pd.DataFrame, lrs: Sequence[float]) -> None:
+    """Draws a family's bias against k, a color per rate; lines: the law."""
+    shown = table[table["family"] == family.name]
+    for i, lr in enumerate(lrs):
+        part = shown[shown["lr"] == lr]
+        axis.loglog(part["k"], np.abs(part["bias"]), f"C{i}o", ms=4, label=f"rate {lr:g}")
+        axis.loglog(part["k"], np.abs(part["law"]), color=f"C{i}")
+    title = f"{family.name}: bias, law (lines), slope {family.slopes[0]:g}"
+    axis.set(title=title, xlabel="k", ylabel="|bias|")
+
+
+def draw_rates(axis: Any, table: pd.DataFrame, steps: int) -> None:
+    """Draws the bias of both families against the rate for k = 8 and ``steps``."""
+    for i, family in enumerate(families()):
+        shown = table[table["family"] == family.name]
+        for k, mark in ((8, "o"), (steps, "s")):
+            part = shown[shown["k"] == 2 ** int(np.log2(k))]
+            axis.loglog(part["lr"], np.abs(part["bias"]), f"C{i}{mark}", ms=5)
+            label = f"{family.name}, slope {family.slopes[1]:g}" if mark == "o" else None
+            axis.loglog(part["lr"], np.abs(part["law"]), color=f"C{i}", label=label)
+    title = f"Against the rate, k = 8 (circles), {steps}"
+    axis.set(title=title, xlabel="rate", ylabel="|bias|")
+
+
 def continuous(lr: float, num_steps: int) -> pd.DataFrame:
     """Recursion, backward equation and both constants of its expansion, third-order objective."""
     points = grid(lr, 1.0, num_steps)

@@ -23,7 +23,15 @@ from scipy.stats import gaussian_kde
 from experiments.harness.figures import legends
 from experiments.harness.options import check_grid, settings
 from experiments.harness.report import Report
-from experiments.local_methods.bias_growth import at_zero, continuous, families, growth, slopes
+from experiments.local_methods.bias_growth import (
+    at_zero,
+    continuous,
+    draw_growth,
+    draw_rates,
+    families,
+    growth,
+    slopes,
+)
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.diagnostics.bias_laws import piecewise_quadratic_limit
 from fedjax_sim.diagnostics.diffusion import diffusion_paths
@@ -96,27 +104,8 @@ def figure(paths: np.ndarray, moments: pd.DataFrame, table: pd.DataFrame, option
     axes[0, 0].axvline(0, color="0.6", lw=0.8)
     axes[0, 0].set(title="Density of the iterate; dotted: mean", xlabel="x", ylabel="density")
     for family, axis in zip(families(), (axes[0, 1], axes[1, 0]), strict=True):
-        shown = table[table["family"] == family.name]
-        for i, lr in enumerate(options.lrs):
-            part = shown[shown["lr"] == lr]
-            axis.loglog(part["k"], np.abs(part["bias"]), f"C{i}o", ms=4, label=f"rate {lr:g}")
-            axis.loglog(part["k"], np.abs(part["law"]), color=f"C{i}")
-        axis.set(
-            title=f"{family.name}: bias, law (lines), slope {family.slopes[0]:g}",
-            xlabel="k", ylabel="|bias|",
-        )  # fmt: skip
-    for i, family in enumerate(families()):
-        shown = table[table["family"] == family.name]
-        for k, mark in ((8, "o"), (options.steps, "s")):
-            part = shown[shown["k"] == 2 ** int(np.log2(k))]
-            axes[1, 1].loglog(part["lr"], np.abs(part["bias"]), f"C{i}{mark}", ms=5)
-            axes[1, 1].loglog(
-                part["lr"], np.abs(part["law"]), color=f"C{i}",
-                label=f"{family.name}, slope {family.slopes[1]:g}" if mark == "o" else None,
-            )  # fmt: skip
-    axes[1, 1].set(
-        title=f"Against the rate, k = 8 (circles), {options.steps}", xlabel="rate", ylabel="|bias|"
-    )
+        draw_growth(axis, family, table, options.lrs)
+    draw_rates(axes[1, 1], table, options.steps)
     legends(axes.flat)
     return drawn
 
