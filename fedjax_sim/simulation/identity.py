@@ -113,6 +113,35 @@ def arrays_digest(tree: PyTree) -> str:
     return digest(*(_as_numpy(leaf) for leaf in jax.tree.leaves(tree) if not callable(leaf)))
 
 
+def sharded_digest(tree: PyTree) -> str:
+    """Returns a hash of arrays that may be divided over devices and processes.
+
+    Equal for every division: the devices sum exact checksums, and nothing is gathered.
+
+    Example:
+        >>> sharded_digest(jnp.arange(3)) == sharded_digest(jnp.array([0, 2, 1]))
+        False
+    """
+    arrays = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if not callable(leaf)]
+    kinds = [[list(x.shape), str(x.dtype)] for x in arrays]
+    return digest(kinds, [int(_checksum(x)) for x in arrays])
+
+
+@jax.jit
+def _checksum(x: jax.Array) -> jax.Array:
+    """Sums the words of an array, each times an odd number that its position determines."""
+    if x.dtype == bool:
+        x = x.astype(jnp.uint8)
+    word = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+    words = jax.lax.bitcast_convert_type(x, word).astype(jnp.uint32)
+    position = jnp.zeros(words.shape, jnp.uint32)
+    for axis, size in enumerate(words.shape):
+        position = position * jnp.uint32(size)
+        position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    weights = (position * jnp.uint32(2654435761)) | jnp.uint32(1)
+    return jnp.sum(words * weights, dtype=jnp.uint32)
+
+
 def _walk(value: Any, of_code: Any, of_object: Any, above: frozenset[int]) -> Hashable:
     if value is None or isinstance(value, (bool, int, str, bytes)):
         return type(value).__name__, value

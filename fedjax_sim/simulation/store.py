@@ -18,7 +18,12 @@ from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
 from fedjax_sim.files import replacing
 from fedjax_sim.simulation import history
-from fedjax_sim.simulation.identity import algorithm_identity, arrays_digest, description
+from fedjax_sim.simulation.identity import (
+    algorithm_identity,
+    arrays_digest,
+    description,
+    sharded_digest,
+)
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -143,10 +148,14 @@ def identify(
 ) -> dict[str, Any]:
     """Returns the values that make two calls the same run: digests and the given config."""
     timeline = jax.tree.map(np.asarray, setup.timeline)
+    placement = setup.task.placement
+    # Another number of devices may continue a run with data by client, and no process has it all.
+    by_client = placement is not None and placement.axis is not None
+    data_digest = sharded_digest if by_client else arrays_digest
     return {
         "algorithm": algorithm_identity(algorithm),
         "config": dict(config or {}),
-        "data": arrays_digest((setup.task, setup.eval_fn)),
+        "data": data_digest((setup.task, setup.eval_fn)),
         "timeline": arrays_digest(timeline),
         "params": arrays_digest(setup.params),
         "key": arrays_digest(keys),

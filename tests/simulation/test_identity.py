@@ -13,7 +13,12 @@ from small_problems import ZERO, no_data
 from sweep_problems import compilations, quadratic_trial
 
 import fedjax_sim as fs
-from fedjax_sim.simulation.identity import algorithm_identity, description, fingerprint
+from fedjax_sim.simulation.identity import (
+    algorithm_identity,
+    description,
+    fingerprint,
+    sharded_digest,
+)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +137,20 @@ def test_descriptions_are_equal_in_other_processes():
     ]  # fmt: skip
     assert runs[0] == runs[1]
     assert runs[0].split()[0] == description(fs.scaffold(0.1))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, jnp.bfloat16, np.float32, np.int32])
+def test_digests_of_arrays_on_several_devices(dtype):
+    """Equal for every number of devices, and different for other values, places and types."""
+    values = np.arange(24).reshape(8, 3).astype(dtype)
+    digests = []
+    for count in (1, 2, 4):
+        mesh = jax.make_mesh((count,), ("clients",), devices=jax.devices()[:count])
+        where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("clients"))
+        digests.append(sharded_digest(jax.device_put(values, where)))
+    assert len(set(digests)) == 1
+    changed = [~values if dtype is bool else values + values[1, 1], values[::-1], values.T]
+    assert len({digests[0], *map(sharded_digest, changed)}) == 4
 
 
 def test_a_folder_shows_the_algorithm(setup, tmp_path):
