@@ -17,7 +17,7 @@ _ROOT = pathlib.Path(fedjax_sim.__file__).parent
 # From the bottom. A package may import the packages below it; those of one row may import each
 # other if that makes no cycle.
 _LAYERS = [
-    "types files",
+    "types",
     "tree checks",
     "theory",
     "prox timelines compression objectives",

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.files import replacing
+from fedjax_sim.simulation.files import replacing
 
 HISTORY_COLUMNS = ("algorithm", "seed", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"

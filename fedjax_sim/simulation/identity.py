@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_sim.files import digest
+from fedjax_sim.simulation.files import digest
 from fedjax_sim.types import FedAlgorithm, PyTree
 
 _DEEPEST = 8  # levels of closures that are shown

@@ -16,8 +16,8 @@ from jax import Array
 
 from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
-from fedjax_sim.files import replacing
 from fedjax_sim.simulation import history
+from fedjax_sim.simulation.files import replacing
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
     arrays_digest,

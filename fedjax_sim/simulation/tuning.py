@@ -19,8 +19,8 @@ from jax.sharding import AxisType, Mesh
 
 from fedjax_sim.engine import advance, init
 from fedjax_sim.execution import devices, strategies
-from fedjax_sim.files import replacing
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
+from fedjax_sim.simulation.files import replacing
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 LOWERINGS: dict[str, Convolution] = {

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History
-from fedjax_sim.files import digest, replacing
+from fedjax_sim.simulation.files import digest, replacing
 from fedjax_sim.simulation.store import claim
 from fedjax_sim.sweeps.result import SweepRun
 from fedjax_sim.sweeps.trial import RunIdentity

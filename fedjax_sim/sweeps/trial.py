@@ -14,7 +14,7 @@ from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import Probes
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.files import digest
+from fedjax_sim.simulation.files import digest
 from fedjax_sim.simulation.identity import description
 from fedjax_sim.simulation.seeds import Seed
 from fedjax_sim.sweeps.grid import Configuration

@@ -18,7 +18,7 @@ from small_problems import assert_identical
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.files import digest
+from fedjax_sim.simulation.files import digest
 from fedjax_sim.sweeps.store import run_key
 
 SCRIPT = pathlib.Path(killed_sweep.__file__)
