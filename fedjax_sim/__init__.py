@@ -1,8 +1,7 @@
 """Federated learning as one compiled program: every client is a slice of a batched pytree."""
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedjax_sim import algorithms, compression, data, execution, prox, timelines, transforms
 from fedjax_sim.algorithms import *  # noqa: F403
@@ -41,6 +40,7 @@ from fedjax_sim.wrappers import average_rounds, skip_nonfinite
 
 if TYPE_CHECKING:
     from fedjax_sim import analysis, datasets, diagnostics, models, plotting, problems, theory
+    from fedjax_sim.simulation.tuning import tune
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
 _LAZY = {"analysis", "datasets", "diagnostics", "models", "plotting", "problems", "theory"}
@@ -93,6 +93,7 @@ __all__ = [
     "theory",
     "timelines",
     "transforms",
+    "tune",
     "uniform_weights",
     "weight_by_examples",
     "with_replacement",
@@ -100,9 +101,11 @@ __all__ = [
 __all__ += algorithms.__all__
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "tune":  # needs the models
+        return importlib.import_module(f"{__name__}.simulation.tuning").tune
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

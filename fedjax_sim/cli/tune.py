@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.simulation import tuning
+from fedjax_sim.types import Setup
 
 # Rounds that a measurement dispatches at once.
 _ROUNDS = 5
@@ -49,12 +50,11 @@ def run_tune(
             continue
         measured_kinds.add(described["client_state"])
 
-        def problem(conv: Convolution, name=name, algorithm=algorithm, keys=keys) -> tuning.Problem:
+        def short(conv: Convolution, name=name) -> Setup:
             setup = comparison.lowered(conv).setup_of(name)
-            short = dataclasses.replace(setup, timeline=setup.timeline[:_ROUNDS])
-            return tuning.Problem(algorithm, short, keys)
+            return dataclasses.replace(setup, timeline=setup.timeline[:_ROUNDS])
 
         with status(f"measuring {name}"), comparison.arithmetic():
-            measured = tuning.tune(problem)
+            measured = tuning.tune(algorithm, short, keys)
         tuning.store(path, described, measured)
         yield name, measured

@@ -81,15 +81,22 @@ class Problem(NamedTuple):
 
 
 def tune(
-    make: Callable[[Convolution], Problem], on_measured: Callable[[Measured], None] | None = None
+    algorithm: FedAlgorithm,
+    setup: Setup | Callable[[Convolution], Setup],
+    keys: Array,
+    *,
+    on_measured: Callable[[Measured], None] | None = None,
 ) -> list[Measured]:
-    """Measures executions of a problem's rounds; returns the fastest first.
+    """Measures executions of an algorithm's rounds; returns the fastest first.
 
     First chunk sizes on one device and on all devices; then, if the model has convolutions, the
     lowerings with the best chunk size.  Choices that exceed the device's memory are left out.
 
     Args:
-        make: function that returns the problem with a lowering of its model's convolutions.
+        algorithm: the algorithm to execute.
+        setup: a few rounds to execute; or a function that returns them with a given lowering of the
+            model's convolutions, which are then measured too.
+        keys: one key, or n keys ``[n]``.
         on_measured: called after every measurement.
 
     Example:
@@ -99,13 +106,14 @@ def tune(
         >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(2, 4, task.num_steps)
         >>> setup = fs.Setup(task, timeline, jnp.zeros(2))
-        >>> results = tune(lambda conv: Problem(fs.fedavg(0.1), setup, jax.random.key(0)))
+        >>> results = tune(fs.fedavg(0.1), setup, jax.random.key(0))
         >>> results[0].seconds <= results[-1].seconds
         True
         >>> {measured.choice.chunk for measured in results} <= {1, 2, 4}
         True
     """
-    problem = make(auto)
+    make = None if isinstance(setup, Setup) else setup
+    problem = Problem(algorithm, setup if isinstance(setup, Setup) else setup(auto), keys)
     results: list[Measured] = []
 
     def add(problem: Problem, choices: Iterator[ExecutionChoice]) -> None:
@@ -118,10 +126,12 @@ def tune(
                     on_measured(measured)
 
     add(problem, _strategies(problem.setup.timeline.cohort_size, len(devices.workers())))
-    if any(np.ndim(leaf) - problem.key.ndim >= 4 for leaf in jax.tree.leaves(problem.setup.params)):
+    kernels = any(np.ndim(x) - keys.ndim >= 4 for x in jax.tree.leaves(problem.setup.params))
+    if make is not None and kernels:
         for name in list(LOWERINGS)[1:]:
             best = min(results, key=lambda m: m.seconds).choice
-            add(make(LOWERINGS[name]), iter([best._replace(lowering=name)]))
+            lowered = problem._replace(setup=make(LOWERINGS[name]))
+            add(lowered, iter([best._replace(lowering=name)]))
     return sorted(results, key=lambda m: m.seconds)
 
 

@@ -46,7 +46,7 @@ def image_problem(conv, batched=False):
 @pytest.mark.slow
 def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
     monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:2])
-    found = tuning.tune(image_problem)
+    found = tuning.tune(fs.fedavg(0.1), lambda conv: image_problem(conv).setup, jax.random.key(0))
     seconds = [m.seconds for m in found]
     assert seconds == sorted(seconds)
     assert all(s > 0 for s in seconds)
@@ -64,12 +64,12 @@ def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
 
 
 def test_what_does_not_fit_is_left_out(monkeypatch):
-    needed = {m.choice: m.num_bytes for m in tuning.tune(dense_problem)}
+    needed = {m.choice: m.num_bytes for m in tuning.tune(*dense_problem(models.auto))}
     assert needed[ExecutionChoice(8)] > needed[ExecutionChoice(1)]
     monkeypatch.setattr(
         tuning.devices, "memory_limit", lambda device: needed[ExecutionChoice(8)] - 1
     )
-    kept = {m.choice for m in tuning.tune(dense_problem)}
+    kept = {m.choice for m in tuning.tune(*dense_problem(models.auto))}
     assert ExecutionChoice(8) not in kept
     assert ExecutionChoice(1) in kept
 
