@@ -9,11 +9,12 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
 
-# The tests that a person waits for.
+# The tests that a person waits for. Most of their time is compilation, so XLA optimises little.
+QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
-# The rest: real data, processes, kills, experiments.
+# The rest: real data, processes, kills, experiments, and whatever takes long to compile.
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 

@@ -160,6 +160,7 @@ def test_a_job_is_stopped_in_time():
         jobs.run(Job("machine", "rates", "benchmarks.floors", {"seconds": 60}), 0.2)
 
 
+@pytest.mark.slow
 def test_a_job_runs_in_a_process_of_its_own():
     arguments = {"size": 64, "megabytes": 1, "seconds": 0.01}
     assert set(jobs.run(Job("machine", "rates", "benchmarks.floors", arguments))) == {
@@ -223,6 +224,7 @@ def test_lazy_and_eager_asynchronous_engines_train_the_same_model(monkeypatch):
     assert found["eager"]["local_steps"] > found["ours"]["local_steps"] > 0
 
 
+@pytest.mark.slow
 def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
     """One step on all of a client's examples leaves nothing to chance: equal up to rounding."""
     w = TINY._replace(cohort=6, batch=8, epochs=1)
@@ -242,6 +244,7 @@ def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
     np.testing.assert_allclose(np.sort(mine), np.sort(theirs), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_sweep_candidates_do_the_same_runs():
     """The same final models, (configuration, seed) by (configuration, seed)."""
     runs = sweep.training(TINY, rounds=2, seeds=2)
@@ -257,6 +260,7 @@ def test_sweep_candidates_do_the_same_runs():
             assert norm == pytest.approx(whole.norms[run], rel=1e-5)  # float32, order of sums
 
 
+@pytest.mark.slow
 def test_cell_agrees_with_numpy(x64):
     """The NumPy loop, given the rows that the clients of the cell drew, ends with its model."""
     x, y = cells.make_data()
@@ -360,6 +364,7 @@ def test_products_have_the_arithmetic_of_the_workload(name):
     assert products.training_flops(found) == 2 * WORKLOADS[name].flops
 
 
+@pytest.mark.slow
 def test_products_of_residual_networks_and_transformers():
     """Multiply-adds of a forward pass as published: 0.556 G of ResNet-18 on 32 x 32."""
     model = accelerator.NETWORKS["ResNet-18"].build(jax.lax.conv_general_dilated)
@@ -376,6 +381,7 @@ def test_products_of_residual_networks_and_transformers():
     assert sum(p.flops for p in found) / 2 == 64 * 48 * width + 12 * block + width * 100
 
 
+@pytest.mark.slow
 def test_bare_products_are_all_computed():
     found = [products.Product(1, 5, 3, 4), products.Product(2, 5, 4, 2)]
     function, operands = products.bare(found, clients=3)
@@ -421,6 +427,7 @@ def test_every_method_is_one():
     assert all(isinstance(build(0.1), fs.FedAlgorithm) for build in methods.METHODS.values())
 
 
+@pytest.mark.slow
 def test_a_method_that_diverges_is_not_timed(allow_nans):
     model, task = candidates.problem(TINY)
     params = model.init(jax.random.key(0))

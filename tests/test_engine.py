@@ -54,6 +54,7 @@ def test_nothing_to_evaluate():
     np.testing.assert_array_equal(history.round, [1, 2, 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eval_every", [1, 2, 5])
 def test_probes_see_every_round_whatever_is_evaluated(eval_every):
     timeline = fs.timelines.uniform(jax.random.key(3), 5, NUM_CLIENTS, 3, np.arange(8))
@@ -164,6 +165,7 @@ def test_empty_slots_do_no_work():
     np.testing.assert_array_equal(history.probes["steps"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", [strategies.vmapped(), strategies.sequential(), strategies.chunked(2)]
 )
@@ -186,6 +188,7 @@ def test_stale_clients_receive_the_version_they_downloaded(strategy):
     np.testing.assert_array_equal(history.probes["staleness"], np.arange(6)[:, None] - version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 4])
 def test_history_of_a_continued_run(cut):
     """advance() counts on: rounds, metrics and probes of the parts follow each other."""

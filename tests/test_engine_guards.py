@@ -170,6 +170,7 @@ def test_rates_of_stale_visits_are_those_of_their_start():
     assert float(rate(lambda round: 10.0 * round, work)) == 20.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build", [fs.fedadam, fs.fedadagrad, fs.fedyogi], ids=["adam", "adagrad", "yogi"]
 )

@@ -23,6 +23,7 @@ import fedjax_sim as fs
 from fedjax_sim.execution import strategies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [fs.epochs(2, 2), fs.with_replacement(2, 4)])
 def test_minibatches_do_not_depend_on_the_cohort(rule):
     """Alone, in another slot, among others, in chunks, on a mesh: the same examples, exactly."""

@@ -82,6 +82,7 @@ def test_vmap_over_params():
             np.testing.assert_allclose(batched[name][i], value, rtol=TOLERANCE, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [4, 100])
 def test_gradient(x64, batch_size):
     x, y, w = X.astype(np.float64), Y.astype(np.float64), jnp.asarray(W, jnp.float64)

@@ -89,6 +89,7 @@ def test_wrappers_refuse_what_the_algorithm_refuses(wrap):
         fs.init(wrap(short), fs.Setup(task(0.5), timeline, jnp.array(0.0)))
 
 
+@pytest.mark.slow
 @every_wrapper
 def test_wrappers_change_nothing_in_a_well_behaved_run(wrap):
     """Server and clients of a compiled run of SCAFFOLD, which has client states."""
@@ -105,6 +106,7 @@ ALGORITHMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_poisoned_client_is_as_if_it_were_absent(name, poison):
@@ -142,6 +144,7 @@ def test_a_round_of_nothing_but_poison_leaves_the_server_as_it_is():
     assert_close(state.server.left_out, float(NUM_ROUNDS), 0.0)
 
 
+@pytest.mark.slow
 def test_average_rounds_is_the_mean_of_the_servers_models():
     """FedMoSWA has client states: a client that received the average would train another model."""
     plain = fs.fedmoswa(0.1)

@@ -550,6 +550,7 @@ def test_speed_up_is_the_ratio_of_mean_errors(mode, sign, reference):
         )
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_speed_up_covers_the_true_one():
     """Of 200 intervals at 90 %, all but 20 +- 3 * 4.2 cover; pairing makes them short."""
     covered, widths = 0, []

@@ -56,6 +56,7 @@ def test_a_trace_gives_every_client_its_own_durations(tmp_path):
     assert law.speeds.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["geometric", "exponential", "log-normal", "deterministic"])
 def test_steps_per_visit_are_those_of_the_timelines(kind):
     """FAVANO's law against the visits of a long timeline, without each client's first."""
@@ -80,6 +81,7 @@ def test_exact_and_drawn_laws_agree():
         np.testing.assert_allclose(one, other, rtol=0.03)
 
 
+@pytest.mark.slow
 def test_each_algorithm_has_its_own_timeline_on_one_clock():
     problem = prepare(dataclasses.replace(TINY, updates=None), datasets.load("digits"))
     setups = {name: problem.setup_of(name) for name in PRESET.algorithms}
@@ -123,6 +125,7 @@ def result(tmp_path_factory):
     return compare(dataclasses.replace(TINY, output=tmp_path_factory.mktemp("asynchronous")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESET.algorithms)
 def test_asynchronous_algorithms_run(result, name):
     own = result.history.loc[result.history["algorithm"] == name]
@@ -151,6 +154,7 @@ def test_a_finished_comparison_on_a_clock_is_found_again(result, capsys):
     assert (result.output / "history.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_sweeps_run_on_a_clock(tmp_path):
     """FAVANO's law of steps follows a swept setting."""
     options = "--model softmax_regression --num-clients 6 --local-steps 2 --horizon 14 --seeds 1"
@@ -162,6 +166,7 @@ def test_sweeps_run_on_a_clock(tmp_path):
     assert history.groupby(["lr", "cohort_size"]).ngroups == 4
 
 
+@pytest.mark.slow
 def test_agd_runs_on_the_command_line(tmp_path):
     """Full gradients of all clients, one step per round: the loss falls."""
     command = "run quickstart --model softmax_regression --num-clients 6 --sampling full --rounds 4"

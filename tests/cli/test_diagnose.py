@@ -32,6 +32,7 @@ def features():
     return np.c_[x / 255 if x.max() > 1 else x, np.ones(len(x))]
 
 
+@pytest.mark.slow
 def test_files_hold_constants_bounds_and_measurements(diagnosed, capsys):
     diagnosis = json.loads((diagnosed / "diagnosis.json").read_text())
     assert diagnosis["run"] == {"lr": 0.02, "M": 6, "K": 3}
@@ -86,6 +87,7 @@ def test_the_curve_is_that_of_the_run(diagnosed):
     assert (penalty < 0.1 / 2 * reach**2).all()
 
 
+@pytest.mark.slow
 def test_partial_participation_has_no_bounds_and_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")  # no reason is broken over lines
     command = [*TINY, "--output", str(tmp_path)]
@@ -104,6 +106,7 @@ def test_partial_participation_has_no_bounds_and_says_so(tmp_path, capsys, monke
     assert (frame["value"] > 0).all()
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_has_nothing_to_diagnose(tmp_path, capsys, allow_nans):
     options = ["--lr", "1e38", "--seeds", "1", "--diagnose"]
     assert main([*TINY, *options, "--output", str(tmp_path)]) == 1
@@ -111,6 +114,7 @@ def test_a_run_that_diverged_has_nothing_to_diagnose(tmp_path, capsys, allow_nan
     assert (tmp_path / "history.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "named"),
     [

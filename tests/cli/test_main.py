@@ -45,6 +45,7 @@ def copied(finished, tmp_path) -> pathlib.Path:
     return shutil.copytree(finished, tmp_path / "copied")
 
 
+@pytest.mark.slow
 def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
     assert main([*TINY, "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -71,6 +72,7 @@ def test_config_json_repeats_the_run_under_changed_defaults(tmp_path, finished, 
     assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupted_algorithm", ["fedavg", "scaffold"])
 def test_interrupted_run_resumes_with_the_same_history(
     tmp_path, finished, monkeypatch, capsys, interrupted_algorithm
@@ -309,6 +311,7 @@ def test_unknown_commands_and_algorithms(arguments, capsys):
     assert f"unknown {kind} {arguments[-1]!r}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_diverging_algorithm_does_not_lose_the_others(tmp_path, capsys, finished, allow_nans):
     command = [*TINY, "--output", str(tmp_path), "--hyper", "fedavg.lr=1e38"]
     assert main(command) == 0
@@ -326,6 +329,7 @@ def test_diverging_algorithm_does_not_lose_the_others(tmp_path, capsys, finished
     assert "not finite" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_core_import_is_light():
     """Plots, tables and the command line are extras: the library must import without them."""
     code = (

@@ -50,6 +50,7 @@ def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:
     return history.loc[rows, :].pivot(index="round", columns="seed", values="value")
 
 
+@pytest.mark.slow
 def test_history_is_tidy_and_complete(result):
     frame = pd.read_csv(result.output / "history.csv")
     pd.testing.assert_frame_equal(frame, result.history, check_dtype=False)
@@ -61,6 +62,7 @@ def test_history_is_tidy_and_complete(result):
             assert table.notna().all(axis=None)
 
 
+@pytest.mark.slow
 def test_each_seed_is_what_a_run_of_its_own_gives(result):
     problem = prepare(TINY, datasets.load("digits"))
     shared = problem.setup
@@ -75,6 +77,7 @@ def test_each_seed_is_what_a_run_of_its_own_gives(result):
             np.testing.assert_allclose(recorded, value, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_algorithms_are_paired(result):
     """FedProx without its proximal term is FedAvg, if clients, minibatches and models agree."""
     for metric in ("test/loss", "train/loss"):
@@ -94,6 +97,7 @@ def test_seeds_differ_in_model_schedule_and_minibatches():
     assert len(np.unique(jax.random.key_data(problem.keys), axis=0)) == 2
 
 
+@pytest.mark.slow
 def test_first_seed_selects_the_same_runs(result, tmp_path):
     """Seed 8 is seed 8, whether it runs beside seed 7 or first."""
     config = dataclasses.replace(
@@ -135,6 +139,7 @@ def test_progress_is_reported_from_start_to_end(result, events):
         assert set(reports[-1].metrics) >= {report.ACCURACY, report.LOSS}
 
 
+@pytest.mark.slow
 def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
     config = dataclasses.replace(SMALL, output=tmp_path)
     compare(config)
@@ -165,6 +170,7 @@ def test_partitions_cover_each_option(partition):
     assert (np.ptp(sizes) > 2) == (partition in ("dirichlet-by-class", "quantity"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "slots", "mean_cohort"),
     [
@@ -207,6 +213,7 @@ def small(tmp_path_factory) -> pd.DataFrame:
     return compare(dataclasses.replace(SMALL, output=tmp_path_factory.mktemp("small"))).history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["vmapped", "chunked", "sequential"])
 def test_execution_options_agree(execution, small, tmp_path):
     config = dataclasses.replace(SMALL, execution=execution, chunk_size=3, output=tmp_path)
@@ -215,6 +222,7 @@ def test_execution_options_agree(execution, small, tmp_path):
     np.testing.assert_allclose(losses, expected, rtol=1e-4)  # the order of float32 sums
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names.MODELS)
 def test_models_take_the_shapes_in_their_rows(name):
     shape, built = names.MODELS[name]
@@ -225,6 +233,7 @@ def test_models_take_the_shapes_in_their_rows(name):
     assert jax.eval_shape(model.apply, params, inputs).shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_examples_on_the_host_change_nothing(tmp_path):
     """An option that no result depends on: the same bits, also in a folder begun without it."""
     shared = dataclasses.replace(SMALL, algorithms=("scaffold",), eval_every=1)
@@ -249,6 +258,7 @@ def test_refuses_places_that_contradict(tmp_path, options, message):
         compare(RunConfig(output=tmp_path, **options))
 
 
+@pytest.mark.slow
 def test_diagnosis_needs_all_data(tmp_path):
     with pytest.raises(ValueError, match="num_strata is 2; expected none with --diagnose"):
         compare(RunConfig(output=tmp_path, num_strata=2), diagnose=True)

@@ -142,6 +142,7 @@ def assert_same_curves(actual: pd.DataFrame, expected: pd.DataFrame) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=slack, err_msg=metric)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", COMPARED)
 def test_runs_are_those_of_a_comparison(swept, compared, own):
     _, history = compared[own]
@@ -150,6 +151,7 @@ def test_runs_are_those_of_a_comparison(swept, compared, own):
         assert_same_curves(entry(swept.history, algorithm, *own), expected)
 
 
+@pytest.mark.slow
 def test_history_is_tidy_and_complete(swept, folder):
     frame = pd.read_csv(folder / "history.csv")
     pd.testing.assert_frame_equal(frame, swept.history, check_dtype=False)
@@ -260,6 +262,7 @@ def test_progress_is_reported_from_start_to_end(swept, events):
     assert swept.sweep.compilations == len(groups)  # rates and seeds share a program
 
 
+@pytest.mark.slow
 def test_a_larger_grid_repeats_nothing(swept, copied):
     """One more rate, one more seed, one algorithm less, another order."""
     before = kept(copied)
@@ -280,6 +283,7 @@ def test_a_larger_grid_repeats_nothing(swept, copied):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "mode", "reduce"),
     [
@@ -297,6 +301,7 @@ def test_another_metric_takes_no_training(swept, copied, metric, mode, reduce):
     assert (written["metric"], written["mode"]) == (metric, mode)
 
 
+@pytest.mark.slow
 def test_cells_and_speed_up(swept, copied):
     config = at(
         copied,
@@ -339,6 +344,7 @@ def test_cells_and_speed_up(swept, copied):
     assert (copied / "speed_up.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch, copied):
     """A part of the sweep, with few figures."""
     labels = []
@@ -376,6 +382,7 @@ OTHERS = {  # options, data and the reason of the refusal
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, other):
     options, change, reason = OTHERS[other]
@@ -485,6 +492,7 @@ def test_best_has_configurations_with_all_seeds_only(
     assert pd.read_csv(tmp_path / "speed_up.csv")["cohort_size"].tolist() == [2]
 
 
+@pytest.mark.slow
 def test_a_comparison_is_a_start(compared, tmp_path, capsys):
     """Its config.json gives settings, algorithms and their hyper-parameters."""
     run, history = compared[2, 0.05]
@@ -505,6 +513,7 @@ def test_a_comparison_is_a_start(compared, tmp_path, capsys):
     assert all(f"{mean:.4g}" in printed for mean in best["mean"])
 
 
+@pytest.mark.slow
 def test_settings_of_every_kind_reach_the_runs(tmp_path, capsys):
     """Counted in local steps: clients x steps of each x rounds."""
     points = tmp_path / "points.csv"
@@ -520,6 +529,7 @@ def test_settings_of_every_kind_reach_the_runs(tmp_path, capsys):
     assert not (tmp_path / "swept" / "paired.csv").exists()
 
 
+@pytest.mark.slow
 def test_groups_of_the_same_shapes_share_a_program(tmp_path):
     config = dataclasses.replace(
         GRID,

@@ -58,6 +58,7 @@ def grids(draw) -> dict[str, list]:
     return values
 
 
+@pytest.mark.slow
 @given(grids(), st.booleans())
 def test_a_grid_is_the_product_of_its_values(grid, qualified):
     """Options outside, hyper-parameters inside, both in the order given; the last name fastest."""
@@ -406,6 +407,7 @@ def test_unknown_fields_of_a_config_are_refused(tmp_path):
         read_sweep(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

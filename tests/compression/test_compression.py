@@ -70,6 +70,7 @@ def test_lattice_wraps_beyond_its_radius():
     np.testing.assert_array_equal(wraps, np.round(wraps))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(2, 12), st.booleans())
 def test_lattice_codes_fit_in_their_bits(seed, bits, stochastic):
@@ -89,6 +90,7 @@ def test_lattice_codes_fit_in_their_bits(seed, bits, stochastic):
         np.testing.assert_array_equal(through, decoded)
 
 
+@pytest.mark.slow
 def test_stochastic_lattice_errs_by_less_than_a_cell():
     codec, y = lattice(6, 0.1, stochastic=True), normal(0, 500)
     x = y + np.random.default_rng(1).uniform(-1, 1, 500).astype(np.float32) * (3.2 - 0.1)
@@ -97,6 +99,7 @@ def test_stochastic_lattice_errs_by_less_than_a_cell():
     assert np.abs(decoded - x).max() > 0.09  # to nearest it would be 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stochastic", *SCALED])
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 def test_random_codecs_are_unbiased(name, scale):
@@ -111,6 +114,7 @@ def test_random_codecs_are_unbiased(name, scale):
     assert sent.std(axis=0).max() > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(2, 40))
 def test_uniform_rounds_to_its_levels(seed, levels):
@@ -126,6 +130,7 @@ def test_uniform_rounds_to_its_levels(seed, levels):
     assert decoded.flat[x.argmin()] == x.min()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [1, 4, 16])
 def test_qsgd_variance_is_below_the_papers(levels):
     n, draws = 64, 1000
@@ -179,6 +184,7 @@ def test_bits(codec, expected):
     assert codec.bits(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), SHAPES)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_codecs_preserve_zeros_dtypes_and_integers(name):
     through = THROUGH[name]
@@ -208,6 +214,7 @@ def test_leaves_have_independent_draws(name):
     assert (np.asarray(first) != np.asarray(second)).mean() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_codecs_compile_and_batch(name):
     """Per-tensor scales are per message, not per batch."""
@@ -286,6 +293,7 @@ def test_uploads_of_models_are_decoded_near_the_message():
     assert abs(float(state.server.params)) <= 4
 
 
+@pytest.mark.slow
 def test_messages_are_decoded_near_a_client_state_of_their_form():
     """Message 20.3 through a lattice of radius 3.75: near a client's 19 it arrives, near 0 not."""
     codec = lattice(4, 0.5)
@@ -316,6 +324,7 @@ def test_an_exact_codec_changes_nothing(codec):
     assert_identical(execute(compressed(algorithm, codec, codec), timeline()), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_visits_without_steps_send_nothing(name):
     """A difference of models that is zero stays zero."""
@@ -331,6 +340,7 @@ def test_visits_without_steps_send_nothing(name):
     assert not np.array_equal(moved.server.params, params)
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_the_cohort():
     """Neither on how it is executed, nor on who else is in it, nor on the slot."""
 

@@ -55,6 +55,7 @@ def offset_of(out, image, padding):
     raise AssertionError("not a crop of the image")
 
 
+@pytest.mark.slow
 @settings(max_examples=20)  # a program each
 @given(
     size=st.integers(1, 4),
@@ -104,6 +105,7 @@ def test_offsets_and_flips_are_uniform_and_independent():
     assert_uniform((rows[0::2] * 9 + rows[1::2]) * 4 + flipped[0::2] * 2 + flipped[1::2], 324)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [random_crop, random_flip, crop_and_flip])
 def test_draws_depend_on_key_and_position_only(transform):
     images = jnp.asarray(noise(12, 6, 5, 3))
@@ -116,6 +118,7 @@ def test_draws_depend_on_key_and_position_only(transform):
     np.testing.assert_array_equal(transform(others, KEY)[4:], out[4:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [random_crop, random_flip, crop_and_flip])
 def test_vmapped_is_a_loop(transform):
     images = jnp.asarray(noise(3, 4, 6, 5, 3))
@@ -124,6 +127,7 @@ def test_vmapped_is_a_loop(transform):
     np.testing.assert_array_equal(jax.jit(jax.vmap(transform))(images, keys), np.stack(expected))
 
 
+@pytest.mark.slow
 def test_double_precision_draws_the_same(x64):
     images = jnp.asarray(noise(8, 6, 6, 3))
     in_double = crop_and_flip(images, KEY)
@@ -227,6 +231,7 @@ def test_both_gradients_of_a_step_see_the_same_images():
         assert not np.allclose(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradients_keep_the_parameters_dtype(x64, dtype):
     model = models.softmax_regression((8, 8, 3), 4)
@@ -241,6 +246,7 @@ def test_gradients_keep_the_parameters_dtype(x64, dtype):
     assert test(params)["loss"].dtype == dtype
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_normalise_alike():
     """With a transform that does nothing the objective is the evaluator's loss."""
     model = models.softmax_regression((8, 8, 3), 4)

@@ -72,6 +72,7 @@ def test_large_clients_rows_are_equally_likely_everywhere():
     assert_uniform(counts, dof=(blocks - 1) ** 2, scale=(n - 1) / n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_size", "size"), [(5, 5), (1024, 700), (1025, 1025), (4000, 3000)])
 def test_permutations_are_ranks_of_random_words(max_size, size):
     """Rows sorted by the random high bits, the later shuffle first, ties by the order before."""
@@ -86,6 +87,7 @@ def test_permutations_are_ranks_of_random_words(max_size, size):
     np.testing.assert_array_equal(rows, np.argsort(order))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_size", [1, 2, 3, 1023, 1024, 1025, 1026])
 def test_permutations_at_the_switch_and_at_powers_of_two(max_size):
     for size in {1, max_size // 2, max_size - 1, max_size} - {0}:
@@ -95,6 +97,7 @@ def test_permutations_at_the_switch_and_at_powers_of_two(max_size):
         np.testing.assert_array_equal(actual, np.broadcast_to(np.arange(size), actual.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", [0, 0xFFFFFFFF])
 @pytest.mark.parametrize("max_size", [4, 5, 1024, 1025])
 def test_ties_and_words_that_look_like_padding(monkeypatch, word, max_size):
@@ -120,6 +123,7 @@ def drawn_epochs(size, num_epochs, batch_size, max_size, num_steps):
     return jax.vmap(pick)(jnp.arange(num_steps))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(size=st.integers(0, 9), shape=st.sampled_from([(1, 1), (2, 4), (3, 2), (2, 20)]))
 def test_epochs_see_every_example_exactly_once(size, shape):
@@ -177,6 +181,7 @@ def test_words_are_scaled_exactly(bits, size):
     assert rows.tolist() == [(bits * size) >> 32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3)])
 def test_minibatches_do_not_depend_on_how_many_may_follow(rule):
     """A longer bound on the steps, as other clients may impose it, changes no draw."""
@@ -192,6 +197,7 @@ def test_full_batch_has_every_row_once():
     assert np.asarray(rows).max() < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [with_replacement(3, 5), full_batch(5), epochs(5, 3)])
 def test_client_without_examples(rule):
     assert rule.num_steps(np.array([0, 1])).tolist() == [0, 5]

@@ -330,7 +330,7 @@ def test_rows_within_a_client_are_in_random_order():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: partition.iid(3, 4, 0), "num_clients is 4.*at most the 3"),
+        (lambda: partition.iid(3, 4, 0), "num_clients is 4.*at most 3 examples"),
         (lambda: partition.iid(3, 0, 0), "num_clients is 0"),
         (lambda: partition.dirichlet(LABELS, 401, 0.5, 0), "num_clients is 401"),
         (lambda: partition.dirichlet(LABELS, 4, 0.0, 0), "alpha is 0.0"),

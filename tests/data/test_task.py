@@ -41,6 +41,7 @@ def test_sizes_and_steps():
     np.testing.assert_array_equal(task.num_steps, 2 * np.ceil(SIZES / 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", range(NUM_CLIENTS))
 def test_full_batch_is_the_mean_over_the_client(x64, client):
     oracle = logistic_task(fs.full_batch(1)).oracle(jnp.array(client), jax.random.key(0), 8)
@@ -50,6 +51,7 @@ def test_full_batch_is_the_mean_over_the_client(x64, client):
     assert_close(oracle.grad(logistic_params(), 0), numpy_gradient(examples), 1e-13)
 
 
+@pytest.mark.slow
 def test_short_last_batch_is_the_mean_over_its_examples(x64):
     """5 examples by 4: the second minibatch is one example, not that example and fillers."""
     oracle = logistic_task(fs.epochs(1, 4)).oracle(jnp.array(3), jax.random.key(0), 8)
@@ -60,6 +62,7 @@ def test_short_last_batch_is_the_mean_over_its_examples(x64):
     np.testing.assert_allclose(batch_losses[0], np.delete(losses, lonely).mean(), rtol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 2, 4, 9, 256])
 def test_full_gradient_in_blocks(x64, block):
     """Blocks that do and that do not divide the sizes, and clients smaller than one block."""
@@ -74,6 +77,7 @@ def test_full_gradient_in_blocks(x64, block):
     assert_close(gradients, jax.tree.map(lambda *x: np.stack(x), *expected), 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [fs.epochs(2, 2), fs.full_batch(1), fs.with_replacement(2, 3)])
 def test_client_without_examples_has_gradient_zero(batches):
     data = fs.from_clients([{"x": np.ones((n, 3)), "y": np.ones(n)} for n in (2, 0, 3)])
@@ -176,6 +180,7 @@ def test_refuses_leaves_of_different_lengths():
         fs.empirical_task(logistic_losses, data, fs.full_batch(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [fs.epochs(2, 4), fs.full_batch(3), fs.with_replacement(2, 3)])
 def test_client_of_a_shared_task_is_a_client_that_owns_everything(x64, batches):
     examples = logistic_data().examples

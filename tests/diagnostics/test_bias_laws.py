@@ -35,6 +35,7 @@ def test_limit_is_the_mean_of_the_stationary_density():
     assert result == pytest.approx(moments[1] / moments[0], rel=1e-8)
 
 
+@pytest.mark.slow
 def test_small_time_laws_become_exact():
     """Their relative errors are of the order lr k, halved (to a tenth) with the rate."""
     kink = functools.partial(piecewise_quadratic, right=1.0, left=0.5)
@@ -72,6 +73,7 @@ def _separable(x):
     return jnp.stack([third_order_smooth(x[0], 1.0, 0.5), third_order_smooth(x[1], 1.0, -0.2)])
 
 
+@pytest.mark.slow
 def test_bias_in_two_dimensions_against_the_recursion(x64):
     """Each coordinate of a separable objective has its own recursion, whatever the correlation.
 
@@ -98,6 +100,7 @@ def test_bias_in_two_dimensions_against_the_recursion(x64):
     np.testing.assert_allclose(turned, turn @ np.asarray(result), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_bias_in_two_dimensions_against_paths(x64):
     """Antithetic paths from the optimum; 5 standard errors, and 10 % for higher orders."""
     lr, k, count = 0.02, 8, 100_000

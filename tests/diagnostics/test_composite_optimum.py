@@ -157,6 +157,7 @@ def centralised(problem: RecoveryProblem, psi: prox.Regularizer) -> CompositeOpt
     return composite_optimum(loss, prox.composite(psi, where=weight_only), start)
 
 
+@pytest.mark.slow
 def test_mean_loss_gives_the_same():
     """Clients of one size, so that their mean is that of all examples."""
     problem = sparse_regression(6, 40, 4, 10, 0)

@@ -57,6 +57,7 @@ def per_client(function):
     )
 
 
+@pytest.mark.slow
 def test_curvature_of_logistic_regression(x64):
     measured = jax.jit(lambda task, points: curvature(task, points, KEY, iterations=4))
     result = measured(logistic_task(), logistic_points())
@@ -116,6 +117,7 @@ def test_power_method_finds_the_largest_form(x64):
     np.testing.assert_allclose(np.max(result), 3, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [64, 4, 1])
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_minibatch_moments_are_those_of_all_minibatches(x64, batch_size, block):
@@ -139,6 +141,7 @@ def test_minibatch_moments_are_those_of_all_minibatches(x64, batch_size, block):
     np.testing.assert_allclose(result.sigma4, expected[..., 1].max() ** 0.25, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_sampled_moments_tend_to_the_exact_ones():
     data, points = logistic_data(), logistic_points()
     points = jax.tree.map(lambda x: x.astype(jnp.float32), points)
@@ -178,6 +181,7 @@ def test_equal_clients_have_no_heterogeneity():
     assert result.mean_norm > 0.1
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.integers(0, 10**6))
 def test_quadratics_have_closed_forms(seed):
@@ -212,6 +216,7 @@ def test_quadratics_have_closed_forms(seed):
     assert constants.G is None
 
 
+@pytest.mark.slow
 def test_convexity_is_not_claimed_where_there_is_none():
     def oracle(sign, client, key, max_steps):
         gradient = jax.grad(lambda x: jnp.sum(jnp.array([1.0, 1.0]) * x**2) * sign + x[0] ** 2)

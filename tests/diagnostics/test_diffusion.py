@@ -17,6 +17,7 @@ FIGURE = functools.partial(piecewise_quadratic, right=2.0, left=0.2)
 GRID = np.linspace(-1, 1, 5)
 
 
+@pytest.mark.slow
 def test_backward_equation_against_closed_form_and_recursion():
     """Ornstein and Uhlenbeck: u = x exp(-a t), errors of order dt^2 + 0 in space.  Third order:
     u(0) is 1/4 k^2 to relative order lr k, and the recursion's times k / (k - 1).

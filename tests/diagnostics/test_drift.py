@@ -24,6 +24,7 @@ from fedjax_sim.theory.fedavg.drift import drift_bound
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 def test_trajectories_are_those_of_the_run():
     """The mean of a round's last iterates is the run's next model, also in a late round."""
     task = logistic_task()
@@ -54,6 +55,7 @@ def test_trajectories_are_those_of_the_run():
     np.testing.assert_allclose(result.from_shadow, apart, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_shadow_probes_against_the_trajectories(x64):
     """Equal to the numbers from all clients' iterates; the models are those of FedAvg."""
     data = logistic_data()

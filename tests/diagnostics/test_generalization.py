@@ -31,6 +31,7 @@ def test_metrics_of_both_sets_and_their_gap():
     assert len(result) == 6
 
 
+@pytest.mark.slow
 def test_as_the_evaluation_of_a_run():
     data = fs.FederatedData({"x": TRAIN}, np.array([0, 10, 23]))
     evaluate = generalization_gap(metrics, data.examples, {"x": TEST})

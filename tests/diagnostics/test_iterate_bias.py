@@ -82,6 +82,7 @@ def test_recursion_against_nested_integrals():
     np.testing.assert_allclose(result, expected, rtol=0, atol=2e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     curvature=st.floats(0.1, 2.0), centre=st.floats(-0.1, 0.1), lr=st.floats(0.01, 0.5),
@@ -115,6 +116,7 @@ def _moments(num_steps):
     return first, np.sqrt(second - first**2)
 
 
+@pytest.mark.slow
 def test_figure_of_the_thesis():
     """Reference moments have a discretisation error of about 1e-3; paths lie within 5 standard
     errors of the recursion and, with half of that error, of the references.

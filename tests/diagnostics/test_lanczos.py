@@ -33,6 +33,7 @@ def on_tree(matrix):
     return apply, like
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "eigenvalues",
     [
@@ -58,6 +59,7 @@ def of_matrix(matrix, key, iterations):
     return ritz(lambda v: matrix @ v, jnp.zeros(matrix.shape[0], matrix.dtype), key, iterations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations", [1, 5, 12])
 @given(st.integers(0, 1000), st.sampled_from([0, 6]))
 @settings(max_examples=50)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,7 @@ def _third(z):
     return s * (1 - s) * (1 - 2 * s)
 
 
+@pytest.mark.slow
 def test_softmax_bounds_hold_on_data(x64):
     model = fs_softmax()
     rng = np.random.default_rng(3)

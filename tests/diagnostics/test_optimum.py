@@ -72,6 +72,7 @@ def test_logistic_regression_against_scipy(seed, l2):
     assert result.steps < 20
 
 
+@pytest.mark.slow
 def test_softmax_regression_whose_minimisers_form_a_set():
     """Adding a vector to all classes' weights changes nothing: the one nearest to 0 is found."""
     rng = np.random.default_rng(1)

@@ -30,6 +30,7 @@ def flat(server, clients):
     return np.stack(rows)
 
 
+@pytest.mark.slow
 @given(n=SIZES, seed=st.integers(0, 1000))
 def test_against_numpy_and_equation_77(n, seed):
     """rtol 1e-12: sums of some 50 squares in double precision."""
@@ -65,6 +66,7 @@ def test_equation_53_for_every_cohort(method, n, data, seed):
     np.testing.assert_allclose(mean, expected, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_potential_of_agreeing_and_of_contacted_clients():
     server, clients = models(5, 0)
     same = jax.tree.map(lambda w: jnp.broadcast_to(w, (5, *w.shape)), server)
@@ -114,9 +116,7 @@ def test_keeps_the_precision_of_the_models_and_compiles():
 def test_refuses_clients_that_do_not_fit():
     server, clients = models(3, 0)
     for function in (mean_model, potential, client_variance):
-        with pytest.raises(
-            ValueError, match=r"structure .*expected .*as the server"
-        ):
+        with pytest.raises(ValueError, match=r"structure .*expected .*as the server"):
             function(server, {"w": clients["w"]})
         with pytest.raises(ValueError, match=r"shapes .*expected the shapes of the server"):
             function(server, {"w": clients["w"], "b": clients["b"][:2]})

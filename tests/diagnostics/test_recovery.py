@@ -20,6 +20,7 @@ ENTRIES = st.sampled_from([0.0, 0.005, -0.5, 2.0, float("nan")])
 PAIRS = st.lists(st.tuples(ENTRIES, st.booleans()), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(PAIRS)
 def test_scores_are_scikit_learns(pairs):
     x = np.array([value for value, _ in pairs], np.float32)
@@ -53,6 +54,7 @@ def test_cutoff_may_vary_and_be_traced():
     assert support(x, 0.5).tolist() == [False] * 4  # at the cutoff it is zero
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_batches_and_precisions(dtype):
     rng = np.random.default_rng(0)
@@ -89,9 +91,7 @@ def test_errors_are_frobenius_norms():
 
 def test_refusals():
     for metric in (support_scores, recovery_error):
-        with pytest.raises(
-            ValueError, match=r"shape \(2,\); expected \(3,\), the shape"
-        ):
+        with pytest.raises(ValueError, match=r"shape \(2,\); expected \(3,\), the shape"):
             metric(jnp.ones(3), jnp.ones(2))
     with pytest.raises(ValueError, match=r"x has shape \(3,\); expected a matrix"):
         numerical_rank(jnp.ones(3))

@@ -59,6 +59,7 @@ def test_a_stationary_point_has_no_rise():
     assert sam_sharpness(lambda x: jnp.sum(x**2), jnp.zeros(3), RADIUS) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", [fs.execution.vmapped(), fs.execution.chunked(3), None])
 def test_clients_and_total_of_logistic_regression(x64, execution):
     data, task = problems.logistic_data(), problems.logistic_task()
@@ -84,6 +85,7 @@ def test_clients_and_total_of_logistic_regression(x64, execution):
     np.testing.assert_allclose(result.total.rise, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_uniform_weights_are_the_default(x64):
     hessians, centres = problems.random_quadratics(5, 4)
     task = problems.quadratic_task(hessians, centres, 1)
@@ -95,6 +97,7 @@ def test_uniform_weights_are_the_default(x64):
     assert result.clients.residuals.max() < 1e-12
 
 
+@pytest.mark.slow
 def test_small_network_against_its_explicit_hessian(x64):
     model = mlp(4, hidden=(5,), num_classes=3, activation=jnp.tanh)
     rng = np.random.default_rng(2)

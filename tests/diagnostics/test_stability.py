@@ -26,6 +26,7 @@ def start():
     return jax.tree.map(lambda x: x.astype(jnp.float64), problems.logistic_params())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "batches"),
     [
@@ -75,6 +76,7 @@ def test_equals_training_on_the_changed_data(x64, algorithm, batches):
     assert (result.distance[:, -1] > 1e-4).sum() >= 3  # the distances are not trivial
 
 
+@pytest.mark.slow
 def test_the_same_example_again_changes_nothing(x64):
     data = problems.logistic_data()
     same = jax.tree.map(lambda x: x[ROWS], data.examples)

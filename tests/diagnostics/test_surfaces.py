@@ -64,6 +64,7 @@ def test_a_filter_of_zeros_stays_zero():
     assert all(not leaf.any() for leaf in jax.tree.leaves(d))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000))
 @settings(max_examples=40)
 def test_plane_holds_its_three_models(seed):
@@ -78,6 +79,7 @@ def test_plane_holds_its_three_models(seed):
         assert result.coordinates[2, 1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_principal_plane_is_that_of_the_singular_vectors(x64, count):
     center = random_tree(0)
@@ -101,6 +103,7 @@ def test_principal_plane_of_many_parameters_needs_no_matrix_of_their_number():
     np.testing.assert_allclose(lengths, np.sqrt(200_000), rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 3, 25, 100])
 def test_grid_values(x64, chunk):
     x, d1, d2 = (random_tree(i) for i in range(3))

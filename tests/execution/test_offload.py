@@ -75,6 +75,7 @@ def assert_same_run(found, expected):
     assert found.rounds_done == expected.rounds_done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_the_bits_of_a_resident_run(memory, states):
@@ -114,6 +115,7 @@ def test_loads_cover_what_is_left_and_end_where_it_is_evaluated(
             assert load.first % eval_every == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("states", [False, True])
 def test_several_seeds(states):
     """Each with its own cohorts: a load holds the clients of all."""
@@ -127,6 +129,7 @@ def test_several_seeds(states):
     assert_same_run(found, train(logistic_task(BATCHES), **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("states", [False, True])
 def test_resumed_equals_uninterrupted(tmp_path, states):
     """Stopped after a segment; the checkpoint holds the states of all clients."""
@@ -235,6 +238,7 @@ def test_two_loads_at_most_take_turns_in_two_buffers():
     assert places[0] != places[1]
 
 
+@pytest.mark.slow
 def test_double_precision_within_its_context(x64):
     """The context is per thread, and examples are loaded by another thread."""
     batches = fs.epochs(2, 2)

@@ -70,6 +70,7 @@ def whole_run(weighting):
     return train(fs.scaffold(0.1), logistic_task(BATCHES), weighting=weighting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "weighting"),
     [
@@ -87,6 +88,7 @@ def test_any_number_of_devices_trains_the_same_model(devices, weighting):
     assert_close(client_rows(state), whole.clients, 2e-6)
 
 
+@pytest.mark.slow
 def test_equal_in_double_precision(x64):
     """Nothing larger than round-off hides behind the tolerance of single precision."""
     batches = fs.epochs(2, 2)
@@ -135,6 +137,7 @@ def test_probes_of_clients_and_server_are_those_of_the_whole():
     np.testing.assert_allclose(found.probes["step"], whole.probes["step"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluations_are_those_of_the_whole():
     options = {"eval_fn": lambda params: {"norm": jnp.linalg.norm(params["w"])}, "eval_every": 2}
     _, whole = train(fs.fedavg(0.1), logistic_task(BATCHES), **options)
@@ -143,6 +146,7 @@ def test_evaluations_are_those_of_the_whole():
     np.testing.assert_allclose(found.metrics["norm"], whole.metrics["norm"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmapped", "sequential", "chunked", "auto"])
 def test_strategies_on_each_device(strategy):
     options = {
@@ -170,6 +174,7 @@ def test_other_aggregators_see_the_uploads_of_all_devices():
     assert_close(state.server, whole.server, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_of_runs():
     """Vmapped over rates and keys, in one program."""
     keys = jax.random.split(KEY, 2)
@@ -209,6 +214,7 @@ def test_examples_are_loaded_stratum_by_stratum():
     assert_identical(state.server, expected.server)
 
 
+@pytest.mark.slow
 def test_assigned_examples():
     """By row numbers, whatever the order."""
     data = logistic_data()
@@ -253,6 +259,7 @@ def test_one_all_reduce_a_round_and_nothing_else(name, states):
     assert collectives()[name] == ["all-reduce", f"{states} states"]
 
 
+@pytest.mark.slow
 def test_sweep_over_a_second_axis():
     """Blocks of runs over one axis, clients over the other."""
     mesh = jax.make_mesh((2, 2), ("runs", "clients"), devices=jax.devices()[:4])

@@ -109,6 +109,7 @@ def test_sharded_gradient_of_the_message_stays_with_the_client():
     np.testing.assert_array_equal(mean, slots.mean(axis=0))
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(num_slots=st.integers(1, 11), size=st.integers(1, 4))
 def test_last_chunk_is_filled_up_without_effect(num_slots, size):
@@ -316,6 +317,7 @@ def test_visits_are_ragged_if_most_are_far_shorter_than_the_longest():
     assert not jax.jit(lambda t: jnp.array(strategies.is_ragged(t)))(ragged_timeline(8, [1] * 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["advance", "simulate", "forecast", "sweep"])
 def test_ragged_visits_run_one_after_the_other(monkeypatch, way):
     """So that the steps of short visits cost nothing; whoever knows the timeline says so."""

@@ -79,6 +79,7 @@ def perturbed(params):
     return jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lenet5", "femnist", "femnist_report", "digits"])
 def test_layers_in_order(name):
     model, shape, _, _ = MODELS[name]
@@ -101,6 +102,7 @@ def reference(name, params, h):
     return affine(h, params["head"][last])
 
 
+@pytest.mark.slow
 def test_mlp_layers_in_order():
     model = models.mlp(4, (3,), 2, activation=jnp.tanh)
     params = perturbed(model.init(jax.random.key(0)))

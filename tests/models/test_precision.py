@@ -42,6 +42,7 @@ def products(function, *arguments) -> list[tuple]:
     return list(within(jax.make_jaxpr(function)(*arguments).jaxpr))
 
 
+@pytest.mark.slow
 def test_products_of_a_step_are_in_half_precision_and_gradients_are_not():
     params, examples = PLAIN.init(KEY), batch()
 
@@ -81,6 +82,7 @@ def test_dtypes_that_are_not_floating_are_refused():
         models.in_precision(PLAIN, jnp.int8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [fs.fedavg(0.1), fs.scaffold(0.1), fs.fedadam(0.1, 0.01), fs.fedavgm(0.1)]
 )
@@ -116,6 +118,7 @@ def config(precision, folder) -> RunConfig:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
     histories = {
         name: compare(config(name, tmp_path)).history
@@ -134,6 +137,7 @@ def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
     assert 1e-5 < errors["bfloat16"] < 2e-2
 
 
+@pytest.mark.slow
 def test_the_server_is_evaluated_in_single_precision(tmp_path):
     half = config("bfloat16", tmp_path)
     problem = prepare(half, datasets.load("digits"))
@@ -145,6 +149,7 @@ def test_the_server_is_evaluated_in_single_precision(tmp_path):
     assert set(products(lambda x: oracle.grad(x, 0), params)) == {("bfloat16", "bfloat16")}
 
 
+@pytest.mark.slow
 def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path):
     single = prepare(config("default", tmp_path), datasets.load("digits"))
     double = config("float64", tmp_path)
@@ -160,6 +165,7 @@ def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path)
     jax.tree.map(np.testing.assert_array_equal, problem.setup.params, single.setup.params)
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_precision_is_refused(tmp_path, capsys):
     command = ["run", "quickstart", "--model", "softmax_regression", "--rounds", "1"]
     command += ["--local-steps", "1", "--seeds", "1", "--algorithms", "fedavg"]
@@ -169,6 +175,7 @@ def test_a_folder_of_another_precision_is_refused(tmp_path, capsys):
     assert "precision" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_sweeps_have_a_precision(tmp_path):
     values = {}
     for precision in ("float32", "float64"):

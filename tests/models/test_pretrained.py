@@ -116,6 +116,7 @@ def test_layer_before_the_head(name, tmp_path):
     assert_equal(loaded.params, KNOWN | {"head": GIVEN["head"]})
 
 
+@pytest.mark.slow
 def test_dtypes_are_those_of_the_given_params(tmp_path):
     tensors = {name: tensor.astype(np.float16) for name, tensor in TIMM.items()}
     path = write_as("timm", tmp_path, tensors)
@@ -128,6 +129,7 @@ def test_dtypes_are_those_of_the_given_params(tmp_path):
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(jnp.bfloat16)}
 
 
+@pytest.mark.slow
 def test_bfloat16_file(tmp_path):
     tensors = {name: tensor.astype(jnp.bfloat16) for name, tensor in TIMM.items()}
     loaded = models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)

@@ -57,6 +57,7 @@ def problem(build):
     return params, {"x": x, "y": np.arange(shape[0], dtype=np.int32) % 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [small_mlp, small_cnn, small_resnet])
 def test_identity_quantisers_give_the_plain_model(build):
     params, examples = problem(build)
@@ -101,6 +102,7 @@ def test_all_layers_of_resnet20_but_the_last():
     assert seen[-1] == (10, 64)
 
 
+@pytest.mark.slow
 def test_resnet20_forward_is_the_plain_model_s():
     params, examples = problem(resnet20)
     plain = compiled(resnet20(auto, dense_product).apply)(params, examples["x"])
@@ -178,6 +180,7 @@ def test_gradients_of_two_layers_by_hand(exempt, x64):
     assert_close(gradient, expected, rtol=1e-12)  # double precision
 
 
+@pytest.mark.slow
 def test_gradients_through_luq_by_hand():
     """Each layer draws from its own branch of the key; the last is exempt."""
     params, examples = problem(small_mlp)
@@ -221,6 +224,7 @@ def test_quantised_gradients_are_unbiased():
     assert np.asarray(sampled["dense1"]["kernel"]).std(axis=0).max() > 0.01
 
 
+@pytest.mark.slow
 def test_low_bits():
     """A hidden layer sees 7 values of weights and 8 of activations that are not negative."""
     x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
@@ -244,6 +248,7 @@ def test_low_bits():
     assert len(cotangents) <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [small_mlp, small_cnn])
 def test_clients_and_keys_batch(build):
     """Vmapped over clients' parameters and keys as over one after the other."""
@@ -264,6 +269,7 @@ def test_clients_and_keys_batch(build):
         assert_close(actual, compiled(gradient)(one, key), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_training_with_quantised_clients():
     """The stored parameters stay off the grid; steps and cohorts as of any objective."""
     rng = np.random.default_rng(0)

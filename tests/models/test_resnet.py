@@ -120,6 +120,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("setting", "strides", "shape"), CASES)
 def test_layers_in_order(setting, strides, shape):
@@ -143,6 +144,7 @@ def small():
     return compiled(model.apply), params, x
 
 
+@pytest.mark.slow
 def test_bfloat16(small):
     apply, params, x = small
     outputs = apply(jax.tree.map(lambda p: np.asarray(p).astype(jnp.bfloat16), params), x)

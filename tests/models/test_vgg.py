@@ -46,6 +46,7 @@ def convolve(x, layer):
     return np.asarray(out) + np.asarray(layer["bias"])
 
 
+@pytest.mark.slow
 def test_layers_in_order():
     model = models.vgg11()
     rng = np.random.default_rng(0)
@@ -68,6 +69,7 @@ def test_layers_in_order():
     np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_initial_signal_keeps_its_size():
     model = models.vgg11()
     params = compiled(model.init)(jax.random.key(0))

@@ -135,6 +135,7 @@ def squares(model):
     return lambda params, x: jnp.sum(jnp.square(model.apply(params, x)))
 
 
+@pytest.mark.slow
 def test_remat_changes_memory_only(network):
     (plain, _, params), remat, x = network, small(remat=True), images()
     jaxprs = [str(jax.make_jaxpr(jax.grad(squares(model)))(params, x)) for model in (plain, remat)]

@@ -101,6 +101,7 @@ def test_seeds_make_a_band():
     render(figure)
 
 
+@pytest.mark.slow
 def test_positions_are_those_of_the_history_on_disk(tmp_path):
     """The same run's history.csv records time and local steps itself."""
     data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))

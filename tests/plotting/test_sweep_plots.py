@@ -113,6 +113,7 @@ def test_heat_map_of_rounds_that_are_infinite():
     render(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (30, 2), (2, 40), (30, 40)])
 def test_heat_map_of_extreme_shapes(size):
     rows = [

@@ -113,6 +113,7 @@ def test_contacted_clients_compute_from_one_contact_to_the_next(receives):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from([1, 3]), st.sampled_from([0.0, 3.0]))
 def test_spans_of_a_client_follow_each_other(seed, buffer, interaction):
     timeline = arrivals(

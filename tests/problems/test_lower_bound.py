@@ -109,6 +109,7 @@ def test_noise_is_gaussian_and_differs_between_steps_and_visits():
     assert abs(first.std() - SOME.std) < 5 * SOME.std / 4000**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "rounds", "lr"), [(3, 5, 0.1), (7, 4, 0.6)])
 def test_closed_forms_against_fedavg(x64, steps, rounds, lr):
     """Double precision: rounding of a few dozen steps."""
@@ -139,6 +140,7 @@ def test_closed_form_of_the_fourth_coordinate(x64):
             assert b <= -0.0156 * min(1, (lr * steps) ** 2)
 
 
+@pytest.mark.slow
 def test_first_coordinate_drifts_to_the_negative_side():
     """Mean and mean value against a NumPy simulation: 5 standard errors of both together."""
     clients, steps, rounds, lr, count = 2, 16, 12, 0.3, 2000

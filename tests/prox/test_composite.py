@@ -45,6 +45,7 @@ MIRRORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("psi", [*REGULARIZERS.values()], ids=[*REGULARIZERS])
 def test_kernels_only(psi):
     if isinstance(psi, prox.GroupL1) and psi.labels is not None:
@@ -70,6 +71,7 @@ def test_kernels_only(psi):
     assert_identical(value, total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIRRORS)
 def test_other_leaves_stay_euclidean(name):
     params, mirror = model(), MIRRORS[name]
@@ -155,6 +157,7 @@ def test_nothing_chosen():
     assert problem.value(params) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PENALTIES if name != "labels"])
 def test_subgradient(name):
     psi = PENALTIES[name].psi
@@ -213,6 +216,7 @@ def test_built_inside_a_program_of_traced_numbers():
     assert_close(actual, (problem.argmin(params, 0.9), problem.value(params)), 20 * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [
@@ -261,6 +265,7 @@ def test_regulariser_as_an_argument_of_a_program():
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_derivative_with_respect_to_the_weight(x64):
     """Of the objective at a minimiser: minus c times the signs, of what is not 0."""
     params = model(dtype=np.float64)
@@ -273,6 +278,7 @@ def test_derivative_with_respect_to_the_weight(x64):
     np.testing.assert_allclose(jax.grad(total)(0.3), expected, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_float32_numbers_on_a_float64_model(x64):
     params = model(dtype=np.float64)
     problem = prox.composite(prox.L1(jnp.float32(0.5)), prox.PNorm(jnp.float32(1.5)), prox.kernels)

@@ -28,6 +28,7 @@ projected = jax.jit(lambda psi, v: psi.prox(v, 0.0))
 indicated = jax.jit(lambda psi, x: psi.value(x))
 
 
+@pytest.mark.slow
 @every_constraint
 @given(v=POINTS)
 def test_projection_is_feasible_and_optimal(name, v):
@@ -68,6 +69,7 @@ def test_step_has_no_effect(name, v):
     assert_identical(in_double(psi, v, 0.0), in_double(psi, v, 3.7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("psi", "v"),
     [
@@ -108,6 +110,7 @@ def kinds(size, rng):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, 2, 7, 300, 3000])
 def test_l1_ball_and_simplex_are_exact_to_rounding(size, dtype):
@@ -217,6 +220,7 @@ SETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, 100_000])
 @pytest.mark.parametrize("name", SETS)

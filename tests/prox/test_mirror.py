@@ -35,6 +35,7 @@ from small_problems import assert_identical, compiled
 from fedjax_sim import prox
 
 
+@pytest.mark.slow
 @every_mirror
 @given(x=SIGNED, positive=POSITIVE)
 def test_dual_and_back(name, x, positive):
@@ -168,6 +169,7 @@ def test_vmap_over_points_and_numbers(name, x64):
         np.testing.assert_allclose(actual, np.stack(expected), rtol=1e-13, atol=50 * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["weighted", "p_norm", "hypentropy"])
 def test_gradient_with_respect_to_a_mirror_map_is_one(name):
     """Of numbers that the constructor would refuse."""
@@ -185,6 +187,7 @@ def test_float32_numbers_on_a_float64_array(name, x64):
     assert {x.dtype for x in results} == {np.dtype(np.float64)}
 
 
+@pytest.mark.slow
 @every_mirror
 def test_bfloat16(name):
     mirror, x = MIRRORS[name][0], jnp.asarray(inner(name), jnp.bfloat16)

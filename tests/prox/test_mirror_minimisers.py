@@ -44,6 +44,7 @@ OPEN = [
 ]
 
 
+@pytest.mark.slow
 @every_pair
 @given(y=SIGNED, c=STEPS)
 @settings(max_examples=40)
@@ -156,6 +157,7 @@ def test_there_are_open_pairs():
     assert len(OPEN) == 4 * 15 - (6 + 7 + 2 + 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("psi_name", REGULARIZERS)
 @given(y=POINTS, c=STEPS)
 @settings(max_examples=10)
@@ -190,6 +192,7 @@ def test_entropy_inside_the_ball_and_outside(x64):
 jacobian = compiled(jax.jacrev(lambda mirror, psi, y, c: mirror.argmin(psi, y, c), 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("y", [[80.0, -80.0, 0.0, 80.0], [-80.0] * DIM, [200.0, 0.0, -200.0, 0.0]])
 def test_entropy_of_extreme_dual_points(y):
     """In single precision, where exp(89) is infinite; NaNs raise."""
@@ -204,6 +207,7 @@ def test_entropy_of_extreme_dual_points(y):
         assert np.all(np.isfinite(gradient))
 
 
+@pytest.mark.slow
 @every_pair
 def test_derivatives_are_central_differences(name, psi_name, x64):
     """Of the minimiser, in y, c, the numbers of psi and those of the mirror map."""

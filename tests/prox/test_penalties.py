@@ -28,6 +28,7 @@ from fedjax_sim import prox
 every_penalty = pytest.mark.parametrize("name", PENALTIES)
 
 
+@pytest.mark.slow
 @every_penalty
 @given(v=POINTS, c=STEPS)
 @settings(max_examples=60)
@@ -151,6 +152,7 @@ def test_small_points_give_exact_zeros(name):
     assert_identical(program(PENALTIES[name].psi, v, 5.0)[0], jnp.zeros_like(v))
 
 
+@pytest.mark.slow
 @every_penalty
 @given(x=POINTS, z=POINTS)
 @settings(max_examples=50)

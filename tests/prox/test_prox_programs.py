@@ -25,6 +25,7 @@ from fedjax_sim import prox
 every_regularizer = pytest.mark.parametrize("name", REGULARIZERS)
 
 
+@pytest.mark.slow
 @every_regularizer
 def test_vmap_over_points_steps_and_numbers(name, x64):
     each, batch = stacked(REGULARIZERS[name], [0.5, 1.0, 2.0])
@@ -38,6 +39,7 @@ def test_vmap_over_points_steps_and_numbers(name, x64):
         np.testing.assert_allclose(actual, np.stack(expected), rtol=0, atol=50 * EPS)
 
 
+@pytest.mark.slow
 @every_regularizer
 @pytest.mark.parametrize("scale", [2.0, 0.1])  # outside of the sets, and inside of the balls
 def test_derivatives_are_central_differences(name, scale, x64):
@@ -137,6 +139,7 @@ def test_float32_numbers_on_a_float64_array(name, x64):
     np.testing.assert_allclose(results[0], expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 @every_regularizer
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision(name, dtype):

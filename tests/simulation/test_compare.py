@@ -26,6 +26,7 @@ def whole(setup):
     return fs.compare(ALGORITHMS, setup, KEYS, probes=PROBES, seeds=[5, 6])
 
 
+@pytest.mark.slow
 def test_a_comparison_is_its_simulations(setup, whole):
     assert not whole.interrupted
     assert list(whole.simulations) == list(ALGORITHMS)
@@ -39,6 +40,7 @@ def test_a_comparison_is_its_simulations(setup, whole):
         pd.testing.assert_frame_equal(frame.reset_index(drop=True), alone.to_frame())
 
 
+@pytest.mark.slow
 def test_the_tidy_frame(whole):
     frame = whole.to_frame()
     assert list(frame) == ["algorithm", "seed", "diverged_at", "round", "metric", "value"]

@@ -61,6 +61,7 @@ def held(tree, device=None) -> int:
     return sum(pieces)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_resident_run():
     evaluate = fs.evaluation.evaluator(
         lambda params, x: {"mean": x["x"] @ params["w"]}, {"x": np.ones((7, 3), np.float32)}
@@ -84,6 +85,7 @@ def test_numbers_of_a_resident_run():
     assert one.compile_seconds > 0
 
 
+@pytest.mark.slow
 def test_numbers_of_several_runs_together():
     params = jax.tree.map(lambda x: np.stack([x] * RUNS), logistic_params())
     several = found(params=params, key=jax.random.split(KEY, RUNS))
@@ -97,6 +99,7 @@ def test_numbers_of_several_runs_together():
     assert one.seconds_per_round is None
 
 
+@pytest.mark.slow
 def test_arithmetic_of_a_step():
     # A softmax regression's gradient is two products of the batch with a matrix, forward and
     # backward; what is done beside them (softmax, differences) is of a lower order.
@@ -118,6 +121,7 @@ def test_arithmetic_of_a_step():
     assert products <= one.flops_per_round <= 1.2 * products
 
 
+@pytest.mark.slow
 def test_numbers_of_clients_by_device():
     where = placement.by_client(NUM_CLIENTS, num_strata=4)
     task = fs.empirical_task(logistic_losses, logistic_data(), fs.epochs(2, 2), placement=where)
@@ -130,6 +134,7 @@ def test_numbers_of_clients_by_device():
     assert one.seconds_per_round is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("states", [False, True])
 def test_numbers_with_examples_on_the_host(states, batched):

@@ -31,6 +31,7 @@ def segments(names):
     return [name for name in names if "segment" in name]
 
 
+@pytest.mark.slow
 def test_a_loop_over_seeds_compiles_once(setup):
     """Also with an algorithm that every call makes anew; other numbers are another program."""
     with compilations() as names:
@@ -119,6 +120,7 @@ def test_fingerprints():
     assert fingerprint(function(1)) == fingerprint(function(1)) != fingerprint(function(2))
 
 
+@pytest.mark.slow
 def test_descriptions_are_equal_in_other_processes():
     """Also of a constant set, whose order differs between processes."""
     program = (
@@ -139,6 +141,7 @@ def test_descriptions_are_equal_in_other_processes():
     assert runs[0].split()[0] == description(fs.scaffold(0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [bool, np.int8, jnp.bfloat16, np.float32, np.int32])
 def test_digests_of_arrays_on_several_devices(dtype):
     """Equal for every number of devices, and different for other values, places and types."""

@@ -53,6 +53,7 @@ def read(directory) -> pd.DataFrame:
     return pd.read_csv(pathlib.Path(directory) / "history.csv", dtype={"value": str})
 
 
+@pytest.mark.slow
 def test_segments_equal_run(task, timeline):
     setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=2)
     algorithm, key = fs.fedavg(0.05), jax.random.key(1)
@@ -68,6 +69,7 @@ def test_segments_equal_run(task, timeline):
     )
 
 
+@pytest.mark.slow
 def test_replicas_equal_single_runs(task):
     keys = jax.vmap(jax.random.key)(jnp.arange(3))
     timelines = jax.vmap(lambda k: fs.timelines.uniform(k, 6, 4, 2, STEPS))(keys)
@@ -85,6 +87,7 @@ def test_replicas_equal_single_runs(task):
         assert together.local_steps > alone.local_steps > 0
 
 
+@pytest.mark.slow
 def test_history_on_disk(task, timeline, tmp_path):
     result = simulate(
         fs.fedavg(0.05),
@@ -118,6 +121,7 @@ def test_history_on_disk(task, timeline, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
     full = fs.timelines.full(8, 4, STEPS)
     timeline = fs.timelines.dropout(jax.random.key(3), full, 0.5)
@@ -191,6 +195,7 @@ def finished(task, timeline, tmp_path_factory):
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_run_is_refused(finished, change):
     with pytest.raises(ValueError, match=f"another run: {change.partition(' ')[0]} differ"):
@@ -198,6 +203,7 @@ def test_another_run_is_refused(finished, change):
     assert finished().history is None  # and the directory still holds the first run
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
     def go(directory, on_progress=None):
         return simulate(
@@ -284,6 +290,7 @@ def diverging(task):
     return go
 
 
+@pytest.mark.slow
 def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
     timeline = fs.timelines.full(12, 4, STEPS)
 
@@ -342,6 +349,7 @@ def test_truncate_refuses_a_shorter_history(tmp_path):
         history.truncate(path, 999)
 
 
+@pytest.mark.slow
 def test_ragged_replicas_equal_single_runs(task):
     """On a CPU they run one after the other, so that short visits stay short."""
     keys = jax.random.split(jax.random.key(3), 2)

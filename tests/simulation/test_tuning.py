@@ -63,6 +63,7 @@ def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
     assert {c._replace(lowering="auto") for c in rest} == {best}
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_left_out(monkeypatch):
     needed = {m.choice: m.num_bytes for m in tuning.tune(*dense_problem(models.auto))}
     assert needed[ExecutionChoice(8)] > needed[ExecutionChoice(1)]
@@ -84,6 +85,7 @@ def dense_problem(conv):
     return tuning.Problem(fs.fedavg(0.1), setup, jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [
@@ -131,6 +133,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
         tuning.stored(tmp_path / "tuned.json", {"batch_size": 1})
 
 
+@pytest.mark.slow
 def test_descriptions_differ_where_times_do():
     problem = image_problem(models.auto, batched=True)
     base = tuning.describe(problem, 3)

@@ -43,6 +43,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_bad_arguments_are_refused(tmp_path, call):
     differing, message = CALLS[call]

@@ -54,6 +54,7 @@ def shapes(jaxpr) -> dict[str, set[tuple[int, ...]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_seeds", [1, 2])
 def test_minibatches_are_made_once_for_all_configurations(num_seeds):
     task = least_squares()
@@ -82,6 +83,7 @@ def test_minibatches_are_made_once_for_all_configurations(num_seeds):
     assert all(any(WIDTH in shape for shape in found[name]) for name in ("gather", "random_bits"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_data_are_copied_neither_per_client_nor_per_configuration(num_devices):
     """7 MB of examples, 4 clients, 7 configurations."""
@@ -121,6 +123,7 @@ def stateful(began):
     return factory
 
 
+@pytest.mark.slow
 def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
     """Client states of 160 kB a run: within 1 MB no program may hold all of 16 of them, not even
     to find that out."""
@@ -147,6 +150,7 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [100, STATE_BYTES])  # less than the data, than one run
 def test_a_budget_that_one_run_exceeds_is_refused(memory):
     began = []
@@ -156,6 +160,7 @@ def test_a_budget_that_one_run_exceeds_is_refused(memory):
     assert not began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 2])
 @pytest.mark.parametrize("per_seed", [False, True])
 def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
@@ -188,6 +193,7 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
     assert moments[0.0, 0, 9] == moments[1.0, 1, 9] == len(names)
 
 
+@pytest.mark.slow
 def test_simulate_compiles_once_for_all_whole_segments():
     """And once more for the last one, which is shorter."""
     setup = quadratic_trial(num_seeds=1, num_rounds=11).setup

@@ -76,6 +76,7 @@ def test_killed_sweep_resumes_with_the_same_bits(tmp_path):
     same_runs(resumed, uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eval_every", "moment", "slices"),
     [  # moment: slices done and rounds of the one in progress; 6 rounds are three segments, or one
@@ -161,6 +162,7 @@ def test_every_type_of_number_survives_the_disk(tmp_path):
     assert dtypes == {t: t.replace("bfloat16", "float32") for t in dtypes}
 
 
+@pytest.mark.slow
 def test_a_larger_grid_reuses_the_runs(tmp_path):
     small = go(tmp_path, keys=KEYS[:2], trial=quadratic_trial(num_seeds=2))
     assert len(small.runs) == 6
@@ -209,6 +211,7 @@ def finished(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_sweep_is_refused(finished, other):
     options = {k: v() if callable(v) else v for k, v in OTHERS[other].items()}

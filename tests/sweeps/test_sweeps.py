@@ -85,6 +85,7 @@ def test_adaptive_server_in_narrow_blocks(x64):
     assert_equals_single_runs(result, trial, DOUBLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_single_precision_and_stale_versions(num_devices):
     """Some clients start from the model before the last; 27 runs in 3 blocks or more."""
@@ -163,6 +164,7 @@ def test_tidy_rows():
             assert found["local_steps"] == done * 3 * 3  # clients x steps
 
 
+@pytest.mark.slow
 def test_divergence_is_recorded_and_disturbs_no_other_run(allow_nans):
     """A client step of size 50 multiplies the error by 50: float32 overflows in some rounds."""
     trial = quadratic_trial(num_rounds=12)
@@ -181,6 +183,7 @@ def test_divergence_is_recorded_and_disturbs_no_other_run(allow_nans):
         np.testing.assert_array_equal(finite, np.arange(1, 13) < run.diverged_at)
 
 
+@pytest.mark.slow
 def test_configurations_of_a_seed_see_the_same_minibatches():
     """The gradient of the j-th parameter says how often example j was drawn, whatever the rate."""
     batches = fs.epochs(1, 2)
@@ -210,6 +213,7 @@ def test_no_more_devices_than_runs():
     assert {len(blocks) for blocks in news[0].plan.slices} == {2}
 
 
+@pytest.mark.slow
 def test_a_setup_for_every_seed(x64):
     """Each with data of its own; seeds of equal shapes share a program."""
     base = quadratic_trial(num_seeds=2)

@@ -112,6 +112,7 @@ def assert_at_most(samples, bound):
     return np.mean(samples) / float(bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("heterogeneous", [False, True])
 def test_fedavg_and_its_drift(setting, heterogeneous):
@@ -135,6 +136,7 @@ def test_fedavg_and_its_drift(setting, heterogeneous):
     assert drift[..., 1:].mean() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_fedavg_with_a_constant_hessian(setting):
     """Q = 0: Theorems 2.19 and B.18 without their last terms, and the fourth moment."""
@@ -162,6 +164,7 @@ FEDAC_SETTINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", FEDAC_SETTINGS)
 @pytest.mark.parametrize("variant", ["I", "vanilla", "II"])
 def test_fedac(setting, variant):
@@ -203,6 +206,7 @@ def test_acceleration_is_not_proven_too_fast():
     assert 1e-4 < assert_at_most(potential, bound) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["I", "II"])
 def test_fedac_on_the_augmented_objective(variant):
     setting = M, K, R, sigma, lr = (4, 8, 20, 0.3, 0.05)
@@ -216,6 +220,7 @@ def test_fedac_on_the_augmented_objective(variant):
     assert_at_most(error(server.params), bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["I", "II"])
 def test_growth_of_differences(x64, variant):
     """The norm of a step's transformed matrix, for random Hessians and rates.

@@ -90,6 +90,7 @@ def test_concurrency_of_the_same():
     assert set(np.ravel([timeline.clients for timeline in first]).tolist()) == set(range(5))
 
 
+@pytest.mark.slow
 def test_random_assignment():
     """Everybody gets the same share of the jobs, however slow; C - 1 others are under way.
 
@@ -267,6 +268,7 @@ def test_fedbuff_steps_in_5000_units():
         assert 0.97 * steps < np.mean(found) < 1.005 * steps
 
 
+@pytest.mark.slow
 def test_async_sgd_in_the_long_run():
     """Gradients arrive at the sum of the clients' rates."""
     timeline, success = long_run(1 / 3, 300.0, num_steps=1)

@@ -43,6 +43,7 @@ def buffered(num_seeds):
     )
 
 
+@pytest.mark.slow
 def test_sweep_over_schedules_of_different_lengths(x64):
     timeline = buffered(2)
     assert not np.asarray(timeline.mask).all()
@@ -74,6 +75,7 @@ def favano_timeline(key):
     return contacts(key, steps, **favano_schedule())
 
 
+@pytest.mark.slow
 def test_interrupted_run_continues_with_the_same_bits(tmp_path):
     """The broadcasts that clients still hold are part of a checkpoint."""
     timeline = favano_timeline(jax.random.key(4))
@@ -105,6 +107,7 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path):
     assert_identical(resumed.state, whole.state)
 
 
+@pytest.mark.slow
 def test_models_in_flight_become_what_the_clients_report(x64):
     """A client's model just before a contact, advanced from what it holds, is what it then sends;
     with alpha = 1 the server's next model is their mean."""
@@ -160,6 +163,7 @@ def test_models_in_flight_become_what_the_clients_report(x64):
             )
 
 
+@pytest.mark.slow
 def test_variance_probe_at_its_moments_only(allow_nans):
     schedule = favano_schedule()
     steps = renewal_counts(deterministic(2.0))

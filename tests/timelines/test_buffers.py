@@ -126,6 +126,7 @@ def test_held_versions_one_by_one(timeline, new):
         np.testing.assert_array_equal(found, held)
 
 
+@pytest.mark.slow
 @given(st.lists(timelines(), min_size=1, max_size=3))
 def test_stacked_timelines_keep_their_rounds(several):
     slots = min(t.cohort_size for t in several)

@@ -272,6 +272,7 @@ def models(case, timeline, strategy):
     return path(regression.task(), timeline)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_models_versions_counts_and_times(name, x64):
     case = CASES[name]
@@ -283,6 +284,7 @@ def test_models_versions_counts_and_times(name, x64):
     assert_close(models(case, timeline, fs.execution.vmapped()), np.array(trace.models), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["favano_realised", "quafl_rate_factor", "fedbuff_normalised"])
 def test_under_every_strategy(name, x64):
     case = CASES[name]

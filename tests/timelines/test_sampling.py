@@ -47,6 +47,7 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.slow
 @every_kind
 def test_timeline_is_synchronous_and_in_range(kind):
     timeline = KINDS[kind](KEY, 7)
@@ -64,11 +65,13 @@ def test_timeline_is_synchronous_and_in_range(kind):
     assert {leaf.dtype.name for leaf in (timeline.clients, timeline.version)} == {"int32"}
 
 
+@pytest.mark.slow
 @every_kind
 def test_longer_timeline_begins_like_a_shorter_one(kind):
     assert_same(KINDS[kind](KEY, 9)[:4], KINDS[kind](KEY, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("full", "cyclic")])
 def test_works_under_jit_and_vmap_over_keys(kind):
     keys = jax.random.split(KEY, 3)
@@ -80,6 +83,7 @@ def test_works_under_jit_and_vmap_over_keys(kind):
     assert (one != other).any()
 
 
+@pytest.mark.slow
 @every_kind
 def test_precision_does_not_change_the_timeline(kind):
     """A float64 check of a float32 run sees the same cohorts."""
@@ -99,6 +103,7 @@ def subsets(key, num, population, size):
 
 
 # (5, 2) permutes the population; the others are small enough for Floyd's algorithm.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("population", "size", "num"), [(5, 2, 2000), (18, 2, 6000), (30, 3, 60000)]
 )
@@ -113,6 +118,7 @@ def test_all_subsets_are_equally_likely(population, size, num):
     assert_follows(counts, np.full(number, 1 / number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 5, 40])
 def test_samples_are_distinct_on_either_side_of_the_switch(size):
     """Of 40, cohorts of 1 .. 4 are drawn by Floyd's algorithm, larger ones by a permutation."""

@@ -106,6 +106,7 @@ def schedules():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uniform", "thinned", "full", "late"])
 @pytest.mark.parametrize("number", [1, 3, 11])
 def test_arranged_schedules_have_the_same_visits(name, number):

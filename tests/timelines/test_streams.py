@@ -62,6 +62,7 @@ def orders(client, epochs):
     return [np.asarray(order(rows_key, size, epoch))[:size].tolist() for epoch in range(epochs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [contacts, arrivals])
 def test_epochs_cover_the_examples_and_follow_an_eager_walk(schedule):
     timeline = schedule()
@@ -80,6 +81,7 @@ def test_epochs_cover_the_examples_and_follow_an_eager_walk(schedule):
     assert len({tuple(rows) for rows in orders(1, 3)}) == 3
 
 
+@pytest.mark.slow
 def test_the_same_under_every_strategy():
     timeline = contacts()
     mask = np.asarray(timeline.mask)[..., None, None]
@@ -93,6 +95,7 @@ def test_the_same_under_every_strategy():
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_the_same_after_resuming():
     timeline = contacts()
     task, params, probes = row_recorder(SIZES, RULE, timeline.max_steps)
@@ -160,6 +163,7 @@ def resumed(batch, smallest):
     return visit
 
 
+@pytest.mark.slow
 @given(
     size=st.integers(1, 9), batch=st.sampled_from([1, 2, 4]), first=st.integers(0, 40),
     smallest=st.sampled_from([1, 5]),

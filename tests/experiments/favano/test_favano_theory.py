@@ -34,6 +34,7 @@ class TestTheory:
         assert pytest.approx(largest, rel=1e-12) == known.L
         assert known.dissimilarity_factor > 1
 
+    @pytest.mark.slow
     def test_noise_has_its_length(self):
         made, x = quadratics.problem(0), jnp.ones(quadratics.DIM)
         exact = made.scales[3] * made.hessian @ np.ones(quadratics.DIM) + made.linear[3]

@@ -67,6 +67,7 @@ def test_first_writers_by_name():
         problem.writers(digits._replace(train_groups=None), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "widths"), [("4b", [784, 10]), ("4c", [784, 200, 200, 62])])
 def test_initial_models_are_keras(name, widths):
     """Uniform up to sqrt(6 / (inputs + outputs)): of 7,840 entries or more the largest is within

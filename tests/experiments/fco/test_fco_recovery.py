@@ -73,6 +73,7 @@ def test_bad_options_raise(changes, message):
         Options(**changes)
 
 
+@pytest.mark.slow
 def test_only_the_weights_are_regularised(tiny):
     shared = tiny.shared
     params = {"weight": jax.numpy.ones(8), "bias": jax.numpy.ones(())}
@@ -95,6 +96,7 @@ def test_more_seeds_leave_the_first_as_it_was(tiny):
     np.testing.assert_array_equal(keys[0][0], keys[1][0])
 
 
+@pytest.mark.slow
 def test_centralised_optimum_is_below_nearby_losses(tiny):
     least = tiny.optimum()
     truth = {"weight": tiny.data.weight, "bias": tiny.data.bias}

@@ -53,6 +53,7 @@ def test_one_clients_model_is_fedmids_server_without_its_proximal_step(monkeypat
     assert found["clients > 0.01"].min() < 1
 
 
+@pytest.mark.slow
 def test_averages_have_the_union_of_the_supports():
     found = densities(primal_averaging.Run("FedDualAvg", 0.02), clients=4)
     assert (found["average > 0"] >= found["clients > 0"] - 1e-6).all()

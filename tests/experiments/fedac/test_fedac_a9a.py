@@ -57,6 +57,7 @@ def double() -> dict[str, np.ndarray]:
     return {name: value.astype(np.float64) for name, value in small_data().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedac_i"])
 def test_local_methods_are_those_of_the_numpy_loop(name):
     """4,096 contracting steps in single precision."""
@@ -68,6 +69,7 @@ def test_local_methods_are_those_of_the_numpy_loop(name):
     np.testing.assert_allclose(cell(name)[-1], expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mb_sgd", "mb_ac_sgd"])
 def test_minibatch_methods_take_one_step_on_the_rows_of_all_local_steps(name):
     x, y = double()["x"], double()["y"]

@@ -55,6 +55,7 @@ def keep(folder, runs, rounds):
     )
 
 
+@pytest.mark.slow
 def test_table2_finds_the_runs_of_the_old_script(made_up, tmp_path):
     """``fedswa_table2 --rounds 1000 --seeds 3 --pilot-rounds 0 --methods FedSWA``."""
     config = {"method": "FedSWA", "lr": 0.1}
@@ -74,6 +75,7 @@ def test_table2_finds_the_runs_of_the_old_script(made_up, tmp_path):
     assert (written / f"{name}.png").exists()
 
 
+@pytest.mark.slow
 def test_hyper_parameters_and_pilots_have_the_old_names(made_up, tmp_path):
     """Both pilot and run of one entry of Table 4, at the smallest scale."""
     pilot = tmp_path / "smoke" / "cifar10-lenet5-dirichlet0.6-pilot30"

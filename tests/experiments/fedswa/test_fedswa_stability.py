@@ -98,6 +98,7 @@ def test_measured_noise_and_heterogeneity_by_numpy(x64):
     np.testing.assert_allclose(found["largest_gradient"], largest, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_files_and_their_shape(tmp_path, monkeypatch):
     """The measurements replaced by made ones: everything around them.
 

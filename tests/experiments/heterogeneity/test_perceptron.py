@@ -59,6 +59,7 @@ def points():
     return [problem.generated(seed, 0.25) for seed in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", ["pair", "full"])
 @pytest.mark.parametrize("mu", [0.0, 0.3])
 def test_paths_are_those_of_a_numpy_loop(points, participation, mu):

@@ -12,6 +12,7 @@ from experiments.local_methods import bias_growth, iterate_bias, lower_bound
 TINY = iterate_bias.Options(repetitions=512, diffusion_paths=16, lrs=(1e-4, 1e-3), steps=32)
 
 
+@pytest.mark.slow
 def test_growth_has_the_slopes_of_the_laws():
     """Slopes are below the limit's by the order of lr k, and of 1 / k from sums of few terms."""
     table = bias_growth.slopes(bias_growth.growth(TINY.lrs, TINY.steps))
@@ -27,6 +28,7 @@ def test_continuous_view_tells_the_constants_apart():
     np.testing.assert_allclose(table["1/2 k^2 (printed)"], 2 * table["1/4 k^2"])
 
 
+@pytest.mark.slow
 def test_lower_bound_sweep_agrees_with_closed_forms():
     """float32 over 512 steps; E F is the sum of its parts and has the reference's size."""
     case = lower_bound.CASES[1]

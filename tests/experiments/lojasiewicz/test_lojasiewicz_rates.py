@@ -43,6 +43,7 @@ def test_sweep_over_clients_shows_the_mean_of_noise():
     assert (table["recursion"] < table["closed"]).all()
 
 
+@pytest.mark.slow
 def test_looseness_notices_a_violation():
     """A violation of either bound or of Lemma F.1, in any round but the first."""
     case = next(case for case in cases(3, 10) if case.name == "tilted quadratic")

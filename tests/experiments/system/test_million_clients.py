@@ -50,6 +50,7 @@ def small(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_one_command_makes_the_table_and_the_figure(small, tmp_path, monkeypatch):
     """The cases run in this process."""
     monkeypatch.setattr(populations, "use_all_cores", lambda: None)

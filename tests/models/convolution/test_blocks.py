@@ -21,6 +21,7 @@ def test_space_to_depth_and_back(block):
     np.testing.assert_array_equal(depth_to_space(jnp.asarray(y), block), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("kernel_size", [(5, 4), (1, 1), (2, 3)])
 def test_spread_places_the_kernel_at_each_position(block, kernel_size):
@@ -39,6 +40,7 @@ def test_spread_places_the_kernel_at_each_position(block, kernel_size):
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS)
 def test_collect_is_the_transpose_of_spread(block):
     rng = np.random.default_rng(0)

@@ -80,6 +80,7 @@ def assert_equals_lax(compute, *arguments, variants=VARIANTS):
         assert_close(actual[name], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_value_and_gradients_single_precision(geometry):
     input_size, kernel_size, *rest = geometry
@@ -91,6 +92,7 @@ def test_value_and_gradients_single_precision(geometry):
     assert_equals_lax(compute, x, w, variants=FORMS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @settings(max_examples=16)
 @given(data=st.data())
@@ -115,6 +117,7 @@ def test_value_and_gradients_any_geometry(data):
     assert_equals_lax(compute, x, w, variants=FORMS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("variant", FORMS)
 @pytest.mark.parametrize("geometry", GEOMETRIES[4:6])
@@ -226,6 +229,7 @@ def test_shard_map(varying):
         assert_close(run(conv), expected)
 
 
+@pytest.mark.slow
 def test_without_jit():
     x, w = arrays((6, 6), (3, 3), "float32")
     with jax.disable_jit():

@@ -33,6 +33,7 @@ def weighted_sum(pool):
 
 
 # Selecting entries rounds nothing, so all comparisons are exact.
+@pytest.mark.slow
 @pytest.mark.parametrize("decimals", [None, 0])  # 0: rounded, so most windows have ties
 @pytest.mark.parametrize(
     ("size", "window"), [((6, 8), (2, 2)), ((7, 9), (2, 2)), ((7, 8), (3, 2)), ((5, 5), (1, 1))]
@@ -60,6 +61,7 @@ def test_vmap_inside_scan():
     np.testing.assert_array_equal(jax.jit(run, static_argnums=0)(max_pool), run(reference))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_derivatives_of_all_modes():
     # Distinct entries at least 0.1 apart: numerical differences do not change who is the maximum.

@@ -74,6 +74,7 @@ def evaluated(value, gradient, num_clients, points):
     return over(value), over(gradient), over(jax.grad(value, 1)), means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_constants_and_gradients(x64, name):
     """The inequality, smoothness, the spread, the infima; and the gradients are derivatives.
@@ -144,6 +145,7 @@ def test_constants_of_the_table(x64):
     assert known[:3] == (1.0, 1.0, 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "shape"), [(sphere, (5,)), (gaussian, (5,)), (sphere, ())])
 def test_noise(noise, shape):
     """Mean 0 and E||noise||^2 = 1: 5 standard errors of 4,000 draws; keyed by visit and step."""

@@ -19,6 +19,7 @@ THETAS = RNG.normal(size=(5, 3)) * 2
 TABLES = RNG.normal(size=(5, 3, 2)) * 1.5
 
 
+@pytest.mark.slow
 def test_mdp_against_enumeration(x64):
     """Returns by value iteration in NumPy, optima by trying all 8 deterministic policies."""
     family = softmax_mdp(MDP_REWARDS, TRANSITIONS, INITIAL, DISCOUNT, np.zeros((3, 2)))
@@ -45,6 +46,7 @@ def test_mdp_against_enumeration(x64):
         assert family.value(client, jnp.asarray(x)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_trajectory_constants_by_their_formulas(x64):
     """mu at 5 visited models, one at a time and together; occupancies by summing 200 steps."""
 

@@ -25,6 +25,7 @@ def test_mdp_inequality_along_a_trajectory():
     assert known.zeta >= at_start.zeta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_reference_runs(index):
     """Exact runs to the digits given; the noisy one within 4 standard errors of both sides."""
@@ -90,6 +91,7 @@ def test_no_bound_is_violated(case):
     assert (table["gap"] >= table["floor"] - 1e-12).all()
 
 
+@pytest.mark.slow
 def test_ball_of_the_power_is_invariant():
     """Noise of rho^(p - 1), start on the sphere, the largest rate: no model outside."""
     case = Case(

@@ -111,6 +111,7 @@ def simulate(rng, lr, s, T, repetitions, law, version):
     return np.array(gradients), np.array(potentials), np.array(progress), constants_, F
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["stochastic", "deterministic"])
 @pytest.mark.parametrize("s", [1, 2, 5])
 def test_simulated_runs_stay_below(version, s):

@@ -153,6 +153,7 @@ def printed_favano(eps, L, sigma, G, F, n=11, s=4, K=5, a=1.2, b=3.0):
     return noise + n / s * F * L**2 * drift**0.5 / eps**1.5 + n * F * B**2 * K * L * b / eps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ROWS)
 @given(value=st.floats(0.1, 10), slope=st.floats(0.1, 10))
 def test_numbers_of_steps_have_no_unit(method, value, slope):

@@ -204,6 +204,7 @@ def tuned_values(family, constants):
     return bound(lr=rate(**constants), **constants), tuned(**constants), best.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prescribed_rates_do_what_is_proven(family, allow_nans):
     """bound(rate) <= tuned bound for any constants, and the grid finds a rate as good."""
@@ -225,6 +226,7 @@ def values_at(family, constants, lr):
     return bound(lr=lr, **constants), tuned(**constants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_monotone(family, allow_nans):
     """More noise, curvature or distance never lowers a bound; more clients never raise it."""

@@ -232,6 +232,7 @@ def test_rates_of_another_shape_are_named():
         distance_bound(jnp.ones(3), **CONSTANTS, m=5, n=20)
 
 
+@pytest.mark.slow
 def test_measured_stability_is_below_the_bounds():
     """Logistic regression, one example a step, the largest rate the theorem allows.
 
