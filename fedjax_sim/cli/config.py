@@ -74,7 +74,7 @@ class RunConfig:
     """Gigabytes of device memory for clients' examples; the others stay in host memory until a
     round needs them; default: all on the device."""
     states: Literal["device", "host"] = "device"
-    """Where client state is stored between rounds; host requires --examples-memory."""
+    """Storage of client state between rounds; host requires --examples-memory."""
     cohort_size: int = 10
     """Clients per round (on average for bernoulli; not used by full)."""
     dropout: float = 0.0
@@ -145,8 +145,8 @@ class RunConfig:
     float32: exact products; tf32: products of 10 bits on GPUs; bfloat16: local gradients in
     bfloat16, the rest in float32; float64: everything."""
     on_divergence: Literal["record", "stop", "raise"] = "record"
-    """When a model is no longer finite: continue and record it, stop the algorithm after all seeds
-    have diverged, or end with an error."""
+    """Reaction to a model that is no longer finite: continue and record it, stop the algorithm
+    after all seeds have diverged, or end with an error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +191,7 @@ class SweepConfig(RunConfig):
     metric: str = "test/accuracy"
     """Metric by which configurations are chosen."""
     mode: Literal["max", "min"] = "max"
-    """Whether larger or smaller values of the metric are better."""
+    """Direction of the metric: larger (max) or smaller (min) values are better."""
     last: int = 1
     """Number of evaluations at the end of a run over which the metric is averaged."""
     best: bool = False

@@ -28,7 +28,7 @@ class Progress(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a history needs to become a table."""
+    """Context of a history that a table needs."""
 
     seeds: Sequence[str]
     clock: Clock

@@ -34,7 +34,7 @@ class Trial(NamedTuple):
 
 
 class RunIdentity(NamedTuple):
-    """What a run depends on besides its configuration and its seed's name; digests."""
+    """Digests of everything that a run depends on besides its configuration and its seed's name."""
 
     data: str  # data, timeline, initial model, key, times of evaluation
     algorithm: str  # the factory with its static hyper-parameters

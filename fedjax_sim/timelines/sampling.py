@@ -34,7 +34,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
 def single(
     num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array, client: int = 0
 ) -> Timeline:
-    """The same single client in every round; FedAvg is then SGD on its data.
+    """Timeline of one client in every round; FedAvg is then SGD on its data.
 
     Raises:
         ValueError: a client that does not exist, or a count below 1.

@@ -143,7 +143,7 @@ def current_timeline() -> fs.Timeline:
 
 @functools.cache
 def late_timeline() -> fs.Timeline:
-    """The same visits, up to 3 rounds late, in a ring of old broadcasts."""
+    """Visits of the partial timeline, up to 3 rounds late, in a ring of old broadcasts."""
     version = np.maximum(np.arange(4)[:, None] - np.array([3, 1, 2, 0, 3, 1]), 0)
     return with_ring(
         dataclasses.replace(current_timeline(), version=jnp.asarray(version, jnp.int32))

@@ -69,7 +69,7 @@ def test_one_client_is_plain_sgd():
 
 
 def test_one_client_in_every_round_is_sgd():
-    """The same client's visits, K steps each, are one run of R K steps."""
+    """R visits of one client, K steps each, are one run of R K steps."""
     timeline = fs.timelines.single(4, NUM_CLIENTS, 3, client=2)
     setup = fs.Setup(quadratic_task(HESSIANS, CENTRES, 3), timeline, jnp.asarray(START))
     run = compiled(lambda setup: fs.run(fs.fedavg(0.1), setup, jax.random.key(0))[0])
