@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.harness.report import Report, read_facts, write_csv
+from experiments.harness.report import Report, read_facts, rounded, write_csv
 
 CELL = ["algorithm", "M", "K"]
 # Not the paper's:
@@ -191,7 +191,7 @@ def save(
     facts: Mapping[str, Any],
 ) -> None:
     """Writes cells, text and figures."""
-    cells = compared(table, authors)
+    cells, seconds = rounded(compared(table, authors)), rounded(seconds)
     report, drawn = build(name, cells, seconds, facts)
     report.save(folder, name, cells, drawn, **facts)
     write_csv(folder / f"{name}-seconds.csv", seconds)

@@ -1,5 +1,6 @@
 """Files of an experiment: text, table, settings, figures, and the command that wrote them."""
 
+import io
 import json
 import pathlib
 import sys
@@ -15,7 +16,9 @@ from experiments.harness.tables import Claim, claims_table
 from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.report import environment, write_json
 
-__all__ = ["Report", "command", "read_facts", "write_csv"]
+__all__ = ["Report", "command", "read_facts", "rounded", "write_csv"]
+
+DIGITS = "%.5g"  # of the numbers in CSV files
 
 
 class Report:
@@ -98,7 +101,22 @@ def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
 
 def write_csv(path: pathlib.Path, table: pd.DataFrame) -> None:
     """Writes a table with five digits per number."""
-    table.to_csv(path, index=False, lineterminator="\n", float_format="%.5g")
+    table.to_csv(path, index=False, lineterminator="\n", float_format=DIGITS)
+
+
+def rounded(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as it is read from its CSV file.
+
+    A report that is built from it equals the one that is redrawn from the file; the exact numbers
+    would be rounded once, those of the file twice.
+
+    Example:
+        >>> rounded(pd.DataFrame({"seconds": [0.31854999]}))["seconds"].tolist()
+        [0.31855]
+    """
+    if not len(table):
+        return table
+    return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format=DIGITS)))
 
 
 def command(arguments: list[str] | None = None) -> str:

@@ -15,7 +15,7 @@ from made_up_images import images
 import fedjax_sim as fs
 from experiments.harness import figures, runs
 from experiments.harness.data import pooled_test, subsample
-from experiments.harness.report import Report, command
+from experiments.harness.report import Report, command, rounded, write_csv
 from experiments.harness.tables import Claim, claims_table, late_scores, rounds_by
 from fedjax_sim.analysis.selection import best
 from fedjax_sim.sweeps import program
@@ -149,6 +149,15 @@ def test_report_writes_all_files(tmp_path, monkeypatch):
     assert f"`{facts['command']}`" in text
     assert facts["environment"]["versions"]["jax"]
     assert not plt.fignum_exists(figure.number)
+
+
+def test_rounded_tables_print_as_those_of_the_files_do(tmp_path):
+    """0.31854999 has four digits 0.3185; five of them first, it would have 0.3186."""
+    table = pd.DataFrame({"name": ["a"], "seconds": [0.31854999]})
+    write_csv(tmp_path / "t.csv", table)
+    pd.testing.assert_frame_equal(rounded(table), pd.read_csv(tmp_path / "t.csv"))
+    assert f"{rounded(table)['seconds'][0]:.4g}" != f"{table['seconds'][0]:.4g}"
+    assert rounded(pd.DataFrame()).empty
 
 
 def test_command_is_that_of_the_module(monkeypatch):
