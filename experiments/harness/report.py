@@ -111,8 +111,8 @@ def rounded(table: pd.DataFrame) -> pd.DataFrame:
     would be rounded once, those of the file twice.
 
     Example:
-        >>> rounded(pd.DataFrame({"seconds": [0.31854999]}))["seconds"].tolist()
-        [0.31855]
+        >>> rounded(pd.DataFrame({"seconds": [0.31884999]}))["seconds"].tolist()
+        [0.31885]
     """
     if not len(table):
         return table

@@ -152,8 +152,8 @@ def test_report_writes_all_files(tmp_path, monkeypatch):
 
 
 def test_rounded_tables_print_as_those_of_the_files_do(tmp_path):
-    """0.31854999 has four digits 0.3185; five of them first, it would have 0.3186."""
-    table = pd.DataFrame({"name": ["a"], "seconds": [0.31854999]})
+    """0.31884999 has four digits 0.3188; five of them first, it would have 0.3189."""
+    table = pd.DataFrame({"name": ["a"], "seconds": [0.31884999]})
     write_csv(tmp_path / "t.csv", table)
     pd.testing.assert_frame_equal(rounded(table), pd.read_csv(tmp_path / "t.csv"))
     assert f"{rounded(table)['seconds'][0]:.4g}" != f"{table['seconds'][0]:.4g}"
