@@ -27,10 +27,12 @@ def run(
     seeds: int,
     eval_every: int | None = None,
     decay: float = LR_DECAY,
+    keep_models: bool = False,
 ) -> pd.DataFrame:
     """The tidy history of ``{"method", "lr", further hyper-parameters}`` on a setting.
 
-    Finished runs are kept in the directory, which is different for each decay of the rate.
+    Finished runs are kept in the directory, which is different for each decay of the rate, with
+    their final models on request.
     """
     scale = options.size
     dataset = datasets.load(setting.dataset, options.data_dir)
@@ -46,6 +48,7 @@ def run(
         directory,
         static=("method",),
         identity={"setting": setting._asdict(), "scale": scale.described()},
+        keep_models=keep_models,
     )
 
 
@@ -84,6 +87,7 @@ def compared(
         rounds=rounds,
         seeds=options.seeds,
         decay=options.lr_decay(setting),
+        keep_models=True,
     )
     return history, lrs
 
