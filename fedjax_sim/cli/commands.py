@@ -31,12 +31,14 @@ auto) for the same model, batch size, cohort size and number of seeds."""
 
 def run(arguments: list[str]) -> int:
     """Runs a comparison, or forecasts it; returns the exit code."""
+    from fedjax_sim.cli import options
     from fedjax_sim.cli.config import RunOptions
 
     with resolving():
-        chosen, rest = _chosen(arguments)
-        defaults = RunOptions(**vars(_comparison(chosen)))
-        given = vars(_options(RunOptions, "run", chosen, RUN_DESCRIPTION, rest, defaults))
+        source, rest = options.split_arguments(arguments)
+        defaults = RunOptions(**vars(options.run_config(source)))
+        description = _described(RUN_DESCRIPTION)
+        given = vars(options.parse(RunOptions, "run", source, description, rest, defaults))
         diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
         config = _connected(given)
         _start_jax()
@@ -46,7 +48,7 @@ def run(arguments: list[str]) -> int:
         comparison = resolve(config)
     if dry_run:
         return _forecast(comparison)
-    return _compare(comparison, ["fedjax-sim", "run", chosen, *rest], diagnose)
+    return _compare(comparison, ["fedjax-sim", "run", source, *rest], diagnose)
 
 
 def _connected(given: dict[str, Any]):
@@ -115,17 +117,16 @@ def _forecast(comparison) -> int:
 
 def sweep(arguments: list[str]) -> int:
     """Runs a sweep; returns the exit code."""
-    from fedjax_sim.cli.config import SweepConfig, from_comparison
-    from fedjax_sim.cli.config_file import read_sweep
-    from fedjax_sim.cli.names import PRESETS
+    from fedjax_sim.cli import options
+    from fedjax_sim.cli.config import SweepConfig
 
     with resolving():
-        chosen, rest = _chosen(arguments)
-        preset = PRESETS.get(chosen)
-        defaults = read_sweep(_config_file(chosen)) if preset is None else from_comparison(preset)
-        config = _options(SweepConfig, "sweep", chosen, SWEEP_DESCRIPTION, rest, defaults)
+        source, rest = options.split_arguments(arguments)
+        defaults = options.sweep_config(source)
+        description = _described(SWEEP_DESCRIPTION)
+        config = options.parse(SweepConfig, "sweep", source, description, rest, defaults)
         _start_jax()
-    return _run_sweep(config, ["fedjax-sim", "sweep", chosen, *rest])
+    return _run_sweep(config, ["fedjax-sim", "sweep", source, *rest])
 
 
 def _run_sweep(config, command: list[str]) -> int:
@@ -166,11 +167,14 @@ def _run_sweep(config, command: list[str]) -> int:
 
 def tune(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
+    from fedjax_sim.cli import options
     from fedjax_sim.cli.config import RunConfig
 
     with resolving():
-        chosen, rest = _chosen(arguments)
-        config = _options(RunConfig, "tune", chosen, TUNE_DESCRIPTION, rest, _comparison(chosen))
+        source, rest = options.split_arguments(arguments)
+        defaults = options.run_config(source)
+        description = _described(TUNE_DESCRIPTION)
+        config = options.parse(RunConfig, "tune", source, description, rest, defaults)
         _start_jax()
 
         from rich.console import Console
@@ -207,43 +211,10 @@ def list_names(arguments: list[str]) -> int:
     return 0
 
 
-def _chosen(arguments: list[str]) -> tuple[str, list[str]]:
-    """The preset or file, and the options."""
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], arguments[1:]
-    return "quickstart", arguments
-
-
-def _comparison(chosen: str):
-    """The configuration of a preset or a file."""
-    from fedjax_sim.cli.config_file import read
+def _described(template: str) -> str:
     from fedjax_sim.cli.names import PRESETS
 
-    return PRESETS[chosen] if chosen in PRESETS else read(_config_file(chosen))
-
-
-def _config_file(chosen: str) -> str:
-    from fedjax_sim.cli.names import PRESETS
-
-    if not chosen.endswith(".json"):
-        raise ValueError(
-            f"PRESET is {chosen!r}; expected {', '.join(PRESETS)} or the path of a config.json"
-        )
-    return chosen
-
-
-def _options(kind, command: str, chosen: str, description: str, arguments: list[str], defaults):
-    import tyro
-
-    from fedjax_sim.cli.names import PRESETS
-
-    return tyro.cli(
-        kind,
-        prog=f"fedjax-sim {command} {chosen}",
-        description=description.format(presets=", ".join(PRESETS), cache=_cache_dir()),
-        args=arguments,
-        default=defaults,
-    )
+    return template.format(presets=", ".join(PRESETS), cache=_cache_dir())
 
 
 def _start_jax() -> None:

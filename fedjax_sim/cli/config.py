@@ -60,7 +60,8 @@ class RunConfig:
     weight_decay: float | None = None
     """Weight decay in the local steps, added after clipping; default: none."""
     hyper: tuple[str, ...] = ()
-    """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01."""
+    """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01. Those of a
+    CONFIG.json that are not given, here or for all algorithms (--lr), stay as they are."""
 
     sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full", "stratified"] = (
         "uniform"

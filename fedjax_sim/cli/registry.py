@@ -152,7 +152,7 @@ def resolve(
         for name in takers:
             resolved[name][key] = value
     for setting in settings:
-        name, key, text = _parse(setting)
+        name, key, text = parse_setting(setting)
         if name not in resolved:
             raise ValueError(f"hyper has {setting!r}; expected one of {', '.join(resolved)}")
         known = (*hyper_defaults(name), *common_hyper(name))
@@ -257,6 +257,23 @@ def algorithm(name: str, hyper: Hyper, steps: StepsPerVisit | None = None) -> Fe
     return transform_oracle(factory(**own), transform)
 
 
+def parse_setting(setting: str) -> tuple[str, str, str]:
+    """Returns algorithm, name and value of a setting.
+
+    Raises:
+        ValueError: a text of another form.
+
+    Example:
+        >>> parse_setting("fedprox.mu=1")
+        ('fedprox', 'mu', '1')
+    """
+    target, equals, text = setting.partition("=")
+    name, dot, key = target.partition(".")
+    if not (equals and dot and name and key and text):
+        raise ValueError(f"hyper has {setting!r}; expected ALGORITHM.NAME=VALUE")
+    return name, key, text
+
+
 def value_of(setting: str, name: str, key: str, text: str) -> Any:
     """Returns the value of a hyper-parameter that is given as text.
 
@@ -322,11 +339,3 @@ def _adapter(parameter: inspect.Parameter) -> Adapter | None:
 def _regularised(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:
     oracle = oracle if clip is None else clip_by_global_norm(oracle, clip)
     return oracle if weight_decay is None else add_decayed_weights(oracle, weight_decay)
-
-
-def _parse(setting: str) -> tuple[str, str, str]:
-    target, equals, text = setting.partition("=")
-    name, dot, key = target.partition(".")
-    if not (equals and dot and name and key and text):
-        raise ValueError(f"hyper has {setting!r}; expected ALGORITHM.NAME=VALUE")
-    return name, key, text

@@ -1,0 +1,105 @@
+"""From arguments to a configuration: a preset or a file, and the options typed over it."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+
+from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
+from fedjax_sim.cli.config_file import read, read_sweep
+from fedjax_sim.cli.names import PRESETS
+from fedjax_sim.cli.registry import SHARED, parse_setting
+
+Kind = TypeVar("Kind", bound=RunConfig)
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the preset or file, and the options.
+
+    Example:
+        >>> split_arguments(["--rounds", "4"])
+        ('quickstart', ['--rounds', '4'])
+    """
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return "quickstart", list(arguments)
+
+
+def run_config(source: str) -> RunConfig:
+    """Returns the configuration of a preset, or the one in a comparison's ``config.json``.
+
+    Raises:
+        ValueError: neither a preset nor such a file.
+    """
+    return PRESETS[source] if source in PRESETS else read(_config_file(source))
+
+
+def sweep_config(source: str) -> SweepConfig:
+    """Returns a preset's configuration for a sweep, or the one in a ``config.json``.
+
+    Raises:
+        ValueError: neither a preset nor such a file.
+    """
+    if source in PRESETS:
+        return from_comparison(PRESETS[source])
+    return read_sweep(_config_file(source))
+
+
+def parse(
+    kind: type[Kind],
+    command: str,
+    source: str,
+    description: str,
+    arguments: Sequence[str],
+    defaults: Kind,
+) -> Kind:
+    """Returns the options: the typed ones, and the defaults of all others.
+
+    Hyper-parameters of single algorithms are merged one by one.  A default is dropped if its
+    algorithm does not run, or if a typed ``--hyper`` or an option for all algorithms (``--lr``)
+    sets the same hyper-parameter.
+
+    Args:
+        kind: class of the options.
+        command: name of the command, for ``--help``.
+        source: preset or file of the defaults, for ``--help``.
+        description: text at the top of ``--help``.
+        arguments: typed options.
+        defaults: values of the options that are not typed.
+
+    Raises:
+        SystemExit: after ``--help``, or after an error that tyro has printed.
+
+    Example:
+        >>> defaults = RunConfig(hyper=("fedprox.mu=1", "scaffold.server_lr=0.5"))
+        >>> typed = ["--algorithms", "fedavg", "fedprox", "--hyper", "fedavg.lr=0.3"]
+        >>> parse(RunConfig, "run", "quickstart", "", typed, defaults).hyper
+        ('fedprox.mu=1', 'fedavg.lr=0.3')
+    """
+    typed = tyro.cli(
+        kind,
+        prog=f"fedjax-sim {command} {source}",
+        description=description,
+        args=list(arguments),
+        default=dataclasses.replace(defaults, hyper=()),
+    )
+    set_for_all = {key for key in SHARED if getattr(typed, key) != getattr(defaults, key)}
+    # Later settings replace earlier ones, so typed ones need no comparison with the defaults.
+    kept = [
+        setting
+        for setting, (algorithm, key, _) in zip(
+            defaults.hyper, map(parse_setting, defaults.hyper), strict=True
+        )
+        if algorithm in typed.algorithms and key not in set_for_all
+    ]
+    return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
+
+
+def _config_file(source: str) -> pathlib.Path:
+    if not source.endswith(".json"):
+        raise ValueError(
+            f"PRESET is {source!r}; expected {', '.join(PRESETS)} or the path of a config.json"
+        )
+    return pathlib.Path(source)
