@@ -60,13 +60,14 @@ class RunConfig:
     weight_decay: float | None = None
     """Weight decay in the local steps, added after clipping; default: none."""
     hyper: tuple[str, ...] = ()
-    """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01. Those of a
-    CONFIG.json that are not given, here or for all algorithms (--lr), stay as they are."""
+    """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01; default:
+    see fedjax-sim list, or those in CONFIG.json. Options for all algorithms, as --lr, replace those
+    in CONFIG.json too."""
 
     sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full", "stratified"] = (
         "uniform"
     )
-    """Clients of a round: a uniform subset, a subset weighted by examples, independent coin flips,
+    """Clients per round: a uniform subset, a subset weighted by examples, independent coin flips,
     clients in turn, all clients, or a uniform subset of every stratum."""
     num_strata: int | None = None
     """Store clients' data and states by device: number of blocks of clients, the same number on
@@ -88,8 +89,8 @@ class RunConfig:
     local_epochs: int = 5
     """Passes of a client over its examples per round."""
     local_steps: int | None = None
-    """Local steps on minibatches drawn with replacement, instead of local epochs. With --clock:
-    steps per report, and the largest number of steps between two contacts."""
+    """Local steps on minibatches drawn with replacement; default: local epochs. With --clock: steps
+    per report, and the largest number of steps between two contacts."""
     batch_size: int = 7
     """Examples per local step."""
 
@@ -107,8 +108,8 @@ class RunConfig:
     log_sigma: float = 1.0
     """With --clock log-normal: standard deviation of the logarithm of a duration."""
     trace: pathlib.Path | None = None
-    """With --clock trace: CSV file with columns client,duration, one measured step per row;
-    replaces --step-time, --slow-fraction and --slow-factor."""
+    """With --clock trace: CSV file with columns client,duration, one measured step per row, which
+    replaces --step-time, --slow-fraction and --slow-factor; default: none."""
     interval: float = 7.0
     """With --clock: time between two contacts of the server (favano, quafl); --cohort-size clients
     are contacted at once."""
@@ -124,7 +125,7 @@ class RunConfig:
     updates: int | None = None
     """With --clock: largest number of server updates per algorithm; default: no limit."""
     eval_time: float | None = None
-    """With --clock: simulated time between evaluations, instead of --eval-every; default: a
+    """With --clock: simulated time between evaluations, which replaces --eval-every; default: a
     fortieth of the horizon."""
 
     seeds: int = 5
@@ -163,11 +164,11 @@ class RunOptions(RunConfig):
     """Run as one of several processes that a cluster started (Slurm, Open MPI, Kubernetes, Cloud
     TPU); all processes need the same options."""
     coordinator: str | None = None
-    """Address host:port of process 0, where no cluster provides it."""
+    """Address host:port of process 0; default: as the cluster provides it."""
     num_processes: int | None = None
-    """With --coordinator: number of processes."""
+    """With --coordinator: number of processes; default: as the cluster provides it."""
     process_id: int | None = None
-    """With --coordinator: number of this process, from 0."""
+    """With --coordinator: number of this process, from 0; default: as the cluster provides it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +188,8 @@ class SweepConfig(RunConfig):
     is a hyper-parameter, of all algorithms that have it or as ALGORITHM.NAME of one (the value then
     replaces the common one), or an option, as cohort_size."""
     points: pathlib.Path | None = None
-    """CSV file with a column per name and a row per configuration, instead of a grid."""
+    """CSV file with a column per name and a row per configuration, which replaces --grid; default:
+    none."""
 
     metric: str = "test/accuracy"
     """Metric by which configurations are chosen."""
@@ -198,9 +200,11 @@ class SweepConfig(RunConfig):
     best: bool = False
     """Score a run by its best evaluation instead."""
     cells: tuple[str, ...] = ()
-    """Names for whose values a best configuration is chosen each, e.g. cohort_size local_steps."""
+    """Names for each of whose values a best configuration is chosen, e.g. cohort_size local_steps;
+    default: one best configuration per algorithm."""
     over: Literal["cohort_size", "num_clients"] | None = None
-    """Draw error and speed-up against this number of clients, one curve per algorithm."""
+    """Draw error and speed-up against this number of clients, one curve per algorithm; default: no
+    such figure."""
     reference: float = 0.0
     """Value of the metric at the optimum; errors are differences from it."""
     memory: float | None = None

@@ -2,9 +2,11 @@
 
 import dataclasses
 import pathlib
+import typing
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import docstring_parser
 import tyro
 
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
@@ -78,13 +80,15 @@ def parse(
         >>> parse(RunConfig, "run", "quickstart", "", typed, defaults).hyper
         ('fedprox.mu=1', 'fedavg.lr=0.3')
     """
-    typed = tyro.cli(
-        kind,
+    shown = _with_help(kind)
+    parsed = tyro.cli(
+        shown,
         prog=f"fedjax-sim {command} {source}",
         description=description,
         args=list(arguments),
-        default=dataclasses.replace(defaults, hyper=()),
+        default=dataclasses.replace(shown(**vars(defaults)), hyper=()),
     )
+    typed = kind(**vars(parsed))
     set_for_all = {key for key in SHARED if getattr(typed, key) != getattr(defaults, key)}
     # Later settings replace earlier ones, so typed ones need no comparison with the defaults.
     kept = [
@@ -95,6 +99,30 @@ def parse(
         if algorithm in typed.algorithms and key not in set_for_all
     ]
     return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
+
+
+def _with_help(kind: type[Kind]) -> type[Kind]:
+    """Returns the class with its docstrings as tyro prints them best.
+
+    tyro keeps the line breaks of indented docstrings, and shows None as a default although the text
+    says what None means.
+    """
+    texts = {
+        entry.arg_name: " ".join((entry.description or "").split())
+        for base in reversed(kind.__mro__[:-1])
+        for entry in docstring_parser.parse_from_object(base).params
+    }
+    hints = typing.get_type_hints(kind)
+
+    def hint(default: str) -> str:
+        return "" if default in ("None", "") else f"(default: {default})"
+
+    fields = [
+        (name, Annotated[hints[name], tyro.conf.arg(help=text, help_behavior_hint=hint)])
+        for name, text in texts.items()
+    ]
+    shown = dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
+    return typing.cast(type[Kind], shown)
 
 
 def _config_file(source: str) -> pathlib.Path:
