@@ -7,11 +7,12 @@ evaluation is noisy (FedSWA reads 61.0 % at round 195 and 57.1 % at round 200 of
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from experiments.fedswa.claims import Published, claims, gains, released_variant, unfinished
 from experiments.fedswa.runs import Grid, compared, edge
 from experiments.fedswa.settings import (
     ACCURACY,
@@ -22,33 +23,28 @@ from experiments.fedswa.settings import (
     describe,
 )
 from experiments.harness import (
-    Claim,
     Report,
     interval_text,
     late_scores,
     lines,
     ordering,
     percent,
+    rounded,
     rounds_by,
     settings,
+    tidy,
 )
 from fedjax_sim import plotting
 from fedjax_sim.analysis.selection import Mode, scores
 
 LAST_ROUNDS = 50  # over which accuracies are averaged
 LAST = 5  # evaluations
+METRICS = (ACCURACY, TEST_LOSS, TRAIN_LOSS)
 MEASURED: tuple[tuple[str, Mode], ...] = (
     (ACCURACY, "max"),
     (TRAIN_LOSS, "min"),
     (TEST_LOSS, "min"),
 )
-
-
-class Published(NamedTuple):
-    """An entry of a table: accuracy in percent, rounds to the target (None: more than were run)."""
-
-    accuracy: float
-    rounds: int | None = None
 
 
 def comparison(
@@ -72,8 +68,9 @@ def comparison(
     late = by_method(late_scores(history, ACCURACY, LAST_ROUNDS, "max"))
     final = by_method(scores(history, ACCURACY, mode="max"))
     top = by_method(scores(history, ACCURACY, reduce="best", mode="max"))
-    gap = by_method(late_scores(history, TEST_LOSS, LAST_ROUNDS, "min")) - by_method(
-        late_scores(history, TRAIN_LOSS, LAST_ROUNDS, "min")
+    train, test = (
+        by_method(late_scores(history, metric, LAST_ROUNDS, "min"))
+        for metric in (TRAIN_LOSS, TEST_LOSS)
     )
     reference = float(late.loc[["FedAvg"]].mean()) if "FedAvg" in methods else math.nan
     to_target = rounds_by(history, "method", ACCURACY, target / 100, "max")
@@ -92,7 +89,9 @@ def comparison(
                 "interval": interval_text(100 * late.loc[[method]].to_numpy()),
                 "last evaluation": 100 * final.loc[[method]].to_numpy().mean(),
                 "best": 100 * top.loc[[method]].to_numpy().mean(),
-                "test - train loss": gap.loc[[method]].mean(),
+                "train loss": train.loc[[method]].mean(),
+                "test loss": test.loc[[method]].mean(),
+                "test - train loss": (test - train).loc[[method]].mean(),
                 f"rounds to {target:g} %": to_target[method],
                 "rounds to FedAvg": to_fedavg.get(method, ""),
                 "paper": math.nan if paper is None else paper.accuracy,
@@ -103,20 +102,6 @@ def comparison(
     table.insert(5, "rank", table["accuracy"].rank(ascending=False, na_option="bottom"))
     table["paper's rank"] = table["paper"].rank(ascending=False)
     return table
-
-
-def claims(table: pd.DataFrame) -> list[Claim]:
-    """Statements of the paper on accuracies, for the methods that were run."""
-    accuracy = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
-    stated = [("FedMoSWA", tuple(accuracy)), ("FedSWA", ("FedAvg", "FedSAM"))]
-    rows = []
-    for method, rest in stated:
-        others = {name: accuracy[name] for name in rest if name in accuracy and name != method}
-        if method in accuracy and others:
-            text = f"{method} is more accurate than {', '.join(others)}"
-            holds = all(not accuracy[method] <= value for value in others.values())
-            rows.append(Claim(text, {method: accuracy[method], **others}, holds))
-    return rows
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -134,14 +119,20 @@ def report(
     published: Mapping[str, Published],
     options: Options,
 ) -> Report:
-    """Text of a table's column from the history of its runs."""
-    table = comparison(history, methods, lrs, published, setting.target, options)
+    """Text of a table's column from the history of its runs, of methods that have any."""
+    ran = [method for method in methods if method in set(history["method"])]
+    table = comparison(history, ran, lrs, published, setting.target, options)
     explained = (
-        f"Accuracy: mean of the evaluations in the last {LAST_ROUNDS} rounds, percent, with the "
-        "95 % interval over seeds; ranks are those of this mean."
+        f"Accuracy and losses: means of the evaluations in the last {LAST_ROUNDS} rounds; accuracy "
+        "in percent with the 95 % interval over seeds; ranks are those of this mean."
     )
-    text = Report(setting.name, describe(setting, options), explained, shown(table))
+    text = Report(setting.name, describe(setting, options), explained)
+    text.add(unfinished(history, methods, options.seeds), shown(table))
     text.add(ordering(table["accuracy"], table["paper"]))
+    late = late_scores(history, ACCURACY, LAST_ROUNDS, "max")
+    text.section("Gains", gains(late, published))
+    accuracy = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
+    text.section("The released program", released_variant(accuracy, published))
     text.claims(claims(table))
     return text
 
@@ -154,12 +145,40 @@ def column(
     options: Options,
 ) -> None:
     """Runs all methods on a setting; prints and writes table, history and curves."""
-    history, lrs = compared(setting, {method: [{}] for method in methods}, options)
+    result, lrs = compared(setting, {method: [{}] for method in methods}, options)
+    table = rounded(wide(result.to_frame()))
+    history, name = tall(table), options.file(setting)
     text = report(setting, history, methods, lrs, published, options)
-    metrics = [ACCURACY, TEST_LOSS, TRAIN_LOSS]
-    figure = plotting.curves(history, metrics, by="method", band="minmax")
     folder, facts = options.folder(experiment), settings(options)
-    text.save(folder, setting.name, history, {setting.name: figure}, options=facts)
+    text.save(folder, name, table, {name: curves(history)}, options=facts)
+
+
+def curves(history: pd.DataFrame) -> Any:
+    """The figure of a comparison."""
+    return plotting.curves(history, list(METRICS), by="method", band="minmax")
+
+
+def wide(history: pd.DataFrame) -> pd.DataFrame:
+    """The table of a CSV file: a row per run and evaluation with the metrics of the reports.
+
+    Example:
+        >>> rows = [("a", 5, ACCURACY, 0.5), ("a", 5, TEST_LOSS, 1.0), ("a", 5, TRAIN_LOSS, 0.9)]
+        >>> history = pd.DataFrame(rows, columns=["method", "round", "metric", "value"])
+        >>> wide(history).to_dict("records")
+        [{'method': 'a', 'round': 5, 'test/accuracy': 0.5, 'test/loss': 1.0, 'train/loss': 0.9}]
+        >>> tall(wide(history)).equals(history)
+        True
+    """
+    part = pd.DataFrame(history[history["metric"].isin(METRICS)])
+    names = [name for name in history.columns if name not in ("metric", "value")]
+    table = part.pivot(index=names, columns="metric", values="value")
+    order = pd.DataFrame(part[names]).drop_duplicates()
+    return order.merge(table.reset_index(), on=names).rename_axis(columns=None)
+
+
+def tall(table: pd.DataFrame) -> pd.DataFrame:
+    """The tidy history of a CSV file's table."""
+    return tidy(table, METRICS, [name for name in table.columns if name not in METRICS])
 
 
 def grid_report(
@@ -214,10 +233,12 @@ def grid_table(
     options: Options,
 ) -> None:
     """Runs methods over a hyper-parameter; prints and writes table, history and a plot."""
-    history, lrs = compared(setting, grid, options)
+    result, lrs = compared(setting, grid, options)
+    runs = rounded(wide(result.to_frame()))
+    history, file = tall(runs), options.file(setting)
     text, table = grid_report(experiment, setting, history, grid, lrs, published, over, options)
     names = list(dict.fromkeys(n for points in grid.values() for point in points for n in point))
     by = ["method", *(name for name in names if name != over)]
     figure = lines(table, over, "accuracy", by, label="test accuracy, %")
     folder, facts = options.folder(experiment), settings(options)
-    text.save(folder, setting.name, history, {setting.name: figure}, options=facts)
+    text.save(folder, file, runs, {file: figure}, options=facts)

@@ -7,9 +7,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fedjax_sim as fs
-from experiments.fedswa.settings import BATCH_SIZE, NUM_EPOCHS, PARTITION_SEED, Scale, Setting
+from experiments.fedswa.settings import (
+    BATCH_SIZE,
+    HELD_OUT_SHARE,
+    NUM_EPOCHS,
+    PARTITION_SEED,
+    Scale,
+    Setting,
+)
 from experiments.harness import seed_keys, split_keys, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.data import augmentation, partition
@@ -26,11 +34,7 @@ class Problem(NamedTuple):
 def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:
     """The model of a column, on inputs normalised with CIFAR's constants, ViT-Base at 224 x 224."""
     plain = {
-        "lenet5": lambda: (
-            models.lenet5(num_classes)
-            if scale.narrow
-            else models.lenet5(num_classes, channels=(64, 64), widths=(384, 192))
-        ),
+        "lenet5": lambda: models.lenet5(num_classes, scale.lenet5[:2], scale.lenet5[2:]),
         "vgg11": lambda: models.vgg11(num_classes),
         "resnet18": lambda: models.resnet18(num_classes),
         "vit_tiny": lambda: models.vit_tiny((64, 64, 3), num_classes, patch_size=8),
@@ -47,14 +51,24 @@ def _at_224(apply: Callable, params: Any, x: jax.Array) -> jax.Array:
     return apply(params, jax.image.resize(x, (x.shape[0], 224, 224, 3), "bilinear"))
 
 
-def clients(setting: Setting, scale: Scale, dataset: datasets.Dataset) -> fs.FederatedData:
-    """Data of the Dirichlet clients that take part."""
+def clients(
+    setting: Setting, scale: Scale, dataset: datasets.Dataset, without: np.ndarray | None = None
+) -> fs.FederatedData:
+    """Data of the Dirichlet clients that take part, without some rows of the training data."""
     rows = partition.dirichlet(
         dataset.train["y"], setting.num_clients, setting.concentration, PARTITION_SEED
     )
+    if without is not None:
+        rows = [part[~np.isin(part, without)] for part in rows]
     taking_part = min(scale.clients, setting.num_clients)
     images = {key: dataset.train[key] for key in ("x", "y")}
     return fs.from_assignment(images, rows[:taking_part])
+
+
+def held_out_rows(count: int) -> np.ndarray:
+    """Random rows of ``count`` training examples, always the same ones, in increasing order."""
+    part = round(HELD_OUT_SHARE * count)
+    return np.sort(np.random.default_rng(PARTITION_SEED).choice(count, part, replace=False))
 
 
 def problem(
@@ -66,8 +80,13 @@ def problem(
     *,
     eval_every: int = 1,
     pretrained: pathlib.Path | None = None,
+    held_out: bool = False,
 ) -> Problem:
     """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition.
+
+    Args:
+        held_out: a tenth of the training images belongs to no client and is evaluated instead of
+            the test images, as ``held_out``.
 
     Raises:
         ValueError: published parameters for a model that is no vision transformer.
@@ -75,7 +94,8 @@ def problem(
     if pretrained is not None and not setting.model.startswith("vit"):
         raise ValueError(f"pretrained is {pretrained}; expected none for {setting.model}")
     model = build_model(setting, scale, dataset.num_classes)
-    data = clients(setting, scale, dataset)
+    rest = held_out_rows(len(dataset.train["y"])) if held_out else None
+    data = clients(setting, scale, dataset, rest)
     loss = augmentation.transformed(
         objectives.cross_entropy(model.apply), augmentation.crop_and_flip
     )
@@ -89,14 +109,20 @@ def problem(
         num_steps=task.num_steps,
     )
     metrics = objectives.classification_metrics(model.apply)
-    train = subsample(data.examples, scale.train_examples)
-    test = subsample(dataset.test, scale.test_examples)
+    evaluated = {"train": subsample(data.examples, scale.train_examples)}
+    if rest is None:
+        evaluated["test"] = subsample(dataset.test, scale.test_examples)
+    else:
+        unused = {key: dataset.train[key][rest] for key in ("x", "y")}
+        evaluated["held_out"] = subsample(unused, scale.test_examples)
     params = jax.jit(jax.vmap(model.init))(init_keys)
     if pretrained is not None:  # heads differ between seeds, all other layers are equal
         seeds = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(num_seeds)]
         loaded = [models.load_vit(pretrained, seed).params for seed in seeds]
         params = jax.tree.map(lambda *x: jnp.stack(x), *loaded)
-    eval_fn = merge_evaluators(train=evaluator(metrics, train), test=evaluator(metrics, test))
+    eval_fn = merge_evaluators(
+        **{name: evaluator(metrics, examples) for name, examples in evaluated.items()}
+    )
     timeline = jax.jit(jax.vmap(draw))(draw_keys)
     every = min(eval_every, rounds)
     return Problem(fs.Setup(task, timeline, params, eval_fn=eval_fn, eval_every=every), run_keys)

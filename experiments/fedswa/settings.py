@@ -10,14 +10,16 @@ import dataclasses
 import pathlib
 from typing import Any, Literal, NamedTuple
 
-from experiments.fedswa.methods import LR_DECAY, METHODS
+from experiments.fedswa.methods import LR, LR_DECAY, METHODS
 from experiments.harness import Folders, check_grid, check_names, counted
 from fedjax_sim.checks import check_at_least
 
 # Section 6.1 and Table 7.
 NUM_CLIENTS, COHORT, BATCH_SIZE, NUM_EPOCHS, MAX_STEPS = 100, 10, 50, 5, 50
 PARTITION_SEED = 42  # of the authors' programs
+NARROW, PUBLISHED = (6, 16, 120, 84), (64, 64, 384, 192)  # LeNet-5: channels, units
 ACCURACY, TRAIN_LOSS, TEST_LOSS = "test/accuracy", "train/loss", "test/loss"
+HELD_OUT, HELD_OUT_SHARE = "held_out/accuracy", 0.1  # of the training data, for choosing rates
 
 
 class Setting(NamedTuple):
@@ -52,26 +54,35 @@ class Scale(NamedTuple):
 
     rounds: float  # share of the paper's rounds
     clients: int  # number of clients that take part; each keeps its data
-    narrow: bool  # the classical LeNet-5 (6-16-120-84) instead of the paper's 64-64-384-192
+    lenet5: tuple[int, int, int, int]  # channels and units
     eval_every: int
     train_examples: int | None  # for the training loss; None: all
     max_steps: int = MAX_STEPS  # local steps per visit
     test_examples: int | None = None  # for test loss and accuracy; None: all
 
     def described(self) -> dict[str, Any]:
-        """Identity of finished runs; later fields at their defaults do not change it."""
-        defaults = self._field_defaults
+        """Identity of finished runs, as the first kept ones have it.
+
+        Later fields at their defaults do not change it, and the widths are named only if they are
+        neither the narrow nor the paper's.
+        """
+        defaults, values = self._field_defaults, self._asdict()
+        widths = values.pop("lenet5")
+        values["narrow"] = widths == NARROW
+        if widths not in (NARROW, PUBLISHED):
+            values["lenet5"] = widths
         return {
             name: value
-            for name, value in self._asdict().items()
+            for name, value in values.items()
             if name not in defaults or value != defaults[name]
         }
 
 
 SCALES = {
-    "paper": Scale(1.0, 100, False, 1, None),
-    "cpu": Scale(0.2, 100, True, 5, 5000),
-    "smoke": Scale(0.002, 10, True, 1, 500, max_steps=3, test_examples=500),
+    "paper": Scale(1.0, 100, PUBLISHED, 1, None),
+    "cpu": Scale(0.2, 100, NARROW, 5, 5000),
+    "cpu-wide": Scale(0.2, 100, (32, 32, 192, 96), 5, 5000),
+    "smoke": Scale(0.002, 10, NARROW, 1, 500, max_steps=3, test_examples=500),
 }
 
 
@@ -79,16 +90,19 @@ SCALES = {
 class Options(Folders):
     """Options of every experiment."""
 
-    scale: Literal["paper", "cpu", "smoke"] = "cpu"
+    scale: Literal["paper", "cpu", "cpu-wide", "smoke"] = "cpu"
     rounds: int | None = None  # instead of the scale's
     seeds: int = 1
     methods: tuple[str, ...] = ()  # default: all of the table
     lrs: tuple[float, ...] = (0.03, 0.1, 0.3)  # candidates of the pilot
     pilot_rounds: int = 30  # 0: no pilot, every method has lr 0.1
+    pilot_on: Literal["held-out", "test"] = "held-out"  # data whose accuracy decides
     compressed: bool = False  # the rate falls as much over the rounds run as over the paper's
     pretrained: pathlib.Path | None = (
         None  # parameters of a vision transformer, see models.load_vit
     )
+    models: bool = False  # keep the final models; runs that were kept without them are repeated
+    finished: bool = False  # report the finished runs of --work and start none
     work: pathlib.Path = pathlib.Path("results/fedswa")  # finished runs, to continue from
 
     def __post_init__(self) -> None:
@@ -108,8 +122,13 @@ class Options(Folders):
         return f"{self.scale}-compressed" if self.compressed else self.scale
 
     def folder(self, experiment: str) -> pathlib.Path:
-        """Folder of an experiment's results."""
-        return self.output / "fedswa" / f"{experiment}-{self.label}"
+        """Folder of an experiment's results; its name has ``rounds`` if they are given."""
+        rounds = "" if self.rounds is None else f"-{self.rounds}"
+        return self.output / "fedswa" / f"{experiment}-{self.label}{rounds}"
+
+    def file(self, setting: Setting) -> str:
+        """Name of a setting's results; without a pilot it has the rate of all methods."""
+        return setting.name if self.pilot_rounds else f"{setting.name}-lr{LR:g}"
 
     def num_rounds(self, setting: Setting) -> int:
         """Number of rounds to run of a setting."""
@@ -137,15 +156,21 @@ def describe(setting: Setting, options: Options) -> str:
     """One line: the part of the paper's setting that was run."""
     scale, model = options.size, setting.model
     if model == "lenet5":
-        paper = "LeNet-5 64-64-384-192"
-        model = f"LeNet-5 6-16-120-84 (paper: {paper[8:]})" if scale.narrow else paper
+        widths, paper = ("-".join(map(str, x)) for x in (scale.lenet5, PUBLISHED))
+        model = f"LeNet-5 {widths}" + f" (paper: {paper})" * (widths != paper)
     decay = options.lr_decay(setting)
     falling = f", rates times {decay:.4g} per round (paper: {LR_DECAY})" * options.compressed
     rounds, part = options.num_rounds(setting), min(scale.clients, setting.num_clients)
+    rates = f"lr {LR:g} for all methods"
+    if options.pilot_rounds:
+        rates = (
+            f"rates by the {options.pilot_on} accuracy after a pilot of {options.pilot_rounds} "
+            f"rounds of seed 0 ({', '.join(f'{lr:g}' for lr in options.lrs)})"
+        )
     return (
         f"scale {options.scale}: {model} on {setting.dataset}, "
         f"Dirichlet {setting.concentration:g}, {rounds} of the paper's {setting.rounds} rounds, "
         f"{part} of {setting.num_clients} clients, {min(setting.cohort, part)} per round, "
         f"up to {scale.max_steps} of {MAX_STEPS} local steps of {BATCH_SIZE}, "
-        f"{counted(options.seeds, 'seed')}{falling}"
+        f"{counted(options.seeds, 'seed')}{falling}; {rates}"
     )

@@ -13,7 +13,8 @@ import dataclasses
 
 import tyro
 
-from experiments.fedswa.comparison import Published, column
+from experiments.fedswa.claims import Published
+from experiments.fedswa.comparison import column
 from experiments.fedswa.settings import Options, Setting
 from experiments.harness import check_names
 

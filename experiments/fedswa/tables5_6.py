@@ -12,7 +12,8 @@ import dataclasses
 
 import tyro
 
-from experiments.fedswa.comparison import Published, column
+from experiments.fedswa.claims import Published
+from experiments.fedswa.comparison import column
 from experiments.fedswa.settings import COLUMNS, OneColumn, skewed
 
 P = Published

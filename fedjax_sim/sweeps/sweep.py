@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_bytes
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
@@ -62,6 +63,7 @@ def sweep(
     config: Mapping[str, Any] | None = None,
     identity: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
     keep_models: bool = False,
+    only_finished: bool = False,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> Sweep:
     """Runs every (configuration, seed) of a grid.
@@ -100,6 +102,7 @@ def sweep(
             nor in the arrays of the setup, or a function of the static hyper-parameters that
             returns them; runs on disk with other values are refused.
         keep_models: keep the final model of every run in memory and in the directory.
+        only_finished: return the runs that the directory has, and start none.
         on_progress: called when a group's program is ready and after every segment.
 
     Raises:
@@ -129,8 +132,9 @@ def sweep(
         raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
-    if memory is not None and memory < 1:
-        raise ValueError(f"memory is {memory}; expected a positive number of bytes")
+    check_bytes(memory=memory)
+    if only_finished and directory is None:
+        raise ValueError("directory is None; expected the folder whose runs only_finished returns")
     configurations = expand(grid)
     trials = Trials(factory, setup, static, execution, probes)
     parts = groups(configurations, trials.static)
@@ -158,7 +162,7 @@ def sweep(
             on_disk = runs.on_disk(group)
             finished |= on_disk
             resumed += len(on_disk)
-            if len(on_disk) == len(group.members) * len(numbers):
+            if only_finished or len(on_disk) == len(group.members) * len(numbers):
                 continue
             if interrupted():
                 stopped = True

@@ -162,6 +162,20 @@ def test_every_type_of_number_survives_the_disk(tmp_path):
     assert dtypes == {t: t.replace("bfloat16", "float32") for t in dtypes}
 
 
+def test_only_finished_runs_are_returned_on_request(tmp_path):
+    first = go(tmp_path, grid={"lr": LRS[:2]})
+    before = files(tmp_path)
+    with compilations() as names:
+        part = go(tmp_path, only_finished=True)
+    assert not [name for name in names if "alone" in name]
+    assert (len(part.runs), part.resumed, part.interrupted) == (6, 6, False)
+    assert files(tmp_path) == before
+    same_runs(part, first)
+    assert go(tmp_path / "empty", only_finished=True).runs == []
+    with pytest.raises(ValueError, match="directory is None; expected the folder whose runs"):
+        go(only_finished=True)
+
+
 @pytest.mark.slow
 def test_a_larger_grid_reuses_the_runs(tmp_path):
     small = go(tmp_path, keys=KEYS[:2], trial=quadratic_trial(num_seeds=2))

@@ -5,15 +5,26 @@ import json
 import math
 import os
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.fedswa import methods, table2, table3, table4_rho, tables5_6
-from experiments.fedswa.comparison import Published, claims, comparison, report
-from experiments.fedswa.settings import COLUMNS, Options, describe, skewed
+from experiments.fedswa import methods, runs, table2, table3, table4_rho, tables5_6
+from experiments.fedswa.claims import (
+    Published,
+    claims,
+    gains,
+    released_variant,
+    unfinished,
+)
+from experiments.fedswa.comparison import comparison, report
+from experiments.fedswa.problem import clients, held_out_rows
+from experiments.fedswa.runs import tuned
+from experiments.fedswa.settings import COLUMNS, SCALES, Options, describe, skewed
 from experiments.harness.tables import ordering
+from fedjax_sim import datasets
 
 CIFAR10 = ("cifar10", "cifar-10")
 
@@ -81,6 +92,81 @@ def test_one_noisy_evaluation_does_not_decide():
     )
 
 
+def test_partial_results_say_what_is_missing():
+    made = history({"FedAvg": (0.4, 0.5), "FedSWA": (0.5,)})
+    names = ["FedAvg", "FedSWA", "FedMo"]
+    text = report(
+        skewed(COLUMNS["cifar10-lenet5"]), made, names, dict.fromkeys(names, 0.1), {},
+        Options(seeds=2, pilot_rounds=0),
+    ).text  # fmt: skip
+    assert "Not finished yet: FedSWA has 1 seed of 2, FedMo has none." in text
+    assert "| FedSWA | 0.1 |" in text
+    assert "| FedMo |" not in text
+    assert unfinished(made, ["FedAvg"], 2) == ""
+
+
+def test_gains_are_paired_by_seed_and_split_into_method_and_program():
+    rows = {"FedAvg": (0.40, 0.50), "FedSWA": (0.41, 0.50), "FedSWA-program": (0.42,)}
+    late = pd.DataFrame(
+        [(m, seed, value) for m, values in rows.items() for seed, value in enumerate(values)],
+        columns=["method", "seed", "score"],
+    )
+    paper = {"FedAvg": Published(70.0), "FedSWA": Published(72.0)}
+    table = gains(late, paper)
+    assert table["method"].tolist() == ["FedSWA", "FedSWA-program"]
+    assert table["points over FedAvg"].tolist() == ["+0.50", "+2.00"]
+    assert table["seeds"].tolist() == [2, 1]
+    assert table["paper"].tolist() == ["+2.00", ""]
+    # Differences 1 and 0: Student's t with one degree of freedom, 12.706 / 2.
+    assert table["interval"].tolist() == ["± 6.35", ""]
+    assert len(gains(late[late["method"] != "FedAvg"], paper)) == 0
+    # 3 - 1 of 2 points.
+    line = released_variant({"FedAvg": 60.0, "FedSWA": 61.0, "FedSWA-program": 63.0}, paper)
+    assert "gains +1.00 points and the released one +3.00 points" in line
+    assert "+2.00 points, 100 % of the printed gain" in line
+    assert released_variant({"FedAvg": 60.0, "FedSWA": 61.0}, paper) == ""
+
+
+def test_held_out_images_belong_to_no_client():
+    """A tenth of the training images, always the same; the rest stays with its clients."""
+    rows = held_out_rows(50)
+    assert len(set(rows)) == 5
+    np.testing.assert_array_equal(rows, held_out_rows(50))
+    images = {"x": np.arange(5000), "y": np.arange(5000) % 10}
+    dataset = datasets.Dataset("made up", images, images, 10, None, None, None, "files")
+    setting = skewed(COLUMNS["cifar10-lenet5"])
+    everything, part = (
+        clients(setting, SCALES["cpu"], dataset, without) for without in (None, held_out_rows(5000))
+    )
+    assert not set(part.examples["x"]) & set(held_out_rows(5000))
+    for i in range(100):
+        owned = everything.client(i)["x"]
+        expected = owned[~np.isin(owned, held_out_rows(5000))]
+        np.testing.assert_array_equal(part.client(i)["x"], expected)
+
+
+@pytest.mark.parametrize(("on", "chosen"), [("held-out", 0.3), ("test", 0.03)])
+def test_rates_are_chosen_by_the_named_accuracy(monkeypatch, on, chosen):
+    """Held-out images: the mean of the last third of the pilot; test: the last evaluation."""
+
+    def run(setting, configurations, options, directory, *, held_out, **kwargs):
+        # Evaluations at rounds 10, 20 and 30 for lr 0.03 and 0.3.
+        values = {0.03: (0.9, 0.1, 0.5), 0.3: (0.1, 0.4, 0.4)}
+        metric = "held_out/accuracy" if held_out else "test/accuracy"
+        assert held_out == ("held-out" in directory.name)
+        rows = [
+            (c["method"], c["lr"], 0, 0, done, metric, value)
+            for c in configurations
+            for done, value in zip((10, 25, 30), values[c["lr"]], strict=True)
+        ]
+        columns = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
+        return SimpleNamespace(to_frame=lambda: pd.DataFrame(rows, columns=columns))
+
+    monkeypatch.setattr(runs, "run", run)
+    options = Options(lrs=(0.03, 0.3), pilot_on=on)
+    assert tuned(skewed(COLUMNS["cifar10-lenet5"]), ["FedAvg"], options) == {"FedAvg": chosen}
+
+
 def test_diverged_methods_have_no_accuracy_and_the_last_rank():
     made = history({"FedAvg": (0.4, 0.5), "MoFedSAM": (0.3, 0.3)})
     made.loc[made["method"] == "MoFedSAM", "diverged_at"] = 3
@@ -127,6 +213,10 @@ def test_every_output_says_the_scale():
     full = describe(setting, Options(scale="paper", seeds=3))
     assert "1000 of the paper's 1000 rounds, 100 of 100 clients" in full
     assert "(paper:" not in full
+    wide = describe(setting, Options(scale="cpu-wide", pilot_rounds=0))
+    assert "LeNet-5 32-32-192-96 (paper: 64-64-384-192)" in wide
+    assert wide.endswith("lr 0.1 for all methods")
+    assert "rates by the held-out accuracy after a pilot of 30 rounds" in full
 
 
 def test_compressed_decay_ends_where_the_papers_does():
@@ -153,12 +243,13 @@ def test_a_round_on_real_data(tmp_path):
     )
     table2.main(options)
     (folder,) = (tmp_path / "out" / "fedswa").iterdir()
-    name = "cifar10-lenet5-dirichlet0.6"
+    assert folder.name == "table2-smoke-1"
+    name = "cifar10-lenet5-dirichlet0.6-lr0.1"
     assert {path.name for path in folder.iterdir()} == {
         f"{name}{end}" for end in (".csv", ".json", ".md", ".png")
     }
     saved = pd.read_csv(folder / f"{name}.csv")
-    assert set(saved["metric"]) >= {"test/accuracy", "test/loss", "train/loss"}
+    assert {"test/accuracy", "test/loss", "train/loss"} < set(saved.columns)
     assert "1 of the paper's 1000 rounds, 10 of 100 clients" in (folder / f"{name}.md").read_text()
     facts = json.loads((folder / f"{name}.json").read_text())
     assert facts["command"].startswith("python -m ")

@@ -67,7 +67,8 @@ def test_table2_finds_the_runs_of_the_old_script(made_up, tmp_path):
         output=tmp_path / "out",
     )  # fmt: skip
     table2.main(options)
-    written, name = tmp_path / "out" / "fedswa" / "table2-cpu", "cifar10-lenet5-dirichlet0.6"
+    written = tmp_path / "out" / "fedswa" / "table2-cpu-1000"
+    name = "cifar10-lenet5-dirichlet0.6-lr0.1"
     history = pd.read_csv(written / f"{name}.csv")
     assert sorted(history["seed"].unique()) == [0, 1, 2]
     assert history["round"].max() == 1000
@@ -82,7 +83,7 @@ def test_hyper_parameters_and_pilots_have_the_old_names(made_up, tmp_path):
     keep(pilot, [({"method": "FedSWA", "lr": 0.03}, "0", SMOKE_PILOT)], range(5, 31, 5))
     options = table4_rho.Table4(
         scale="smoke", rounds=1000, methods=("FedSWA",), lrs=(0.03,), rhos=(0.3,), alphas=(1.5,),
-        work=tmp_path, output=tmp_path / "out",
+        pilot_on="test", work=tmp_path, output=tmp_path / "out",
     )  # fmt: skip
     with pytest.raises(AssertionError, match="a kept run was not found"):
         table4_rho.main(options)  # the pilot was found, its run is not there
@@ -95,5 +96,6 @@ def test_hyper_parameters_and_pilots_have_the_old_names(made_up, tmp_path):
             work=tmp_path, output=tmp_path / "out",
         )
     )  # fmt: skip
-    text = tmp_path / "out" / "fedswa" / "table4_rho-cpu" / "cifar10-lenet5-dirichlet0.6.md"
+    written = tmp_path / "out" / "fedswa" / "table4_rho-cpu-1000"
+    text = written / "cifar10-lenet5-dirichlet0.6-lr0.1.md"
     assert "| FedSWA | 0.1 | 0.3 | 1.5 | 59.10 |" in text.read_text()

@@ -1,0 +1,89 @@
+"""Statements of the FedSWA paper on accuracies, and what the released program changes."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from experiments.harness import Claim, counted, interval_text
+
+PROGRAM = "FedSWA-program"
+
+
+class Published(NamedTuple):
+    """An entry of a table: accuracy in percent, rounds to the target (None: more than were run)."""
+
+    accuracy: float
+    rounds: int | None = None
+
+
+def unfinished(history: pd.DataFrame, methods: Sequence[str], seeds: int) -> str:
+    """A sentence on the runs that are not in the history; empty if all are.
+
+    Example:
+        >>> history = pd.DataFrame({"method": ["a", "a", "b"], "seed": [0, 1, 0]})
+        >>> unfinished(history, ["a", "b", "c"], 2)
+        'Not finished yet: b has 1 seed of 2, c has none.'
+        >>> unfinished(history, ["a"], 2)
+        ''
+    """
+    counts = history.groupby("method")["seed"].nunique().to_dict()
+    parts = []
+    for method in methods:
+        count = counts.get(method, 0)
+        if count < seeds:
+            few = f"{counted(count, 'seed')} of {seeds}" if count else "none"
+            parts.append(f"{method} has {few}")
+    return f"Not finished yet: {', '.join(parts)}." if parts else ""
+
+
+def gains(late: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
+    """Points over FedAvg with the 95 % interval of the differences between equal seeds.
+
+    Args:
+        late: accuracies (shares of 1) by ``method`` and ``seed`` in ``score``.
+    """
+    by = late.pivot(index="seed", columns="method", values="score")
+    if "FedAvg" not in by:
+        return pd.DataFrame()
+    rows = []
+    for method in (name for name in late["method"].unique() if name != "FedAvg"):
+        points = 100 * (by[method] - by["FedAvg"]).dropna()
+        row = {"method": method, "points over FedAvg": f"{points.mean():+.2f}"}
+        row |= {"interval": interval_text(points), "seeds": len(points), "paper": ""}
+        if {method, "FedAvg"} <= set(published):
+            printed = published[method].accuracy - published["FedAvg"].accuracy
+            row["paper"] = f"{printed:+.2f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def released_variant(accuracy: Mapping[str, float], published: Mapping[str, Published]) -> str:
+    """How much of FedSWA's printed gain over FedAvg the released variant explains; else empty."""
+    if not {"FedAvg", "FedSWA", PROGRAM} <= set(accuracy) or "FedSWA" not in published:
+        return ""
+    printed = published["FedSWA"].accuracy - published["FedAvg"].accuracy
+    paper, program = (accuracy[name] - accuracy["FedAvg"] for name in ("FedSWA", PROGRAM))
+    return (
+        f"The printed gain of FedSWA over FedAvg is {printed:.2f} points.  Here the paper's FedSWA "
+        f"gains {paper:+.2f} points and the released one {program:+.2f} points, so the step from "
+        f"the paper's method to the released one accounts for {program - paper:+.2f} points, "
+        f"{100 * (program - paper) / printed:.0f} % of the printed gain.  {PROGRAM} is FedSWA in "
+        "`main_FedSWA.py`, the second of the two programs in the authors' repository: the first "
+        "step of a visit has twice the rate, rho is 0 and alpha is 1; its cosine schedule over "
+        "rounds is not part of the variant, all methods have the paper's decay."
+    )
+
+
+def claims(table: pd.DataFrame) -> list[Claim]:
+    """Statements of the paper on accuracies, for the methods that were run."""
+    accuracy = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
+    stated = [("FedMoSWA", tuple(accuracy)), ("FedSWA", ("FedAvg", "FedSAM"))]
+    rows = []
+    for method, rest in stated:
+        others = {name: accuracy[name] for name in rest if name in accuracy and name != method}
+        if method in accuracy and others:
+            text = f"{method} is more accurate than {', '.join(others)}"
+            holds = all(not accuracy[method] <= value for value in others.values())
+            rows.append(Claim(text, {method: accuracy[method], **others}, holds))
+    return rows
