@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_images import images
+from PIL import Image
 
 import fedjax_sim as fs
 from experiments.harness import figures, runs
@@ -196,6 +197,21 @@ def test_figures():
     assert set(figures.grids(score, "lr", "server_lr", "score", "min")) == {"a-grid", "b-grid"}
     assert len(best(score, per="method", mode="min")) == 2
     plt.close("all")
+
+
+def test_kept_figures_show_what_was_drawn_with_few_colours(tmp_path):
+    """All but a few pixels at the edges of lines are within 8 of 255 of the drawn ones."""
+    lines = pd.DataFrame({"method": list("aabb"), "rho": [1, 2, 1, 2], "value": [1, 2, 2, 1]})
+    drawn = figures.lines(lines, "rho", "value", ["method"])
+    drawn.savefig(tmp_path / "drawn.png", dpi=figures.DPI)
+    figures.save(drawn, tmp_path / "new" / "kept.png")
+    kept = Image.open(tmp_path / "new" / "kept.png")
+    assert len(kept.getcolors()) <= figures.COLOURS
+    pixels = [
+        np.asarray(image.convert("RGB"), np.int32)
+        for image in (kept, Image.open(tmp_path / "drawn.png"))
+    ]
+    assert np.mean(abs(pixels[0] - pixels[1]) > 8) < 0.005
 
 
 def test_papers_do_not_import_from_each_other():

@@ -154,7 +154,7 @@ def test_femnist_files_and_continuing(tmp_path, monkeypatch, capsys):
     history = (folder / "femnist-matched.csv").read_bytes()
     assert "30 clients by writer, 30 at random" in (folder / "femnist-matched.md").read_text()
     assert json.loads((folder / "femnist-matched.json").read_text())["options"]["seeds"] == 2
-    assert (folder / "femnist-matched.png").stat().st_size > 10_000
+    assert (folder / "femnist-matched.png").stat().st_size > 2_000
     runs = tmp_path / "work" / "femnist-seen-4"
     for seed in range(2):
         first, second = (
