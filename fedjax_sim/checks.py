@@ -1,5 +1,7 @@
 """Argument checks that run before compilation."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.types import PyTree, Scalar, Setup, Task, Timeline
+
+INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
+SLOT_BYTES = 13  # clients, version, num_steps, mask
 
 
 def check_setup(setup: Setup) -> None:
@@ -172,6 +177,62 @@ def check_positive(**values: Scalar) -> None:
     for name, value in values.items():
         if is_concrete(value) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"{name} is {value}; expected a positive number")
+
+
+def check_at_most(bound: float, **values: Scalar) -> None:
+    """Raises ValueError for numbers above a bound; traced values pass.
+
+    Example:
+        >>> check_at_most(INT32_MAX, num_steps=2**31)
+        Traceback (most recent call last):
+        ...
+        ValueError: num_steps is 2147483648; expected at most 2147483647
+    """
+    for name, value in values.items():
+        if is_concrete(value) and not np.all(np.asarray(value) <= bound):
+            raise ValueError(f"{name} is {value}; expected at most {bound}")
+
+
+def check_bytes(**values: float | None) -> None:
+    """Raises ValueError for numbers of bytes that no memory can have; None passes.
+
+    Example:
+        >>> check_bytes(memory=float("inf"))
+        Traceback (most recent call last):
+        ...
+        ValueError: memory is inf; expected 1 .. 2^63 - 1 bytes
+    """
+    for name, value in values.items():
+        if value is not None and not 1 <= value < 2**63:
+            raise ValueError(f"{name} is {value}; expected 1 .. 2^63 - 1 bytes")
+
+
+def check_timeline_size(num_rounds: int, cohort_size: int) -> None:
+    """Raises ValueError for a timeline that does not fit in the host's memory.
+
+    Example:
+        >>> check_timeline_size(10**9, 10**6)
+        Traceback (most recent call last):
+        ...
+        ValueError: num_rounds x cohort_size is 1000000000 x 1000000, ... expected at most ...
+    """
+    check_at_most(INT32_MAX, num_rounds=num_rounds, cohort_size=cohort_size)
+    needed, memory = num_rounds * cohort_size * SLOT_BYTES, host_memory()
+    if needed > memory:
+        raise ValueError(
+            f"num_rounds x cohort_size is {num_rounds} x {cohort_size}, a timeline of "
+            f"{needed / 1e9:.3g} GB; expected at most {memory / 1e9:.3g} GB, this machine's memory"
+        )
+
+
+def host_memory() -> int:
+    """Returns the bytes of the machine's memory.
+
+    Example:
+        >>> host_memory() > 2**20
+        True
+    """
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def is_concrete(value: PyTree) -> bool:
