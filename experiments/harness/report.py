@@ -82,7 +82,7 @@ class Report:
         write_csv(folder / f"{name}.csv", history)
         (folder / f"{name}.md").write_text(f"{self.text}\n\n`{command()}`\n")
         header = {"command": command(), **facts, "environment": environment()}
-        write_json(folder / f"{name}.json", json.loads(json.dumps(header, default=str)))
+        write_json(folder / f"{name}.json", jsonable(header))
         for file, figure in (figures or {}).items():
             drawing.save(figure, folder / f"{file}.png")
 
@@ -92,6 +92,11 @@ class Report:
         (folder / f"{name}.md").write_text(f"{self.text}\n\n`{wrote}`\n")
         for file, figure in figures.items():
             drawing.save(figure, folder / f"{file}.png")
+
+
+def jsonable(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts as they are read from their JSON file."""
+    return json.loads(json.dumps(facts, default=str))
 
 
 def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
