@@ -2,7 +2,7 @@ r"""Generalisation and convergence of FedSWA, FedMoSWA and their relatives.
 
 Bounds from Liu et al. (2025), "Improving Generalization in Federated Learning with Highly
 Heterogeneous Data via Momentum-Based Stochastic Controlled Weight Averaging" (ICML), Section 5,
-Table 1 and Appendices E, F, G and I; Appendix G adapts the analysis of SCAFFOLD (Karimireddy et
+Table 1 and Appendices E, F, G, H and I; Appendix G adapts the analysis of SCAFFOLD (Karimireddy et
 al., 2020).
 
 In formulas beta is ``constants.L``, L is ``constants.G`` (losses are L-Lipschitz), m is
@@ -11,6 +11,12 @@ alpha is the server's rate, gamma the momentum of the control variates and rho t
 round over its first, as in :func:`fedjax_sim.fedmoswa`.
 """
 
-from fedjax_sim.theory.fedswa import convergence, generalization, stability, table_1
+from fedjax_sim.theory.fedswa import (
+    convergence,
+    generalization,
+    local_decay,
+    stability,
+    table_1,
+)
 
-__all__ = ["convergence", "generalization", "stability", "table_1"]
+__all__ = ["convergence", "generalization", "local_decay", "stability", "table_1"]
