@@ -43,6 +43,9 @@ EVAL_EVERY = 10  # rounds
 class Options(methods.Options):
     """Options of this experiment."""
 
+    known_methods = methods.PENALTY_METHODS
+
+    methods: tuple[str, ...] = tuple(methods.PENALTY_METHODS)
     source: Source = "auto"  # auto: the stand-in if there are no recordings
     rounds: int = ROUNDS
     voxels: int = VOXELS  # of the stand-in

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -24,11 +24,15 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedMiD": fs.fedmid,
     "FedMiD-OSP": fs.fedmid_osp,
 }
+SUBGRADIENT = "FedAvg-subgradient"  # the paper's "FedAvg (d)"
+PENALTY_METHODS = METHODS | {SUBGRADIENT: fs.fedavg_subgradient}  # not for constraints
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(Folders):
     """Options of all tasks."""
+
+    known_methods: ClassVar[Mapping[str, Callable[..., fs.FedAlgorithm]]] = METHODS
 
     methods: tuple[str, ...] = tuple(METHODS)
     seeds: int = 1  # of cohorts, minibatches and drawn initial models; the data are the same
@@ -39,7 +43,7 @@ class Options(Folders):
 
     def __post_init__(self) -> None:
         check_at_least(1, seeds=self.seeds)
-        check_names("methods", self.methods, METHODS)
+        check_names("methods", self.methods, self.known_methods)
         check_grid(lrs=self.lrs, server_lrs=self.server_lrs)
 
 
@@ -106,7 +110,7 @@ def run(
         eval_every=eval_every,
         weighting=fs.weight_by_examples,
     )
-    factory = functools.partial(METHODS[method], composite=shared.composite)
+    factory = functools.partial(PENALTY_METHODS[method], composite=shared.composite)
     grid = {"lr": lrs, "server_lr": server_lrs}
     identity = {"method": method, **identity}
     history = swept(factory, setup, grid, shared.keys, directory, identity=identity)

@@ -45,6 +45,8 @@ EVAL_EVERY = 10  # rounds
 class Options(methods.Options):
     """Options of both experiments."""
 
+    known_methods = methods.PENALTY_METHODS
+
     sets: tuple[str, ...] = ("I", "II", "III", "IV")
     rounds: int = ROUNDS
     problem_seed: int = 0
