@@ -166,6 +166,9 @@ class Timeline:
 
     Past broadcasts are stored in a ring of ``max_staleness + 1`` buffers, or in ``num_buffers``
     buffers that :func:`~fedjax_sim.timelines.allocate_buffers` assigned, as few as possible.
+
+    Simulated times are NumPy arrays in double precision, whatever JAX's precision: single precision
+    cannot distinguish successive units of time beyond 2^24.  Only the host reads them.
     """
 
     clients: Array | np.ndarray  # [T, S] int

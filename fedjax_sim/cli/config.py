@@ -7,8 +7,11 @@ into objects; the modules behind it do not read options.
 import dataclasses
 import math
 import pathlib
+import sys
 import typing
 from typing import Any, Literal
+
+from fedjax_sim.checks import INT32_MAX
 
 ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
 
@@ -222,6 +225,7 @@ _POSITIVE = {
     "alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time", "slow_factor",
     "interval", "horizon", "eval_time",
 }  # fmt: skip
+MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
 _NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma"}
 
 
@@ -242,12 +246,17 @@ def check(config: RunConfig) -> None:
         if typing.get_origin(hint) is Literal and value not in allowed:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
         if hint is int or (int in allowed and value is not None):
-            low = 0 if name.endswith("seed") else 1
+            low, high = 1, INT32_MAX
+            if name.endswith("seed"):  # jax.random.key takes seeds modulo 2^32
+                low, high = 0, 2**32 - (config.seeds if name == "seed" else 1)
             if value < low:
                 raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
-        most = math.inf if name == "alpha" else math.nextafter(math.inf, 0)
+            if value > high:
+                raise ValueError(f"{name} is {value}; expected an integer of at most {high}")
+        most = {"alpha": math.inf, "examples_memory": MOST_GIGABYTES}.get(name, sys.float_info.max)
         if name in _POSITIVE and value is not None and not 0 < value <= most:
-            raise ValueError(f"{name} is {value}; expected a positive number")
+            limit = f" of at most {most:g}" * (value > most)
+            raise ValueError(f"{name} is {value}; expected a positive number{limit}")
         if name in _NOT_NEGATIVE and value is not None and not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value}; expected a number of at least 0")
     if config.examples_memory is not None and config.num_strata is not None:

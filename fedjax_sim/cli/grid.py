@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_sim.cli import registry
 from fedjax_sim.cli.build import check, hyper_parameters
-from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.config import MOST_GIGABYTES, SweepConfig
 from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
@@ -132,8 +132,11 @@ def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> Non
         raise ValueError(f"over is {config.over!r}; expected a name with values in the grid")
     if not math.isfinite(config.reference):
         raise ValueError(f"reference is {config.reference}; expected a finite number")
-    if config.memory is not None and not 0 < config.memory < math.inf:
-        raise ValueError(f"memory is {config.memory}; expected a positive number of gigabytes")
+    if config.memory is not None and not 0 < config.memory <= MOST_GIGABYTES:
+        raise ValueError(
+            f"memory is {config.memory}; expected a positive number of gigabytes, at most "
+            f"{MOST_GIGABYTES:g}"
+        )
 
 
 def _check_taker(

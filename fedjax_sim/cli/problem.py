@@ -226,7 +226,7 @@ def batches(config: RunConfig) -> Batches:
 
 def seed_keys(config: RunConfig) -> tuple[Array, Array, Array]:
     """Returns keys of the initial models, of the timelines and of the runs, ``[seeds]`` each."""
-    seeds = jnp.arange(config.seed, config.seed + config.seeds)
+    seeds = np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32)
     keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(seeds)
     return keys[:, 0], keys[:, 1], keys[:, 2]
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
+from fedjax_sim.checks import INT32_MAX, check_at_most
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.source import ClientSource, from_data
@@ -126,10 +127,13 @@ def _on_device(data: FederatedData) -> FederatedData:
 
 
 def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
+    # In 64 bits, since the steps of a large client could exceed 32 bits.
+    num_steps = np.asarray(oracle.batches.num_steps(np.asarray(sizes, np.int64)))
+    check_at_most(INT32_MAX, num_steps=int(num_steps.max()))
     return Task(
         oracle=Partial(oracle, data),
         num_examples=sizes.astype(np.int32),
-        num_steps=np.asarray(oracle.batches.num_steps(sizes), np.int32),
+        num_steps=num_steps.astype(np.int32),
         resumable=oracle.batches.resume is not None,
     )
 

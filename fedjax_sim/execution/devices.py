@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from fedjax_sim.checks import host_memory
 from fedjax_sim.types import Device
 
 
@@ -82,8 +83,7 @@ def memory_limit(device: Device) -> int:
         True
     """
     if device.platform == "cpu":
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return total // 2 // len(workers())
+        return host_memory() // 2 // len(workers())
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None:
         raise ValueError(

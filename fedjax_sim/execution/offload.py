@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
+from fedjax_sim.checks import check_bytes
 from fedjax_sim.data.source import ClientSource
 from fedjax_sim.execution.placement import Whole
 from fedjax_sim.types import Oracle, PyTree, Task, Timeline
@@ -116,7 +117,7 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
             so these transfers do not overlap with computation.
 
     Raises:
-        ValueError: a memory below 1.
+        ValueError: a memory below 1 byte, or larger than any memory.
 
     Example:
         >>> import fedjax_sim as fs
@@ -130,8 +131,7 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
         >>> 3 < float(result.state.server.params) < 9
         True
     """
-    if memory < 1:
-        raise ValueError(f"memory is {memory}; expected a positive number of bytes")
+    check_bytes(memory=memory)
     return OnHost(memory, states)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_sim.simulation.files import digest
-from fedjax_sim.types import FedAlgorithm, PyTree
+from fedjax_sim.types import FedAlgorithm, PyTree, Timeline
 
 _DEEPEST = 8  # levels of closures that are shown
 _LIBRARIES = ("fedjax_sim", "jax", "optax", "flax", "chex", "numpy", "functools")
@@ -111,6 +111,22 @@ def arrays_digest(tree: PyTree) -> str:
         False
     """
     return digest(*(_as_numpy(leaf) for leaf in jax.tree.leaves(tree) if not callable(leaf)))
+
+
+def timeline_arrays(timeline: Timeline) -> list[np.ndarray]:
+    """Returns the arrays of a timeline that count in digests.
+
+    Times count in single precision, so that digests do not depend on where a timeline was made,
+    and folders of versions that kept times in single precision remain valid.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> timeline = fs.timelines.full(2, 3, num_steps=1)
+        >>> [array.dtype.name for array in timeline_arrays(timeline)]
+        ['int32', 'int32', 'int32', 'bool', 'float32']
+    """
+    arrays = [_as_numpy(leaf) for leaf in jax.tree.leaves(timeline)]
+    return [x.astype(np.float32) if x.dtype == np.float64 else x for x in arrays]
 
 
 def sharded_digest(tree: PyTree) -> str:

@@ -15,7 +15,7 @@ from fedjax_sim.engine import Probes
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.files import digest
-from fedjax_sim.simulation.identity import description
+from fedjax_sim.simulation.identity import description, timeline_arrays
 from fedjax_sim.simulation.seeds import Seed
 from fedjax_sim.sweeps.grid import Configuration
 from fedjax_sim.types import FedAlgorithm, Setup
@@ -121,7 +121,7 @@ def identities(trial: Trial, keys: Array, extra: Mapping[str, Any] | None) -> li
         if batched:
             timeline = jax.tree.map(lambda x: np.asarray(x)[seed], timeline)
         model = jax.tree.map(lambda x: np.asarray(x)[seed], setup.params)
-        arrays = map(np.asarray, jax.tree.leaves((model, timeline)))
+        arrays = [*map(np.asarray, jax.tree.leaves(model)), *timeline_arrays(timeline)]
         return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
 
     return [RunIdentity(of_seed(seed), algorithm) for seed in range(len(words))]

@@ -85,8 +85,9 @@ def spans(
     if begins == "broadcast":
         start = np.maximum(start, np.concatenate([[0.0], time])[version])
     done = report - idle
-    # The times are in single precision, and three of them are added.
-    rounding = 4 * np.finfo(np.float32).eps * (np.abs(report) + interaction)
+    # Times are sums of durations.  They have single precision if a jitted function returned them.
+    precision = np.asarray(timeline.time).dtype
+    rounding = 8 * np.finfo(precision).eps * (np.abs(report) + interaction)
     if (early := done < start - rounding).any():
         v = int(np.argmax(early))
         raise ValueError(

@@ -27,7 +27,7 @@ def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Ti
     num_rounds = len(updates)
     shape = (num_rounds, cohort_size)
     clients, version, num_steps = (np.zeros(shape, np.int32) for _ in range(3))
-    idle = np.zeros(shape, np.float32)
+    idle = np.zeros(shape)
     mask = np.zeros(shape, bool)
     for t, visits in enumerate(updates):
         count = len(visits.clients)
@@ -49,7 +49,7 @@ def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Ti
         version=version,
         num_steps=num_steps,
         mask=mask,
-        time=np.array([visits.time for visits in updates], np.float32),
+        time=np.array([visits.time for visits in updates], np.float64),
         max_steps=max_steps,
         max_staleness=int(staleness.max(initial=0)),
         first_step=first_step,
@@ -201,10 +201,11 @@ def _allocate(
 
 
 def _on_device(timeline: Timeline) -> Timeline:
-    """Converts all NumPy fields to JAX arrays."""
+    """Converts NumPy fields to JAX arrays, except the times, which stay in double precision."""
     values = {
         field.name: jnp.asarray(getattr(timeline, field.name))
         for field in dataclasses.fields(timeline)
-        if isinstance(getattr(timeline, field.name), np.ndarray)
+        if field.name not in ("time", "idle")
+        and isinstance(getattr(timeline, field.name), np.ndarray)
     }
     return dataclasses.replace(timeline, **values)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_positive, check_timeline_size
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
@@ -186,3 +186,4 @@ def _check(horizon, num_clients, cohort_size, max_steps, interval) -> None:
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
     check_at_least(1, max_steps=max_steps)
+    check_timeline_size(_num_contacts(horizon, interval), cohort_size)

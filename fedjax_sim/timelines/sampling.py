@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import INT32_MAX, check_at_least, check_at_most, check_timeline_size
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.types import Timeline
 
@@ -26,7 +26,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
         >>> full(num_rounds=2, num_clients=3, num_steps=5).clients.tolist()
         [[0, 1, 2], [0, 1, 2]]
     """
-    check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
+    _check_shape(num_rounds, num_clients, num_clients)
     clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
@@ -43,7 +43,7 @@ def single(
         >>> single(num_rounds=2, num_clients=3, num_steps=5, client=1).clients.tolist()
         [[1], [1]]
     """
-    check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
+    _check_shape(num_rounds, num_clients, 1)
     if not 0 <= client < num_clients:
         raise ValueError(f"client is {client}; expected 0..{num_clients - 1}")
     clients = jnp.full((num_rounds, 1), client)
@@ -67,7 +67,7 @@ def uniform(
         >>> timeline.clients.shape, len(set(timeline.clients[0].tolist()))
         ((3, 4), 4)
     """
-    _check_cohort(cohort_size, num_clients)
+    _check_shape(num_rounds, num_clients, cohort_size)
     clients = _per_round(
         key, num_rounds, lambda key: sample_without_replacement(key, num_clients, cohort_size)
     )
@@ -103,7 +103,7 @@ def weighted(
             f"weights has {(weights > 0).sum()} positive entries; "
             f"expected at least cohort_size = {cohort_size}"
         )
-    _check_cohort(cohort_size, len(weights))
+    _check_shape(num_rounds, len(weights), cohort_size)
     with np.errstate(divide="ignore"):
         log_weights = jnp.asarray(np.log(weights / weights.sum()), jnp.float32)
 
@@ -151,9 +151,9 @@ def cyclic(
         >>> cyclic(3, num_clients=5, cohort_size=2, num_steps=1).clients.tolist()
         [[0, 1], [2, 3], [4, 0]]
     """
-    _check_cohort(cohort_size, num_clients)
-    check_at_least(1, num_rounds=num_rounds)
-    clients = jnp.arange(num_rounds * cohort_size).reshape(num_rounds, cohort_size) % num_clients
+    _check_shape(num_rounds, num_clients, cohort_size)
+    first = np.arange(num_rounds, dtype=np.int64) * cohort_size
+    clients = jnp.asarray((first[:, None] + np.arange(cohort_size)) % num_clients, jnp.int32)
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 
 
@@ -183,7 +183,7 @@ def stratified(
         >>> bool((timeline.clients[:, :2] < 5).all()), bool((timeline.clients[:, 2:] >= 5).all())
         (True, True)
     """
-    _check_cohort(cohort_size, num_clients)
+    _check_shape(num_rounds, num_clients, cohort_size)
     blocks = strata(num_clients, num_strata)
     sizes = [len(blocks.clients(s)) for s in range(num_strata)]
     each = cohort_size // num_strata
@@ -264,6 +264,7 @@ def _synchronous(
     steps = np.broadcast_to(steps, (num_clients,))
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
         raise ValueError(f"num_steps must be integers >= 0; got {num_steps!r}")
+    check_at_most(INT32_MAX, num_steps=steps.max())
     num_rounds = clients.shape[0]
     rounds = jnp.arange(num_rounds, dtype=jnp.int32)
     clients = clients.astype(jnp.int32)
@@ -272,14 +273,13 @@ def _synchronous(
         version=jnp.broadcast_to(rounds[:, None], clients.shape),
         num_steps=jnp.asarray(steps, jnp.int32)[clients],
         mask=mask,
-        time=(rounds + 1).astype(jnp.float32),
+        time=np.arange(1.0, num_rounds + 1),
         max_steps=int(steps.max()),
     )
 
 
 def _per_round(key: Array, num_rounds: int, draw) -> Array:
     """One draw per round, sequentially, to limit the memory that a draw needs."""
-    check_at_least(1, num_rounds=num_rounds)
     return jax.lax.map(lambda t: draw(jax.random.fold_in(key, t)), jnp.arange(num_rounds))
 
 
@@ -294,6 +294,8 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     return dataclasses.replace(timeline, mask=timeline.mask & stays)
 
 
-def _check_cohort(cohort_size: int, num_clients: int) -> None:
+def _check_shape(num_rounds: int, num_clients: int, cohort_size: int) -> None:
+    check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
+    check_timeline_size(num_rounds, cohort_size)

@@ -276,6 +276,11 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
     [
         ({"rounds": 0}, "rounds is 0; expected an integer of at least 1"),
         ({"seeds": 0}, "seeds is 0; expected an integer of at least 1"),
+        # jax.random.key(2**32) is jax.random.key(0).
+        ({"seed": 2**32}, "seed is 4294967296; expected an integer of at most 4294967293"),
+        ({"partition_seed": 2**32}, "partition_seed is .*; expected an integer of at most 429496"),
+        ({"rounds": 2**31}, "rounds is 2147483648; expected an integer of at most 2147483647"),
+        ({"examples_memory": 1e30}, r"examples_memory is 1e\+30; expected .* of at most 9e\+09"),
         ({"algorithms": ()}, r"algorithms is \(\); expected distinct names, at least one"),
         ({"algorithms": ("fedavg",) * 2}, r"algorithms is .*; expected distinct names"),
         ({"algorithms": ("newton",)}, "algorithms has 'newton'; expected some of agd, "),

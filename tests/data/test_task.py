@@ -89,6 +89,13 @@ def test_client_without_examples_has_gradient_zero(batches):
     assert float(oracle.loss(logistic_params(), 0)) == 0
 
 
+def test_refuses_more_steps_than_32_bits_can_count():
+    """2^30 epochs of 5 examples, one by one; 32 bits would make them negative."""
+    data = fs.FederatedData({"x": np.ones(5, np.float32)}, np.array([0, 5]))
+    with pytest.raises(ValueError, match="num_steps is 5368709120; expected at most 2147483647"):
+        fs.empirical_task(lambda w, batch, key: batch["x"] - w, data, fs.epochs(2**30, 1))
+
+
 def test_population_without_any_examples():
     data = fs.FederatedData({"x": np.ones((0, 3)), "y": np.ones(0)}, np.zeros(3, np.int32))
     task = fs.empirical_task(logistic_losses, data, fs.epochs(1, 2))

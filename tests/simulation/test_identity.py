@@ -1,5 +1,6 @@
 """Algorithms by value: equal ones compile once, and a run's folder refuses all others."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from sweep_problems import compilations, quadratic_trial
 import fedjax_sim as fs
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
+    arrays_digest,
     description,
     fingerprint,
     sharded_digest,
+    timeline_arrays,
 )
 
 
@@ -142,6 +145,18 @@ def test_descriptions_are_equal_in_other_processes():
 
 
 @pytest.mark.slow
+def test_the_precision_of_times_does_not_count():
+    timeline = fs.timelines.arrivals(
+        jax.random.key(0), fs.timelines.deterministic(0.1), horizon=1.0, num_clients=2, num_steps=1
+    )
+    assert timeline.time.dtype == timeline.idle.dtype == np.float64
+    single = jax.jit(lambda x: x)(timeline)
+    assert single.time.dtype == np.float32
+    assert arrays_digest(timeline_arrays(single)) == arrays_digest(timeline_arrays(timeline))
+    later = dataclasses.replace(timeline, time=timeline.time + 1)
+    assert arrays_digest(timeline_arrays(later)) != arrays_digest(timeline_arrays(timeline))
+
+
 @pytest.mark.parametrize("dtype", [bool, np.int8, jnp.bfloat16, np.float32, np.int32])
 def test_digests_of_arrays_on_several_devices(dtype):
     """Equal for every number of devices, and different for other values, places and types."""

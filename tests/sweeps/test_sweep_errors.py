@@ -22,7 +22,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     "no keys": ({"keys": KEYS[:0]}, r"keys has shape \(0,\)"),
     "too few names": ({"seeds": ["a", "b"]}, r"seeds is \['a', 'b'\]; expected 3 distinct"),
     "equal names": ({"seeds": ["a", "b", "a"]}, "expected 3 distinct names, one per key"),
-    "no memory": ({"memory": 0}, "memory is 0; expected a positive number of bytes"),
+    "no memory": ({"memory": 0}, r"memory is 0; expected 1 \.\. 2\^63 - 1 bytes"),
     "no devices": ({"devices": []}, "devices is empty"),
     "no configurations": ({"grid": []}, "expected at least one configuration"),
     "no values": ({"grid": {"lr": []}}, r"grid has \[\] for 'lr'"),

@@ -3,7 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from small_problems import no_data
 
+import fedjax_sim as fs
 from fedjax_sim import theory
 from fedjax_sim.timelines import (
     Availability,
@@ -40,6 +42,17 @@ def test_by_hand():
     for client in range(3):
         firsts = timeline.first_step[timeline.clients == client]
         np.testing.assert_array_equal(firsts, 3 * np.arange(len(firsts)))
+
+
+def test_instants_beyond_single_precision_are_distinct():
+    """Rounds of 100,000,001 units: single precision knows multiples of 8 there, and of 16."""
+    timeline = rounds(np.array([100_000_001.0, 1.0]), horizon=4e8, num_steps=1, interaction=0.0)
+    assert timeline.time.tolist() == [100_000_001, 200_000_002, 300_000_003]
+    assert sorted(timeline.idle[0].tolist()) == [0, 100_000_000]
+    assert np.float32(timeline.time[0]) != timeline.time[0]
+    setup = fs.Setup(no_data(2), timeline, np.zeros(1, np.float32), eval_fn=lambda x: {"x": x})
+    frame = fs.simulate(fs.fedavg(0.1), setup, KEY).to_frame().query("metric == 'time'")
+    assert frame["value"].tolist() == timeline.time.tolist()
 
 
 @pytest.mark.parametrize(("one_draw", "length"), [(False, 6.0), (True, 3.0)])
