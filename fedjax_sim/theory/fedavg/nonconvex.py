@@ -17,29 +17,31 @@ def bound(
 ) -> Array:
     r"""The mean of ``E||grad F(xbar(r, k))||^2`` over all rounds and k = 0 .. K - 1.
 
-    .. math:: \frac{2 \Delta}{\eta K R} + D + \frac{2 L \eta \sigma^2}{M}
+    .. math:: \frac{2 \Delta}{\eta K R} + D + c\, \frac{L \eta \sigma^2}{M}
 
-    * ``D = 8 L^2 eta^2 G^2 K^2`` without Q (Theorem 2.22),
-    * ``D = 8 Q^2 eta^4 G^4 K^4`` with Q (Theorem 2.23).
+    * ``D = 8 L^2 eta^2 G^2 K^2``, c = 1 without Q (Theorem 2.22),
+    * ``D = 8 Q^2 eta^4 G^4 K^4``, c = 2 with Q (Theorem 2.23).
 
     Needs L, sigma, G, Delta; uses Q.  NaN with a warning where ``lr > 1 / L``.  Source: thesis,
-    Theorems 2.22 (see the errata) and 2.23.
+    the last displays of the proofs of Theorems 2.22 and 2.23.  The proofs, which have L for L/2 in
+    the smoothness inequality, give c = 2; with L/2 they give c = 1, which no smaller one replaces
+    (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, G=2.0, Delta=1.0)
         >>> value = bound(constants, lr=0.01, local_steps=5, rounds=20, clients=10)
-        >>> round(float(value), 3)  # 2 + 0.08 + 0.002
-        2.082
+        >>> round(float(value), 3)  # 2 + 0.08 + 0.001
+        2.081
     """
     L, lr, K = positive(constants, "L", lr=lr, local_steps=local_steps)
     R, M = positive(rounds=rounds, clients=clients)
     sigma, G, Delta = non_negative(constants, "sigma", "G", "Delta")
     Q = optional(constants, "Q")
     if Q is None:
-        drift = 8 * L**2 * lr**2 * G**2 * K**2  # Theorem 2.22
+        c, drift = 1, 8 * L**2 * lr**2 * G**2 * K**2  # Theorem 2.22
     else:
-        drift = 8 * Q**2 * lr**4 * G**4 * K**4  # Theorem 2.23
-    value = 2 * Delta / (lr * K * R) + drift + 2 * L * lr * sigma**2 / M
+        c, drift = 2, 8 * Q**2 * lr**4 * G**4 * K**4  # Theorem 2.23
+    value = 2 * Delta / (lr * K * R) + drift + c * L * lr * sigma**2 / M
     return where_valid(value, at_most(lr, 1 / L), "lr <= 1 / L")
 
 
@@ -75,13 +77,13 @@ def tuned_bound(
 ) -> Array:
     r"""An upper bound of :func:`bound` at the rate :func:`prescribed_lr`.
 
-    .. math:: \frac{2 L \Delta}{K R} + \frac{4 \sigma \sqrt{L \Delta}}{\sqrt{M K R}} + 10\, d,
-        \qquad d = \frac{L^{2/3} G^{2/3} \Delta^{2/3}}{R^{2/3}}
+    .. math:: \frac{2 L \Delta}{K R} + \frac{(2 + c) \sigma \sqrt{L \Delta}}{\sqrt{M K R}}
+        + 10\, d, \qquad d = \frac{L^{2/3} G^{2/3} \Delta^{2/3}}{R^{2/3}}
         \ \text{or, with}\ Q,\ \frac{Q^{2/5} G^{4/5} \Delta^{4/5}}{R^{4/5}}
 
     Needs L, sigma, G, Delta; uses Q.  Source: thesis, Theorems 2.22 and 2.23, which have G for
     sigma in the middle term (``sigma <= G``) and O() for the numbers; the numbers follow by
-    inserting the rate.
+    inserting the rate, c as in :func:`bound`.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, G=1.0, Delta=1.0, Q=1.0)
@@ -94,8 +96,8 @@ def tuned_bound(
     sigma, G = non_negative(constants, "sigma", "G")
     Q = optional(constants, "Q")
     if Q is None:
-        drift = (L * G * Delta / R) ** (2 / 3)  # Theorem 2.22
+        c, drift = 1, (L * G * Delta / R) ** (2 / 3)  # Theorem 2.22
     else:
-        drift = (Q * G**2) ** (2 / 5) * (Delta / R) ** (4 / 5)  # Theorem 2.23
-    noise = 4 * sigma * jnp.sqrt(L * Delta / (M * K * R))
+        c, drift = 2, (Q * G**2) ** (2 / 5) * (Delta / R) ** (4 / 5)  # Theorem 2.23
+    noise = (2 + c) * sigma * jnp.sqrt(L * Delta / (M * K * R))
     return 2 * L * Delta / (K * R) + noise + 10 * drift
