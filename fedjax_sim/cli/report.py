@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.simulation.files import replacing
+from fedjax_sim.simulation.files import replacing, write_text
 
 HISTORY_COLUMNS = ("algorithm", "seed", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
@@ -169,8 +169,7 @@ def read_json(path: pathlib.Path) -> Any:
 def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Writes JSON such that a kill leaves the old file or the new one; NaN becomes null."""
     text = json.dumps(as_json(values), indent=2, allow_nan=False)
-    with replacing(path) as partial:
-        partial.write_text(text + "\n")
+    write_text(path, text + "\n")
 
 
 def environment() -> dict[str, Any]:

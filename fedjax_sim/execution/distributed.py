@@ -3,6 +3,8 @@
 JAX connects the processes (``jax.distributed``).  In one process these functions do nothing.
 """
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 
@@ -50,6 +52,26 @@ def is_first() -> bool:
         True
     """
     return jax.process_index() == 0
+
+
+def on_first(work: Callable[[], object]) -> None:
+    """Calls a function in process 0 while the others wait; all processes must call this.
+
+    Raises:
+        RuntimeError: in the other processes, if the function raised in process 0.
+
+    Example:
+        >>> on_first(lambda: print("written"))
+        written
+    """
+    error: BaseException | None = None
+    if is_first():
+        try:
+            work()
+        except BaseException as caught:
+            error = caught
+    if any_of(error is not None):
+        raise error or RuntimeError("process 0 failed; its message has the reason")
 
 
 def any_of(flag: bool) -> bool:

@@ -1,20 +1,28 @@
 """Files that are written whole or not at all, and digests of what they hold."""
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
 import pathlib
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 
+class RecoveryWarning(UserWarning):
+    """A damaged file was found, and the work goes on without it."""
+
+
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yields a path to write to; renames that file to ``path`` at the end.
 
-    A kill or an exception leaves the file at ``path`` as it was.
+    A kill, an exception or a power cut leaves either the old file or the new one, whole: file and
+    folder are forced to the disk.  Several processes may write the same file; the last one counts.
 
     Example:
         >>> import tempfile
@@ -25,9 +33,49 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         ...     path.read_text()
         '{}'
     """
-    partial = path.with_suffix(".tmp")
-    yield partial
-    partial.replace(path)
+    target = pathlib.Path(os.path.realpath(path))  # of a link, the file that it names
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        yield partial
+        sync(partial)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync(target.parent)
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a text file by :func:`replacing`."""
+    with replacing(path) as partial:
+        partial.write_text(text)
+
+
+def sync(path: pathlib.Path) -> None:
+    """Forces a file, or the entries of a folder, to the disk."""
+    folder = path.is_dir()
+    if folder and os.name == "nt":
+        return  # Windows has no such call for folders
+    descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise  # some network file systems sync folders by themselves
+    finally:
+        os.close(descriptor)
+
+
+def remove_partials(folder: pathlib.Path, name: str = "*") -> None:
+    """Removes what kills left of unfinished files, while no other process writes them."""
+    for path in folder.glob(f".{name}.*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def file_digest(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(*parts: Any) -> str:

@@ -1,14 +1,9 @@
-"""History of a run on disk: a tidy CSV file that survives a kill.
+"""Tidy rows of a history: ``replica, round, metric, value``.
 
-Rows are ``replica, round, metric, value``.  Values are written in the shortest decimal form that
-reads back to the same bits.  A checkpoint records the length of the file.  Resuming removes later
-rows, and the same rounds, run again, write the same rows.
+Values are written in the shortest decimal form that reads back to the same bits.
 """
 
-import csv
-import os
-import pathlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -101,32 +96,3 @@ def _entries(round: int, name: str, value: Any) -> Iterator[tuple[int, str, Any]
         yield round, name, value[()]
     for i, entry in enumerate(value.reshape(-1) if value.ndim else ()):
         yield round, f"{name}/{i}", entry
-
-
-def create(path: pathlib.Path) -> int:
-    """Writes an empty history; returns its length in bytes."""
-    path.write_text(",".join(COLUMNS) + "\n")
-    return path.stat().st_size
-
-
-def append(path: pathlib.Path, new: Iterable[Row]) -> int:
-    """Appends rows and forces them to the disk; returns the file's new length in bytes."""
-    with path.open("a", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(new)
-        file.flush()
-        os.fsync(file.fileno())
-    return path.stat().st_size
-
-
-def truncate(path: pathlib.Path, length: int) -> None:
-    """Truncates the history to an earlier length.
-
-    Raises:
-        ValueError: the file is missing or shorter.
-    """
-    size = path.stat().st_size if path.exists() else 0
-    if size < length:
-        raise ValueError(
-            f"{path} has {size} bytes; expected at least the {length} its checkpoint recorded"
-        )
-    os.truncate(path, length)

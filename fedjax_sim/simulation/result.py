@@ -1,6 +1,5 @@
 """Result of one simulation."""
 
-import csv
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +9,7 @@ import numpy as np
 
 from fedjax_sim.engine import History, RunState
 from fedjax_sim.simulation.history import Clock, complete, melted
+from fedjax_sim.simulation.history_file import read
 from fedjax_sim.simulation.seeds import Seed, seed_column
 from fedjax_sim.types import PyTree
 
@@ -82,9 +82,7 @@ class Simulation(NamedTuple):
     def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
         record = self.record
         if record.path is not None:
-            with record.path.open(newline="") as file:
-                for row in csv.DictReader(file):
-                    yield row["replica"], int(row["round"]), row["metric"], float(row["value"])
+            yield from read(record.path)
         elif self.history is not None:
             lead = self.history
             if not self.batched:

@@ -14,7 +14,7 @@ from fedjax_sim.engine import NO_PROBES, History, Probes
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation import history as history_file
+from fedjax_sim.simulation.history import Clock, rows
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
 from fedjax_sim.simulation.result import Progress, Record, Simulation
@@ -96,7 +96,7 @@ def simulate(
     task, eval_every = setup.task, setup.eval_every
     put = everywhere(task)
 
-    clock = history_file.Clock(setup.timeline, len(names))
+    clock = Clock(setup.timeline, len(names))
     num_rounds = setup.timeline.num_rounds
     step = stride(num_rounds, eval_every, evals_per_segment)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
@@ -134,7 +134,7 @@ def simulate(
             done = last
             lead = history if batched else jax.tree.map(lambda x: x[None], history)
             if store is not None:
-                store.append(history_file.rows(lead, clock, names, probes.client.keys()))
+                store.append(rows(lead, clock, names, probes.client.keys()))
             diverged_at = np.atleast_1d(np.asarray(state.diverged_at))
             if on_divergence == "raise" and diverged_at.any():
                 raise _divergence(diverged_at, names, store)
@@ -159,7 +159,7 @@ def simulate(
         compiled.seconds - compiled_before,
         run_seconds,
         int(steps.sum()) if done else 0,
-        Record(names, clock, list(probes.client), None if store is None else store.history),
+        Record(names, clock, list(probes.client), None if store is None else store.history.path),
     )
 
 
@@ -169,10 +169,10 @@ def _divergence(
     which = ", ".join(f"{n} in round {r}" for n, r in zip(names, diverged_at, strict=True) if r)
     kept = "no checkpoint was kept (no directory given)"
     if store is not None:
-        last = store.last_round
+        last, folder = store.checkpoints.newest, store.checkpoints.folder
         kept = (
-            f"no checkpoint precedes it in {store.checkpoints}"
+            f"no checkpoint precedes it in {folder}"
             if last is None
-            else f"the last good checkpoint is round {last} in {store.checkpoints}"
+            else f"the last good checkpoint is round {last} in {folder}"
         )
     return DivergenceError(f"server state is not finite: replica {which}; {kept}")

@@ -10,19 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
-from fedjax_sim.simulation import history
-from fedjax_sim.simulation.files import replacing
+from fedjax_sim.simulation.checkpoints import Checkpoints
+from fedjax_sim.simulation.files import write_text
+from fedjax_sim.simulation.history import Row
+from fedjax_sim.simulation.history_file import HistoryFile
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
     arrays_digest,
     description,
     sharded_digest,
+    timeline_arrays,
 )
 from fedjax_sim.types import FedAlgorithm, Setup
 
@@ -31,58 +33,31 @@ class Store:
     """Directory of a run: identity, history, checkpoints."""
 
     def __init__(self, directory: pathlib.Path, identity: dict, checkpoint_seconds: float):
-        import orbax.checkpoint as ocp  # slow to import, and needed only here
-
-        self._ocp = ocp
-        self.history = directory / "history.csv"
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
-        self.checkpoints = directory / "checkpoints"
         directory.mkdir(parents=True, exist_ok=True)
-        if distributed.is_first():
-            claim(directory / "run.json", identity)
-        distributed.wait("directory claimed")
+        distributed.on_first(lambda: claim(directory / "run.json", identity))
         claim(directory / "run.json", identity)
-        self._manager = ocp.CheckpointManager(
-            self.checkpoints.absolute(),
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=2, enable_async_checkpointing=False, create=True
-            ),
-        )
-        self._length = 0
-
-    @property
-    def last_round(self) -> int | None:
-        return self._manager.latest_step()
+        self.checkpoints = Checkpoints(directory / "checkpoints")
+        self.history = HistoryFile(directory / "history.csv")
 
     def restore(self, state: RunState) -> RunState:
-        """Returns the latest checkpoint, or ``state`` if there is none; cuts the history to it."""
-        args, step = self._ocp.args, self.last_round
-        if step is None:
-            if distributed.is_first():
-                self._length = history.create(self.history)
-            return state
-        # Devices of this process, not of the process that saved it.
-        shapes = jax.tree.map(
-            lambda x: (
-                x
-                if isinstance(x, np.ndarray)  # states on the host
-                else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-            ),
-            state,
-        )
-        saved = self._manager.restore(
-            step,
-            args=args.Composite(state=args.StandardRestore(shapes), meta=args.JsonRestore()),
-        )
-        self._length = saved["meta"]["history_bytes"]
-        if distributed.is_first():
-            history.truncate(self.history, self._length)
-        return jax.tree.map(_uncommitted, saved["state"])
+        """Returns the latest checkpoint, or ``state`` if there is none; cuts the history to it.
 
-    def append(self, rows: Iterable[history.Row]) -> None:
+        Raises:
+            ValueError: a history that differs from the one that the checkpoint recorded.
+        """
+        restored = self.checkpoints.restore(state)
+        if restored is None:
+            distributed.on_first(self.history.create)
+            return state
+        state, mark = restored
+        distributed.on_first(lambda: self.history.resume(mark))
+        return state
+
+    def append(self, rows: Iterable[Row]) -> None:
         if distributed.is_first():
-            self._length = history.append(self.history, rows)
+            self.history.append(rows)
 
     def save_if_due(self, state: RunState) -> None:
         """Saves unless the last checkpoint is younger than ``checkpoint_seconds``."""
@@ -90,27 +65,8 @@ class Store:
             self.save(state)
 
     def save(self, state: RunState) -> None:
-        step = int(np.max(state.round))
-        if step == self.last_round:
-            return
-        args = self._ocp.args
-        meta = {"history_bytes": self._length}
-        self._manager.save(
-            step, args=args.Composite(state=args.StandardSave(state), meta=args.JsonSave(meta))
-        )
+        self.checkpoints.save(state, self.history.mark())
         self._saved = time.monotonic()
-
-
-def _uncommitted(x: Array) -> Array:
-    """Returns an uncommitted copy of an array on one device, which may move to other devices.
-
-    Arrays that are divided over devices, or on the host, stay there.
-    """
-    if isinstance(x, np.ndarray) or len(x.sharding.device_set) > 1:
-        return x
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))
-    return jnp.asarray(np.asarray(x))
 
 
 def claim(path: pathlib.Path, identity: dict) -> None:
@@ -120,8 +76,7 @@ def claim(path: pathlib.Path, identity: dict) -> None:
         ValueError: the directory holds another run, or its file is damaged.
     """
     if not path.exists():
-        with replacing(path) as partial:
-            partial.write_text(json.dumps(identity, indent=2, sort_keys=True) + "\n")
+        write_text(path, json.dumps(identity, indent=2, sort_keys=True) + "\n")
         return
     try:
         known = dict(json.loads(path.read_text()))
@@ -156,7 +111,7 @@ def identify(
         "algorithm": algorithm_identity(algorithm),
         "config": dict(config or {}),
         "data": data_digest((setup.task, setup.eval_fn)),
-        "timeline": arrays_digest(timeline),
+        "timeline": arrays_digest(timeline_arrays(timeline)),
         "params": arrays_digest(setup.params),
         "key": arrays_digest(keys),
         "eval_every": setup.eval_every,

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh
 from fedjax_sim.engine import advance, init
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
-from fedjax_sim.simulation.files import replacing
+from fedjax_sim.simulation.files import write_text
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 LOWERINGS: dict[str, Convolution] = {
@@ -210,8 +210,7 @@ def store(path: pathlib.Path, description: Mapping[str, Any], results: Sequence[
         {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(entries, indent=1) + "\n")
+    write_text(path, json.dumps(entries, indent=1) + "\n")
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:

@@ -342,13 +342,6 @@ def test_bad_arguments_are_refused(task, timeline, options, message):
         simulate(fs.fedavg(0.1), setup, **({"keys": jax.random.key(0)} | rest))
 
 
-def test_truncate_refuses_a_shorter_history(tmp_path):
-    path = tmp_path / "history.csv"
-    history.create(path)
-    with pytest.raises(ValueError, match="expected at least the 999"):
-        history.truncate(path, 999)
-
-
 @pytest.mark.slow
 def test_ragged_replicas_equal_single_runs(task):
     """On a CPU they run one after the other, so that short visits stay short."""

@@ -1,0 +1,204 @@
+"""Checkpoints of a run: states on disk with digests of their files.
+
+Orbax writes ``checkpoints/ROUND``.  ``record.json`` in it is written last: a checkpoint without it
+was not finished.  It has the digest of every file, the beginning of the history, and a digest of
+itself.  A damaged checkpoint is set aside, and the run continues from an older one.
+"""
+
+import errno
+import json
+import pathlib
+import shutil
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.engine import RunState
+from fedjax_sim.execution import distributed
+from fedjax_sim.simulation.files import (
+    RecoveryWarning,
+    digest,
+    file_digest,
+    sync,
+    write_text,
+)
+from fedjax_sim.simulation.history_file import Mark
+
+_RECORD = "record.json"
+_KEPT = 2  # newest checkpoints
+
+
+class Checkpoints:
+    """The checkpoints in a folder; several processes share them, the first one verifies."""
+
+    def __init__(self, folder: pathlib.Path):
+        import orbax.checkpoint as ocp  # slow to import, and needed only here
+
+        self._ocp, self.folder = ocp, folder.absolute()
+        distributed.on_first(self._set_damaged_aside)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=_KEPT, enable_async_checkpointing=False, create=True
+        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    @property
+    def newest(self) -> int | None:
+        """The round of the newest checkpoint."""
+        return self._manager.latest_step()
+
+    def restore(self, state: RunState) -> tuple[RunState, Mark] | None:
+        """Returns the newest state and the history before it; None without a checkpoint.
+
+        Args:
+            state: a state with the shapes and the placement of the result.
+        """
+        if self.newest is None:
+            return None
+        # Devices of this process, not of the process that saved it.
+        shapes = jax.tree.map(
+            lambda x: (
+                x
+                if isinstance(x, np.ndarray)  # states on the host
+                else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+            ),
+            state,
+        )
+        args = self._ocp.args
+        path = self.folder / str(self.newest)
+        try:
+            saved = self._manager.restore(
+                self.newest, args=args.Composite(state=args.StandardRestore(shapes))
+            )
+        except (ValueError, KeyError, TypeError) as error:  # by another version of this program
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"checkpoint {path} does not fit this run: {reason}") from error
+        return jax.tree.map(_uncommitted, saved["state"]), mark(path)
+
+    def save(self, state: RunState, history: Mark) -> None:
+        """Writes a checkpoint, and removes those before the last."""
+        step = int(np.max(state.round))
+        if step == self.newest:
+            return
+        args = self._ocp.args
+        self._manager.save(step, args=args.Composite(state=args.StandardSave(state)))
+        distributed.on_first(lambda: write_record(self.folder / str(step), history))
+
+    def _set_damaged_aside(self) -> None:
+        """Moves damaged checkpoints out of the way, if there is one that is not.
+
+        Raises:
+            ValueError: all checkpoints are damaged.
+        """
+        if not self.folder.exists():
+            return
+        damaged: dict[pathlib.Path, str] = {}
+        intact = False
+        for path in _steps(self.folder):
+            reason = damage(path)
+            intact = intact or reason == ""
+            if reason == _UNFINISHED:
+                shutil.rmtree(path)
+            elif reason:
+                damaged[path] = reason
+        for path in self.folder.glob("*.orbax-checkpoint-tmp*"):  # left by kills
+            shutil.rmtree(path)
+        if damaged and not intact:
+            reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
+            raise ValueError(
+                f"no checkpoint in {self.folder} is intact ({reasons}); restore one from a copy, "
+                f"or delete {self.folder.parent} to run again"
+            )
+        for path, reason in damaged.items():
+            aside = self.folder.parent / "damaged" / path.name
+            aside.parent.mkdir(exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+            path.replace(aside)
+            older = "an older checkpoint is used where there is no newer one"
+            warnings.warn(
+                f"checkpoint {path} is damaged ({reason}) and was moved to {aside}; {older}",
+                RecoveryWarning,
+                stacklevel=2,
+            )
+
+
+_UNFINISHED = "unfinished"
+
+
+def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders of checkpoints, the newest first."""
+    steps = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
+    return sorted(steps, key=lambda path: int(path.name), reverse=True)
+
+
+def newest_mark(folder: pathlib.Path) -> Mark | None:
+    """Returns the history before the newest intact checkpoint; reads only."""
+    for path in _steps(folder) if folder.exists() else ():
+        if not damage(path):
+            return mark(path)
+    return None
+
+
+def write_record(step: pathlib.Path, history: Mark) -> None:
+    """Completes a checkpoint with the digests of its files, after forcing them to the disk."""
+    paths = sorted(step.rglob("*"))
+    for path in [*paths, step, step.parent]:
+        sync(path)
+    files = {
+        path.relative_to(step).as_posix(): file_digest(path) for path in paths if path.is_file()
+    }
+    values = {"files": files, "history": history._asdict()}
+    text = json.dumps(values | {"digest": digest(values)}, indent=1)
+    write_text(step / _RECORD, text)
+
+
+def damage(step: pathlib.Path) -> str:
+    """Returns what is damaged in a checkpoint, or an empty text; reads all of its files."""
+    path = step / _RECORD
+    earlier = not path.exists() and (step / "meta").exists()  # an earlier version wrote no digests
+    if not path.exists() and not earlier:
+        return _UNFINISHED
+    try:
+        if earlier:
+            return "" if mark(step) else _UNFINISHED
+        return next(_damages(step, json.loads(path.read_bytes())), "")
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return f"{_RECORD} is not what was written"
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return f"{error.filename} cannot be read"
+
+
+def _damages(step: pathlib.Path, record: dict[str, Any]) -> Iterator[str]:
+    values = {name: record[name] for name in ("files", "history")}
+    if digest(values) != record["digest"] or set(record) != {*values, "digest"}:
+        yield f"{_RECORD} is not what was written"
+    for name, expected in record["files"].items():
+        if not (step / name).is_file():
+            yield f"{name} is missing"
+        elif file_digest(step / name) != expected:
+            yield f"{name} is not what was written"
+
+
+def mark(step: pathlib.Path) -> Mark:
+    """Returns the history before a checkpoint."""
+    if (step / _RECORD).exists():
+        return Mark(**json.loads((step / _RECORD).read_text())["history"])
+    return Mark(json.loads((step / "meta" / "metadata").read_text())["history_bytes"], None)
+
+
+def _uncommitted(x: Array) -> Array:
+    """Returns an uncommitted copy of an array on one device, which may move to other devices.
+
+    Arrays that are divided over devices, or on the host, stay there.
+    """
+    if isinstance(x, np.ndarray) or len(x.sharding.device_set) > 1:
+        return x
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_uncommitted(jax.random.key_data(x)))
+    return jnp.asarray(np.asarray(x))
