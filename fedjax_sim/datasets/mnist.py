@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels, number_groups, same_length
-from fedjax_sim.datasets.formats.files import find_one, read_bytes, require
-from fedjax_sim.datasets.formats.idx import parse_idx
+from fedjax_sim.datasets.formats.files import find_one, require
+from fedjax_sim.datasets.formats.idx import read_idx
 
 _FILES = {
     ("train", "x"): "train-images-idx3-ubyte",
@@ -54,14 +54,14 @@ def _variants(name: str) -> tuple[str, ...]:
 
 
 def _images(path: Path) -> np.ndarray:
-    images = parse_idx(read_bytes(path), path)
+    images = read_idx(path)
     if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
         raise DataError(f"{path}: {images.dtype} {images.shape}; expected uint8 [N, 28, 28]")
     return images[..., None]
 
 
 def _labels(path: Path) -> np.ndarray:
-    labels = parse_idx(read_bytes(path), path)
+    labels = read_idx(path)
     if labels.dtype != np.uint8:
         raise DataError(f"{path}: {labels.dtype}; expected uint8 labels")
     return as_labels(labels, 10, path)
@@ -71,7 +71,7 @@ def _writers(folder: Path, split: str, labels: np.ndarray) -> np.ndarray | None:
     path = find_one(folder, _variants(_QMNIST[split]))
     if path is None:
         return None
-    table = parse_idx(read_bytes(path), path)
+    table = read_idx(path)
     if table.dtype != np.int32 or table.ndim != 2 or table.shape[1] != 8:
         raise DataError(f"{path}: {table.dtype} {table.shape}; expected int32 [N, 8]")
     # QMNIST's test part continues beyond MNIST's; its train part does not.

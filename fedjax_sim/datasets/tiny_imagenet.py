@@ -162,10 +162,13 @@ def _pixels(file: Path) -> np.ndarray:
     data = read_bytes(file)
     try:
         with import_extra("PIL.Image").open(io.BytesIO(data), formats=["JPEG"]) as image:
-            pixels = np.asarray(image.convert("RGB"))
+            wide, high = image.size
+            if (wide, high) != (_SIDE, _SIDE):  # before its pixels need memory
+                raise DataError(
+                    f"{file}: {wide} wide and {high} high; expected {_SIDE} x {_SIDE} pixels"
+                )
+            return np.asarray(image.convert("RGB"))
+    except DataError:
+        raise
     except Exception as error:  # Pillow promises no set of exceptions for damaged images
         raise DataError(f"{file}: {error}; expected a JPEG image") from error
-    if pixels.shape != (_SIDE, _SIDE, 3):
-        high, wide, _ = pixels.shape
-        raise DataError(f"{file}: {wide} wide and {high} high; expected {_SIDE} x {_SIDE} pixels")
-    return pixels

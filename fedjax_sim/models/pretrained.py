@@ -9,6 +9,7 @@ in the file.  The layout of a file follows from its format: ``.safetensors`` hol
 import math
 import pathlib
 import re
+import zipfile
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -118,6 +119,7 @@ def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
 
     Raises:
         ValueError: another format, among them PyTorch's pickles, whose loading can run any code;
+            a file that is missing or damaged, or whose arrays are not numbers;
             unknown names; tensors that are missing, surplus or of another shape (they are named);
             position embeddings to interpolate that are not those of a square grid; ``params`` of
             another model.
@@ -178,37 +180,66 @@ a pickle can run any code, and most models also come as .safetensors
 
 def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
     """Returns the tensors by name, and True if their layout is that of PyTorch."""
-    tensors: dict[str, Any]
-    match path.suffix:
-        case ".safetensors":
-            tensors = _read_safetensors(path)
-        case ".msgpack":
-            tree = flax.serialization.msgpack_restore(path.read_bytes())
-            tensors = dict(flatten_dict(tree, sep="."))
-        case ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                tensors = dict(archive)
-        case _:
-            raise ValueError(
-                f"path is {path}; expected .safetensors, .msgpack or .npz: loading a pickle can "
-                "run any code, and most models also come as .safetensors"
-            )
-    tensors = {name.removeprefix("vit."): np.atleast_1d(tensor) for name, tensor in tensors.items()}
+    readers = {
+        ".safetensors": _read_safetensors, ".msgpack": _read_msgpack, ".npz": _read_npz
+    }  # fmt: skip
+    if path.suffix not in readers:
+        raise ValueError(
+            f"path is {path}; expected .safetensors, .msgpack or .npz: loading a pickle can "
+            "run any code, and most models also come as .safetensors"
+        )
+    try:
+        tensors = {
+            str(name).removeprefix("vit."): np.atleast_1d(tensor)
+            for name, tensor in readers[path.suffix](path).items()
+        }
+        for name, tensor in tensors.items():
+            if not (jnp.issubdtype(tensor.dtype, jnp.number) and tensor.size):
+                raise ValueError(f"{name} has shape {tensor.shape} and dtype {tensor.dtype}")
+    except ImportError:
+        raise
+    except Exception as error:  # a damaged file can make its reader raise almost anything
+        raise ValueError(
+            f"path is {path}, which cannot be read ({type(error).__name__}: {error}); expected a "
+            f"complete {path.suffix} file of numeric arrays"
+        ) from error
     return tensors, path.suffix == ".safetensors"
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
         raise ImportError(
             f"reading {path} needs safetensors; pip install fedjax_sim[pretrained]"
         ) from error
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"path is {path}, which cannot be read: {error}") from error
+    return load_file(path)
+
+
+def _read_msgpack(path: pathlib.Path) -> dict[str, Any]:
+    tree = flax.serialization.msgpack_restore(path.read_bytes())
+    return dict(flatten_dict(tree, sep="."))
+
+
+def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Reads arrays of numbers whose announced sizes are those of the archive's members."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read_header = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }[version]
+                shape, _, dtype = read_header(file)
+                size = math.prod(shape) * dtype.itemsize
+                if dtype.hasobject or size != member.file_size - file.tell():
+                    raise ValueError(
+                        f"{member.filename} has {member.file_size} bytes for shape {shape} and "
+                        f"dtype {dtype}"
+                    )
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _naming(path: pathlib.Path, tensors: Collection[str]) -> _Naming:

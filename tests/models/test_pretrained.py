@@ -1,6 +1,10 @@
 """Files in every naming, written from known parameters; what they must not contain."""
 
+import io
+import pathlib
 import pickle
+import tempfile
+import zipfile
 
 import flax.serialization
 import jax
@@ -8,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_vit
+from damage import damaged
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from small_problems import compiled
 
@@ -223,8 +230,56 @@ def test_other_formats_are_refused_unread(suffix, tmp_path):
 def test_pickled_arrays_in_npz_are_refused(tmp_path):
     path = tmp_path / "vit.npz"
     np.savez(path, cls=np.array([{}], object))
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(ValueError, match=r"path is .*\(ValueError: cls.npy has .* dtype object\)"):
         models.load_vit(path, GIVEN)
+
+
+def test_announced_petabytes_are_not_allocated(tmp_path):
+    path = tmp_path / "vit.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (2**50,)}
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cls.npy", header.getvalue() + bytes(8))
+    with pytest.raises(
+        ValueError, match=r"has 136 bytes for shape \(1125899906842624,\)"
+    ):
+        models.load_vit(path, GIVEN)
+
+
+@pytest.mark.parametrize(
+    "tree", [[1, 2], {"cls": "text"}, {1: np.ones(2)}, {"a": np.ones((0, 3))}, {"a": {"b": None}}]
+)
+def test_other_contents_of_a_msgpack_are_refused(tree, tmp_path):
+    path = tmp_path / "vit.msgpack"
+    path.write_bytes(flax.serialization.msgpack_serialize(tree))
+    with pytest.raises(ValueError, match=r"^path is .*vit\.msgpack"):
+        models.load_vit(path, GIVEN)
+
+
+@pytest.mark.parametrize("name", ["timm", "flax", "google"])
+def test_missing_files_and_folders_are_named(name, tmp_path):
+    file, _ = spelling(name, TIMM)
+    for path in (tmp_path / file, tmp_path / "folder" / file):
+        path.parent.mkdir(exist_ok=True)
+        if path.parent != tmp_path:
+            path.mkdir()
+        with pytest.raises(ValueError, match=f"path is {path}, which cannot be read"):
+            models.load_vit(path, GIVEN)
+
+
+@pytest.mark.parametrize("name", ["timm", "flax", "google"])
+@given(st.data())
+def test_damage_is_refused_or_harmless(name, data):
+    """Whatever a file's bytes are, it is loaded or refused by a ValueError with its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_as(name, pathlib.Path(folder), TIMM)
+        path.write_bytes(data.draw(damaged(path.read_bytes())))
+        try:
+            models.load_vit(path, GIVEN)
+        except ValueError as error:
+            assert str(path) in str(error)  # noqa: PT017
 
 
 def test_broken_safetensors(tmp_path):

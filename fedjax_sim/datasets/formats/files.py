@@ -11,7 +11,11 @@ from typing import Any
 
 from fedjax_sim.datasets.dataset import DataError
 
-_BLOCK = 1 << 16  # bytes read at a time; bounds what one step of decompression can produce
+_BLOCK = 1 << 16  # bytes read at a time
+_PIECE = 1 << 20  # bytes that one step of decompression may produce
+# Contents may be this many times as large as the compressed file; data sets stay below 100, while
+# 785 bytes of bz2 can become 2 GB.
+_LARGEST_RATIO, _ALWAYS_ALLOWED = 1000, 1 << 26
 _GZIP = 16 + zlib.MAX_WBITS
 _DECODERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(_GZIP),
@@ -24,8 +28,9 @@ def stream(path: Path) -> Iterator[bytes]:
     """Yields the contents of a file in blocks; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
 
     Raises:
-        DataError: the file cannot be read, is cut short, or has other bytes after the compressed
-            data (the file objects of the standard library would ignore them silently).
+        DataError: the file cannot be read, is cut short, has other bytes after the compressed data
+            (the file objects of the standard library would ignore them silently), or becomes more
+            than 64 MB and 1,000 times as large.
     """
     make_decoder = _DECODERS.get(path.suffix)
     try:
@@ -35,17 +40,35 @@ def stream(path: Path) -> Iterator[bytes]:
                 yield from blocks
                 return
             decoder = make_decoder()
+            size, limit = 0, max(_ALWAYS_ALLOWED, _LARGEST_RATIO * path.stat().st_size)
             for block in blocks:
                 while block:
                     if decoder.eof:  # a file may be several compressed streams in a row
                         decoder = make_decoder()
-                    yield decoder.decompress(block)
+                    for piece in _decompressed(decoder, block):
+                        size += len(piece)
+                        if size > limit:
+                            raise DataError(
+                                f"{path}: becomes more than {limit} bytes; expected at most "
+                                f"{_LARGEST_RATIO} times the size of the file"
+                            )
+                        yield piece
                     block = decoder.unused_data if decoder.eof else b""
             if not decoder.eof:
                 raise DataError(f"{path}: ends early; expected complete {path.suffix} data")
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         kind = path.suffix if make_decoder else "a"
         raise DataError(f"{path}: {error}; expected {kind} file that can be read") from error
+
+
+def _decompressed(decoder: Any, block: bytes) -> Iterator[bytes]:
+    """Yields the contents of a block in pieces of bounded size."""
+    piece = decoder.decompress(block, _PIECE)
+    yield piece
+    while len(piece) == _PIECE and not decoder.eof:
+        # zlib returns the bytes that it did not process; bz2 and lzma keep them.
+        piece = decoder.decompress(getattr(decoder, "unconsumed_tail", b""), _PIECE)
+        yield piece
 
 
 def read_bytes(path: Path) -> bytes:

@@ -14,7 +14,10 @@ _NUMBER_BYTES[list(b"0123456789+-.eE")] = True
 
 
 def parse_libsvm(
-    blocks: Iterable[bytes], num_features: int, where: object = "LIBSVM data"
+    blocks: Iterable[bytes],
+    num_features: int,
+    where: object = "LIBSVM data",
+    max_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads two-class LIBSVM text into dense features.
 
@@ -26,14 +29,15 @@ def parse_libsvm(
             :func:`~fedjax_sim.datasets.formats.files.stream` yields it.
         num_features: F; required because the last features may be zero in every row.
         where: the file's name, for error messages.
+        max_rows: refuse more rows, before memory for them is allocated.
 
     Returns:
         Features float32 ``[N, F]`` and labels int32 ``[N]``, 0 for -1 and 1 for +1.
 
     Raises:
         DataError: characters or order foreign to the format, indices that do not ascend or lie
-            outside 1..F, values that are not finite in float32, other labels, or an incomplete
-            last line.
+            outside 1..F, values that are not finite in float32, other labels, too many rows, or
+            a last line that is incomplete.
 
     Example:
         >>> x, y = parse_libsvm([b"+1 1:0.5 3:2\\n-1 2:1\\n"], num_features=3)
@@ -41,7 +45,9 @@ def parse_libsvm(
         ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [1, 0])
     """
     xs, ys, num_rows = [np.zeros((0, num_features), np.float32)], [np.zeros(0, np.int32)], 0
-    for text in _whole_lines(blocks, where):
+    for text in _whole_lines(blocks, where, longest=(num_features + 1) * (2 * _LONGEST + 2)):
+        if max_rows is not None and num_rows + text.count(b"\n") > max_rows:
+            raise DataError(f"{where}: more than {max_rows} rows; expected at most {max_rows}")
         x, y = _parse_lines(text, num_features, f"{where}, line {num_rows + 1} or later")
         num_rows += len(y)
         xs.append(x)
@@ -51,7 +57,7 @@ def parse_libsvm(
     return features, labels
 
 
-def _whole_lines(blocks: Iterable[bytes], where: object) -> Iterator[bytes]:
+def _whole_lines(blocks: Iterable[bytes], where: object, longest: int) -> Iterator[bytes]:
     pending, size = [], 0
     for block in blocks:
         pending.append(block)
@@ -60,6 +66,8 @@ def _whole_lines(blocks: Iterable[bytes], where: object) -> Iterator[bytes]:
             text, _, rest = b"".join(pending).rpartition(b"\n")
             pending, size = [rest], len(rest)
             yield text + b"\n"
+        elif size >= _BLOCK + longest:
+            raise DataError(f"{where}: has a line of {size} bytes; expected at most {longest}")
     text = b"".join(pending)
     if text and not text.endswith(b"\n"):
         raise DataError(f"{where}: the last line does not end; expected a complete file")

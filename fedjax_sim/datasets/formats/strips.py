@@ -65,12 +65,15 @@ def _strip(data: bytes, where: str) -> np.ndarray:
         raise DataError(f"{where}: begins with {data[:16]!r}; expected a lossless WebP image")
     try:
         with image_module.open(io.BytesIO(data), formats=["WEBP"]) as image:
+            wide, high = image.size
+            if wide != _SIDE or high % _SIDE:  # before its pixels need memory
+                raise DataError(
+                    f"{where}: {wide} wide and {high} high; expected {_SIDE} wide and a multiple "
+                    f"of {_SIDE} high"
+                )
             pixels = np.asarray(image.convert("RGB"))
+    except DataError:
+        raise
     except Exception as error:  # Pillow promises no set of exceptions for damaged images
         raise DataError(f"{where}: {error}; expected a lossless WebP image") from error
-    if pixels.shape[1] != _SIDE or pixels.shape[0] % _SIDE:
-        raise DataError(
-            f"{where}: {pixels.shape[1]} wide and {pixels.shape[0]} high; "
-            f"expected {_SIDE} wide and a multiple of {_SIDE} high"
-        )
     return pixels.reshape(-1, _SIDE, _SIDE, 3)

@@ -18,9 +18,10 @@ COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-@pytest.mark.parametrize("block", [7, 1 << 16])
-def test_contents(tmp_path, monkeypatch, suffix, block):
+@pytest.mark.parametrize(("block", "piece"), [(7, 1 << 20), (1 << 16, 1000), (1 << 16, 256_000)])
+def test_contents(tmp_path, monkeypatch, suffix, block, piece):
     monkeypatch.setattr(files, "_BLOCK", block)
+    monkeypatch.setattr(files, "_PIECE", piece)
     path = tmp_path / f"file{suffix}"
     path.write_bytes(COMPRESS[suffix](CONTENT))
     assert read_bytes(path) == CONTENT
@@ -43,6 +44,21 @@ def test_refuses_damaged_compression(tmp_path, suffix):
         path.write_bytes(data)
         with pytest.raises(DataError, match=str(path)):
             read_bytes(path)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_decompression_is_bounded(tmp_path, monkeypatch, suffix):
+    """A file of some kB that becomes 8 MB is read in small pieces, and refused in time."""
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(COMPRESS[suffix](bytes(1 << 23)))
+    assert max(map(len, files.stream(path))) <= 1 << 20
+    monkeypatch.setattr(files, "_ALWAYS_ALLOWED", 1 << 20)
+    monkeypatch.setattr(files, "_LARGEST_RATIO", 100)
+    limit = max(1 << 20, 100 * path.stat().st_size)
+    sizes = []
+    with pytest.raises(DataError, match=f"{path}: becomes more than {limit} bytes; expected at"):
+        sizes.extend(map(len, files.stream(path)))
+    assert sum(sizes) <= limit
 
 
 def test_a_file_that_is_not_there(tmp_path):

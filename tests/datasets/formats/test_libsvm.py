@@ -77,6 +77,18 @@ def test_refuses(text, message):
         parse_libsvm([text], 4, "file")
 
 
+def test_refuses_rows_and_lines_without_end(monkeypatch):
+    """Before their dense rows, or the pieces of the line, fill the memory."""
+    with pytest.raises(DataError, match="more than 2 rows; expected at most 2"):
+        parse_libsvm([b"+1 1:1\n"] * 3, 4, max_rows=2)
+    assert len(parse_libsvm([b"+1 1:1\n"] * 3, 4, max_rows=3)[1]) == 3
+    monkeypatch.setattr(libsvm, "_BLOCK", 100)
+    blocks = iter([b"+1 1:1\n", *[bytes(100)] * 50])
+    with pytest.raises(DataError, match=r"has a line of .* bytes; expected at most 410"):
+        parse_libsvm(blocks, 4)
+    assert len(list(blocks)) > 40  # not read
+
+
 @given(st.data())
 def test_damage_is_refused_or_harmless(data):
     text = data.draw(damaged(TEXT))
