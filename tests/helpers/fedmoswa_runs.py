@@ -107,3 +107,19 @@ def run(problem, start, rng, *, rates, rounds, cohort_size, alpha=1.5, gamma=0.2
 
 def squares(x):
     return (x**2).sum(axis=-1)
+
+
+def check_below(function, constants, arguments, values, names, target, tightness):
+    """Checks that ``values[target]`` is below a bound in every round, and not far below in one.
+
+    ``names`` are the bound's arguments that change with the round, with their keys in ``values``,
+    whose leaves are [T, R]; a mean over runs may exceed the bound by 4 standard errors.
+    """
+    shares = []
+    for t in range(len(values[target])):
+        means = {argument: values[name][t].mean() for argument, name in names.items()}
+        bound = float(function(constants, **means, **arguments))
+        sample = values[target][t]
+        assert sample.mean() <= bound * (1 + 1e-12) + 4 * sample.std() / np.sqrt(len(sample))
+        shares.append(sample.mean() / bound)
+    assert max(shares) > tightness

@@ -1,8 +1,20 @@
 r"""Optimisation error of FedMoSWA: the descent lemmas over T rounds, and Theorem 5.2's rate.
 
-Source: Theorem 5.2 and Appendix G (see :mod:`fedjax_sim.theory.fedswa`), with the corrections in
-the errata.  The rate ``lr`` is constant within a round, the server's rate is ``alpha >= 1``, and
-the effective step is ``step = K alpha lr``.  ``Delta = F(theta_0) - F*``.
+Source: Theorem 5.2, Lemmas G.13 and G.18 (see :mod:`fedjax_sim.theory.fedswa`).  The rate ``lr`` is
+constant within a round, the server's rate is ``alpha >= 1`` and the effective step is
+``step = K alpha lr``.  ``p = s / m`` and ``q = min(p, gamma)``.
+
+The paper's proofs are SCAFFOLD's, whose server control is the mean of the clients' controls.
+FedMoSWA's is a moving average over cohorts.  With it the printed lemmas are false (see the errata):
+at partial participation FedMoSWA leaves an optimum even without noise of gradients.  The bounds
+here are proven for the virtual iterates
+
+.. math:: z_t = \theta_t + \frac{\tilde\eta}{p} \operatorname{mean}_i c_i
+    - \frac{\tilde\eta}{\gamma} m_t, \qquad
+    z_t = z_{t-1} - \tilde\eta \operatorname{mean}_{i \in S_t, k} g_i(\theta_{ik}),
+
+which take the steps of FedAvg.  With full participation their noise is that of the gradients alone,
+otherwise also that of the cohort's choice, as for FedAvg.
 """
 
 from typing import NamedTuple
@@ -11,44 +23,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
+from fedjax_sim.theory.fedswa.convex_round import cohort_variance
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 
 class Descent(NamedTuple):
     """Bounds after T rounds of Lemma G.13."""
 
-    potential: Array  # bound of E[||theta_T - theta*||^2 + lags]
-    gap: Array  # bound of the weighted mean of F(theta_t) - F*, t = 0 .. T - 1
-
-
-def control_lag_bound(
-    constants: ProblemConstants, *, lag: Scalar, drift: Scalar, gap: Scalar, share: Scalar
-) -> Array:
-    """The lag of the control variates after one round, from the lag before it.
-
-    ``(1 - share) lag + share (4 beta gap + 2 beta^2 drift)`` bounds C_t (Lemma G.10,
-    ``share = s / m``) or D_t (Lemma G.11, ``share = gamma``).
-
-    Args:
-        constants: needs L (beta).
-        lag: C_{t-1} = mean over clients of ``||E c_i - grad F_i(theta*)||^2``, or
-            D_{t-1} = ``E||m_{t-1}||^2``.
-        drift: E_t = mean over clients and steps of ``E||theta_ik - theta_{t-1}||^2``.
-        gap: ``E F(theta_{t-1}) - F*``.
-        share: the weight of the new round in the controls, s / m or gamma.
-
-    Returns:
-        The bound; NaN with a warning where ``share > 1``.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0)
-        >>> float(control_lag_bound(constants, lag=1.0, drift=0.0, gap=0.5, share=0.25))
-        1.25
-    """
-    lag, drift, gap = non_negative(lag=lag, drift=drift, gap=gap)
-    beta, share = positive(constants, "L", share=share)
-    value = (1 - share) * lag + share * (4 * beta * gap + 2 * beta**2 * drift)
-    return where_valid(value, at_most(share, jnp.ones_like(share)), "share <= 1")
+    potential: Array  # bound of E[||z_T - theta*||^2 + lags]
+    gap: Array  # bound of the weighted mean of F(z_t) - F*, t = 0 .. T - 1
 
 
 def strongly_convex_descent(
@@ -65,27 +48,31 @@ def strongly_convex_descent(
 ) -> Descent:
     r"""Lemma G.13 over T rounds: FedMoSWA on mu-strongly convex objectives.
 
-    .. math:: V_t \le (1 - \mu \tilde\eta / 2) V_{t-1} - \tilde\eta (E F(\theta_{t-1}) - F^*) + N,
-        \qquad N = \frac{12 \tilde\eta^2 \sigma^2}{K s} \Bigl(1 + \frac{s}{\alpha^2}\Bigr)
+    .. math:: V_t &\le (1 - \mu \tilde\eta / 2) V_{t-1}
+        - \tfrac{3}{2} \tilde\eta (E F(z_{t-1}) - F^*) + N, \qquad x = \beta \tilde\eta, \quad
+        w = \zeta_*^2 \frac{m - s}{s (m - 1)} \\
+        V_t &= E||z_t - \theta^*||^2
+            + 25 x \tilde\eta^2 \Bigl(\frac{C_t}{p^3} + \frac{D_t}{\gamma^3}\Bigr) \\
+        N &= \tilde\eta^2 \Bigl(\Bigl(3 + \frac{50 x}{\gamma}\Bigr) w + \frac{\sigma^2}{K s} \Bigl(2
+            + \frac{100 x}{\gamma^2} + \frac{50 x s}{p^2} + \frac{4.2 x s}{\alpha^2}\Bigr)\Bigr)
 
-    With ``q = 1 - mu step / 2`` then ``V_T <= q^T V_0 + N (1 - q^T) / (1 - q)``, and the mean of
-    the gaps with weights ``q^-(t+1)`` is at most ``(V_0 / sum_t q^-(t+1) + N) / step``.
+    With ``r = 1 - mu step / 2`` then ``V_T <= r^T V_0 + N (1 - r^T) / (1 - r)``, and the mean of
+    the gaps with weights ``r^-(t+1)`` is at most ``(V_0 / sum_t r^-(t+1) + N) / (1.5 step)``.
 
-    Needs L (beta), mu, sigma.  Source: Lemma G.13 with the lag D_t kept (see the errata).
+    Needs L (beta), mu, sigma, zeta_star.
 
     Args:
-        potential: ``V_0 = ||theta_0 - theta*||^2 + 9 m step^2 / s C_0 + 9 step^2 / gamma D_0``,
-            lags as in :func:`control_lag_bound`.
+        potential: V_0, with the lags C and D of :mod:`fedjax_sim.theory.fedswa.convex_round`.
 
     Returns:
-        Both bounds; NaN with a warning where a condition fails: ``alpha >= 1``,
-        ``step <= s / (15 mu m)`` and ``step <= min(3 / (250 beta), 2 gamma / (27 mu))``.
+        Both bounds; NaN with a warning where a condition fails: ``alpha >= 1``, ``gamma <= 1`` and
+        ``step <= min(s / m, gamma) / (48 beta)``.
 
     Example:
-        >>> constants = ProblemConstants(L=1.0, mu=0.1, sigma=0.0)
+        >>> constants = ProblemConstants(L=1.0, mu=0.1, sigma=0.0, zeta_star=0.0)
         >>> sizes = dict(local_steps=5, rounds=2000, clients=10, cohort_size=5)
         >>> value = strongly_convex_descent(constants, potential=1.0, lr=2e-3, **sizes)
-        >>> round(float(value.potential), 3)  # q^T, q = 0.9995
+        >>> round(float(value.potential), 3)  # r^T, r = 0.9995
         0.368
     """
     beta, mu, lr, K, T = positive(
@@ -94,19 +81,21 @@ def strongly_convex_descent(
     m, s, alpha, gamma = positive(
         clients=clients, cohort_size=cohort_size, alpha=alpha, gamma=gamma
     )
-    sigma, potential = non_negative(constants, "sigma", potential=potential)
-    step = K * alpha * lr
-    limits = [s / (15 * mu * m), 3 / (250 * beta), 2 * gamma / (27 * mu)]
-    valid = at_most(step, *limits) & (alpha >= 1)
-    text = "alpha >= 1 and K alpha lr <= min(s / (15 mu m), 3 / (250 beta), 2 gamma / (27 mu))"
-    noise = 12 * step**2 / (K * s) * (1 + s / alpha**2) * sigma**2
-    log_q = jnp.log1p(-mu * step / 2)
-    left = jnp.exp(T * log_q)  # q^T
+    sigma, zeta, potential = non_negative(constants, "sigma", "zeta_star", potential=potential)
+    step, p = K * alpha * lr, s / m
+    x = beta * step
+    sampling = (3 + 50 * x / gamma) * cohort_variance(zeta, clients=m, cohort_size=s)
+    factor = 2 + 100 * x / gamma**2 + 50 * x * s / p**2 + 4.2 * x * s / alpha**2
+    noise = step**2 * (sampling + factor * sigma**2 / (K * s))
+    log_r = jnp.log1p(-mu * step / 2)
+    left = jnp.exp(T * log_r)  # r^T
     final = left * potential + noise * (1 - left) / (mu * step / 2)
-    # 1 / sum_t q^-(t+1) = q^T (1 - q) / (1 - q^T)
-    inverse_weight = left * (mu * step / 2) / -jnp.expm1(T * log_q)
-    gap = (potential * inverse_weight + noise) / step
-    return Descent(where_valid(final, valid, text), where_valid(gap, valid, text))
+    # 1 / sum_t r^-(t+1) = r^T (1 - r) / (1 - r^T)
+    inverse_weight = left * (mu * step / 2) / -jnp.expm1(T * log_r)
+    gap = (potential * inverse_weight + noise) / (1.5 * step)
+    valid = _valid(x, alpha, gamma, p, 48)
+    text = "alpha >= 1, gamma <= 1 and K alpha lr <= min(s / m, gamma) / (48 beta)"
+    return Descent(where_valid(final, valid, text), jnp.where(valid, gap, jnp.nan))
 
 
 def nonconvex_descent(
@@ -122,33 +111,41 @@ def nonconvex_descent(
 ) -> Array:
     r"""Lemma G.18 summed: the mean of ``E||grad F(theta_t)||^2`` over T rounds of FedMoSWA.
 
-    .. math:: \frac{14 \Delta}{\tilde\eta T} + \frac{14 v \beta \tilde\eta \sigma^2}{K s}
-        \Bigl(1 + \frac{s}{\alpha^2}\Bigr), \qquad v = \frac{21}{4}
+    .. math:: &\frac{6.6 \Delta}{\tilde\eta T} + 6 x \Bigl(
+        \Bigl(1 + \frac{48 x \gamma^2}{q^3}\Bigr) \Bigl(w + \frac{\sigma^2}{K s}\Bigr)
+        + \frac{x \sigma^2}{K} \Bigl(\frac{48 p}{q^3} + \frac{2}{q \alpha^2}
+        + \frac{1}{2 s q^2}\Bigr)\Bigr), \\
+        &x = \beta \tilde\eta, \quad w = \zeta^2 \frac{m - s}{s (m - 1)}
 
-    for controls that start as the gradients at ``theta_0``.
+    for controls that start as the full gradients at ``theta_0``.
 
-    Needs L (beta), sigma, Delta.  NaN with a warning where a condition fails: ``alpha >= 1`` and
-    ``step <= min(s / m, gamma)^(2/3) / (44 beta)``.  Source: Lemma G.18 with the lag D_t kept (see
-    the errata).
+    The lemma behind it: ``F(z_t) + 16 beta^2 step^3 (C_t + D_t) / q^3``, with the lags of
+    :mod:`fedjax_sim.theory.fedswa.nonconvex_round`, falls by at least
+    ``step E||grad F(theta_{t-1})||^2 / 6`` minus the noise per round.
+
+    Needs L (beta), sigma, Delta, zeta_mean.  NaN with a warning where a condition fails:
+    ``alpha >= 1``, ``gamma <= 1`` and ``step <= min(s / m, gamma) / (24 beta)``.
 
     Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0, Delta=2.0)
+        >>> constants = ProblemConstants(L=1.0, sigma=0.0, Delta=2.0, zeta_mean=0.0)
         >>> sizes = dict(local_steps=5, rounds=1000, clients=8, cohort_size=1)
         >>> value = nonconvex_descent(constants, lr=1e-3, gamma=0.125, **sizes)
-        >>> round(float(value), 3)  # 14 * 2 / (0.005 * 1000)
-        5.6
+        >>> round(float(value), 3)  # 6.6 * 2 / (0.005 * 1000)
+        2.64
     """
     beta, lr, K, T = positive(constants, "L", lr=lr, local_steps=local_steps, rounds=rounds)
     m, s, alpha, gamma = positive(
         clients=clients, cohort_size=cohort_size, alpha=alpha, gamma=gamma
     )
-    sigma, Delta = non_negative(constants, "sigma", "Delta")
-    step = K * alpha * lr
-    limit = jnp.minimum(s / m, gamma) ** (2 / 3) / (44 * beta)
-    noise = beta * step * sigma**2 / (K * s) * (1 + s / alpha**2)
-    value = 14 * Delta / (step * T) + 14 * (21 / 4) * noise
-    text = "alpha >= 1 and K alpha lr <= min(s / m, gamma)^(2/3) / (44 beta)"
-    return where_valid(value, at_most(step, limit) & (alpha >= 1), text)
+    sigma, Delta, zeta = non_negative(constants, "sigma", "Delta", "zeta_mean")
+    step, p = K * alpha * lr, s / m
+    x, q = beta * step, jnp.minimum(p, gamma)
+    variance = cohort_variance(zeta, clients=m, cohort_size=s) + sigma**2 / (K * s)
+    controls = 48 * p / q**3 + 2 / (q * alpha**2) + 1 / (2 * s * q**2)
+    noise = (1 + 48 * x * gamma**2 / q**3) * variance + x * sigma**2 / K * controls
+    value = 6.6 * Delta / (step * T) + 6 * x * noise
+    text = "alpha >= 1, gamma <= 1 and K alpha lr <= min(s / m, gamma) / (24 beta)"
+    return where_valid(value, _valid(x, alpha, gamma, p, 24), text)
 
 
 def strongly_convex_rate(
@@ -160,30 +157,41 @@ def strongly_convex_rate(
     clients: Scalar,
     cohort_size: Scalar,
     alpha: Scalar = 1.0,
+    gamma: Scalar = 1.0,
 ) -> Array:
     r"""Theorem 5.2's rate for FedMoSWA on strongly convex objectives, its O() taken as 1.
 
-    .. math:: \frac{\sigma^2}{\mu T K s} \Bigl(1 + \frac{s}{\alpha^2}\Bigr)
-        + \frac{m \mu}{s} D^2 \exp\Bigl(-\min\Bigl\{\frac{s}{m}, \frac{\mu}{\beta}\Bigr\} T\Bigr)
+    .. math:: \frac{1}{\mu T} \Bigl(\frac{\sigma^2}{K s} \Bigl(1 + \frac{s}{\alpha^2}\Bigr)
+        + \zeta_*^2 \frac{m - s}{s (m - 1)}\Bigr)
+        + \mu D^2 \exp\Bigl(-\frac{\mu}{\beta} \min\Bigl\{\frac{s}{m}, \gamma\Bigr\} T\Bigr)
 
-    Needs L (beta), mu, sigma.  NaN with a warning where ``T < max(beta / mu, m / s)``.  Source:
-    Theorem 5.2, with the smaller of the two exponents (see the errata).
+    Needs L (beta), mu, sigma, zeta_star.  NaN with a warning where
+    ``T < beta / (mu min(s / m, gamma))``.  Source: Theorem 5.2, corrected by Lemmas G.13 and G.5
+    (see the errata).
 
     Args:
         distance: D, with ``D^2 = ||theta_0 - theta*||^2
             + sum_i ||c_i - grad F_i(theta*)||^2 / (2 m beta^2)``.
 
     Example:
-        >>> constants = ProblemConstants(L=1.0, mu=0.1, sigma=0.0)
-        >>> sizes = dict(local_steps=5, rounds=100, clients=10, cohort_size=5)
-        >>> f"{strongly_convex_rate(constants, distance=1.0, **sizes):.2e}"  # 0.2 e^-10
-        '9.08e-06'
+        >>> constants = ProblemConstants(L=1.0, mu=0.1, sigma=0.0, zeta_star=0.0)
+        >>> sizes = dict(local_steps=5, rounds=200, clients=10, cohort_size=5)
+        >>> f"{strongly_convex_rate(constants, distance=1.0, **sizes):.2e}"  # 0.1 e^-10
+        '4.54e-06'
     """
     beta, mu, K, T = positive(constants, "L", "mu", local_steps=local_steps, rounds=rounds)
-    m, s, alpha = positive(clients=clients, cohort_size=cohort_size, alpha=alpha)
-    sigma, D = non_negative(constants, "sigma", distance=distance)
-    speed = jnp.minimum(s / m, mu / beta)
-    noise = sigma**2 / (mu * T * K * s) * (1 + s / alpha**2)
-    value = noise + m * mu / s * D**2 * jnp.exp(-speed * T)
-    valid = at_most(jnp.maximum(beta / mu, m / s), T)
-    return where_valid(value, valid, "T >= max(beta / mu, m / s)")
+    m, s, alpha, gamma = positive(
+        clients=clients, cohort_size=cohort_size, alpha=alpha, gamma=gamma
+    )
+    sigma, zeta, D = non_negative(constants, "sigma", "zeta_star", distance=distance)
+    speed = mu / beta * jnp.minimum(s / m, gamma)
+    noise = sigma**2 / (K * s) * (1 + s / alpha**2)
+    noise += cohort_variance(zeta, clients=m, cohort_size=s)
+    value = noise / (mu * T) + mu * D**2 * jnp.exp(-speed * T)
+    return where_valid(value, at_most(1 / speed, T), "T >= beta / (mu min(s / m, gamma))")
+
+
+def _valid(x: Array, alpha: Array, gamma: Array, share: Array, limit: int) -> Array:
+    one = jnp.ones_like(gamma)
+    small = at_most(limit * x, jnp.minimum(share, gamma))
+    return small & (alpha >= 1) & at_most(gamma, one)

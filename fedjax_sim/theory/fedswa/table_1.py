@@ -34,7 +34,7 @@ def nonconvex_rate(
     * ``"fedswa"``: ``beta (sigma + sqrt(K) sigma_g) sqrt(Delta) / sqrt(TKs)
       + Delta^{2/3} (beta sigma_g^2)^{1/3} / T^{2/3} + beta Delta / T``
     * ``"fedmoswa"``: ``sigma sqrt(Delta) sqrt(1 + s / alpha^2) / sqrt(TKs)
-      + beta Delta (m / s)^{2/3} / T`` (also Theorem 5.2, see the errata)
+      + beta Delta (m / s)^{2/3} / T`` (also Theorem 5.2; not proven, see the errata)
     * ``"scaffold"``: the same with alpha = 1
 
     Rates of different methods can be compared in how they change, not by their values.
