@@ -16,6 +16,7 @@ from experiments.fedswa.claims import Published, claims, gains, released_variant
 from experiments.fedswa.runs import Grid, compared, edge
 from experiments.fedswa.settings import (
     ACCURACY,
+    METRICS,
     TEST_LOSS,
     TRAIN_LOSS,
     Options,
@@ -39,7 +40,6 @@ from fedjax_sim.analysis.selection import Mode, scores
 
 LAST_ROUNDS = 50  # over which accuracies are averaged
 LAST = 5  # evaluations
-METRICS = (ACCURACY, TEST_LOSS, TRAIN_LOSS)
 MEASURED: tuple[tuple[str, Mode], ...] = (
     (ACCURACY, "max"),
     (TRAIN_LOSS, "min"),

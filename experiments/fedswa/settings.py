@@ -19,6 +19,7 @@ NUM_CLIENTS, COHORT, BATCH_SIZE, NUM_EPOCHS, MAX_STEPS = 100, 10, 50, 5, 50
 PARTITION_SEED = 42  # of the authors' programs
 NARROW, PUBLISHED = (6, 16, 120, 84), (64, 64, 384, 192)  # LeNet-5: channels, units
 ACCURACY, TRAIN_LOSS, TEST_LOSS = "test/accuracy", "train/loss", "test/loss"
+METRICS = (ACCURACY, TEST_LOSS, TRAIN_LOSS)  # of the reports
 HELD_OUT, HELD_OUT_SHARE = "held_out/accuracy", 0.1  # of the training data, for choosing rates
 
 

@@ -1,0 +1,206 @@
+"""Tables, claims and the figure of the grids on digits, beside the shapes of the paper's.
+
+All functions take the table of the CSV file: a row per run with its hyper-parameters, seed, and the
+means of accuracy and losses over the last rounds (NaN: diverged).
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from experiments.fedswa.methods import ALPHA, GAMMA, LR, RHO
+from experiments.fedswa.settings import ACCURACY
+from experiments.harness import Claim, interval_text, ordering
+from fedjax_sim.analysis.intervals import mean_interval
+
+# FedAvg and FedMo are FedSWA and FedMoSWA with rho = alpha = 1.
+POINTS: dict[str, dict[str, Any]] = {
+    "FedAvg": {"method": "FedSWA", "rho": 1.0, "alpha": 1.0},
+    "FedSWA": {"method": "FedSWA", "rho": RHO, "alpha": ALPHA},
+    "FedMo": {"method": "FedMoSWA", "rho": 1.0, "alpha": 1.0, "gamma": GAMMA},
+    "FedMoSWA": {"method": "FedMoSWA", "rho": RHO, "alpha": ALPHA, "gamma": GAMMA},
+}
+COMPARED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    *(
+        (
+            f"Table 4: {method} with alpha {alpha:g} is better with rho 0.1 than with rho 1",
+            POINTS[method] | {"alpha": alpha},
+            POINTS[method] | {"alpha": alpha, "rho": 1.0},
+        )
+        for method in ("FedSWA", "FedMoSWA")
+        for alpha in (1.0, ALPHA)
+    ),
+    (
+        "Figure 5: gamma 0.2 ends above gamma 0.05",
+        POINTS["FedMoSWA"],
+        POINTS["FedMoSWA"] | {"gamma": 0.05},
+    ),
+    *(
+        (f"Table 6: {better} is better than {worse}", POINTS[better], POINTS[worse])
+        for better, worse in (
+            ("FedSWA", "FedAvg"), ("FedMo", "FedSWA"), ("FedMoSWA", "FedMo"), ("FedMoSWA", "FedAvg")
+        )
+    ),
+)  # fmt: skip
+
+
+def select(runs: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """The rows with the given values."""
+    keep = np.ones(len(runs), bool)
+    for name, value in values.items():
+        keep &= np.asarray(runs[name]) == value
+    return runs.take(np.flatnonzero(keep))
+
+
+def scores(runs: pd.DataFrame, metric: Any = ACCURACY, **values: Any) -> pd.Series:
+    """Scores by seed of one configuration; accuracies in percent."""
+    part = select(runs, **values)
+    scale = 100.0 if metric == ACCURACY else 1.0
+    return pd.Series(scale * np.asarray(part[metric], float), index=list(part["seed"]))
+
+
+def entry(values: pd.Series, digits: int = 2) -> str:
+    """Mean with the 95 % interval over seeds; "diverged" if a run did."""
+    if not len(values):
+        return ""
+    if values.isna().any():
+        return "diverged"
+    return f"{values.mean():.{digits}f} {interval_text(values, digits)}".strip()
+
+
+def over_rho(
+    runs: pd.DataFrame, paper: Mapping[str, Sequence[float]], rhos: Sequence[float]
+) -> pd.DataFrame:
+    """Table 4: a row per method, skew, alpha and rate; the paper's rows last."""
+    rows = []
+    runs = select(runs, participation="partial")
+    for method in paper:
+        fixed: dict[str, Any] = {} if method == "FedSWA" else {"gamma": GAMMA}
+        for skew, alpha, lr in _product(runs, "skew", "lr", alpha=(1.0, ALPHA)):
+            where = fixed | {"method": method, "skew": skew, "alpha": alpha, "lr": lr}
+            cells = {rho: scores(runs, rho=rho, **where) for rho in rhos}
+            row = {"method": method, "skew": skew, "alpha": alpha, "lr": lr}
+            row |= {f"rho {rho:g}": entry(cell) for rho, cell in cells.items()}
+            rows.append(row | {"first - last": entry(cells[rhos[0]] - cells[rhos[-1]])})
+    for method, printed in paper.items():
+        row = {"method": f"{method}, paper", "skew": 0.6, "alpha": "", "lr": ""}
+        row |= {f"rho {rho:g}": f"{value}" for rho, value in zip(rhos, printed, strict=True)}
+        rows.append(row | {"first - last": f"{printed[0] - printed[-1]:.1f}"})
+    return pd.DataFrame(rows)
+
+
+def over_one(runs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Figure 5: FedMoSWA's accuracy over alpha or gamma, a row per skew and rate."""
+    rows = []
+    runs = select(runs, participation="partial")
+    rest = {key: value for key, value in POINTS["FedMoSWA"].items() if key != name}
+    values = sorted(set(select(runs, **rest)[name]))
+    for skew, lr in _product(runs, "skew", "lr"):
+        cells = {v: scores(runs, skew=skew, lr=lr, **rest, **{name: v}) for v in values}
+        best = max(values, key=lambda v: (cells[v].mean(skipna=False), 0))
+        row = {"skew": skew, "lr": lr} | {f"{name} {v:g}": entry(c) for v, c in cells.items()}
+        rows.append(row | {"best": best})
+    return pd.DataFrame(rows)
+
+
+def by_method(
+    runs: pd.DataFrame, participation: str, methods: Mapping[str, float], metric: str = ACCURACY
+) -> pd.DataFrame:
+    """Tables 5 and 6: a row per skew and rate, a column per method; the paper's row last."""
+    runs = select(runs, participation=participation)
+    rows, digits = [], 2 if metric == ACCURACY else 3
+    for skew, lr in _product(runs, "skew", "lr"):
+        cells = {method: _cell(runs, method, metric, skew=skew, lr=lr) for method in methods}
+        rows.append({"skew": skew, "lr": lr} | {m: entry(c, digits) for m, c in cells.items()})
+    if metric == ACCURACY:
+        rows.append(
+            {"skew": "paper", "lr": ""} | {method: f"{value}" for method, value in methods.items()}
+        )
+    return pd.DataFrame(rows)
+
+
+def orderings(runs: pd.DataFrame, participation: str, methods: Mapping[str, float]) -> str:
+    """Agreement of the order with the paper's, per skew, at the rate of the authors' commands."""
+    runs = select(runs, participation=participation, lr=LR)
+    texts = []
+    for skew in sorted(set(runs["skew"])):
+        means = [_cell(runs, method, ACCURACY, skew=skew, lr=LR).mean() for method in methods]
+        texts.append(f"Dirichlet {skew:g}, lr {LR}: {ordering(means, methods.values())}")
+    return "  ".join(texts)
+
+
+def claims(runs: pd.DataFrame) -> list[Claim]:
+    """Statements of the paper per skew, at all rates; they are judged at the authors' rate."""
+    runs, rows = select(runs, participation="partial"), []
+    for skew in sorted(set(runs["skew"])):
+        part, setting = select(runs, skew=skew), f"Dirichlet {skew:g}"
+        for text, first, second in COMPARED:
+            found, holds = [], False
+            for lr in sorted(set(part["lr"])):
+                points = scores(part, lr=lr, **first) - scores(part, lr=lr, **second)
+                found.append(f"lr {lr:g}: {entry(points)}")
+                if lr == LR and len(points):
+                    holds = float(mean_interval(points.to_numpy()).low) > 0
+            rows.append(Claim(text, "; ".join(found), holds, setting, f"interval > 0 at lr {LR}"))
+        for name, best in (("alpha", ALPHA), ("gamma", GAMMA)):
+            table = over_one(part, name).set_index("lr")["best"].to_dict()
+            found = "; ".join(f"lr {lr:g}: {value:g}" for lr, value in table.items())
+            text = f"Figure 5: {name} {best} is best"
+            rows.append(Claim(text, found, table.get(LR) == best, setting, f"means at lr {LR}"))
+    return rows
+
+
+def figure(runs: pd.DataFrame, paper: Mapping[str, Sequence[float]], rhos: Sequence[float]) -> Any:
+    """Gains over rho = 1 with the paper's, and FedMoSWA over alpha and gamma; a row per skew."""
+    runs = select(runs, participation="partial")
+    skews, lrs = (sorted(set(runs[name])) for name in ("skew", "lr"))
+    drawn, axes = plt.subplots(
+        len(skews), 4, figsize=(14, 3.2 * len(skews)), layout="constrained", squeeze=False
+    )
+    for skew, row in zip(skews, axes, strict=True):
+        for axis, method in zip(row, paper, strict=False):
+            for i, lr in enumerate(lrs):
+                for alpha, line in ((1.0, "--"), (ALPHA, "-")):
+                    where: dict[str, Any] = POINTS[method] | {"skew": skew, "lr": lr}
+                    where |= {"alpha": alpha}
+                    base = scores(runs, **(where | {"rho": 1.0}))
+                    gains = {r: scores(runs, **(where | {"rho": r})) - base for r in rhos}
+                    _line(axis, gains, f"lr {lr:g}, alpha {alpha:g}", color=f"C{i}", ls=line)
+            printed = np.asarray(paper[method])
+            axis.plot(rhos, printed - printed[-1], "k.:", label="paper")
+            axis.set(title=f"{method}, Dirichlet {skew:g}", xlabel="rho")
+            axis.set(ylabel="points over rho = 1")
+        for axis, name in zip(row[2:], ("alpha", "gamma"), strict=True):
+            rest = {k: v for k, v in POINTS["FedMoSWA"].items() if k != name}
+            values = sorted(set(select(runs, **rest)[name]))
+            for i, lr in enumerate(lrs):
+                cells = {v: scores(runs, skew=skew, lr=lr, **rest, **{name: v}) for v in values}
+                _line(axis, cells, f"lr {lr:g}", color=f"C{i}")
+            axis.set(title=f"FedMoSWA, Dirichlet {skew:g}", xlabel=name, ylabel="accuracy, %")
+    axes[0, 0].legend(frameon=False, fontsize=7)
+    axes[0, 2].legend(frameon=False, fontsize=7)
+    return drawn
+
+
+def _line(axis: Any, cells: Mapping[float, pd.Series], label: str, **look: Any) -> None:
+    """Means with their 95 % intervals over seeds."""
+    intervals = [mean_interval(cell.to_numpy(np.float64)) for cell in cells.values()]
+    means = [cell.mean() for cell in cells.values()]
+    half = [float(interval.high - interval.low) / 2 for interval in intervals]
+    axis.errorbar(list(cells), means, half, label=label, marker=".", capsize=2, lw=1, **look)
+
+
+def _cell(runs: pd.DataFrame, method: str, metric: str, **where: Any) -> pd.Series:
+    point: dict[str, Any] = POINTS.get(method, {"method": method})
+    return scores(runs, metric, **point, **where)
+
+
+def _product(runs: pd.DataFrame, *names: str, **values: Sequence[Any]) -> list[tuple]:
+    """All combinations, the last name varying fastest; given values stand before the last name."""
+    axes: list[Sequence[Any]] = [sorted(set(runs[name])) for name in names]
+    axes[-1:-1] = list(values.values())
+    return list(itertools.product(*axes))
