@@ -1,5 +1,6 @@
 """Tables and figures of :mod:`experiments.fedac.a9a`: best scores beside the authors'."""
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Mapping
@@ -9,87 +10,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.harness.report import Report, read_facts, rounded, write_csv
+from experiments.fedac import agreement
+from experiments.fedac.cells import CELL
+from experiments.harness.redrawing import read_tables, redraw_report, save_report
+from experiments.harness.report import Report
 
-CELL = ["algorithm", "M", "K"]
-# Not the paper's:
-CLOSE = 0.15  # decades
-THRESHOLDS = (1e-2, 1e-3, 1e-4, 1e-5)
-# The codes of the authors' summary.csv.
-CODES = {
-    -1: "vanilla_fedac", 0: "fedavg", 1: "fedac_i", 2: "fedac_ii_code", 3: "mb_sgd", 4: "mb_ac_sgd",
-}  # fmt: skip
+THRESHOLDS = (1e-2, 1e-3, 1e-4, 1e-5)  # not all the paper's
 LABELS = {
     "fedavg": "FedAvg", "fedac_i": "FedAc-I", "fedac_ii": "FedAc-II",
     "fedac_ii_code": "FedAc-II (code)", "vanilla_fedac": "vanilla FedAc", "mb_sgd": "MB-SGD",
     "mb_ac_sgd": "MB-AC-SGD",
 }  # fmt: skip
-
-
-def best(table: pd.DataFrame) -> pd.DataFrame:
-    """Per cell the least score, its rate, and whether it is the grid's first or last.
-
-    A cell of which every run diverged has an infinite score.
-    """
-    table = table.assign(score=table["score"].fillna(np.inf))
-    found = table.loc[table.groupby(CELL)["score"].idxmin()]
-    ends = found["lr"].isin((table["lr"].min(), table["lr"].max()))
-    return found.assign(**{"at edge": ends})[[*CELL, "score", "lr", "at edge"]]
-
-
-def published(
-    folder: str | None, dataset: str, l2: float, lrs: tuple[float, ...], optimum: float
-) -> pd.DataFrame | None:
-    """The authors' best scores over the rates, a row per cell; None without their file.
-
-    Raises:
-        ValueError: the folder does not have the file.
-    """
-    if folder is None:
-        return None
-    path = pathlib.Path(folder) / f"summary_{dataset}_{l2:.0e}.csv"
-    if not path.exists():
-        raise ValueError(f"FEDAC_PUBLISHED is a folder without {path.name}; expected it there")
-    runs = pd.read_csv(path)
-    in_grid = np.isclose(np.asarray(runs["eta"])[:, None], lrs).any(1)
-    runs = runs.loc[in_grid & np.isclose(runs["lambd"], l2) & runs["T"].eq(4096)]
-    runs = runs.assign(
-        algorithm=[CODES[code] for code in runs["alg"]],
-        lr=runs["eta"],
-        score=runs["best_loss"] - optimum,
-    )
-    return best(runs).rename(columns={"score": "authors", "lr": "lr of authors"})
-
-
-def compared(table: pd.DataFrame, authors: pd.DataFrame | None) -> pd.DataFrame:
-    """Best scores, ours and the authors', and the difference of their decimal logarithms."""
-    ours = best(table)
-    if authors is None:
-        return ours
-    both = ours.merge(authors.drop(columns="at edge"), on=CELL, how="left")
-    difference = np.log10(both["score"]) - np.log10(both["authors"])
-    return both.assign(**{"log10 ratio": difference})
-
-
-def agreement(cells: pd.DataFrame) -> pd.DataFrame:
-    """Per algorithm and for all: cells, share within 0.15 decades, median and extreme ratios."""
-    known = cells.dropna(subset="log10 ratio")
-
-    def row(name: str, part: pd.DataFrame) -> dict[str, Any]:
-        gaps = part["log10 ratio"]
-        return {
-            "algorithm": name,
-            "cells": len(part),
-            f"within {CLOSE} decades": f"{(gaps.abs() <= CLOSE).mean():.1%}",
-            "median log10 ratio": gaps.median(),
-            "median |log10 ratio|": gaps.abs().median(),
-            "least": gaps.min(),
-            "largest": gaps.max(),
-            "same rate": f"{np.isclose(part['lr'], part['lr of authors']).mean():.1%}",
-        }
-
-    parts = [row(str(name), part) for name, part in known.groupby("algorithm")]
-    return pd.DataFrame([*parts, row("all", known)])
 
 
 def rounds_needed(cells: pd.DataFrame, num_steps: int = 4096) -> pd.DataFrame:
@@ -120,85 +51,142 @@ def rounds_needed(cells: pd.DataFrame, num_steps: int = 4096) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("-")
 
 
-def figure(cells: pd.DataFrame, over: str, panels: str, chosen: list[int]) -> Any:
-    """Scores against one of M and K, a panel per value of the other; dashed: the authors'."""
-    columns = min(len(chosen), 3)
-    lines = -(-len(chosen) // columns)
+def figure(cells: pd.DataFrame) -> Any:
+    """Scores against M at several K, and against K at several M; dashed: the authors'."""
+    panels = [("M", "K", k) for k in (1, 8, 32, 64, 128, 256) if k in set(cells["K"])]
+    panels += [("K", "M", m) for m in (256, 1024, 8192) if m in set(cells["M"])]
+    lines = max(-(-len(panels) // 3), 1)
     drawn, axes = plt.subplots(
-        lines, columns, figsize=(4 * columns, 3 * lines), layout="constrained", sharey=True,
-        squeeze=False,
-    )  # fmt: skip
-    for axis, value in zip(axes.flat, chosen, strict=False):
+        lines, 3, figsize=(11, 2.8 * lines), layout="constrained", sharey=True, squeeze=False
+    )
+    for axis, (over, fixed, value) in zip(axes.flat, panels, strict=False):
         for i, name in enumerate(n for n in LABELS if n in set(cells["algorithm"])):
-            part = cells[(cells["algorithm"] == name) & (cells[panels] == value)]
+            part = cells[(cells["algorithm"] == name) & (cells[fixed] == value)]
             axis.loglog(part[over], part["score"], f"C{i}o-", ms=3, label=LABELS[name])
             if "authors" in part:
                 axis.loglog(part[over], part["authors"], f"C{i}--", lw=1)
         axis.set_xscale("log", base=2)
-        axis.set_title(f"{panels} = {value}", fontsize=10)
+        axis.set_title(f"{fixed} = {value}", fontsize=10)
         axis.set_xlabel(over)
-    for axis in axes.flat[len(chosen) :]:
+    for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     axes[0, 0].legend(frameon=False, fontsize=7)
     axes[0, 0].set_ylabel("suboptimality, best rate")
     return drawn
 
 
+def edges(cells: pd.DataFrame) -> pd.DataFrame:
+    """Per algorithm the number of cells whose best rate is the least or the largest."""
+    sums = cells.assign(edge=cells["at edge"].astype(bool)).groupby("algorithm")["edge"]
+    counts = sums.agg(["sum", "size"]).reset_index()
+    marks = [f"{row['sum']} of {row['size']}" for row in counts.to_dict("records")]
+    return pd.DataFrame({"algorithm": counts["algorithm"], "cells": marks})
+
+
+def gains(cells: pd.DataFrame, beyond: pd.DataFrame) -> pd.DataFrame:
+    """Per algorithm the cells that further rates improve, and by how much; ours and the authors'.
+
+    Args:
+        beyond: scores at the best of the further rates, a row per cell at the grid's edge.
+    """
+    both = beyond.merge(cells, on=CELL, suffixes=(" beyond", ""))
+    rows = []
+    for name, part in both.groupby("algorithm"):
+        row: dict[str, Any] = {"algorithm": name, "cells": len(part)}
+        for column, suffix in (("score", ""), ("authors", " (authors)")):
+            if f"{column} beyond" in part:
+                gain = np.log10(part[column] / part[f"{column} beyond"])
+                row[f"improved{suffix}"] = int((gain > 0).sum())
+                row[f"median gain, decades{suffix}"] = np.median(np.maximum(gain, 0))
+                row[f"largest{suffix}"] = gain.max()
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def contrast(cells: pd.DataFrame) -> pd.DataFrame:
+    """Vanilla FedAc over FedAc-I by M and K: the quotient of their scores, ours and the authors'.
+
+    Above 1 vanilla FedAc is the worse one, as the paper's instability argument has it.
+    """
+    names, rows = ("vanilla_fedac", "fedac_i"), {}
+    if not set(names) <= set(cells["algorithm"]):
+        return pd.DataFrame()
+    for column, suffix in (("score", ""), ("authors", " (authors)")):
+        if column in cells:
+            scores = cells.pivot_table(index=["M", "K"], columns="algorithm", values=column)
+            if set(names) <= set(scores):
+                quotient = (scores[names[0]] / scores[names[1]]).unstack("M")
+                shown = [m for m in (16, 64, 256, 1024, 8192) if m in quotient]
+                rows |= {f"M = {m}{suffix}": quotient[m] for m in shown}
+    return pd.DataFrame(rows).reset_index()
+
+
 def build(
-    name: str, cells: pd.DataFrame, seconds: pd.DataFrame, facts: Mapping[str, Any]
+    name: str, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Any]]:
     """Text and figures of a setting."""
-    edge = cells.assign(edge=cells["at edge"].astype(bool)).groupby("algorithm")["edge"]
-    at_edge = edge.agg(["sum", "size"]).reset_index()
-    marks = [f"{row['sum']} of {row['size']}" for row in at_edge.to_dict("records")]
-    edges = pd.DataFrame({"algorithm": at_edge["algorithm"], "cells": marks})
+    cells, spread = tables[""], tables.get("spread")
     report = Report(
         f"{name}: FedAc and its baselines",
         "Suboptimality of the best of the evaluations every 512 of 4,096 steps, at the best rate "
         f"of the grid; {facts['rows']} rows, one seed as the authors.  F* = {facts['F*']:.16g}, "
         f"{abs(facts['F* - authors']):.1e} from the authors'.",
     )
-    if "log10 ratio" in cells:
-        note = f"{CLOSE} decades are our threshold."
-        report.section("Beside the authors' runs", note, agreement(cells))
+    if "authors" in cells:
+        note = f"{agreement.CLOSE} decades are our threshold."
+        if spread is not None:
+            seeds = min(spread["seeds"].tolist())
+            note += "  The range contains a run of another seed with probability "
+            note += f"{agreement.LEVEL:g}, by the spread of {seeds} seeds below."
+        report.section("Beside the authors' runs", note, agreement.agreement(cells, spread))
+    if spread is not None:
+        report.section(
+            "Spread of one seed",
+            "Standard deviation over seeds of the decimal logarithm of the score, each seed at its "
+            f"own best rate.  `python -m experiments.fedac.spread --setting {name}`",
+            agreement.spread_table(spread),
+        )
     report.section(
         "Rounds to a threshold",
         "none: not even with one step per round; > R: not with R rounds, and cells of more rounds "
         "were not run; -: not run.",
         rounds_needed(cells),
     )
+    report.section(
+        "Vanilla FedAc over FedAc-I",
+        "Quotient of the scores; above 1 vanilla FedAc is worse.",
+        contrast(cells),
+    )
     note = "Cells whose best rate is the least or the largest of the grid."
-    report.section("Best rates at the grid's edge", note, edges)
-    report.section("Time", seconds)
-    figures = {
-        "speed_up": ("M", "K", [k for k in (1, 8, 32, 64, 128, 256) if k in set(cells["K"])]),
-        "local_steps": ("K", "M", [m for m in (256, 1024, 8192) if m in set(cells["M"])]),
-    }
-    drawn = {
-        f"{name}-{which}": figure(cells, over, panels, chosen)
-        for which, (over, panels, chosen) in figures.items()
-        if chosen
-    }
-    return report, drawn
+    report.section("Best rates at the grid's edge", note, edges(cells))
+    if "beyond" in tables:
+        report.section(
+            "Beyond the grid",
+            "The same cells at three rates beyond that edge.  "
+            f"`python -m experiments.fedac.beyond --setting {name}`",
+            gains(cells, tables["beyond"]),
+        )
+    report.section("Time", tables.get("seconds", ""))
+    return report, {name: figure(cells)}
+
+
+def known_cells(folder: pathlib.Path, name: str) -> pd.DataFrame:
+    """The cells in the folder; empty if there are none."""
+    if (folder / f"{name}.csv").exists():
+        return read_tables(folder, name)[""]
+    return pd.DataFrame(columns=[*CELL, "score", "lr", "at edge"])
 
 
 def save(
     folder: pathlib.Path,
     name: str,
-    table: pd.DataFrame,
-    authors: pd.DataFrame | None,
-    seconds: pd.DataFrame,
+    tables: Mapping[str, pd.DataFrame],
     facts: Mapping[str, Any],
 ) -> None:
     """Writes cells, text and figures."""
-    cells, seconds = rounded(compared(table, authors)), rounded(seconds)
-    report, drawn = build(name, cells, seconds, facts)
-    report.save(folder, name, cells, drawn, **facts)
-    write_csv(folder / f"{name}-seconds.csv", seconds)
+    save_report(folder, name, tables, functools.partial(build, name), **facts)
 
 
 def redraw(folder: pathlib.Path, name: str) -> None:
     """Writes text and figures again from the kept CSV and JSON files."""
-    cells, seconds = (pd.read_csv(folder / f"{name}{kind}.csv") for kind in ("", "-seconds"))
-    report, drawn = build(name, cells, seconds, read_facts(folder, name))
-    report.redraw(folder, name, drawn)
+    redraw_report(folder, name, functools.partial(build, name))

@@ -8,6 +8,7 @@ rate is smaller.
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pandas as pd
 import tyro
 
 from experiments.harness.options import settings
+from experiments.harness.redrawing import redraw_report, save_report
 from experiments.harness.report import Report
 from fedjax_sim.problems.agd_instability import (
     accelerated_descent,
@@ -85,7 +87,9 @@ def measured(case: Case, options: Options) -> pd.DataFrame:
 def figure(table: pd.DataFrame) -> Any:
     """Separation of the main iterates against the step."""
     groups = list(table.groupby("condition", sort=False))
-    drawn, axes = plt.subplots(1, len(groups), figsize=(13, 4), layout="constrained", squeeze=False)
+    drawn, axes = plt.subplots(
+        1, len(groups), figsize=(11, 3.4), layout="constrained", squeeze=False
+    )
     for axis, (condition, group) in zip(axes[0], groups, strict=True):
         for i, (name, part) in enumerate(group.groupby("method", sort=False)):
             axis.semilogy(part["step"], part["main"], f"C{i}", label=str(name))
@@ -97,19 +101,30 @@ def figure(table: pd.DataFrame) -> Any:
     return drawn
 
 
-def main(options: Options) -> None:
-    """Measures and writes the report."""
-    table = pd.concat([measured(case, options) for case in CASES], ignore_index=True)
+def build(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> tuple[Report, Any]:
+    """Text and figure."""
+    table = tables[""]
     last = table.take(np.flatnonzero(table["step"] == 3 * table["num_bumps"]))
     report = Report(
         "Instability of Nesterov's method",
-        f"L = 1, starts 1 and 1 - {options.distance:g}: differences of the iterates after 3 K "
-        "steps, divided by that of the starts, beside the theorem's.  The function is made for "
-        "AGD, not for the other methods.",
+        f"L = 1, starts 1 and 1 - {facts['options']['distance']:g}: differences of the iterates "
+        "after 3 K steps, divided by that of the starts, beside the theorem's.  The function is "
+        "made for AGD, not for the other methods.",
         last,
     )
-    folder, drawn = options.output / "agd_instability", {"agd_instability": figure(table)}
-    report.save(folder, "agd_instability", table, drawn, options=settings(options))
+    return report, {"agd_instability": figure(table)}
+
+
+def redraw(folder: pathlib.Path) -> None:
+    """Writes text and figure again from the kept CSV and JSON files."""
+    redraw_report(folder, "agd_instability", build)
+
+
+def main(options: Options) -> None:
+    """Measures and writes the report."""
+    table = pd.concat([measured(case, options) for case in CASES], ignore_index=True)
+    folder = options.output / "agd_instability"
+    save_report(folder, "agd_instability", {"": table}, build, options=settings(options))
 
 
 if __name__ == "__main__":

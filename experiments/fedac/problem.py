@@ -48,8 +48,10 @@ def make_algorithm(name: str, l2: float, lr: Any, local_steps: int) -> fs.FedAlg
     return transforms.transform_oracle((LOCAL | MINIBATCH)[name](lr, l2, local_steps), regular)
 
 
-def make_setup(data: dict[str, np.ndarray], name: str, clients: int, local_steps: int) -> fs.Setup:
-    """The setup of a cell: all clients in every round.
+def make_setup(
+    data: dict[str, np.ndarray], name: str, clients: int, local_steps: int, num_seeds: int = 1
+) -> fs.Setup:
+    """The setup of a cell: all clients in every round, the same initial model for every seed.
 
     A minibatch method's K gradients are one batch of K rows, the rows that K steps of the other
     methods draw.
@@ -60,7 +62,7 @@ def make_setup(data: dict[str, np.ndarray], name: str, clients: int, local_steps
     return fs.Setup(
         fs.shared_task(losses, data, clients, batches),
         fs.timelines.full(NUM_STEPS // local_steps, clients, steps),
-        jnp.asarray(initial(data["x"].shape[1]).astype(np.float32))[None],
+        jnp.tile(initial(data["x"].shape[1]).astype(np.float32), (num_seeds, 1)),
         eval_fn=lambda w: {"model": w},  # its value is computed in double precision, afterwards
         eval_every=EVALUATED // local_steps,
     )

@@ -12,7 +12,9 @@ import pytest
 from kept_runs import identities
 
 import fedjax_sim as fs
-from experiments.fedac import a9a, a9a_report, numpy_loop, problem
+from experiments.fedac import a9a, beyond, cells, numpy_loop, problem, spread
+from experiments.fedac.redraw import redraw
+from experiments.fedac.settings import SETTINGS, rates
 
 CLIENTS, STEPS, L2, LR = 3, 256, 0.05, 0.2
 ROUNDS = problem.NUM_STEPS // STEPS
@@ -116,74 +118,55 @@ def test_minimum_is_below_nearby_values():
 
 
 def test_further_clients_run_with_few_rounds_only():
-    options = a9a.Options(clients=(4,), local_steps=(1, 32, 64), few_rounds=(8,))
-    cells = [(m, k) for grid in options.grids for m in grid["clients"] for k in grid["local_steps"]]
-    assert cells == [(4, 1), (4, 32), (4, 64), (8, 32), (8, 64)]
-    assert len(a9a.Options(few_rounds=()).grids) == 1
+    options = a9a.Options(clients=(16, 4), local_steps=(1, 32, 64), few_rounds=(8,))
+    assert options.cells == {4: (1, 32, 64), 8: (32, 64), 16: (1, 32, 64)}
+    assert list(options.cells) == [4, 8, 16]
+    assert a9a.Options(clients=(4,), local_steps=(1,), few_rounds=(8,)).cells == {4: (1,)}
+
+
+def test_many_clients_start_from_the_best_rates_of_fewer(monkeypatch):
+    """The best rate is 0.2 up to 8 clients and 2 beyond; an earlier command ran 4 clients."""
+    asked = {}
+
+    def run(study, algorithm, rates, work, num_seeds=1):
+        asked.setdefault(algorithm, []).append(dict(rates))
+        rows = [
+            (algorithm, m, k, lr, 0, abs(np.log10(lr / (0.2 if m <= 8 else 2))) + 1e-3)
+            for (m, k), lrs in rates.items()
+            for lr in lrs
+        ]
+        return pd.DataFrame(rows, columns=pd.Index([*cells.CELL, "lr", "seed", "score"]))
+
+    monkeypatch.setattr(cells, "run", run)
+    grid = SETTINGS["a9a-1e-3"].lrs
+    study = cells.Study("a9a-1e-3", SETTINGS["a9a-1e-3"], {}, 0.0)
+    columns = pd.Index([*cells.CELL, "score", "lr", "at edge"])
+    known = pd.DataFrame([("fedavg", 4, 2, 1.0, 0.5, False)], columns=columns)
+    options = a9a.Options(
+        clients=(8, 16), local_steps=(2,), methods=("fedavg", "mb_sgd"), every_rate_up_to=4
+    )
+    table = a9a.measure(options, study, known).set_index(["algorithm", "M"])
+    assert table["lr"].tolist() == [0.2, 0.2, 2.0, 2.0]
+    around, beyond = (0.1, 0.2, 0.5, 1.0, 2.0), (0.05, 0.1, 0.2, 0.5, 1.0)
+    assert asked["fedavg"] == [
+        {(8, 2): around},  # of the known best, 0.5
+        {(16, 2): beyond},
+        {(16, 2): [2.0, 5.0]},  # since 1 was the best
+    ]
+    assert asked["mb_sgd"][0] == {(8, 2): grid}  # no cell with fewer clients
 
 
 def test_rates_are_the_papers():
-    assert a9a.rates(1e-3, 13) == (
+    assert rates(1e-3, 13) == (
         0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
     )  # fmt: skip
-    assert a9a.rates(5e-3, 13)[-1] == 50
+    assert rates(5e-3, 13)[-1] == 50
 
 
 SUMMARY = """\
 runid,dataset,alg,lambd,eta,M,K,T,local_batch,seed,record_intvl,final_loss,best_loss
-a,a9a,1,0.01,0.1,4,8,4096,1,1,512,0.5,0.4
-b,a9a,1,0.01,0.2,4,8,4096,1,1,512,nan,nan
-c,a9a,1,0.01,0.5,4,8,4096,1,1,512,0.36,0.35
-d,a9a,1,0.01,100,4,8,4096,1,1,512,0.3,0.3
-e,a9a,-1,0.01,0.1,4,16,4096,1,1,512,inf,inf
-f,a9a,0,0.001,0.1,4,8,4096,1,1,512,0.3,0.3
+a,a9a,0,0.01,0.1,2,512,4096,1,1,512,0.6,0.5
 """
-
-
-def test_published_scores_are_the_best_of_the_grid(tmp_path):
-    (tmp_path / "summary_a9a_1e-02.csv").write_text(SUMMARY)
-    found = a9a_report.published(str(tmp_path), "a9a", 1e-2, (0.1, 0.2, 0.5), 0.3)
-    assert found is not None
-    rows = found.set_index("algorithm")
-    assert set(rows.index) == {"fedac_i", "vanilla_fedac"}
-    assert rows.loc["fedac_i", "lr of authors"] == 0.5  # not 100, outside the grid
-    np.testing.assert_allclose(rows.loc["fedac_i", "authors"], 0.05)
-    assert np.isinf(rows.loc["vanilla_fedac", "authors"])
-    assert a9a_report.published(None, "a9a", 1e-2, (0.1,), 0.3) is None
-    with pytest.raises(ValueError, match="FEDAC_PUBLISHED is a folder without summary_a9a_1e-03"):
-        a9a_report.published(str(tmp_path), "a9a", 1e-3, (0.1,), 0.3)
-
-
-def scores(**changes) -> pd.DataFrame:
-    """Two rates of FedAvg at K = 1, 2, 4 with 8 clients."""
-    rows = [(1, 0.1, 2e-4), (1, 0.2, 1e-4), (2, 0.1, 5e-4), (2, 0.2, np.nan), (4, 0.1, 2e-2)]
-    rows += [(4, 0.2, 3e-2)]
-    frame = pd.DataFrame(rows, columns=pd.Index(["K", "lr", "score"]))
-    return frame.assign(algorithm="fedavg", M=8, **changes)
-
-
-def test_agreement_and_rounds():
-    theirs = a9a_report.best(scores()).rename(columns={"score": "authors", "lr": "lr of authors"})
-    theirs["authors"] = [2e-4, 5e-4, 2e-2]  # the first is twice ours
-    cells = a9a_report.compared(scores(), theirs)
-    np.testing.assert_allclose(cells["log10 ratio"], [-np.log10(2), 0, 0], atol=1e-12)
-    overall = a9a_report.agreement(cells).iloc[-1]
-    assert (overall["cells"], overall["within 0.15 decades"]) == (3, "66.7%")
-    needed = a9a_report.rounds_needed(cells).set_index("threshold (ours)")
-    assert needed["FedAvg"].tolist() == ["2048", "2048", "4096", "none"]
-    assert needed["FedAvg (authors)"].tolist() == ["2048", "2048", "none", "none"]
-
-
-def test_cells_that_were_not_run_are_not_counted_as_failures():
-    """With K = 2 and 4 alone 2,048 rounds are the most; an algorithm without cells has a dash."""
-    few = scores().query("K > 1")
-    other = scores().query("K == 1").assign(algorithm="mb_sgd", M=1024)
-    cells = a9a_report.compared(pd.concat([few.assign(M=8192), other]), None)
-    needed = a9a_report.rounds_needed(cells).set_index(["threshold (ours)", "M"])
-    assert needed.loc[("1e-04", 8192)].to_dict() == {"FedAvg": "> 2048", "MB-SGD": "-"}
-    assert needed.loc[("1e-04", 1024)].to_dict() == {"FedAvg": "-", "MB-SGD": "4096"}
-    assert needed.loc[("1e-05", 1024)].to_dict() == {"FedAvg": "-", "MB-SGD": "none"}
-
 
 # Pinned from the first version of the experiment: by algorithm and K.
 IDENTITIES = {
@@ -205,11 +188,12 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
         folder = tmp_path / "data" / "a9a"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("\n".join(lines) + "\n")
-    monkeypatch.delenv("FEDAC_PUBLISHED", raising=False)
-    monkeypatch.setitem(a9a.SETTINGS, "a9a-1e-2", a9a.SETTINGS["a9a-1e-2"]._replace(lrs=(0.1, 0.5)))
+    (tmp_path / "summary_a9a_1e-02.csv").write_text(SUMMARY)
+    monkeypatch.setenv("FEDAC_PUBLISHED", str(tmp_path))
+    monkeypatch.setitem(SETTINGS, "a9a-1e-2", SETTINGS["a9a-1e-2"]._replace(lrs=(0.1, 0.5)))
     options = a9a.Options(
         setting="a9a-1e-2", clients=(2,), local_steps=(256, 512), methods=("fedavg", "mb_sgd"),
-        data_dir=tmp_path / "data", work=tmp_path / "runs", output=tmp_path / "out",
+        data_dir=tmp_path / "data", work=tmp_path / "runs", output=tmp_path / "out", timing=True,
     )  # fmt: skip
     a9a.main(options)
     kept = identities(tmp_path / "runs")
@@ -222,24 +206,38 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
     stamps = [path.stat().st_mtime_ns for path in slices]
     folder = tmp_path / "out" / "a9a"
     first = (folder / "a9a-1e-2.csv").read_text()
-    a9a.main(options)
+    a9a.main(dataclasses.replace(options, local_steps=(512,), timing=False))
     assert [
         path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").rglob("*.npz"))
     ] == stamps
-    assert (folder / "a9a-1e-2.csv").read_text() == first
+    assert (folder / "a9a-1e-2.csv").read_text() == first  # K = 256 of the first command stays
     cells = pd.read_csv(folder / "a9a-1e-2.csv")
     assert len(cells) == 4
     assert (cells["score"] > 0).all()
+    assert cells["authors"].notna().tolist() == [False, True, False, False]
     facts = (folder / "a9a-1e-2.json").read_text()
     assert json.loads(facts)["rows"] == 40
     assert str(tmp_path) not in facts.replace(json.loads(facts)["command"], "")
-    figure = folder / "a9a-1e-2-speed_up.png"
-    text = (folder / "a9a-1e-2.md").read_text()
-    assert "## Best rates at the grid's edge" in text
+    figure, text = folder / "a9a-1e-2.png", folder / "a9a-1e-2.md"
+    before = text.read_text()
+    assert "## Best rates at the grid's edge" in before
+    assert "within 0.15 decades" in before
     figure.unlink()
-    a9a.main(dataclasses.replace(options, redraw=True))
-    assert (folder / "a9a-1e-2.md").read_text() == text
+    redraw(tmp_path / "out")
+    assert text.read_text() == before
     assert figure.exists()
+
+    common = {name: getattr(options, name) for name in ("setting", "data_dir", "work", "output")}
+    spread.main(spread.Options(clients=(2,), local_steps=(512,), seeds=2, **common))
+    beyond.main(beyond.Options(**common))
+    seeds = pd.read_csv(folder / "a9a-1e-2-spread.csv")
+    assert seeds[["M", "K", "seeds"]].to_numpy().tolist() == [[2, 512, 2]] * 2
+    assert (seeds["std"] > 0).all()
+    # Every best rate of a grid of two is at an edge.
+    assert len(pd.read_csv(folder / "a9a-1e-2-beyond.csv")) == 4
+    after = text.read_text()
+    for part in ("inside the range", "## Spread of one seed", "## Beyond the grid", "## Time"):
+        assert part in after
 
 
 @pytest.mark.parametrize(
