@@ -95,9 +95,9 @@ PRESETS: dict[str, RunConfig] = {
         output=pathlib.Path("results/asynchronous"),
         algorithms=("fedavg", "favano", "quafl", "fedbuff", "fedasync", "async_sgd"),
         clock="geometric",
-        num_clients=50,
+        num_clients=30,
         local_steps=5,
-        horizon=2000.0,
+        horizon=1000.0,
         seeds=3,
     ),
     "femnist": RunConfig(

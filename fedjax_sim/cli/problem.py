@@ -58,13 +58,19 @@ class Problem(NamedTuple):
     schedule_keys: Array  # [n]
 
     def setup_of(self, algorithm: str) -> Setup:
-        """Returns the setup of one algorithm: with a clock it has a timeline of its own."""
+        """Returns the setup of one algorithm: with a clock it has a timeline of its own.
+
+        A timeline with many evaluations ends with the last whole interval between two of them, so
+        that one program serves all segments of the run.
+        """
         if self.clock is None:
             return self.setup
         timeline = self.clock.timelines(algorithm, self.schedule_keys)
         times = np.asarray(timeline.time)
         per_update = times.max() / timeline.num_rounds
         every = int(np.clip(round(self.eval_time / per_update), 1, timeline.num_rounds))
+        if timeline.num_rounds >= _EVALUATIONS // 2 * every:
+            timeline = timeline[: timeline.num_rounds // every * every]
         return dataclasses.replace(self.setup, timeline=timeline, eval_every=every)
 
     def algorithm(self, name: str, hyper: Hyper) -> FedAlgorithm:

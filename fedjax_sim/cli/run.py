@@ -242,7 +242,9 @@ def _write_results(
     report.write_json(output / "summary.json", {"target_accuracy": target, "algorithms": rows})
     if len(history):
         axis = "time" if clock else "round"
-        figure = plotting.curves(history, [report.ACCURACY, "train/loss"], x=axis)
+        # Seeds with fewer updates than others repeat their last time, in updates without uploads.
+        points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
+        figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis)
         for axes in figure.axes if clock else ():
             axes.set_xlabel("simulated time")
         figure.savefig(output / "curves.png", dpi=110)

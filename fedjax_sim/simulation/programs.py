@@ -142,8 +142,21 @@ def _kind(leaf: Any) -> Hashable:
 
 
 def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
-    """Returns the rounds per dispatch: by default a twentieth of the run's evaluations."""
-    return eval_every * (evals_per_segment or max(-(-rounds // eval_every) // 20, 1))
+    """Returns the rounds per dispatch: by default about a twentieth of the run's evaluations.
+
+    Segments of equal length share one program, so the default divides the number of evaluations
+    where a number near a twentieth does.
+
+    Example:
+        >>> stride(100, 2), stride(82, 2), stride(83, 2)
+        (4, 2, 4)
+    """
+    evaluations = -(-rounds // eval_every)
+    if evals_per_segment is None:
+        near = max(evaluations // 20, 1)
+        equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
+        evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
+    return eval_every * evals_per_segment
 
 
 class Resident:
