@@ -28,6 +28,7 @@ from fedjax_sim.simulation.files import (
     write_text,
 )
 from fedjax_sim.simulation.history_file import Mark
+from fedjax_sim.simulation.orbax_errors import one_error
 
 _RECORD = "record.json"
 _KEPT = 2  # newest checkpoints
@@ -85,7 +86,8 @@ class Checkpoints:
         if step == self.newest:
             return
         args = self._ocp.args
-        self._manager.save(step, args=args.Composite(state=args.StandardSave(state)))
+        with one_error(self.folder):
+            self._manager.save(step, args=args.Composite(state=args.StandardSave(state)))
         distributed.on_first(lambda: write_record(self.folder / str(step), history))
 
     def _set_damaged_aside(self) -> None:

@@ -1,5 +1,6 @@
 """``compare``: several algorithms on one setup, with progress, files and resuming."""
 
+import contextlib
 import dataclasses
 import inspect
 import pathlib
@@ -14,6 +15,7 @@ from jax import Array
 from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.simulate import simulate
@@ -81,7 +83,7 @@ def compare(
     Each algorithm runs by :func:`~fedjax_sim.simulate`, with all seeds in one program.  With a
     directory, every algorithm has a folder of its own with history and checkpoints.  A later call
     with the same arguments resumes: it does not repeat finished algorithms, and it may add others.
-    Ctrl-C ends the comparison after the rounds in progress and keeps everything so far.
+    Ctrl-C or SIGTERM ends the comparison after the rounds in progress and keeps everything so far.
 
     Args:
         algorithms: by the name that tables and folders show.
@@ -110,6 +112,7 @@ def compare(
     Raises:
         ValueError: no algorithms, names that are not distinct as folders, contradictory arguments,
             or a directory that holds another comparison.
+        ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
         >>> import fedjax_sim as fs
@@ -135,39 +138,44 @@ def compare(
     parts = _Parts(setup, values, names)
     parts.check(algorithms)
 
+    if not isinstance(execution, Mapping):
+        execution = dict.fromkeys(algorithms, execution)
     simulations: dict[str, list[Simulation]] = {}
-    try:
-        for name, algorithm in algorithms.items():
-            if on_progress is not None:
-                on_progress(name, None)
-            done = simulations.setdefault(name, [])
-            for part in parts.of(name):
-                folder = None
-                if directory is not None:
-                    folder = pathlib.Path(directory) / folders[name] / part.folder
-                result = simulate(
-                    algorithm,
-                    part.setup,
-                    keys[part.rows],
-                    execution=execution.get(name) if isinstance(execution, Mapping) else execution,
-                    probes=probes,
-                    directory=folder,
-                    replicas=part.names,
-                    config=config(name) if callable(config) else config,
-                    checkpoint_seconds=checkpoint_seconds,
-                    on_divergence=on_divergence,
-                    on_progress=None if on_progress is None else _named(on_progress, name),
-                )
-                done.append(result)
-                num_rounds = part.setup.timeline.num_rounds
-                if result.history is None and on_progress is not None:
-                    on_progress(name, Progress(num_rounds, num_rounds, {}))
-                if on_finished is not None:
-                    on_finished(name, result)
-                if result.interrupted:
-                    return Comparison(simulations, interrupted=True)
-    except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
-        return Comparison(simulations, interrupted=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            if directory is not None:
+                stack.enter_context(locked(pathlib.Path(directory)))
+            for name, algorithm in algorithms.items():
+                if on_progress is not None:
+                    on_progress(name, None)
+                done = simulations.setdefault(name, [])
+                for part in parts.of(name):
+                    folder = None
+                    if directory is not None:
+                        folder = pathlib.Path(directory) / folders[name] / part.folder
+                    result = simulate(
+                        algorithm,
+                        part.setup,
+                        keys[part.rows],
+                        execution=execution.get(name),
+                        probes=probes,
+                        directory=folder,
+                        replicas=part.names,
+                        config=config(name) if callable(config) else config,
+                        checkpoint_seconds=checkpoint_seconds,
+                        on_divergence=on_divergence,
+                        on_progress=None if on_progress is None else _named(on_progress, name),
+                    )
+                    done.append(result)
+                    num_rounds = part.setup.timeline.num_rounds
+                    if result.history is None and on_progress is not None:
+                        on_progress(name, Progress(num_rounds, num_rounds, {}))
+                    if on_finished is not None:
+                        on_finished(name, result)
+                    if result.interrupted:
+                        return Comparison(simulations, interrupted=True)
+        except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
+            return Comparison(simulations, interrupted=True)
     return Comparison(simulations, interrupted=False)
 
 

@@ -36,13 +36,25 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     target = pathlib.Path(os.path.realpath(path))  # of a link, the file that it names
     partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        yield partial
-        sync(partial)
-        partial.replace(target)
+        with naming(target):
+            yield partial
+            sync(partial)
+            partial.replace(target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     sync(target.parent)
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Context whose ``OSError`` has a file name; errors of writing, as on a full disk, lack it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_text(path: pathlib.Path, text: str) -> None:

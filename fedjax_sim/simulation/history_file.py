@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.simulation.files import replacing, sync, write_text
+from fedjax_sim.simulation.files import naming, replacing, sync, write_text
 from fedjax_sim.simulation.history import COLUMNS, Row
 
 _CRC = np.dtype("<u4")
@@ -73,11 +73,11 @@ class HistoryFile:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(new)
         data = text.getvalue().encode()
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with _checksums(self.path).open("ab") as file:
+        with naming(_checksums(self.path)), _checksums(self.path).open("ab") as file:
             file.write(_crcs(data).tobytes())
         self._length += len(data)
         self._sha.update(data)

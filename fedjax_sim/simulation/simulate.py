@@ -1,5 +1,6 @@
 """``simulate``: ``run`` with progress reports, checkpoints and resuming."""
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.history import Clock, rows
 from fedjax_sim.simulation.interrupt import deferred_interrupt
+from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
@@ -48,8 +50,8 @@ def simulate(
     leading axis n, and ``setup.timeline`` may have one.  With a directory, the history is written
     to ``history.csv`` segment by segment and the state to ``checkpoints/``.  Calling again with the
     same arguments resumes the run and gives the same bits as an uninterrupted run; ``run.json``
-    holds the algorithm, the data and everything else that identifies the run.  Ctrl-C ends the run
-    after the segment in progress; a second Ctrl-C ends it at once.
+    holds the algorithm, the data and everything else that identifies the run.  Ctrl-C or SIGTERM
+    ends the run after the segment in progress; a second one ends it at once.
 
     Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
     once.  If the clients of the task are placed over the devices of several processes, all
@@ -68,7 +70,9 @@ def simulate(
         on_progress: called after every segment.
 
     Raises:
-        ValueError: contradictory arguments, or a directory that holds another run.
+        ValueError: contradictory arguments, a directory that holds another run, or damaged files.
+        ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
+        OSError: the directory cannot be written; everything up to the last checkpoint is kept.
         DivergenceError: see ``on_divergence``.
 
     Example:
@@ -105,20 +109,22 @@ def simulate(
     if on_host and task.placement.states:
         state = state._replace(clients=offload.table(state.clients, task.num_clients, keys.ndim))
     store = None
-    if directory is not None:
-        identity = identify(algorithm, config, setup, keys, names)
-        store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
-        state = store.restore(state)
-    done = resumed = int(np.max(state.round))
-    parts: list[History] = []
-    run_seconds, stopped = 0.0, False
-    if on_host:
-        loads = offload.plan(task, timeline, done, eval_every, step)
-        execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads)
-    else:
-        execute = Resident(compiled, task, setup.eval_fn, timeline, keys, put)
-
-    with deferred_interrupt() as signalled, execute:
+    with contextlib.ExitStack() as stack:
+        if directory is not None:
+            stack.enter_context(locked(pathlib.Path(directory)))
+            identity = identify(algorithm, config, setup, keys, names)
+            store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
+            state = store.restore(state)
+        done = resumed = int(np.max(state.round))
+        parts: list[History] = []
+        run_seconds, stopped = 0.0, False
+        if on_host:
+            loads = offload.plan(task, timeline, done, eval_every, step)
+            execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads)
+        else:
+            execute = Resident(compiled, task, setup.eval_fn, timeline, keys, put)
+        signalled = stack.enter_context(deferred_interrupt())
+        stack.enter_context(execute)
 
         def interrupted() -> bool:
             return distributed.any_of(signalled())

@@ -39,6 +39,14 @@ def run(directory: pathlib.Path | None, **options: Any) -> fs.Simulation:
     )
 
 
+def compare(directory: pathlib.Path | None, **options: Any) -> fs.Comparison:
+    """Compares two algorithms, each like :func:`run`."""
+    algorithms = {"scaffold": _ALGORITHM, "fedavg": fs.fedavg(0.05)}
+    return fs.compare(
+        algorithms, _SETUP, _KEYS, directory=directory, checkpoint_seconds=0, **options
+    )
+
+
 def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
     """Runs or resumes two slices, one per seed."""
     return fs.sweep(
@@ -48,12 +56,8 @@ def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
         _KEYS,
         directory=directory,
         devices=jax.devices()[:1],
-        memory=MEMORY,
         **options,
     )
-
-
-MEMORY = None
 
 
 def run_bits(result: fs.Simulation, directory: pathlib.Path) -> list[bytes]:

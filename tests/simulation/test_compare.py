@@ -69,7 +69,8 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
     stopped = go(ALGORITHMS, on_progress)
     assert stopped.interrupted
     assert seen[-1] == ("scaffold", 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["FedAvg-lr-0.1", "scaffold"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [".lock", "FedAvg-lr-0.1", "scaffold"]
     third = {"FedAvg, lr 0.2": fs.fedavg(0.2)}
     finished = []
     resumed = go(ALGORITHMS | third, on_finished=lambda name, run: finished.append(name))
