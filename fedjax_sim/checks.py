@@ -53,6 +53,32 @@ def check_batch(setup: Setup, count: int | None) -> None:
             f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
             "model per key"
         )
+    check_objective(setup, batched=count is not None)
+
+
+def check_objective(setup: Setup, *, batched: bool) -> None:
+    """Refuses an objective or labels that do not fit the model, if the task can tell.
+
+    Only the shapes are computed; nothing is compiled.  Traced values pass.
+
+    Args:
+        batched: the parameters have a leading axis, one model per key.
+
+    Raises:
+        ValueError: as the method ``check`` of the task's oracle.
+    """
+    oracle = setup.task.oracle
+    check = getattr(getattr(oracle, "func", None), "check", None)
+    arguments = getattr(oracle, "args", ())
+    leaves = [leaf for leaf in jax.tree.leaves((arguments, setup.params)) if not callable(leaf)]
+    if check is None or any(isinstance(leaf, Tracer) for leaf in leaves):
+        return
+    if not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+        return  # no process has all examples
+    params = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), setup.params
+    )
+    check(*arguments, params)
 
 
 def _check_timeline(timeline: Timeline, num_clients: int) -> None:

@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_setup
+from fedjax_sim.checks import check_objective, check_setup
 from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
@@ -222,6 +222,7 @@ def run(
     if setup.timeline.clients.ndim != 2:
         shape = setup.timeline.clients.shape
         raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
+    check_objective(setup, batched=False)
     state = init(algorithm, setup)
     return advance(algorithm, setup, state, key, execution=execution, probes=probes)
 

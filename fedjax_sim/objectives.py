@@ -135,6 +135,30 @@ def with_l2(objective: Objective, weight: Scalar) -> Objective:
     return regularised
 
 
+def check_labels(objective: Objective, params: Params, examples: PyTree) -> None:
+    """Refuses integer labels that the model has no output for; JAX would clamp their indices.
+
+    Objectives of this module are checked; those of users pass, unless they have a method
+    ``check(params, examples)``.
+
+    Args:
+        params: of one model.
+        examples: all of them, ``{"x": [N, ...], "y": [N, ...]}``, N at least 1.
+
+    Raises:
+        ValueError: naming the labels and the expected range.
+
+    Example:
+        >>> examples = {"x": jnp.ones((2, 3)), "y": jnp.array([1, 2])}
+        >>> check_labels(cross_entropy(lambda params, x: x @ params), jnp.ones((3, 2)), examples)
+        Traceback (most recent call last):
+        ...
+        ValueError: examples['y'] has labels 1..2; expected 0..1, since ... have shape (2,)
+    """
+    if hasattr(objective, "check"):
+        objective.check(params, examples)  # pyright: ignore[reportFunctionMemberAccess]
+
+
 def keyed(make: Callable[[Apply], Objective], apply: KeyedApply) -> Objective:
     """Objective of a random model: ``make(apply(., ., key))`` with the key of the objective.
 
@@ -192,6 +216,20 @@ class _Loss:
         del key
         return self.loss(_outputs(self.apply, params, examples), examples["y"])
 
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError for integer labels that the model has no output for."""
+        if self.loss is _squared_error or not jnp.issubdtype(examples["y"].dtype, jnp.integer):
+            return
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
+        outputs = jax.eval_shape(lambda p, e: _outputs(self.apply, p, e), params, one)
+        count = outputs.shape[-1] if self.loss is _cross_entropy else 2
+        low, high = int(examples["y"].min()), int(examples["y"].max())
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"examples['y'] has labels {low}..{high}; expected 0..{count - 1}, since the "
+                f"outputs of the model have shape {outputs.shape[1:]}"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class _Keyed:
@@ -201,6 +239,11 @@ class _Keyed:
     def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
         objective = self.make(lambda params, x: self.apply(params, x, key))
         return objective(params, examples, key)
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective that :attr:`make` returns."""
+        key = jax.random.key(0)
+        check_labels(self.make(lambda params, x: self.apply(params, x, key)), params, examples)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from fedjax_sim.checks import INT32_MAX, check_at_most
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.source import ClientSource, from_data
+from fedjax_sim.objectives import check_labels
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
@@ -42,8 +43,9 @@ def empirical_task(
             :func:`~fedjax_sim.execution.offload.on_host`; default: whole arrays on the device.
 
     Raises:
-        ValueError: the offsets are not non-decreasing from 0 to the number of examples, or the
-            placement is for another number of clients.
+        ValueError: the offsets are not non-decreasing from 0 to the number of examples, no client
+            has examples, a visit would have more than 2^31 - 1 steps, or the placement is for
+            another number of clients.
 
     Example:
         >>> import fedjax_sim as fs
@@ -57,6 +59,8 @@ def empirical_task(
         1.0
     """
     sizes = _checked_sizes(data) if isinstance(data, FederatedData) else np.asarray(data.sizes)
+    if not sizes.any():
+        raise ValueError(f"data has {len(sizes)} clients without examples; expected at least one")
     # Clients without examples draw nothing.
     extremes = int(sizes[sizes > 0].min(initial=max(sizes.max(), 1))), max(int(sizes.max()), 1)
 
@@ -161,6 +165,27 @@ class _EmpiricalOracle(NamedTuple):
     batches: Batches
     sizes: tuple[int, int]  # examples of the smallest and of the largest client
     full_grad_batch: int
+
+    def check(self, data: Any, params: Params) -> None:
+        """Refuses an objective or labels that do not fit the model.
+
+        Raises:
+            ValueError: the objective does not return one loss per example, or as
+                :func:`~fedjax_sim.objectives.check_labels`.
+        """
+        examples = getattr(data, "examples", None)
+        leaves = jax.tree.leaves(examples)
+        if not leaves or not leaves[0].shape[0]:  # on the host, or none at all
+            return
+        count = 2
+        few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), examples)
+        losses = jax.eval_shape(self.objective, params, few, jax.random.key(0))
+        if losses.shape != (count,):
+            raise ValueError(
+                f"objective returns an array of shape {losses.shape} for {count} examples; "
+                f"expected ({count},), one loss per example"
+            )
+        check_labels(self.objective, params, examples)
 
     def __call__(
         self,

@@ -1,5 +1,6 @@
 """The empirical task: losses and gradients against NumPy, for ragged and empty clients."""
 
+import dataclasses
 import functools
 
 import jax
@@ -96,10 +97,59 @@ def test_refuses_more_steps_than_32_bits_can_count():
         fs.empirical_task(lambda w, batch, key: batch["x"] - w, data, fs.epochs(2**30, 1))
 
 
-def test_population_without_any_examples():
+def test_refuses_a_population_without_any_examples():
     data = fs.FederatedData({"x": np.ones((0, 3)), "y": np.ones(0)}, np.zeros(3, np.int32))
-    task = fs.empirical_task(logistic_losses, data, fs.epochs(1, 2))
-    assert task.num_steps.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="data has 2 clients without examples; expected at least"):
+        fs.empirical_task(logistic_losses, data, fs.epochs(1, 2))
+
+
+def classifier(objective, labels, num_outputs=3):
+    """A setup of a linear model on four examples of two clients."""
+    data = fs.FederatedData({"x": np.eye(4, dtype=np.float32), "y": labels}, np.array([0, 1, 4]))
+    task = fs.empirical_task(objective, data, fs.epochs(1, 2))
+    timeline = fs.timelines.full(1, 2, task.num_steps)
+    return fs.Setup(task, timeline, np.zeros((4, num_outputs), np.float32))
+
+
+LINEAR = fs.objectives.cross_entropy(lambda w, x: x @ w)
+NOISY = fs.objectives.keyed(fs.objectives.cross_entropy, lambda w, x, key: x @ w)
+LOGISTIC = fs.objectives.binary_cross_entropy(lambda w, x: (x @ w)[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "labels", "outputs", "message"),
+    [
+        (LINEAR, [1, 2, 3, 3], 3, r"labels 1..3; expected 0..2, .* outputs .* have shape \(3,\)"),
+        (NOISY, [0, -1, 0, 1], 3, r"labels -1..1; expected 0..2"),
+        (LINEAR, [0, 1, 1, 0], 1, r"labels 0..1; expected 0..0, .* have shape \(1,\)"),
+        (LOGISTIC, [-1, 1, 1, -1], 1, r"labels -1..1; expected 0..1"),
+        (
+            lambda w, batch, key: LINEAR(w, batch, key).mean(),
+            [0, 1, 2, 0],
+            3,
+            r"objective returns an array of shape \(\) for 2 examples; expected \(2,\), one loss",
+        ),
+    ],
+)
+def test_labels_and_losses_that_do_not_fit_are_refused(objective, labels, outputs, message):
+    setup = classifier(objective, np.array(labels, np.int32), outputs)
+    with pytest.raises(ValueError, match=message):
+        fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
+    with pytest.raises(ValueError, match=message):
+        fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0))
+    one = dataclasses.replace(setup, params=setup.params[None])
+    with pytest.raises(ValueError, match=message):
+        fs.sweep(fs.fedavg, one, {"lr": [0.1]}, jax.random.split(jax.random.key(0), 1))
+
+
+def test_probabilities_and_fitting_labels_are_accepted():
+    for objective, labels, outputs in [
+        (LINEAR, np.array([0, 1, 2, 2], np.int32), 3),
+        (LOGISTIC, np.array([0.2, 0.5, 0, 1], np.float32), 1),
+    ]:
+        setup = classifier(objective, labels, outputs)
+        state, _ = fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
+        assert np.isfinite(state.server.params).all()
 
 
 def test_objective_gets_a_fresh_key_every_step():
