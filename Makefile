@@ -10,7 +10,8 @@ demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
 
 # The tests that a person waits for. Most of their time is compilation, so XLA optimises little.
-QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+  --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: $(VENV)/.test
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 

@@ -3,13 +3,16 @@
 The environment must be set before jax initialises its backends, hence at import.
 """
 
-import itertools
+import gc
 import os
 import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+)
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent.parent / ".jax_cache")
 )
 # Threads for the devices to wait for each other in, also on a machine of two cores.
 os.environ.setdefault("NPROC", "16")
@@ -18,11 +21,8 @@ import hypothesis
 import jax
 import pytest
 
-_CACHE = pathlib.Path(__file__).parent.parent / ".jax_cache"
-
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_debug_nans", True)
-jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Compilation makes the first example of a property slow; speed is not what is tested.
@@ -37,25 +37,33 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
-_NUM_TESTS = itertools.count(1)
-_MAPS = pathlib.Path("/proc/self/maps")  # on Linux
-_MOST_MAPS = 30_000  # of the 65,530 that Linux allows a process by default
+def pytest_collection_finish():
+    """Lets garbage collections skip the modules and tests, and happen less often."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def released_programs():
-    """The programs of all modules together would run into the kernel's limit of memory maps."""
-    yield
-    jax.clear_caches()
+class _Programs:
+    """Number of programs that this process has compiled since it last released them."""
+
+    count = 0
+    most = 8_000  # of about 4 memory maps each; Linux allows 65,530, and XLA crashes beyond
+
+    @classmethod
+    def compiled(cls, event, duration, **options):
+        cls.count += event == "/jax/core/compile/backend_compile_duration"
+
+
+jax.monitoring.register_event_duration_secs_listener(_Programs.compiled)
 
 
 @pytest.fixture(autouse=True)
 def room_for_programs():
-    """Those of one large module may, too; beyond the limit XLA crashes."""
+    """Releases the compiled programs before they use up the process's memory maps."""
     yield
-    looks = next(_NUM_TESTS) % 20 == 0 and _MAPS.exists()
-    if looks and len(_MAPS.read_bytes().splitlines()) > _MOST_MAPS:
+    if _Programs.count > _Programs.most:
         jax.clear_caches()
+        _Programs.count = 0
 
 
 @pytest.fixture
