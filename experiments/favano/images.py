@@ -11,17 +11,17 @@ are those of :mod:`experiments.favano.mnist`.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
 from experiments.favano import clock_runs
-from experiments.favano.clock_runs import Variance
-from experiments.favano.methods import Clock, Method
+from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
 from experiments.harness import Folders, check_grid, check_names, counted, subsample
 from fedjax_sim import datasets, models, objectives
@@ -45,6 +45,7 @@ class Images(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     lr: float
+    prepare: Callable[[np.ndarray], np.ndarray] = lambda images: images  # once, before all else
 
 
 class Scale(NamedTuple):
@@ -105,8 +106,11 @@ class Runs:
         self.options, self.images, self.scale = options, options.images, options.chosen
         dataset = datasets.load(self.images.dataset, data_dir=options.data_dir)
         count = self.scale.examples and self.scale.examples * self.scale.clients
-        self.train = subsample(dataset.train, count)
-        self.test = subsample(dataset.test, self.scale.test_examples)
+        parts = (dataset.train, count), (dataset.test, self.scale.test_examples)
+        self.train, self.test = (
+            {**part, "x": self.images.prepare(part["x"])}
+            for part in (subsample(examples, number) for examples, number in parts)
+        )
         self.num_classes = dataset.num_classes
 
     @property
@@ -126,18 +130,21 @@ class Runs:
         variance: Variance = "none",
         low_bit: bool = False,
         cohort: int | None = None,
+        lrs: Sequence[float] | None = None,
     ) -> pd.DataFrame:
+        """Histories of a method; with ``lrs`` at each of these client rates: column lr."""
         scale = self.scale
         clock = Clock(
             horizon=scale.horizon, num_clients=scale.clients, max_steps=scale.max_steps,
             cohort_size=cohort or shrunk(COHORT, scale), buffer=shrunk(BUFFER, scale),
         )  # fmt: skip
         facts = {"images": self.images.dataset, "scale": scale._asdict(), "low_bit": low_bit}
-        frame = clock_runs.run(
+        frame = clock_runs.swept(
             self.problem(SPLITS[setting], low_bit), clock, method, seeds or range(scale.seeds),
-            eval_time=scale.horizon / scale.evaluations, variance=variance,
-            work=self.options.work, facts=facts | {"split": setting},
+            [self.lr] if lrs is None else lrs, eval_time=scale.horizon / scale.evaluations,
+            variance=variance, work=self.options.work, facts=facts | {"split": setting},
         )  # fmt: skip
+        frame = frame.drop(columns="lr") if lrs is None else frame
         return frame.assign(setting=setting)
 
     def problem(self, split: Split, low_bit: bool) -> Problem:
@@ -160,8 +167,8 @@ class Runs:
             lr=self.lr,
         )
 
-    def describe(self) -> str:
-        """One line: the part of the paper's setting that was run."""
+    def describe(self, rates: str = "") -> str:
+        """One line: the part of the paper's setting that was run; ``rates`` replaces the rate."""
         s, images = self.scale, self.images
         paper = next(iter(images.networks))
         network = s.network if s.network == paper else f"{s.network} (paper: {paper})"
@@ -171,8 +178,8 @@ class Runs:
             f"{s.horizon:g} of {HORIZON:g} time units, {s.clients} of {NUM_CLIENTS} clients with "
             f"{len(self.train['y']) // s.clients} train images each, {shrunk(COHORT, s)} per "
             f"contact (paper: {COHORT}), buffer {shrunk(BUFFER, s)} ({BUFFER}), at most "
-            f"{s.max_steps} ({MAX_STEPS}) steps of {s.batch_size} ({BATCH_SIZE}) images, rate "
-            f"{self.lr:g} ({images.lr:g}), {len(self.test['y'])} test images, "
+            f"{s.max_steps} ({MAX_STEPS}) steps of {s.batch_size} ({BATCH_SIZE}) images, "
+            f"{rates or f'rate {self.lr:g}'} ({images.lr:g}), {len(self.test['y'])} test images, "
             f"{counted(s.seeds, 'seed')}."
         )
 

@@ -32,6 +32,8 @@ from fedjax_sim.timelines import (
 
 Law = Literal["renewal", "strict", "pending", "literal"]
 LAWS: tuple[Law, ...] = ("renewal", "strict", "pending", "literal")
+# Of the clients' models around the server's, with or without their steps since the last contact.
+Variance = Literal["none", "lazy", "exact"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Method(NamedTuple):
 
     label: str
     schedule: Literal["rounds", "contacts", "mixing contacts", "buffer", "every report"]
-    algorithm: Callable[[float, Array], fs.FedAlgorithm]  # (lr, constants of the clients)
+    algorithm: Callable[[Array, Array], fs.FedAlgorithm]  # (lr, constants of the clients)
     constants: Callable[[Clock, np.ndarray], np.ndarray] = lambda clock, success: np.zeros(
         len(success)
     )
@@ -127,7 +129,7 @@ def async_sgd(lr_factor: float, *, adaptive: bool) -> Method:
     """One step per report; adaptive: the rate falls with a staleness above the clients' number."""
     label = f"AsyncSGD, lr x {lr_factor:g}" + (", delay-adaptive" if adaptive else "")
 
-    def algorithm(lr: float, constants: Array) -> fs.FedAlgorithm:
+    def algorithm(lr: Array, constants: Array) -> fs.FedAlgorithm:
         n = constants.shape[0]
         return fs.async_sgd(lr, patience=n, bound=lr * n) if adaptive else fs.async_sgd(lr)
 

@@ -11,8 +11,7 @@ from jax import Array
 
 import fedjax_sim as fs
 from experiments.favano import clock_runs
-from experiments.favano.clock_runs import Variance
-from experiments.favano.methods import Clock, Method
+from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
 from experiments.harness import Folders, check_names, counted
 from fedjax_sim import datasets, models, objectives

@@ -4,21 +4,36 @@ References:
     "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv 2305.16099.
 """
 
+from typing import Literal, NamedTuple
+
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import (
     ModelState,
     average_with_server,
     check_clients_receive,
     check_per_client,
+    real,
 )
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Task, Timeline, Upload, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Upload, Work
 
 __all__ = ["favano"]
 
 
-def favano(lr: ScalarOrSchedule, alpha: Reweighting) -> FedAlgorithm:
+class MeanModelState(NamedTuple):
+    params: Params  # mu, the mean of the server's and the clients' models, which is evaluated
+    current: Params  # w, the server's model
+
+
+class _Visit(NamedTuple):
+    model: Params  # w_unb
+    progress: Params  # w_unb - w_init
+
+
+def favano(
+    lr: ScalarOrSchedule, alpha: Reweighting, output: Literal["server", "mean"] = "server"
+) -> FedAlgorithm:
     r"""FAVANO: averages the clients' progress since their last contact, per step.
 
     .. math::
@@ -35,19 +50,27 @@ def favano(lr: ScalarOrSchedule, alpha: Reweighting) -> FedAlgorithm:
             :func:`~fedjax_sim.algorithms.staleness.expected_steps`,
             :func:`~fedjax_sim.algorithms.staleness.realised_steps`, or a function of the visit's
             :class:`~fedjax_sim.Work`.
+        output: the model that is evaluated.  "server" is w; "mean" is the mean model of the
+            theorems, :math:`\mu = (w + \sum_i w_i^{init}) / (n + 1)` over all n clients.  The
+            mean model follows from the contacted clients' progress (Equation 53) if visits have
+            equal weights, so an upload then has two models; the iterates w are the same.
 
     Raises:
-        ValueError: when the run begins, a timeline of ``contacts(receives="current")``, or an alpha
-            whose vector does not have one entry per client.
+        ValueError: another ``output``; when the run begins, a timeline of
+            ``contacts(receives="current")``, or an alpha whose vector does not have one entry per
+            client.
 
     References:
-        FAVANO, Algorithm 1, Equations 3 and 4.
+        FAVANO, Algorithm 1, Equations 3 to 5 and 53.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from fedjax_sim.algorithms.staleness import realised_steps
         >>> algorithm = favano(lr=0.5, alpha=realised_steps(jnp.full(100, 0.9)))
     """
+
+    if output not in ("server", "mean"):
+        raise ValueError(f"output is {output!r}; expected 'server' or 'mean'")
 
     def local(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         w = local_steps(sgd(rate(lr, work), oracle.grad), w_init, work)
@@ -59,4 +82,22 @@ def favano(lr: ScalarOrSchedule, alpha: Reweighting) -> FedAlgorithm:
         if isinstance(alpha, PerClient):
             check_per_client(alpha.name, alpha.values, task)
 
-    return FedAlgorithm(ModelState, local, average_with_server, check=check)  # Eq. (4)
+    if output == "server":
+        return FedAlgorithm(ModelState, local, average_with_server, check=check)  # Eq. (4)
+
+    def visit(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
+        model, state = local(w_init, state, oracle, work)
+        return _Visit(model, tree.sub(model, w_init)), state
+
+    def update(state: MeanModelState, mean: _Visit, round: Round) -> MeanModelState:
+        w = average_with_server(ModelState(state.current), mean.model, round).params
+        share = real(round.num_uploads) / (round.num_clients + 1)
+        return MeanModelState(tree.add_scale(state.params, share, mean.progress), w)  # Eq. (53)
+
+    return FedAlgorithm(
+        lambda params: MeanModelState(params, params),
+        visit,
+        update,
+        lambda state, round: state.current,
+        check=check,
+    )

@@ -87,6 +87,10 @@ ALGORITHMS = {
         lambda lr, p: fs.favano(lr, realised_steps(jnp.full(8, p))),
         {"lr": 0.2, "p": 0.9},
     ),
+    "favano_mean": (
+        lambda lr, mean: fs.favano(lr, expected_steps(jnp.full(8, mean)), output="mean"),
+        {"lr": 0.2, "mean": 0.7},
+    ),
     "quafl": (fs.quafl, {"lr": 0.2}),
     "fedbuff": (
         lambda lr, server_lr, power: fs.fedbuff(lr, server_lr, polynomial(power)),
@@ -110,7 +114,7 @@ ALGORITHMS = {
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
 # A contact changes them even without steps: the model that the client keeps is averaged.
-CONTACTS = {"favano_expected", "favano_realised", "quafl"}
+CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
 
 NUM_SLOTS = 6
 STRATEGIES = {

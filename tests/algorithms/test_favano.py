@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,6 +121,21 @@ def test_mean_model_moves_by_the_progress_of_the_contacted():
         for w, each in zip(servers, clients, strict=True):  # Equation 77
             phi, own = potential(w, each), np.sum((w - mean_model(w, each)) ** 2)
             np.testing.assert_allclose(client_variance(w, each), phi + (N + 1) * own, rtol=1e-12)
+
+
+def test_mean_model_as_output():
+    """The model that is evaluated is mu; the server's iterates are those of the default."""
+    alpha, timeline = expected_steps(jnp.asarray(ALPHA)), contacts()
+    _, server, _ = history(favano(0.2, alpha), timeline)
+    state, mu, _ = history(favano(0.2, alpha, output="mean"), timeline)
+    assert_close(state.server.current, server[-1], TOLERANCE)
+    held = np.concatenate([START[None], server])[timelines.held_versions(timeline, N)]
+    expected = [mean_model(w, each) for w, each in zip(server, held, strict=True)]
+    assert_close(mu, np.array(expected), TOLERANCE)
+    assert np.abs(mu[-1] - server[-1]).max() > 1e-3
+    wrong: Any = "clients"
+    with pytest.raises(ValueError, match="output is 'clients'; expected 'server' or 'mean'"):
+        favano(0.2, alpha, output=wrong)
 
 
 @pytest.mark.parametrize("receives", ["new", "current"])

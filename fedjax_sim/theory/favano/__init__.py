@@ -15,6 +15,24 @@ eta ``lr``; G is ``constants.dissimilarity`` and B ``constants.dissimilarity_fac
 ``mean_i ||grad f_i||^2 <= G^2 + B^2 ||grad f||^2`` with ``B >= 1``.  ``Delta = f(mu_0) - inf f``.
 """
 
-from fedjax_sim.theory.favano import potential, progress, rates, step_times, steps, units
+from fedjax_sim.theory.favano import (
+    gradients,
+    mean_steps,
+    potential,
+    progress,
+    rates,
+    step_times,
+    steps,
+    units,
+)
 
-__all__ = ["potential", "progress", "rates", "step_times", "steps", "units"]
+__all__ = [
+    "gradients",
+    "mean_steps",
+    "potential",
+    "progress",
+    "rates",
+    "step_times",
+    "steps",
+    "units",
+]

@@ -1,9 +1,9 @@
-r"""Contraction of FAVANO's potential: how the clients stay together.
+r"""Contraction and sum of FAVANO's potential, the distance between its models.
 
 .. math:: \Phi_t = \|w_t - \mu_t\|^2 + \sum_i \|w_t^i - \mu_t\|^2
 
 of the models that :func:`fedjax_sim.diagnostics.potential.potential` takes.  Source: Equation 6,
-Lemma B.4 (see :mod:`fedjax_sim.theory.favano`), with the contraction that Equations 78 and 79 give
+Lemmas B.4 (see :mod:`fedjax_sim.theory.favano`), with the contraction that Equations 78 and 79 give
 (see the errata).
 """
 
@@ -159,3 +159,57 @@ def next_potential_bound(
         f"lr <= 1 / (20 s L b), lr <= 1 / (4 L K^2), n kappa - 48 (s L lr)^2 b >= 1 / 5, {POSSIBLE}"
     )
     return where_valid(value, valid, text)
+
+
+def cumulative_potential_bound(
+    constants: ProblemConstants,
+    *,
+    squared_gradients: Scalar,
+    lr: Scalar,
+    progress: ProgressConstants,
+    local_steps: Scalar,
+    rounds: Scalar,
+    clients: Scalar,
+    cohort_size: Scalar,
+    initial_potential: Scalar = 0.0,
+) -> Array:
+    r"""``sum_{t <= T} E Phi_t``, from the sum of the squared gradients at the mean models.
+
+    .. math:: 5 n \Phi_0 + 120 n B^2 s^2 b \eta^2 \sum_{t < T} E\|\nabla f(\mu_t)\|^2
+        + 15 T n s^2 \eta^2 \bigl(a \sigma^2 + 8 b G^2\bigr)
+
+    Needs L, sigma, dissimilarity (G), dissimilarity_factor (B).  NaN with a warning where
+    :func:`next_potential_bound` is.  Source: Equations 168 to 171 and 177, which sum that bound;
+    :math:`\Phi_0` is 0 in the paper, where all start from one model (see the errata).
+
+    Args:
+        squared_gradients: the sum over ``t < T`` of ``E||grad f(mu_t)||^2``.
+        initial_potential: ``Phi_0``.
+
+    Example:
+        >>> constants = ProblemConstants(
+        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0
+        ... )
+        >>> sizes = dict(local_steps=1, rounds=10, clients=10, cohort_size=2)
+        >>> law = ProgressConstants(a=1.0, b=1.0)
+        >>> value = cumulative_potential_bound(
+        ...     constants, squared_gradients=0.0, lr=0.01, progress=law, **sizes
+        ... )
+        >>> round(float(value), 3)
+        0.6
+    """
+    (initial,) = non_negative(initial_potential=initial_potential)
+    T, n = positive(rounds=rounds, clients=clients)
+    (squares,) = non_negative(squared_gradients=squared_gradients)
+    # Phi_{t+1} <= (1 - 1 / (5 n)) Phi_t + x, with x its mean over t, summed over t < T.
+    mean = next_potential_bound(
+        constants,
+        potential=0.0,
+        squared_gradient=squares / T,
+        lr=lr,
+        progress=progress,
+        local_steps=local_steps,
+        clients=clients,
+        cohort_size=cohort_size,
+    )
+    return 5 * n * (initial + T * mean)

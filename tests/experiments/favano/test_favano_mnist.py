@@ -10,7 +10,7 @@ import pytest
 from made_up_images import images
 
 from experiments.favano import clock_runs, methods, mnist, mnist_parts, mnist_runs
-from experiments.favano.clock_runs import groups_of_equal_sizes
+from experiments.favano.clock_inputs import groups_of_equal_sizes
 from experiments.favano.methods import Clock
 from experiments.favano.problem import assignment
 from fedjax_sim import datasets

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.favano import quadratics, theory, theory_bounds
-from experiments.favano.clock_runs import batch_of
+from experiments.favano.clock_inputs import batch_of
 from fedjax_sim.theory import step_counts
 
 pytestmark = pytest.mark.usefixtures("compiled_without_optimizations")

@@ -4,27 +4,23 @@ import itertools
 
 import numpy as np
 import pytest
+from favano_runs import LAW, simulate
 from symbols import FAVANO, by_symbols
 
 from fedjax_sim.theory.favano import potential, rates
 from fedjax_sim.theory.favano.progress import progress_constants
-from fedjax_sim.theory.step_counts import geometric
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
 largest_lr = by_symbols(rates.largest_lr, FAVANO)
 mean_gradient_bound = by_symbols(rates.mean_gradient_bound, FAVANO)
-contraction, contraction_at_rest, contraction_margin, potential_bound, next_potential_bound = (
-    by_symbols(function, FAVANO)
-    for function in (
-        potential.contraction,
-        potential.contraction_at_rest,
-        potential.contraction_margin,
-        potential.potential_bound,
-        potential.next_potential_bound,
-    )
-)
+contraction = by_symbols(potential.contraction, FAVANO)
+contraction_at_rest = by_symbols(potential.contraction_at_rest, FAVANO)
+contraction_margin = by_symbols(potential.contraction_margin, FAVANO)
+potential_bound = by_symbols(potential.potential_bound, FAVANO)
+next_potential_bound = by_symbols(potential.next_potential_bound, FAVANO)
+cumulative_potential_bound = by_symbols(potential.cumulative_potential_bound, FAVANO)
 
 
 def printed_contraction(n, s):
@@ -64,71 +60,62 @@ def test_range_of_the_printed_contraction(b, low, high):
     assert own[0] == (b >= 2.4)
 
 
-def simulate(rng, lr, s, T, repetitions, law, version):
-    """FAVANO on clients f_i = x' A x / 2 + c_i' x, in the model of the analysis, in NumPy.
-
-    Returns ||grad f(mu_t)||^2 [T], Phi_t [T + 1], the clients' progress [T], means over
-    repetitions, and the constants of the problem.
-    """
-    n, d, K, sigma = 5, 3, 4, 0.5
-    A, c = np.array([1.0, 0.6, 0.3]), rng.normal(size=(n, d))
-    stop = np.array([0.5, 0.5, 0.2, 0.2, 0.2])
-    shape = (repetitions, n, d)
-    server, clients = np.full((repetitions, d), 2.0), np.full(shape, 2.0)
-    gradients, potentials, progress = [], [], []
-
-    def watch():
-        mu = (server + clients.sum(1)) / (n + 1)
-        phi = ((server - mu) ** 2).sum(-1) + ((clients - mu[:, None]) ** 2).sum((1, 2))
-        potentials.append(phi.mean())
-        return ((A * mu + c.mean(0)) ** 2).sum(-1).mean()
-
-    for _ in range(T):
-        gradients.append(watch())
-        steps = np.minimum(rng.geometric(stop, (repetitions, n)), K)
-        moved, total = clients.copy(), np.zeros(shape)
-        for q in range(K):
-            noise = sigma / d**0.5 * rng.normal(size=shape)
-            used = (A * moved + c + noise) * (q < steps)[..., None]
-            moved, total = moved - lr * used, total + used
-        alpha = (
-            law.p_active * steps
-            if version == "stochastic"
-            else np.broadcast_to(law.mean, steps.shape)
-        )
-        total /= alpha[..., None]
-        progress.append((total**2).sum((1, 2)).mean())
-        chosen = rng.permuted(np.tile(np.arange(n), (repetitions, 1)), axis=1) < s
-        sent = np.where(chosen[..., None], clients - lr * total, 0).sum(1)
-        server = (server + sent) / (s + 1)
-        clients = np.where(chosen[..., None], server[:, None], clients)
-    watch()
-    spread = ((c - c.mean(0)) ** 2).sum(1).mean()  # mean ||grad f_i||^2 - ||grad f||^2, at all x
-    start = 2 * np.ones(d)
-    best = -c.mean(0) / A
-    F = start @ (A * start) / 2 + c.mean(0) @ start - (best @ (A * best) / 2 + c.mean(0) @ best)
-    constants_ = {"L": 1.0, "sigma": sigma, "G": spread**0.5, "B": 1.0, "n": n, "s": s, "K": K}
-    return np.array(gradients), np.array(potentials), np.array(progress), constants_, F
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["stochastic", "deterministic"])
 @pytest.mark.parametrize("s", [1, 2, 5])
 def test_simulated_runs_stay_below(version, s):
     """300 repetitions: the means' relative standard errors are some percent, the bounds' slack is
     a factor, except for Equation 6 near the start, where it is the 3 / (2 + ..) of its proof."""
-    law = geometric(np.array([0.5, 0.5, 0.2, 0.2, 0.2]), 4)
-    a, b, _ = progress_constants(law, local_steps=4, version=version)
+    a, b, _ = progress_constants(LAW, local_steps=4, version=version)
     lr = float(largest_lr(L=1.0, B=1.0, b=b, n=5, s=s, K=4))
-    rng = np.random.default_rng(s)
-    squares, phi, progress, problem, F = simulate(rng, lr, s, 80, 300, law, version)
+    run, problem, F = simulate(np.random.default_rng(s), lr, s, 80, 300, version)
+    squares, phi = run.gradient, run.potential
     value = mean_gradient_bound(lr=lr, F=F, a=a, b=b, T=80, **problem)
     assert 0 < squares.mean() < float(value)
-    following = potential_bound(potential=phi[:-1], squared_progress=progress, lr=lr, n=5, s=s)
+    following = potential_bound(potential=phi[:-1], squared_progress=run.progress, lr=lr, n=5, s=s)
     assert np.all(phi[1:] <= np.asarray(following))
     if lr <= 1 / (20 * s * b):  # Lemma B.4 has a smaller rate than the theorem needs
         given_ = problem | {"lr": lr, "a": a, "b": b}
         limit = next_potential_bound(potential=phi[:-1], squared_gradient=squares, **given_)
         assert np.all(phi[1:] <= np.asarray(limit))
+        total = cumulative_potential_bound(squared_gradients=squares.sum(), T=80, **given_)
+        assert phi.sum() <= float(total)
     assert phi[0] == 0
     assert (phi[-1] > 1e-12) == (s < 5)  # all contacted: equal up to rounding
+
+
+def test_cumulative_potential_sums_the_lemma():
+    """Its right side again and again, from any start; the printed one has no initial potential."""
+    known = {"L": 1.0, "sigma": 0.5, "G": 0.4, "B": 1.1, "n": 6, "s": 3, "K": 2}
+    known |= {"lr": 1e-3, "a": 0.7, "b": 1.5}
+    rng = np.random.default_rng(0)
+    probes = {"potential": np.array([0.0, 1.0, 0.0]), "squared_gradient": np.array([0.0, 0.0, 1.0])}
+    noise, kept, drive = np.asarray(next_potential_bound(**probes, **known))
+    for initial in (0.0, 2.0):
+        squares, phi = rng.exponential(size=400), [initial]
+        for squared in squares:
+            phi.append((kept - noise) * phi[-1] + (drive - noise) * squared + noise)
+        total = float(
+            cumulative_potential_bound(
+                squared_gradients=squares.sum(), T=400, initial_potential=initial, **known
+            )
+        )
+        # Equations 168 to 171 by hand.
+        n, s, lr, a, b = (known[name] for name in ("n", "s", "lr", "a", "b"))
+        printed = 120 * n * 1.1**2 * s**2 * b * lr**2 * squares.sum()
+        printed += 15 * 400 * s**2 * lr**2 * (0.5**2 * n * a + 8 * n * b * 0.4**2)
+        np.testing.assert_allclose(total, printed + 5 * n * initial, rtol=1e-12)
+        assert np.sum(phi) <= total
+        # 400 steps are 13 times the 5 n = 30 in which a start is forgotten.
+        assert np.sum(phi) > 0.9 * total
+
+
+def test_potential_of_a_start_from_several_models():
+    """Equation 175 has the initial potential with the wrong sign: without gradients and noise the
+    printed sum is 0, while clients that start apart approach each other step by step."""
+    n, s, T = 6, 2, 30
+    phi = (1 - float(contraction_at_rest(n=n, s=s))) ** np.arange(T + 1)  # from Phi_0 = 1
+    at_rest = {"L": 1.0, "sigma": 0.0, "G": 0.0, "B": 1.0, "n": n, "s": s, "K": 2}
+    at_rest |= {"lr": 1e-3, "b": 1.0, "squared_gradients": 0.0, "T": T}
+    assert float(cumulative_potential_bound(**at_rest)) == 0 < phi.sum()
+    assert phi.sum() <= float(cumulative_potential_bound(initial_potential=1.0, **at_rest))

@@ -1,0 +1,85 @@
+r"""Steps of FAVANO's mean model, ``mu_{t+1} - mu_t``.
+
+Source: Appendix B.5 (see :mod:`fedjax_sim.theory.favano`).  A server step moves the mean model by
+:math:`-\frac{\eta}{n + 1} \sum_{i \in S} h_i / \alpha_i` (Equation 179).
+"""
+
+from jax import Array
+
+from fedjax_sim.theory.conditions import non_negative, positive, where_valid
+from fedjax_sim.theory.favano.gradients import squared_progress_bound
+from fedjax_sim.theory.favano.progress import ProgressConstants
+from fedjax_sim.theory.favano.rates import POSSIBLE, possible
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+
+
+def mean_step_bound(
+    *, squared_progress: Scalar, lr: Scalar, clients: Scalar, cohort_size: Scalar
+) -> Array:
+    r"""``E||mu_{t+1} - mu_t||^2``, from the clients' progress.
+
+    .. math:: \frac{s^2 \eta^2}{n (n + 1)^2} \sum_i E\|h_i / \alpha_i\|^2
+
+    Args:
+        squared_progress: the sum over ALL clients of ``E||h_i / alpha_i||^2``.
+
+    Returns:
+        The bound; NaN with a warning where ``s > n``.
+
+    References:
+        Equation 178.
+
+    Example:
+        >>> float(mean_step_bound(squared_progress=8.0, lr=1.0, clients=1, cohort_size=1))
+        2.0
+    """
+    (total,) = non_negative(squared_progress=squared_progress)
+    lr, n, s = positive(lr=lr, clients=clients, cohort_size=cohort_size)
+    return where_valid((s * lr) ** 2 / (n * (n + 1) ** 2) * total, s <= n, "s <= n")
+
+
+def mean_step_bound_at_mean(
+    constants: ProblemConstants,
+    *,
+    potential: Scalar,
+    squared_gradient: Scalar,
+    lr: Scalar,
+    progress: ProgressConstants,
+    local_steps: Scalar,
+    clients: Scalar,
+    cohort_size: Scalar,
+) -> Array:
+    r"""``E||mu_{t+1} - mu_t||^2``, from the potential and the gradient at the mean model.
+
+    .. math:: \frac{s^2 \eta^2}{(n + 1)^2} \Bigl(a \sigma^2 + b \Bigl(\frac{16 L^2 \Phi_t}{n}
+        + 8 B^2 E\|\nabla f(\mu_t)\|^2 + 8 G^2\Bigr)\Bigr)
+
+    Needs the constants of :func:`squared_progress_bound`.  Also NaN where ``B < 1`` or ``s > n``.
+    Source: Equations 183 to 186 (see the errata).
+
+    Args:
+        potential: ``E Phi_t``.
+        squared_gradient: ``E||grad f(mu_t)||^2``.
+
+    Example:
+        >>> constants = ProblemConstants(
+        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0
+        ... )
+        >>> at = dict(potential=0.0, squared_gradient=0.0, lr=0.1, local_steps=1)
+        >>> law = ProgressConstants(a=1.0, b=1.0)
+        >>> sizes = dict(clients=9, cohort_size=5)
+        >>> round(float(mean_step_bound_at_mean(constants, progress=law, **at, **sizes)), 6)
+        0.0025
+    """
+    total = squared_progress_bound(
+        constants,
+        potential=potential,
+        squared_gradient=squared_gradient,
+        lr=lr,
+        progress=progress,
+        local_steps=local_steps,
+        clients=clients,
+    )
+    lr, n, s = positive(lr=lr, clients=clients, cohort_size=cohort_size)
+    value = (s * lr) ** 2 / (n * (n + 1) ** 2) * total
+    return where_valid(value, possible(constants, clients, cohort_size), POSSIBLE)
