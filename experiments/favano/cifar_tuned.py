@@ -36,8 +36,8 @@ NETWORK = f"perceptron of {HIDDEN} units on {SIDE} x {SIDE} pixels"
 # about as many as a client does.  FedBuff's are multiplied by Z / n.
 RATES = {
     "FedAvg": (0.02, 0.04, 0.08, 0.16, 0.32),
-    "QuAFL": (0.005, 0.01, 0.02, 0.04, 0.08),
-    "FedBuff": (0.01, 0.02, 0.04, 0.08, 0.16),
+    "QuAFL": (0.01, 0.02, 0.04, 0.08, 0.16),
+    "FedBuff": (0.005, 0.01, 0.02, 0.04, 0.08),
     "FAVANO": (0.02, 0.04, 0.08, 0.16, 0.32),
 }
 TUNING_SEED = 100
