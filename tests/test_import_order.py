@@ -41,6 +41,15 @@ _ONLY = {"theory": set()}
 _IMPORTED_BY = {"datasets": {"cli"}}
 
 
+# The results in these modules have a method ``plot``, which imports the figures when it is called.
+_FIGURES = "fedjax_sim.plotting.results"
+_HAVE_FIGURES = {
+    "fedjax_sim.simulation.compare",
+    "fedjax_sim.simulation.result",
+    "fedjax_sim.sweeps.result",
+}
+
+
 def _modules() -> dict[str, pathlib.Path]:
     names = {}
     for path in sorted(_ROOT.rglob("*.py")):
@@ -68,7 +77,10 @@ def _imports(name: str, path: pathlib.Path) -> set[str]:
     return {module for module in found if module.split(".")[0] == fedjax_sim.__name__}
 
 
-_GRAPH = {name: _imports(name, path) for name, path in _MODULES.items()}
+_GRAPH = {
+    name: _imports(name, path) - ({_FIGURES} if name in _HAVE_FIGURES else set())
+    for name, path in _MODULES.items()
+}
 
 
 def _package(module: str) -> str:
@@ -110,6 +122,14 @@ def test_no_package_imports_itself_in_a_circle():
     for package, targets in packages.items():
         targets.discard(package)
     graphlib.TopologicalSorter(packages).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("module", sorted(_HAVE_FIGURES))
+def test_figures_of_results_are_imported_when_they_are_drawn(module):
+    body = ast.parse(_MODULES[module].read_text()).body
+    outside = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom | ast.If)]
+    assert _FIGURES in _imports(module, _MODULES[module])
+    assert not any("plotting" in ast.unparse(node) for node in outside)
 
 
 @pytest.mark.parametrize(

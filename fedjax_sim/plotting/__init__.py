@@ -9,6 +9,7 @@ from fedjax_sim.plotting.clients import client_label_map, size_histogram
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.heat_maps import heat_map
 from fedjax_sim.plotting.progress import progress_curves, with_progress
+from fedjax_sim.plotting.results import result_curves, sweep_figure
 from fedjax_sim.plotting.surfaces import contours, reliefs
 from fedjax_sim.plotting.sweeps import sensitivity, speed_up_figure
 from fedjax_sim.plotting.timelines import visit_chart, visit_distributions
@@ -21,9 +22,11 @@ __all__ = [
     "heat_map",
     "progress_curves",
     "reliefs",
+    "result_curves",
     "sensitivity",
     "size_histogram",
     "speed_up_figure",
+    "sweep_figure",
     "visit_chart",
     "visit_distributions",
     "with_progress",

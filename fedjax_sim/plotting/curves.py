@@ -27,7 +27,7 @@ def curves(
     metric: str | Sequence[str],
     *,
     x: str = "round",
-    by: str = "algorithm",
+    by: str | None = "algorithm",
     band: Literal["std", "minmax", "ci"] | None = "std",
     yscale: Literal["linear", "log"] = "linear",
     max_columns: int = 3,
@@ -42,7 +42,7 @@ def curves(
             ``value``.
         metric: metrics, in the order of the panels.
         x: column of the horizontal axis.
-        by: column with a line per value; lines keep the frame's order.
+        by: column with a line per value; lines keep the frame's order.  None: one line, no legend.
         band: ``"std"``: mean +- sample standard deviation; ``"minmax"``: all seeds; ``"ci"``: 95 %
             confidence interval of the mean (Student's t); None.  One seed: no band.
         yscale: scale of all panels.
@@ -67,10 +67,12 @@ def curves(
     rows = math.ceil(len(metrics) / columns)
     figure = Figure(figsize=(1.2 + 4.4 * columns, 0.6 + 3.2 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    names = history.loc[history["metric"].isin(metrics), by].unique()
+    chosen = history.loc[history["metric"].isin(metrics), :]
+    names = [None] if by is None else chosen[by].unique()
     for name, axes in zip(metrics, panels, strict=False):
         for i, group in enumerate(names):
-            part = history.loc[(history["metric"] == name) & (history[by] == group), :]
+            part = chosen.loc[chosen["metric"] == name, :]
+            part = part if by is None else part.loc[part[by] == group, :]
             if len(part):
                 grid, values = _on_one_grid(part, x)
                 look = line_look(i)
@@ -85,13 +87,14 @@ def curves(
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in panels[len(metrics) :]:
         axes.remove()
-    title = None if by == "algorithm" else by.replace("_", " ")
-    legend_above(figure, [str(name) for name in names], 3 * columns, title)
+    if by is not None:
+        title = None if by == "algorithm" else by.replace("_", " ")
+        legend_above(figure, [str(name) for name in names], 3 * columns, title)
     return figure
 
 
-def _check_history(history: "pd.DataFrame", metrics: list[str], x: str, by: str) -> None:
-    points = [by, "seed", x, "metric"]
+def _check_history(history: "pd.DataFrame", metrics: list[str], x: str, by: str | None) -> None:
+    points = [*([] if by is None else [by]), "seed", x, "metric"]
     check_columns(history, [*points, "value"], "history")
     known = history["metric"].unique().tolist()
     if not metrics or not set(metrics) <= set(known):

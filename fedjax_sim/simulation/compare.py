@@ -23,6 +23,7 @@ from fedjax_sim.types import FedAlgorithm, PyTree, Setup
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 MakeSetup = Callable[..., Setup]
 OnProgress = Callable[[str, Progress | None], None]
@@ -61,6 +62,18 @@ class Comparison(NamedTuple):
             for name, parts in self.simulations.items()
             if parts
         }
+
+    def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
+        """Returns learning curves: a line per algorithm, the mean over seeds with a band.
+
+        Args:
+            metrics: metrics, in the order of the panels; default: all.
+            options: ``x``, ``band``, ``yscale`` and ``max_columns`` as in
+                :func:`fedjax_sim.plotting.result_curves`.
+        """
+        from fedjax_sim.plotting.results import result_curves  # slow to import
+
+        return result_curves(self.to_frame(), metrics, by="algorithm", **options)
 
 
 def compare(
@@ -129,6 +142,9 @@ def compare(
         (True, True)
         >>> result.models()["FedAvg"].shape
         (2,)
+        >>> figure = result.plot("error", yscale="log")  # figure.savefig("curves.png")
+        >>> [line.get_label() for line in figure.axes[0].lines]
+        ['FedAvg', 'slow']
     """
     if keys.ndim != 1 or not keys.shape[0]:
         raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")

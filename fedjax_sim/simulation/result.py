@@ -15,6 +15,7 @@ from fedjax_sim.types import PyTree
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
 
@@ -78,6 +79,18 @@ class Simulation(NamedTuple):
 
         frame = pd.DataFrame(self.rows(), columns=list(FRAME_COLUMNS))
         return frame.astype({"value": float})
+
+    def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
+        """Returns learning curves: the mean over seeds with a band, a panel per metric.
+
+        Args:
+            metrics: metrics, in the order of the panels; default: all.
+            options: ``x``, ``band``, ``yscale`` and ``max_columns`` as in
+                :func:`fedjax_sim.plotting.result_curves`.
+        """
+        from fedjax_sim.plotting.results import result_curves  # slow to import
+
+        return result_curves(self.to_frame(), metrics, **options)
 
     def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
         record = self.record

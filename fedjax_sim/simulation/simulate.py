@@ -85,6 +85,9 @@ def simulate(
         >>> result = simulate(fs.fedavg(0.1), setup, jax.random.key(0))
         >>> round(float(result.state.server.params), 3)
         2.0
+        >>> figure = result.plot("local_steps")
+        >>> figure.axes[0].get_ylabel()
+        'local steps'
     """
     batched = keys.ndim == 1
     names = seed_names(replicas, keys.shape[0] if batched else 1, "replicas")

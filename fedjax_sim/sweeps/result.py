@@ -14,6 +14,7 @@ from fedjax_sim.types import Params, PyTree
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class SweepRun(NamedTuple):
@@ -64,6 +65,18 @@ class Sweep(NamedTuple):
         ]
         tail = ["seed", "diverged_at", "round", "metric", "value"]
         return pd.DataFrame(rows, columns=[*names, *tail])
+
+    def plot(self, metric: str, **options: Any) -> "Figure":
+        """Returns the sensitivity to one hyper-parameter, or a heat map over two.
+
+        Args:
+            metric: metric of the runs.
+            options: ``x``, ``y``, ``mode`` and ``last`` as in
+                :func:`fedjax_sim.plotting.sweep_figure`.
+        """
+        from fedjax_sim.plotting.results import sweep_figure  # slow to import
+
+        return sweep_figure(self.to_frame(), metric, **options)
 
     def models(self) -> PyTree:
         """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.

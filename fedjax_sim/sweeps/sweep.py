@@ -127,6 +127,9 @@ def sweep(
         >>> best = min(result.runs, key=lambda run: run.history.metrics["error"][-1])
         >>> best.configuration["lr"], [run.diverged_at > 0 for run in result.runs[::2]]
         (0.1, [False, False, True, False, False, True])
+        >>> figure = result.plot("error", x="lr")  # of the better batch size
+        >>> figure.axes[0].get_xlabel()
+        'lr'
     """
     if keys.ndim != 1 or not keys.shape[0]:
         raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")

@@ -1,0 +1,111 @@
+"""Figures of the frames that the results of ``simulate``, ``compare`` and ``sweep`` return."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_sim.analysis.frames import configuration_columns, grid_values
+from fedjax_sim.analysis.selection import Mode, scores
+from fedjax_sim.plotting.curves import curves
+from fedjax_sim.plotting.heat_maps import heat_map
+from fedjax_sim.plotting.style import words
+from fedjax_sim.plotting.sweeps import sensitivity
+
+# Metrics of every history that measure progress.
+_PROGRESS = ("time", "local_steps")
+
+
+def result_curves(
+    history: pd.DataFrame,
+    metrics: str | Sequence[str] | None = None,
+    *,
+    x: Literal["round", "time", "local_steps"] = "round",
+    by: str | None = None,
+    **options: Any,
+) -> Figure:
+    """Learning curves of a simulation or a comparison: means over seeds, a panel per metric.
+
+    Args:
+        history: tidy frame with columns ``seed``, ``round``, ``metric``, ``value`` and ``by``.
+        metrics: metrics, in the order of the panels; default: all, except measures
+            of progress.
+        x: horizontal axis: rounds, simulated time, or local steps of all clients.
+        by: column with a line per value; None: one line.
+        options: ``band``, ``yscale`` and ``max_columns`` of :func:`fedjax_sim.plotting.curves`.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.plotting.curves`.
+
+    Example:
+        >>> rows = [(0, r, name, 2.0 * r) for r in (1, 2) for name in ("time", "loss")]
+        >>> history = pd.DataFrame(rows, columns=["seed", "round", "metric", "value"])
+        >>> figure = result_curves(history, x="time")
+        >>> figure.axes[0].get_xlabel(), figure.axes[0].lines[0].get_xdata().tolist()
+        ('simulated time', [2.0, 4.0])
+    """
+    if x not in ("round", *_PROGRESS):
+        raise ValueError(f"x is {x!r}; expected 'round', 'time' or 'local_steps'")
+    if metrics is None:
+        metrics = [name for name in history["metric"].unique() if name not in _PROGRESS]
+    if x != "round":
+        run = [*([] if by is None else [by]), "seed"]
+        measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
+        history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
+        # Updates without reports, at the end of shorter timelines, repeat the last point.
+        history = history.drop_duplicates([*run, x, "metric"])
+    figure = curves(history, metrics, x=x, by=by, **options)
+    if x == "time":
+        for axes in figure.axes:
+            axes.set_xlabel("simulated time")
+    return figure
+
+
+def sweep_figure(
+    history: pd.DataFrame,
+    metric: str,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    mode: Mode = "min",
+    last: int = 1,
+) -> Figure:
+    """Sensitivity of a metric to one hyper-parameter of a sweep, or its heat map over two.
+
+    Without ``x`` and ``y``, these are the first two hyper-parameters that have several values.  All
+    others are tuned: a point is the best mean over seeds.
+
+    Args:
+        history: frame of a sweep, see :mod:`fedjax_sim.analysis.selection`.
+        metric: metric of the runs.
+        x: hyper-parameter of the horizontal axis.
+        y: hyper-parameter of the vertical axis; None: the vertical axis is the metric.
+        mode: ``"min"`` or ``"max"``, whether smaller or larger values are better.
+        last: number of evaluations at the end of a run over which the metric is averaged.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.analysis.selection.scores`; no hyper-parameter has two
+            values; ``y`` without ``x``.
+
+    Example:
+        >>> columns = ["lr", "seed", "round", "metric", "value", "diverged_at"]
+        >>> rows = [(lr, 0, 1, "loss", 1 / lr, 0) for lr in (0.1, 0.2, 0.4)]
+        >>> axes = sweep_figure(pd.DataFrame(rows, columns=columns), "loss").axes[0]
+        >>> axes.get_xlabel(), axes.get_ylabel()
+        ('lr', 'loss')
+    """
+    table = scores(history, metric, last=last, mode=mode)
+    if x is None:
+        if y is not None:
+            raise ValueError(f"y is {y!r} and x is None; expected both, or neither")
+        names = [name for name in configuration_columns(table) if name != "algorithm"]
+        varied = [name for name in names if len(grid_values(table, name)) > 1]
+        if not varied:
+            raise ValueError(f"history has one value of {names}; expected a name with several")
+        x, y = varied[0], varied[1] if len(varied) > 1 else None
+    label = words(metric.replace("/", " "))
+    if y is not None:
+        return heat_map(table, x, y, mode=mode, label=label)
+    by = "algorithm" if "algorithm" in table else None
+    return sensitivity(table, x, by=by, mode=mode, label=label)
