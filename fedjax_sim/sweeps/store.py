@@ -1,19 +1,24 @@
 """Folder of a sweep: one file per finished slice, which later calls read.
 
 Files name the runs they hold by configuration and seed, with digests of everything else that a run
-depends on.  So a grid can be extended, and runs that are there already are not repeated.
+depends on.  So a grid can be extended, and runs that are there already are not repeated.  Several
+processes may share the folder: each slice is claimed by one of them and written whole.
 """
 
+import contextlib
+import errno
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_sim.engine import History
-from fedjax_sim.simulation.files import digest, replacing
+from fedjax_sim.simulation.files import RecoveryWarning, digest, remove_partials, replacing
+from fedjax_sim.simulation.locks import locked, try_lock
 from fedjax_sim.simulation.store import claim
 from fedjax_sim.sweeps.result import SweepRun
 from fedjax_sim.sweeps.trial import RunIdentity
@@ -59,15 +64,52 @@ class SweepStore:
     def __init__(self, directory: pathlib.Path | None, config: Mapping[str, Any] | None):
         self._folder = None if directory is None else directory / "slices"
         self._kept: dict[RunKey, _Kept] = {}
+        self._read: set[str] = set()  # names of files
         if self._folder is None or directory is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        claim(directory / "sweep.json", {"config": dict(config or {})})
-        for path in sorted(self._folder.glob("*.npz")):
-            for key, kept in _read(path).items():
+        with locked(directory, wait=True):  # of two sweeps that start together, one is refused
+            claim(directory / "sweep.json", {"config": dict(config or {})})
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the files that other processes have written since."""
+        for path in sorted(self._folder.glob("[!.]*.npz")) if self._folder else ():
+            if path.name in self._read:
+                continue
+            self._read.add(path.name)
+            for key, kept in _read_or_set_aside(path).items():
                 # Of two files with one run, the one with its model counts.
-                if kept.model or key not in self._kept:
+                if key not in self._kept or (kept.model and not self._kept[key].model):
                     self._kept[key] = kept
+
+    def claim_name(self, runs: Iterable[tuple[Mapping[str, Any], str]], models: bool) -> str:
+        """Returns the name of a slice's claim, from its configurations and seeds."""
+        return "" if self._folder is None else digest([run_key(*run) for run in runs], models)
+
+    @contextlib.contextmanager
+    def claimed(self, name: str) -> Iterator[bool]:
+        """Context that yields True if this process alone may run the slice of that name."""
+        if self._folder is None:
+            yield True
+            return
+        lock = try_lock(self._claim(name))
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def is_free(self, name: str) -> bool:
+        """Returns True if no process has claimed the slice of that name."""
+        with self.claimed(name) as is_claimed:
+            return is_claimed
+
+    def _claim(self, name: str) -> pathlib.Path:
+        assert self._folder is not None
+        path = self._folder / ".claims" / f"{name}.lock"
+        path.parent.mkdir(exist_ok=True)
+        return path
 
     def find(
         self,
@@ -122,12 +164,38 @@ class SweepStore:
             arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
         meta = [[*run_key(run.configuration, run.seed), *identity] for identity, run in runs]
         path = self._folder / f"{digest(meta, bool(models[0]))}.npz"
+        remove_partials(self._folder, path.name)
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        self._read.add(path.name)
+        for (identity, run), leaves in zip(runs, models, strict=True):
+            kept = _Kept(*identity, run._replace(model=None), [portable(leaf) for leaf in leaves])
+            self._kept[run_key(run.configuration, run.seed)] = kept
+
+
+def _read_or_set_aside(path: pathlib.Path) -> dict[RunKey, _Kept]:
+    """Returns the runs of a file; a damaged file is renamed, and its runs are repeated."""
+    try:
+        return _read(path)
+    except FileNotFoundError:  # another process has renamed it
+        return {}
+    except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
+            raise
+        aside = path.with_suffix(".damaged")
+        reason = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(aside)
+        warnings.warn(
+            f"{path} is damaged ({reason}) and was renamed to {aside.name}; its runs are repeated",
+            RecoveryWarning,
+            stacklevel=2,
+        )
+        return {}
 
 
 def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
-    with np.load(path) as file:
+    with path.open("rb") as archive, np.load(archive) as file:
         arrays = {name: file[name] for name in file.files}
     result = {}
     for i, (configuration, seed, data, *algorithm) in enumerate(json.loads(str(arrays["meta"]))):

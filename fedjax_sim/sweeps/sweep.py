@@ -6,13 +6,11 @@ blocks that fit a device.  All runs of a seed see the same cohorts and minibatch
 between configurations are paired, and a block gathers each minibatch once for all configurations.
 """
 
-import functools
 import pathlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
 
@@ -20,17 +18,15 @@ from fedjax_sim.checks import check_bytes
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation import history as history_file
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.sweeps.grid import Block, Configuration, Grid, Group, Plan, expand, groups
-from fedjax_sim.sweeps.program import Program, Programs, SliceResult
+from fedjax_sim.sweeps.grid import Configuration, Grid, Group, Plan, expand, groups
+from fedjax_sim.sweeps.program import Program, Programs
 from fedjax_sim.sweeps.result import Sweep, SweepRun
-from fedjax_sim.sweeps.store import SweepStore, portable
-from fedjax_sim.sweeps.trial import Factory, MakeSetup, RunIdentity, Trial, Trials, identities
+from fedjax_sim.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
+from fedjax_sim.sweeps.store import SweepStore
+from fedjax_sim.sweeps.trial import Factory, MakeSetup, RunIdentity, Trials, identities
 from fedjax_sim.types import Device, Setup
-
-RunNumber = tuple[int, int]  # (configuration, seed)
 
 
 class SweepProgress(NamedTuple):
@@ -77,7 +73,9 @@ def sweep(
 
     A run that diverges is recorded with the round of its divergence and does not affect other runs.
     With a directory, finished slices are kept and not repeated by a later call, also of a larger
-    grid.  Ctrl-C ends the sweep after the segment in progress; the result has the finished slices.
+    grid.  Several processes that make the same call with the same directory divide the slices, and
+    each returns all runs.  Ctrl-C or SIGTERM ends the sweep after the segment in progress; the
+    result has the finished slices.
 
     Args:
         factory: function of the hyper-parameters that returns an algorithm, such as
@@ -150,10 +148,12 @@ def sweep(
     store = SweepStore(pathlib.Path(directory) if directory is not None else None, config)
     programs = Programs(where, budget)
 
-    finished: dict[RunNumber, SweepRun] = {}
+    new: dict[RunNumber, SweepRun] = {}
+    found: dict[RunNumber, SweepRun] = {}
     num_runs = len(configurations) * len(names)
-    resumed, run_seconds, stopped = 0, 0.0, False
-    with deferred_interrupt() as interrupted:
+    run_seconds, stopped = 0.0, False
+
+    def batches() -> Iterator[Batch]:
         for group, numbers in _batches(parts, len(names), trials.per_seed):
             trial = trials.make(group.static, values[numbers[0]] if trials.per_seed else None)
             group_keys = keys[np.array(numbers)]
@@ -161,31 +161,60 @@ def sweep(
             # Without a directory nothing is looked up, and hashing the data would take time.
             none = [RunIdentity("", "")] * len(numbers)
             known = none if directory is None else identities(trial, group_keys, extra)
-            runs = _Runs(configurations, names, numbers, trial, known, store, keep_models)
-            on_disk = runs.on_disk(group)
-            finished |= on_disk
-            resumed += len(on_disk)
-            if only_finished or len(on_disk) == len(group.members) * len(numbers):
-                continue
-            if interrupted():
-                stopped = True
+            yield Batch(
+                group, configurations, names, numbers, trial, group_keys, known, store, keep_models
+            )
+
+    def report_of(batch: Batch, program: Program) -> Callable[[int, int, int], None]:
+        before = len((new.keys() | found.keys()) - set(batch.every()))
+        progress = SweepProgress(
+            batch.group.static, program.plan, program.compiled.bytes_per_device, budget,
+            0, 0, batch.trial.setup.timeline.num_rounds, before, num_runs,
+        )  # fmt: skip
+
+        def report(slices: int, round: int, runs: int) -> None:
+            if on_progress is not None:
+                done = before + runs
+                on_progress(progress._replace(slices_done=slices, round=round, runs_done=done))
+
+        return report
+
+    with deferred_interrupt() as interrupted:
+        pending: Iterable[Batch] = batches()
+        while not stopped:
+            later: list[Batch] = []  # with slices that other processes run
+            claims: list[str] = []
+            for batch in pending:
+                on_disk = batch.on_disk(batch.every())
+                if only_finished or len(on_disk) == len(batch.every()):
+                    found |= on_disk
+                    continue
+                if interrupted():
+                    found |= on_disk
+                    stopped = True
+                    break
+                program = programs.prepare(batch.trial, batch.group, batch.keys)
+                began = time.perf_counter()
+                done = run_slices(program, batch, on_disk, report_of(batch, program), interrupted)
+                run_seconds += time.perf_counter() - began
+                new |= done.new
+                found |= done.found
+                missing = len(done.new) + len(done.found) < len(batch.every())
+                if missing and interrupted():
+                    stopped = True
+                    break
+                if missing:
+                    later.append(batch)
+                    claims += done.claimed
+            if not later:
                 break
-            program = programs.prepare(trial, group, group_keys)
-            progress = SweepProgress(
-                group.static, program.plan, program.compiled.bytes_per_device, budget,
-                0, 0, trial.setup.timeline.num_rounds, len(finished), num_runs,
-            )  # fmt: skip
-            began = time.perf_counter()
-            new = _run_slices(program, runs, on_disk, progress, on_progress, interrupted)
-            run_seconds += time.perf_counter() - began
-            finished |= new
-            stopped = len(on_disk | new) < len(group.members) * len(numbers)
-            if stopped:
-                break
+            wait_for_others(store, claims, interrupted)
+            pending = later
+    runs = found | new
     return Sweep(
-        [finished[number] for number in sorted(finished)],
+        [runs[number] for number in sorted(runs)],
         stopped,
-        resumed,
+        len(runs) - len(new),
         programs.compilations,
         programs.compile_seconds,
         run_seconds,
@@ -201,91 +230,3 @@ def _batches(
             yield from ((group, [seed]) for seed in range(num_seeds))
         else:
             yield group, list(range(num_seeds))
-
-
-class _Runs(NamedTuple):
-    """Runs of a group: their names, and how they are found, kept and cut from slices."""
-
-    configurations: Sequence[Configuration]
-    seeds: Sequence[str]  # names of all seeds
-    numbers: Sequence[int]  # of the seeds that the trial is for
-    trial: Trial
-    identities: Sequence[RunIdentity]  # per seed of the trial
-    store: SweepStore
-    keep_models: bool
-
-    def on_disk(self, group: Group) -> dict[RunNumber, SweepRun]:
-        params = self.trial.setup.params
-        model = jax.tree.map(lambda x: x[0], params) if self.keep_models else None
-        runs = {
-            (i, j): self.store.find(self.configurations[i], self.seeds[j], identity, model)
-            for i in group.members
-            for j, identity in zip(self.numbers, self.identities, strict=True)
-        }
-        return {number: run for number, run in runs.items() if run is not None}
-
-    def members(self, plan: Plan, block: Block, group: Group) -> list[RunNumber]:
-        """Returns the (configuration, seed) numbers of a block, ``[width * seeds]``."""
-        return [
-            (group.members[row], self.numbers[seed])
-            for row in plan.configurations(block, len(group.members))
-            for seed in plan.seed_numbers(block, len(self.numbers))
-        ]
-
-    def take(
-        self,
-        result: SliceResult,
-        members: list[list[RunNumber]],
-        on_disk: Collection[RunNumber],
-    ) -> dict[RunNumber, SweepRun]:
-        """Cuts the runs that are not on disk from a slice's arrays, and saves them."""
-        clock = history_file.Clock(self.trial.setup.timeline, len(self.numbers))
-        probes = self.trial.probes.client.keys()
-        taken: dict[RunNumber, SweepRun] = {}
-        for device, block in enumerate(members):
-            for place, (i, j) in enumerate(block):
-                if (i, j) in on_disk:
-                    continue  # it keeps its bits, which may differ in another block
-                at = (device, *divmod(place, result.diverged_at.shape[2]))
-                history = jax.tree.map(lambda x, at=at: x[at][None], result.history)
-                history = history_file.complete(history, clock, probes, [self.numbers.index(j)])
-                taken[i, j] = SweepRun(
-                    dict(self.configurations[i]),
-                    self.seeds[j],
-                    jax.tree.map(lambda x: portable(x[0]), history),
-                    int(result.diverged_at[at]),
-                    jax.tree.map(lambda x, at=at: x[at], result.models),
-                )
-        identity = dict(zip(self.numbers, self.identities, strict=True))
-        self.store.save((identity[j], run) for (_, j), run in taken.items())
-        return taken
-
-
-def _run_slices(
-    program: Program,
-    runs: _Runs,
-    on_disk: Mapping[RunNumber, SweepRun],
-    progress: SweepProgress,
-    on_progress: Callable[[SweepProgress], None] | None,
-    interrupted: Callable[[], bool],
-) -> dict[RunNumber, SweepRun]:
-    """Runs the slices of a group that are not on disk."""
-
-    def report(slices: int, round: int) -> None:
-        if on_progress is not None:
-            done = progress.runs_done + len(new)
-            on_progress(progress._replace(slices_done=slices, round=round, runs_done=done))
-
-    new: dict[RunNumber, SweepRun] = {}
-    report(0, 0)
-    for number, blocks in enumerate(program.plan.slices):
-        members = [runs.members(program.plan, block, program.group) for block in blocks]
-        if all(run in on_disk for block in members for run in block):
-            continue
-        on_segment = functools.partial(report, number)
-        result = program.run(blocks, on_segment, interrupted, keep_models=runs.keep_models)
-        if result is None:
-            break
-        new |= runs.take(result, members, on_disk)
-        report(number + 1, progress.num_rounds)
-    return new

@@ -35,4 +35,5 @@ def main(directory, pause: float = 0.0) -> fs.Sweep:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    result = main(sys.argv[1], float(sys.argv[2]))
+    print(len(result.runs) - result.resumed, "computed", result.resumed, "found")

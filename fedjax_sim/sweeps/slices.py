@@ -1,0 +1,148 @@
+"""Slices of a sweep: found on disk, computed here, or left to other processes.
+
+Several processes may work on one sweep in one directory.  Each claims a slice before it runs it,
+by a lock that ends with the process.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from fedjax_sim.simulation import history as history_rows
+from fedjax_sim.sweeps.grid import Block, Configuration, Group, Plan
+from fedjax_sim.sweeps.program import Program, SliceResult
+from fedjax_sim.sweeps.result import SweepRun
+from fedjax_sim.sweeps.store import SweepStore, portable
+from fedjax_sim.sweeps.trial import RunIdentity, Trial
+
+RunNumber = tuple[int, int]  # (configuration, seed)
+
+_POLL_SECONDS = 0.5
+
+
+class Batch(NamedTuple):
+    """Runs of a group for some seeds: their names, and how they are found, kept and cut."""
+
+    group: Group
+    configurations: Sequence[Configuration]
+    seeds: Sequence[str]  # names of all seeds
+    numbers: Sequence[int]  # of the seeds that the trial is for
+    trial: Trial
+    keys: Array  # of these seeds
+    identities: Sequence[RunIdentity]  # per seed of the trial
+    store: SweepStore
+    keep_models: bool
+
+    def every(self) -> list[RunNumber]:
+        return [(i, j) for i in self.group.members for j in self.numbers]
+
+    def on_disk(self, numbers: Collection[RunNumber]) -> dict[RunNumber, SweepRun]:
+        """Returns those of the runs that the directory has now."""
+        self.store.refresh()
+        params = self.trial.setup.params
+        model = jax.tree.map(lambda x: x[0], params) if self.keep_models else None
+        identity = dict(zip(self.numbers, self.identities, strict=True))
+        runs = {
+            (i, j): self.store.find(self.configurations[i], self.seeds[j], identity[j], model)
+            for i, j in numbers
+        }
+        return {number: run for number, run in runs.items() if run is not None}
+
+    def members(self, plan: Plan, block: Block) -> list[RunNumber]:
+        """Returns the (configuration, seed) numbers of a block, ``[width * seeds]``."""
+        return [
+            (self.group.members[row], self.numbers[seed])
+            for row in plan.configurations(block, len(self.group.members))
+            for seed in plan.seed_numbers(block, len(self.numbers))
+        ]
+
+    def claim_name(self, members: Collection[RunNumber]) -> str:
+        """Returns the name of a slice's claim, equal in all processes that would run it."""
+        runs = [(self.configurations[i], self.seeds[j]) for i, j in members]
+        return self.store.claim_name(runs, self.keep_models)
+
+    def take(
+        self,
+        result: SliceResult,
+        members: list[list[RunNumber]],
+        on_disk: Collection[RunNumber],
+    ) -> dict[RunNumber, SweepRun]:
+        """Cuts the runs that are not on disk from a slice's arrays, and saves them."""
+        clock = history_rows.Clock(self.trial.setup.timeline, len(self.numbers))
+        probes = self.trial.probes.client.keys()
+        taken: dict[RunNumber, SweepRun] = {}
+        for device, block in enumerate(members):
+            for place, (i, j) in enumerate(block):
+                if (i, j) in on_disk:
+                    continue  # it keeps its bits, which may differ in another block
+                at = (device, *divmod(place, result.diverged_at.shape[2]))
+                history = jax.tree.map(lambda x, at=at: x[at][None], result.history)
+                history = history_rows.complete(history, clock, probes, [self.numbers.index(j)])
+                taken[i, j] = SweepRun(
+                    dict(self.configurations[i]),
+                    self.seeds[j],
+                    jax.tree.map(lambda x: portable(x[0]), history),
+                    int(result.diverged_at[at]),
+                    jax.tree.map(lambda x, at=at: x[at], result.models),
+                )
+        identity = dict(zip(self.numbers, self.identities, strict=True))
+        self.store.save((identity[j], run) for (_, j), run in taken.items())
+        return taken
+
+
+class Finished(NamedTuple):
+    """Runs after a pass over the slices of a batch."""
+
+    new: dict[RunNumber, SweepRun]  # computed by this process
+    found: dict[RunNumber, SweepRun]  # on disk
+    claimed: list[str]  # claims of other processes, whose slices are missing
+
+
+def run_slices(
+    program: Program,
+    batch: Batch,
+    on_disk: dict[RunNumber, SweepRun],
+    report: Callable[[int, int, int], None],
+    interrupted: Callable[[], bool],
+) -> Finished:
+    """Runs the slices of a batch that are not on disk and that no other process runs.
+
+    Args:
+        report: called with the number of finished slices, the round of the slice in progress, and
+            the number of finished runs.
+    """
+    new, found, claimed = finished = Finished({}, dict(on_disk), [])
+    report(0, 0, len(found))
+    for number, blocks in enumerate(program.plan.slices):
+        members = [batch.members(program.plan, block) for block in blocks]
+        every = [run for block in members for run in block]
+        if found.keys() >= set(every):
+            continue
+        name = batch.claim_name(every)
+        with batch.store.claimed(name) as is_claimed:
+            if not is_claimed:
+                claimed.append(name)
+                continue
+            found.update(batch.on_disk(every))  # another process may have finished meanwhile
+            if not found.keys() >= set(every):
+
+                def on_segment(round: int, number: int = number) -> None:
+                    report(number, round, len(new) + len(found))
+
+                result = program.run(blocks, on_segment, interrupted, keep_models=batch.keep_models)
+                if result is None:
+                    break
+                new.update(batch.take(result, members, found))
+        report(number + 1, program.trial.setup.timeline.num_rounds, len(new) + len(found))
+    return finished
+
+
+def wait_for_others(
+    store: SweepStore, claims: Sequence[str], interrupted: Callable[[], bool]
+) -> None:
+    """Waits until a process gives up one of these claims, with its slice or without."""
+    while not interrupted() and not any(map(store.is_free, claims)):
+        time.sleep(_POLL_SECONDS)
