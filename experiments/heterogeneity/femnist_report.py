@@ -1,7 +1,7 @@
 """Comparison of the partitions: final accuracies, rounds to a target."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,8 @@ from fedjax_sim.analysis.selection import rounds_to_target
 
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 PARTITIONS = ("iid", "by writer")
+TARGET = 0.79
+PAPER = {"iid": 142, "by writer": 220}  # rounds to the target
 
 
 class Comparison(NamedTuple):
@@ -50,17 +52,15 @@ def compared(history: pd.DataFrame, seed: int, target: float) -> Comparison:
     return Comparison(final, rounds(target), level, rounds(level))
 
 
-def table(
-    comparisons: Sequence[Comparison], target: float, paper: Mapping[str, int]
-) -> pd.DataFrame:
-    """A row per seed and partition; ``paper`` has the report's rounds to the target."""
+def table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """A row per seed and partition, with the report's rounds to the target."""
     return pd.DataFrame(
         {
             "seed": seed,
             "partition": name,
             "final accuracy, %": 100 * runs.final[name],
-            f"rounds to {100 * target:g} %": rounds_text(runs.reached[name]),
-            "report": paper[name],
+            f"rounds to {100 * TARGET:g} %": rounds_text(runs.reached[name]),
+            "report": PAPER[name],
             "equivalent target, %": 100 * runs.level,
             "rounds to it": rounds_text(runs.rounds[name]),
         }
@@ -70,19 +70,21 @@ def table(
 
 
 def build(
-    history: pd.DataFrame, setting: str, target: float, paper: Mapping[str, int]
-) -> tuple[Report, Figure]:
-    """Text and figure of all seeds; ``setting`` describes what was run."""
+    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
+) -> tuple[Report, dict[str, Figure]]:
+    """Text and figure of all seeds."""
+    history = tables[""]
     seeds = sorted(set(history["seed"]))
-    comparisons = [compared(history, seed, target) for seed in seeds]
+    comparisons = [compared(history, seed, TARGET) for seed in seeds]
     slow = ", ".join(f"{runs.slow_down:.2f}" for runs in comparisons)
     report = Report(
         "FedAvg by writer and IID",
-        setting,
-        table(comparisons, target, paper),
+        facts["described"],
+        table(comparisons),
         f"Rounds by writer over rounds IID to the equivalent target, one number per seed: {slow}.  "
-        f"Report, to {100 * target:g} %: {paper['by writer'] / paper['iid']:.2f}.",
+        f"Report, to {100 * TARGET:g} %: {PAPER['by writer'] / PAPER['iid']:.2f}.",
     )
     figure = plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
-    figure.axes[0].axhline(target, color="0.6", lw=0.8, ls=":")
-    return report, figure
+    figure.axes[0].axhline(TARGET, color="0.6", lw=0.8, ls=":")
+    options = facts["options"]
+    return report, {f"{options['dataset']}-{options['iid']}": figure}

@@ -107,7 +107,7 @@ def ends(train: Points, known: Constants) -> tuple[float, float, float]:
     return float(few), float(pair), float(full)
 
 
-def bound(known: Constants, L: float, tau: int, rounds: int) -> float:
+def bound(L: float, zeta: float, B: float, tau: int, rounds: int) -> float:
     """The report's Equation 1 without noise."""
-    constants = ProblemConstants(L=L, sigma=0.0, zeta=known.zeta, B=known.B)
+    constants = ProblemConstants(L=L, sigma=0.0, zeta=zeta, B=B)
     return float(convex.bound(constants, lr=LR, local_steps=tau, rounds=rounds, clients=CLIENTS))

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -19,13 +20,15 @@ import numpy as np
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.data import partition
+from experiments.heterogeneity.variants import exact_fedprox
+from fedjax_sim.data.partition import iid
 from fedjax_sim.execution.strategies import sequential
 from fedjax_sim.objectives import binary_cross_entropy
 
 CLIENTS, LR = 20, 0.2
 OUTLIER = CLIENTS - 1
 TRAIN, TEST = 50, 10  # points of each class and client
+TOLERANCE = 1e-10  # norm of the gradient at an exact solution
 
 Participation = Literal["pair", "full"]
 
@@ -47,12 +50,14 @@ class Case(NamedTuple):
     rounds: int = 50
     mu: float = 0.0  # of FedProx; 0: FedAvg
     iid: bool = False  # the same points, distributed at random
+    exact: bool = False  # visits solve the local problem, whatever tau is
 
     @property
     def name(self) -> str:
         """For tables and legends."""
         method = f"FedProx {self.mu:g}" if self.mu else "FedAvg"
-        return f"{method}, tau {self.tau}{', iid' if self.iid else ''}"
+        solver = "exact" if self.exact else f"tau {self.tau}"
+        return f"{method}, {solver}{', iid' if self.iid else ''}"
 
 
 class Points(NamedTuple):
@@ -119,7 +124,7 @@ def authors(folder: pathlib.Path) -> tuple[Points, Points]:
 def dealt(points: Points, seed: int) -> Points:
     """The points, distributed at random over the clients in equal numbers."""
     pooled = points.pooled
-    rows = np.stack(partition.iid(len(pooled.y), CLIENTS, seed))
+    rows = np.stack(iid(len(pooled.y), CLIENTS, seed))
     return Points(pooled.x[rows], pooled.y[rows])
 
 
@@ -145,9 +150,9 @@ _PROBES = fs.Probes(
 )
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="exact")
 def _paths(
-    points: Points, clients: Array, timeline: fs.Timeline, start: Array, mu: Array
+    points: Points, clients: Array, timeline: fs.Timeline, start: Array, mu: Array, exact: bool
 ) -> tuple[Array, Array]:
     sizes = np.full(CLIENTS, points.y.shape[2])
 
@@ -158,9 +163,9 @@ def _paths(
         schedule = dataclasses.replace(timeline, clients=clients)
         # One client after the other: steps beyond tau are then skipped, not masked.
         options: dict[str, Any] = {"execution": sequential(), "probes": _PROBES}
-        _, history = fs.run(
-            fs.fedprox(LR, mu), fs.Setup(task, schedule, start), jax.random.key(0), **options
-        )
+        algorithm = exact_fedprox(mu, TOLERANCE) if exact else fs.fedprox(LR, mu)
+        setup = fs.Setup(task, schedule, start)
+        _, history = fs.run(algorithm, setup, jax.random.key(0), **options)
         return history.probes["server"], history.probes["local"][:, -1]
 
     return jax.vmap(one)(points, clients)
@@ -188,5 +193,6 @@ def paths(
         timeline = dataclasses.replace(timeline, max_steps=max_steps)
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *points)
         cohorts = jnp.asarray(clients, jnp.int32)
-        server, local = _paths(stacked, cohorts, timeline, jnp.asarray(start), jnp.asarray(case.mu))
+        numbers = (jnp.asarray(start), jnp.asarray(case.mu))
+        server, local = _paths(stacked, cohorts, timeline, *numbers, exact=case.exact)
         return np.asarray(server), np.asarray(local)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fedjax_sim as fs
 from experiments.harness.data import pooled_test
 from experiments.heterogeneity import femnist, femnist_problem, femnist_report
+from experiments.heterogeneity.redraw import redraw
 from fedjax_sim import datasets, models
 
 
@@ -117,7 +118,7 @@ def made_up(curves):
 
 def test_comparison():
     found = femnist_report.compared(
-        made_up({"iid": (0.04, 0.9), "by writer": (0.02, 0.8)}), 0, femnist.TARGET
+        made_up({"iid": (0.04, 0.9), "by writer": (0.02, 0.8)}), 0, femnist_report.TARGET
     )
     assert found.final == pytest.approx({"iid": 0.9, "by writer": 0.8})
     assert found.level == pytest.approx(0.8)
@@ -125,12 +126,12 @@ def test_comparison():
     assert found.rounds == {"iid": 21, "by writer": 42}
     assert found.slow_down == 2
     short = femnist_report.compared(
-        made_up({"iid": (0.04, 0.5), "by writer": (0.005, 0.6)}), 0, femnist.TARGET
+        made_up({"iid": (0.04, 0.5), "by writer": (0.005, 0.6)}), 0, femnist_report.TARGET
     )
     assert short.level == pytest.approx((0.285 + 0.3) / 2)  # rounds 57 and 60
     assert short.reached == {"iid": np.inf, "by writer": np.inf}
     assert short.rounds == {"iid": 9, "by writer": 60}
-    table = femnist_report.table([short], femnist.TARGET, femnist.PAPER)
+    table = femnist_report.table([short])
     assert table["rounds to 79 %"].tolist() == ["not reached"] * 2
     assert table["rounds to it"].tolist() == ["9", "60"]
 
@@ -170,6 +171,11 @@ def test_femnist_files_and_continuing(tmp_path, monkeypatch, capsys):
     femnist.main(options)
     assert "s per round" not in capsys.readouterr().out
     assert (folder / "femnist-matched.csv").read_bytes() == history
+    text = folder / "femnist-matched.md"
+    before = text.read_text()
+    text.write_text("")
+    redraw(tmp_path / "out")
+    assert text.read_text() == before
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from experiments.heterogeneity import perceptron_bounds as bounds
 from experiments.heterogeneity import perceptron_problem as problem
 from experiments.heterogeneity import perceptron_report as tables
 from experiments.heterogeneity.perceptron_problem import Case, Cases, Points
+from experiments.heterogeneity.redraw import redraw
 
 MODEL = problem.MODELS["code"]  # a slope whose entries differ
 
@@ -185,7 +186,7 @@ def test_shadow_gap_and_its_bound(points):
     expected = bounds.loss(seen.pooled, shadow).mean() - bounds.loss(seen.pooled, known.optimum)
     found = bounds.shadow_gap(seen, server, MODEL.start, 5)
     assert found == pytest.approx(expected, rel=1e-10)
-    assert found <= bounds.bound(known, known.client_L, 5, 6)
+    assert found <= bounds.bound(known.client_L, known.zeta, known.B, 5, 6)
 
 
 @given(st.floats(-10, 10))
@@ -236,17 +237,66 @@ def test_reads_the_authors_files(tmp_path, points):
 
 
 @pytest.mark.slow
-def test_perceptron_files(tmp_path):
+@pytest.mark.parametrize("participation", ["pair", "full"])
+def test_exact_visits_are_the_limit_of_many_local_steps(points, participation):
+    """1,500 steps of 0.2 with mu = 0.1 leave 0.98^1500 = 7e-14 of the way; gradients of 1e-10.
+
+    The last client's local b is its minimiser of the proximal problem, too.
+    """
+    trains = [project(train) for train, _ in points]
+    clients = np.stack([problem.cohorts(participation, 3, seed) for seed in range(2)])
+
+    def paths(case):
+        return problem.paths(case, clients, MODEL.start, trains, case.tau)
+
+    many, exact = paths(Case(1500, 3, 0.1)), paths(Case(1, 3, 0.1, exact=True))
+    for found, expected in zip(exact, many, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+    server = np.concatenate([np.full((2, 1), MODEL.start), exact[0][:, :-1]], axis=1)
+    for seed, train in enumerate(trains):
+        last = Points(train.x[-1], train.y[-1])
+        gradient = bounds.slope(last, exact[1][seed]) + 0.1 * (exact[1][seed] - server[seed])
+        np.testing.assert_allclose(gradient, 0, atol=2 * problem.TOLERANCE)
+
+
+def test_means_over_seeds():
+    rows = [
+        ("text", "pair", "a", seed, done, seed + done / 10, 0.0, float(seed), 2.0)
+        for seed in (0, 2)
+        for done in range(1, 51)
+    ]
+    names = ["model", "participation", "case", "seed", "round"]
+    names += ["test gap", "train gap", "heterogeneity", "b"]
+    history = pd.DataFrame(rows, columns=pd.Index(names))
+    means = tables.averaged(history)
+    assert means["round"].iloc[[0, -1]].tolist() == [1, 50]
+    assert len(means) <= 20
+    np.testing.assert_allclose(means["test gap"], 1 + means["round"] / 10)
+    summary = tables.summarised(tables.per_seed(history)).iloc[0]
+    assert summary["heterogeneity"] == 1
+    assert summary["heterogeneity std"] == pytest.approx(2**0.5)
+
+
+@pytest.mark.slow
+def test_perceptron_files(tmp_path, monkeypatch):
     """All of the experiment but with few rounds and local steps."""
-    few, proximal = tuple(Case(tau, 3) for tau in (1, 2, 3, 4)), (Case(5, 2), Case(5, 2, 0.1))
+    few = tuple(Case(tau, 3) for tau in (1, 2, 3, 4))
+    proximal = (Case(5, 3), Case(5, 3, 0.1), Case(1, 3, 0.1, exact=True))
     cases = Cases(few, Case(4, 3, iid=True), proximal)
     perceptron.main(perceptron.Options(seeds=2, models=("text",), output=tmp_path), cases)
     folder = tmp_path / "perceptron"
     table = pd.read_csv(folder / "perceptron.csv")
-    assert len(table) == 2 * (5 * 3 + 2 * 2)
+    assert len(table) == 2 * (5 + 3) * 3
     assert json.loads((folder / "perceptron.json").read_text())["command"]
-    assert "| FedProx 0.1, tau 5 |" in (folder / "perceptron.md").read_text()
-    assert (folder / "perceptron_text.png").stat().st_size > 2_000
+    figure, text = folder / "perceptron_text.png", (folder / "perceptron.md").read_text()
+    assert "| FedProx 0.1, tau 5 |" in text
+    assert "| FedProx 0.1, exact |" in text
+    assert figure.stat().st_size > 2_000
+    figure.unlink()
+    monkeypatch.setattr(perceptron, "CASES", cases)
+    redraw(tmp_path)
+    assert (folder / "perceptron.md").read_text() == text
+    assert figure.exists()
 
 
 @pytest.mark.parametrize(
