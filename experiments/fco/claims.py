@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.fco.selection import Curve, Selected
+from experiments.harness.report import Report
 from experiments.harness.tables import Claim
 
 Check = Callable[[Selected], tuple[str, bool]]  # our numbers, and whether the statement holds
@@ -14,22 +15,42 @@ Condition = Callable[[Curve], np.ndarray]  # in which evaluations something hold
 
 
 class Statement(NamedTuple):
-    """A statement of the paper about some data sets."""
+    """A statement of the paper about some data sets.
+
+    A statement that does not hold here needs an explanation, with the numbers that support it.
+    """
 
     sets: tuple[str, ...]
     methods: tuple[str, ...]  # which it needs
     text: str
     check: Check
     ours: str = ""  # a threshold that the paper does not state
+    why: Callable[[Selected], str] | str = ""  # if it does not hold
 
 
-def judged(name: str, statements: Iterable[Statement], selected: Selected) -> list[Claim]:
-    """The statements about a data set for which all methods were run."""
-    return [
-        Claim(statement.text, *statement.check(selected), ours=statement.ours)
-        for statement in statements
-        if name in statement.sets and all(m in selected.curves for m in statement.methods)
-    ]
+def judged(
+    name: str, statements: Iterable[Statement], selected: Selected
+) -> tuple[list[Claim], list[str]]:
+    """The statements about a data set for which all methods were run, and explanations of those
+    that do not hold."""
+    claims, explanations = [], []
+    for statement in statements:
+        if name not in statement.sets or not selected.curves.keys() >= set(statement.methods):
+            continue
+        claims.append(Claim(statement.text, *statement.check(selected), ours=statement.ours))
+        if not claims[-1].holds:
+            why = statement.why if isinstance(statement.why, str) else statement.why(selected)
+            explanations.append(f"* {statement.text}: {why or 'not explained.'}")
+    return claims, explanations
+
+
+def add_claims(
+    report: Report, name: str, statements: Iterable[Statement], selected: Selected
+) -> None:
+    """Appends the table of the statements, and the explanations of those that do not hold."""
+    claims, explanations = judged(name, statements, selected)
+    report.claims(claims)
+    report.section("Where the paper's statements do not hold here", "\n".join(explanations))
 
 
 def values_text(values: Mapping[str, float]) -> str:
@@ -70,7 +91,11 @@ def not_within(method: str, holds: Condition, bound: int) -> Check:
 
 
 def fastest(method: str, holds: Condition) -> Check:
-    """Checks whether a condition holds for a method before it does for any other."""
+    """Checks whether a condition holds for a method before it does for any other.
+
+    Methods are evaluated every few rounds: two that reach it between the same two evaluations are
+    as fast as each other, and neither is first.
+    """
 
     def check(selected: Selected) -> tuple[str, bool]:
         at = {m: first_round(curve, holds) for m, curve in selected.curves.items()}
@@ -102,10 +127,15 @@ def above(
     return check
 
 
-def above_at_equal_rates(method: str, others: Sequence[str], factor: float) -> Check:
+def above_at_equal_rates(
+    method: str, others: Sequence[str], factor: float = 1.0, metric: str | None = None
+) -> Check:
     """Checks whether the score at FedDualAvg's best pair is above ``factor`` times all others'.
 
     The text says of how many pairs of the grid that holds.
+
+    Args:
+        metric: a column of ``Selected.ends`` instead of the score.
     """
 
     def check(selected: Selected) -> tuple[str, bool]:
@@ -113,10 +143,10 @@ def above_at_equal_rates(method: str, others: Sequence[str], factor: float) -> C
             return all(scores[method] > factor * scores[m] for m in others)
 
         pairs = selected.score[["lr", "server_lr"]].drop_duplicates().itertuples(index=False)
-        everywhere = [selected.at_rates((lr, server_lr)) for lr, server_lr in pairs]
+        everywhere = [selected.at_rates((lr, server_lr), metric) for lr, server_lr in pairs]
         complete = [scores for scores in everywhere if scores.keys() >= {method, *others}]
         best = selected.rates["FedDualAvg"]
-        here = selected.at_rates(best)
+        here = selected.at_rates(best, metric)
         if not here.keys() >= {method, *others}:
             return f"not all methods were run at {best}", False
         text = values_text({m: here[m] for m in (method, *others)})

@@ -26,7 +26,7 @@ import tyro
 import fedjax_sim as fs
 from experiments.fco import emnist_report, handwriting, methods
 from experiments.fco.handwriting import TASKS, Scale, described_data
-from experiments.harness.options import check_choice, check_names, counted, settings
+from experiments.harness.options import check_choice, check_names, settings
 from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.execution.devices import use_all_cores
@@ -126,7 +126,8 @@ def main(options: Options) -> None:
             "limits": options.limits(name)._asdict(),
             "setting": describe(name, shared, data, options),
         }
-        emnist_report.save(options.output / f"emnist-{options.folder()}", name, history, facts)
+        folder = options.output / f"emnist-{options.folder()}"
+        emnist_report.save(folder, name, history, facts, options.widen)
 
 
 def describe(name: str, shared: methods.Problem, data: fs.FederatedData, options: Options) -> str:
@@ -138,9 +139,8 @@ def describe(name: str, shared: methods.Problem, data: fs.FederatedData, options
         f"{'first tenth of the writers' if options.tenth(name) else 'writers'}: "
         f"{described_data(shared, data)}{capped}; {limits.rounds} of the paper's {ROUNDS} rounds "
         f"of {min(COHORT, data.num_clients)} clients, {NUM_EPOCHS} epochs of batches of "
-        f"{BATCH_SIZE}; {len(options.lrs)} client rates, {len(options.server_lrs)} server rates, "
-        f"{counted(options.seeds, 'seed')}; evaluated every {limits.eval_every} rounds, the "
-        f"training loss on {min(limits.train_examples or total, total)} examples"
+        f"{BATCH_SIZE}; evaluated every {limits.eval_every} rounds, the training loss on "
+        f"{min(limits.train_examples or total, total)} examples"
     )
 
 

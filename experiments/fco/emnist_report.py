@@ -14,19 +14,14 @@ from experiments.fco.claims import (
     Statement,
     above,
     above_at_equal_rates,
+    add_claims,
     coincide,
-    judged,
 )
 from experiments.fco.handwriting import SIZE, TASKS
 from experiments.fco.methods import METHODS
-from experiments.fco.selection import (
-    Selected,
-    equal_rates_table,
-    load,
-    select,
-    selected_table,
-)
-from experiments.harness.report import Report
+from experiments.fco.selection import Selected, ends_of, load, select, widened
+from experiments.fco.tables import equal_rates_table, grid_text, selected_table
+from experiments.harness.report import Report, read_facts
 
 METRICS = ("train/loss", "train/accuracy", "test/accuracy")
 LAST = 10  # evaluations over which runs are compared
@@ -105,10 +100,10 @@ def build(
 
     report = Report(
         f"Task {name}: {TASKS[name].described()}",
-        f"{facts['setting']}.  Largest violation of the constraint at any evaluated model of any "
-        f"run, as a share of the radius: {max(violated.values()):.2g}.  Of all evaluated models "
-        f"{100 * touching:.3g} % have a kernel at the boundary; where none has, the methods hardly "
-        "differ from FedAvg.",
+        f"{facts['setting']}; {grid_text(selected)}.  Largest violation of the constraint at any "
+        f"evaluated model of any run, as a share of the radius: {max(violated.values()):.2g}.  Of "
+        f"all evaluated models {100 * touching:.3g} % have a kernel at the boundary; where none "
+        "has, the methods hardly differ from FedAvg.",
     )
     report.section(
         "Selected runs",
@@ -120,21 +115,60 @@ def build(
         "At equal rates",
         "The mean training loss of the last evaluations, diverged runs left blank.",
         equal_rates_table(selected),
+        *(part for metric in METRICS[1:] for part in _equal_accuracies(selected, metric)),
     )
-    report.claims(judged(name, STATEMENTS, selected))
-    drawn = reports.grid_figures(selected, name, label)
-    drawn[name] = reports.curves_figure(selected, METRICS, label, max_columns=2)
+    add_claims(report, name, STATEMENTS, selected)
+    drawn = {
+        name: reports.curves_figure(selected, METRICS, label),
+        f"{name}-rates": reports.rates_figure(selected, label),
+    }
     return report, drawn
 
 
-def save(folder: pathlib.Path, name: str, history: pd.DataFrame, facts: Mapping[str, Any]) -> None:
-    """Selects among all runs and writes the report of a task."""
-    selected = select(history.loc[history["metric"].isin((*METRICS, SIZE))], METRICS[0], LAST)
-    measured = {"violations": violations(history), "at_boundary": at_boundary(history)}
-    reports.save(partial(build, name), folder, name, selected, {}, {**facts, **measured})
+def _equal_accuracies(selected: Selected, metric: str) -> tuple[str | pd.DataFrame, ...]:
+    table = equal_rates_table(selected, metric) if metric in selected.ends else pd.DataFrame()
+    return (f"The {metric.replace('/', ' ')}:", table) if len(table) else ()
 
 
-def redraw(folder: pathlib.Path, name: str) -> None:
+def save(
+    folder: pathlib.Path,
+    name: str,
+    history: pd.DataFrame,
+    facts: Mapping[str, Any],
+    widen: bool = False,
+) -> None:
+    """Selects among all runs and writes the report of a task.
+
+    Args:
+        widen: selects among these runs and those of the folder.
+    """
+    shown = history.loc[history["metric"].isin((*METRICS, SIZE))]
+    ends = ends_of(shown, METRICS[1:], min(LAST, shown["round"].nunique()))
+    selected = select(shown, METRICS[0], LAST, ends=ends)
+    facts = {
+        **facts,
+        "violations": violations(history),
+        "at_boundary": at_boundary(history),
+        "runs": len(selected.score),
+    }
+    if widen:
+        selected = widened(load(folder, name, METRICS[0], LAST), selected)
+        facts |= joined(read_facts(folder, name), facts) | reports.earlier(folder, name)
+    reports.save(partial(build, name), folder, name, selected, {}, facts)
+
+
+def joined(kept: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts about two parts of a grid as those of one."""
+    runs = kept["runs"] + new["runs"]
+    touching = sum(part["at_boundary"] * part["runs"] for part in (kept, new)) / runs
+    violated = {
+        method: max(part["violations"].get(method, 0.0) for part in (kept, new))
+        for method in kept["violations"] | new["violations"]
+    }
+    return {"violations": violated, "at_boundary": touching, "runs": runs}
+
+
+def redraw(folder: pathlib.Path, name: str, grids: bool = False) -> None:
     """Writes the report of a task again from its kept files."""
     selected = load(folder, name, METRICS[0], LAST)
-    reports.redraw(partial(build, name), folder, name, selected)
+    reports.redraw(partial(build, name), folder, name, selected, (), grids)

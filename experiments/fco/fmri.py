@@ -27,7 +27,7 @@ import fedjax_sim as fs
 from experiments.fco import fmri_report, methods, scans
 from experiments.fco.scans import CUTOFF, LOSS, METRICS, Data, Source
 from experiments.fco.selection import Selected, select
-from experiments.harness.options import check_choice, counted, settings
+from experiments.harness.options import check_choice, settings
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.execution.devices import use_all_cores
 from fedjax_sim.problems.fmri import VOXELS
@@ -99,10 +99,9 @@ def describe(data: Data, options: Options) -> str:
         f"{kind}{train.num_clients} train and {test.num_clients} validation clients of "
         f"{int(train.sizes[0])} scans of {train.examples['x'].shape[1]} voxels; lambda "
         f"{options.weight:g}; {options.rounds} of the paper's {ROUNDS} rounds of {COHORT} "
-        f"clients, batch 1, one epoch; baselines of {min(EPOCHS, options.rounds)} epochs; "
-        f"{len(options.lrs)} client rates, {len(options.server_lrs)} server rates, "
-        f"{counted(options.seeds, 'seed')}.  Loss, accuracy and density are those of the "
-        f"last round; the loss has the penalty; entries above {CUTOFF:g} count for the density"
+        f"clients, batch 1, one epoch; baselines of {min(EPOCHS, options.rounds)} epochs.  Loss, "
+        "accuracy and density are those of the last round; the loss has the penalty; entries "
+        f"above {CUTOFF:g} count for the density"
     )
 
 
@@ -133,7 +132,7 @@ def main(options: Options) -> None:
         },
     }
     folder = options.output / f"fmri-{options.folder(data)}"
-    fmri_report.save(folder, history, baselines, facts)
+    fmri_report.save(folder, history, baselines, facts, options.widen)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco import reports
-from experiments.fco.claims import Statement, above, judged
-from experiments.fco.methods import METHODS
+from experiments.fco.claims import Statement, above, add_claims
+from experiments.fco.methods import METHODS, SUBGRADIENT
 from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
-from experiments.fco.selection import PAIR, Selected, load, select, selected_table
+from experiments.fco.selection import (
+    PAIR,
+    RUN,
+    Selected,
+    ends_of,
+    kept_history,
+    load,
+    select,
+    widened,
+)
+from experiments.fco.tables import grid_text, selected_table
 from experiments.harness.report import Report
 from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
@@ -71,6 +81,7 @@ def statements(
     ours = f"accuracy within {CLOSE:g} of, density at most {TWICE:g} x centralised's"
     three = (dual, mid, mid_osp)
     both = f"{mid} and {mid_osp} are"
+    pair, pair_of = (dual, SUBGRADIENT), (dual, (SUBGRADIENT,))
     denser = above(dual, (mid, mid_osp), DENSITY, sign=-1)
     rows = [
         ((dual,), f"{dual} is comparable to centralised", like_centralised, ours),
@@ -78,6 +89,9 @@ def statements(
         (three, f"{both} denser", denser),
         (three, f"{both} less accurate", above(dual, (mid, mid_osp), ACCURACY)),
         ((dual, osp), f"{osp} is less accurate", above(dual, (osp,), ACCURACY)),
+        (pair, f"{dual} has a lower loss than {SUBGRADIENT}", above(*pair_of, LOSS, sign=-1)),
+        (pair, f"{dual} is sparser than {SUBGRADIENT}", above(*pair_of, DENSITY, sign=-1)),
+        (pair, f"{dual} is more accurate than {SUBGRADIENT}", above(*pair_of, ACCURACY)),
         (tuple(METHODS), f"{dual} is most robust: most good pairs", robust, ours),
     ]
     return [Statement(("fmri",), *row) for row in rows]
@@ -103,11 +117,6 @@ def scatter(rows: pd.DataFrame, label: str) -> Figure:
     return figure
 
 
-def columns(selected: Selected, method: str) -> dict[str, float]:
-    """The last values of a selected run."""
-    return {metric: selected.at_end(method, metric) for metric in METRICS}
-
-
 def build(
     selected: Selected, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
@@ -115,14 +124,18 @@ def build(
     baselines, rows = (tables[kind] for kind in TABLES)
     ends = facts["baselines"]
     shares = reaches(rows, ends["centralised"])
-    report = Report(f"Sparse logistic regression on fMRI ({facts['data']})", f"{facts['setting']}.")
+    report = Report(
+        f"Sparse logistic regression on fMRI ({facts['data']})",
+        f"{facts['setting']}.  {grid_text(selected)}.",
+    )
     report.section("Selected runs", selected_table(selected, lambda m: columns(selected, m)))
     report.section("Baselines", baselines)
-    found = statements(ends["centralised"], ends["local"], shares)
-    report.claims(judged("fmri", found, selected))
+    add_claims(report, "fmri", statements(ends["centralised"], ends["local"], shares), selected)
     report.section("Share of pairs as accurate and as sparse as the centralised baseline", shares)
-    drawn = reports.grid_figures(selected, "fmri", facts["data"])
-    drawn["fmri"] = reports.curves_figure(selected, METRICS, facts["data"], max_columns=2)
+    drawn = {
+        "fmri": reports.curves_figure(selected, METRICS, facts["data"]),
+        "fmri-rates": reports.rates_figure(selected, facts["data"]),
+    }
     if len(rows):
         drawn["figure-4.11"] = scatter(rows, facts["data"])
     return report, drawn
@@ -133,9 +146,21 @@ def save(
     history: pd.DataFrame,
     baselines: Mapping[str, Selected],
     facts: Mapping[str, Any],
+    widen: bool = False,
 ) -> None:
-    """Writes the report of all runs."""
-    selected, rows = select(history, LOSS, 1), progress(history)
+    """Writes the report of all runs.
+
+    Args:
+        widen: selects among these runs and those of the folder.
+    """
+    ends = ends_of(history, (ACCURACY, DENSITY), 1)
+    selected, rows = select(history, LOSS, 1, ends=ends), progress(history)
+    if widen:
+        selected = widened(load(folder, "fmri", LOSS, 1), selected)
+        kept = reports.read_table(folder, f"fmri-{TABLES[1]}").astype({"round": int})
+        joined = pd.concat([kept, rows], ignore_index=True)
+        rows = joined.drop_duplicates([*RUN, "round"], keep="last")
+        facts = {**facts, **reports.earlier(folder, "fmri")}
     alone = [selected_table(one, lambda m, one=one: columns(one, m)) for one in baselines.values()]
     winners = [selected.winners, *(one.winners for one in baselines.values())]
     shown = pd.concat(winners, ignore_index=True)
@@ -145,8 +170,13 @@ def save(
     reports.save(build, folder, "fmri", selected._replace(winners=shown), tables, facts)
 
 
-def redraw(folder: pathlib.Path) -> None:
+def redraw(folder: pathlib.Path, grids: bool = False) -> None:
     """Writes the report again from its kept files."""
-    winners = pd.read_csv(folder / "fmri.csv")  # the baselines among them
+    winners = kept_history(folder, "fmri")  # the baselines among them
     selected = load(folder, "fmri", LOSS, 1)._replace(winners=winners)
-    reports.redraw(build, folder, "fmri", selected, TABLES)
+    reports.redraw(build, folder, "fmri", selected, TABLES, grids)
+
+
+def columns(selected: Selected, method: str) -> dict[str, float]:
+    """The last values of a selected run."""
+    return {metric: selected.at_end(method, metric) for metric in METRICS}

@@ -12,15 +12,11 @@ zero.
 import math
 
 import jax
-import numpy as np
 import tyro
 
-from experiments.fco import claims
-from experiments.fco.claims import Statement
-from experiments.fco.methods import METHODS
+from experiments.fco.lasso_claims import ALMOST, almost, statements
 from experiments.fco.recovery import DataSet, Experiment, Options, Reference
 from experiments.fco.recovery_report import conduct
-from experiments.fco.selection import Curve, Selected
 from fedjax_sim import prox
 from fedjax_sim.diagnostics.recovery import density, support_scores
 from fedjax_sim.problems.recovery import sparse_regression
@@ -31,10 +27,6 @@ SETS = {
     "III": DataSet(8, 1024, 64, 128),
     "IV": DataSet(512, 1024, 256, 32),
 }
-# The paper's best pairs of rates on set I, the second of the three other methods.
-BEST, BEST_OF_OTHERS = (0.01, 1.0), (0.001, 0.3)
-# Not the paper's: F1 scores of "most", "almost perfect" and "little progress".
-ALMOST, LITTLE = 0.95, 0.8  # a model of all ones has 0.667
 REFERENCE_ROUNDS = (50, 100, 200, 500)
 
 
@@ -79,54 +71,6 @@ def recovered(weight: jax.Array, truth: jax.Array) -> dict[str, jax.Array]:
     return {**scores._asdict(), "density": density(weight)}
 
 
-def _almost(curve: Curve) -> np.ndarray:
-    return curve["f1"] >= ALMOST
-
-
-def _perfect(curve: Curve) -> np.ndarray:
-    return curve["f1"] >= 1
-
-
-def _best_rates(selected: Selected) -> tuple[str, bool]:
-    rates = selected.rates
-    expected = {m: BEST if m == "FedDualAvg" else BEST_OF_OTHERS for m in rates}
-    return ", ".join(f"{m} ({a:g}, {b:g})" for m, (a, b) in rates.items()), rates == expected
-
-
-def _densest(selected: Selected) -> tuple[str, bool]:
-    last = {m: float(curve["density"][-1]) for m, curve in selected.curves.items()}
-    text = ", ".join(f"{m} {value:.3f}" for m, value in last.items())
-    return text, all(last["FedMiD"] > value for m, value in last.items() if m != "FedMiD")
-
-
-def _statements() -> tuple[Statement, ...]:
-    every, methods = tuple(SETS), tuple(METHODS)
-    dual, osp, mid, mid_osp = methods
-    almost, little = f"F1 {ALMOST}", f"F1 {LITTLE}"
-    pairs = f"the best rates are {BEST} for {dual}, {BEST_OF_OTHERS} for the others"
-    found = [
-        Statement(("I",), methods, pairs, _best_rates),
-        Statement(("I",), methods, f"{dual}'s client rate is the largest", claims.largest_rate),
-        Statement(every, methods, f"{dual} is fastest", claims.fastest(dual, _almost), almost),
-        Statement(("I",), methods, f"{mid} is the densest in the end", _densest),
-    ]
-    for method, sets in ((dual, ("I",)), (osp, ("I", "IV"))):
-        check = claims.at_end(method, "f1", lambda value: value >= ALMOST)
-        found.append(Statement(sets, (method,), f"{method} ends almost perfect", check, almost))
-    for sets, bound in ((("II", "III"), 100), (("IV",), 200)):
-        check = claims.within(dual, _perfect, bound)
-        found.append(Statement(sets, (dual,), f"{dual} is at 1 before round {bound}", check))
-    for method in (mid, mid_osp):
-        check = claims.not_within(method, _perfect, 100)
-        text = f"{method} is not at 1 by round 100"
-        found.append(Statement(("II", "III"), (method,), text, check))
-        check = claims.at_end(method, "f1", lambda value: value < LITTLE)
-        found.append(
-            Statement(("IV",), (method,), f"{method} makes little progress", check, little)
-        )
-    return tuple(found)
-
-
 LASSO = Experiment(
     name="lasso",
     title="Federated LASSO",
@@ -140,7 +84,9 @@ LASSO = Experiment(
     mode="max",
     shown=("f1", "precision", "recall", "density"),
     references=REFERENCES,
-    statements=_statements(),
+    event=f"round of F1 {ALMOST}",
+    reaches=lambda data, curve: almost(curve),
+    statements=statements(tuple(SETS)),
 )
 
 if __name__ == "__main__":

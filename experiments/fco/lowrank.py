@@ -9,18 +9,13 @@ by the least mean error in the Frobenius norm over the last 100 rounds; singular
 """
 
 import functools
-import math
 
 import jax
-import numpy as np
 import tyro
 
-from experiments.fco import claims
-from experiments.fco.claims import Check, Statement
-from experiments.fco.methods import METHODS
+from experiments.fco.lowrank_claims import exact, statements
 from experiments.fco.recovery import DataSet, Experiment, Options, Reference
 from experiments.fco.recovery_report import conduct
-from experiments.fco.selection import Curve, Selected
 from fedjax_sim import prox
 from fedjax_sim.diagnostics.recovery import numerical_rank, recovery_error
 from fedjax_sim.problems.recovery import low_rank_regression
@@ -32,8 +27,6 @@ SETS = {
     "IV": DataSet(16, 32, 256, 32),
 }
 REFERENCE_ROUNDS = (50, 100, 200, 300)
-# Not the paper's:
-SLOW_ROUND, INACCURATE = 100, 1.5  # round of "slower"; factor of "inaccurate"
 
 
 def _references(method: str, lr: float, *values: tuple[int, float]) -> list[Reference]:
@@ -81,52 +74,6 @@ def recovered(weight: jax.Array, truth: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def _exact(rank: int, curve: Curve) -> np.ndarray:
-    return curve["rank"] == rank
-
-
-def _above_dual(method: str, metric: str, factor: float, round: float = math.inf) -> Check:
-    """Checks whether a method's last value up to a round is above a multiple of FedDualAvg's."""
-
-    def check(selected: Selected) -> tuple[str, bool]:
-        first, other = (
-            float(curve[metric][curve["round"] <= round][-1])
-            for curve in (selected.curves["FedDualAvg"], selected.curves[method])
-        )
-        return f"{other:.5g} against {first:.5g}", other > factor * first
-
-    return check
-
-
-def _statements() -> tuple[Statement, ...]:
-    dual, osp, mid, mid_osp = METHODS
-    every = tuple(METHODS)
-    found = []
-    for name, data in SETS.items():
-        rank, bound = data.complexity, 200 if name == "IV" else 100
-        exact = functools.partial(_exact, rank)
-
-        def low(value: float, rank: int = rank) -> bool:
-            return value <= rank
-
-        of_dual = f"{dual} finds the exact rank before round {bound}"
-        of_osp = f"{osp} ends at a rank of at most {rank}"
-        first = f"{dual} is the first at the exact rank"
-        found += [
-            Statement((name,), (dual,), of_dual, claims.within(dual, exact, bound)),
-            Statement((name,), every, first, claims.fastest(dual, exact)),
-            Statement((name,), (osp,), of_osp, claims.at_end(osp, "rank", low)),
-        ]
-    for method in (mid, mid_osp):
-        text, ours = f"{method} converges slower", f"training loss in round {SLOW_ROUND}"
-        slower = _above_dual(method, "train/loss", 1.0, SLOW_ROUND)
-        found.append(Statement(tuple(SETS), (dual, method), text, slower, ours))
-    text, ours = f"{osp} is far less accurate", f"error > {INACCURATE} x {dual}'s"
-    check = _above_dual(osp, "error", INACCURATE)
-    found.append(Statement(tuple(SETS), (dual, osp), text, check, ours))
-    return tuple(found)
-
-
 LOW_RANK = Experiment(
     name="lowrank",
     title="Federated low-rank matrix estimation",
@@ -140,7 +87,9 @@ LOW_RANK = Experiment(
     mode="min",
     shown=("rank", "error"),
     references=REFERENCES,
-    statements=_statements(),
+    event="round of the exact rank",
+    reaches=lambda data, curve: exact(data.complexity, curve),
+    statements=statements({name: data.complexity for name, data in SETS.items()}),
 )
 
 

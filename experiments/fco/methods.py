@@ -38,6 +38,7 @@ class Options(Folders):
     seeds: int = 1  # of cohorts, minibatches and drawn initial models; the data are the same
     lrs: tuple[float, ...] = LRS
     server_lrs: tuple[float, ...] = SERVER_LRS
+    widen: bool = False  # adds the runs to the grid in the output folder
     work: pathlib.Path = pathlib.Path("results/fco")
     output: pathlib.Path = pathlib.Path("experiments/results/fco")
 

@@ -25,15 +25,14 @@ import tyro
 import fedjax_sim as fs
 from experiments.fco import methods, recovery
 from experiments.fco.lasso import LASSO
+from experiments.fco.primal_averaging_report import AVERAGE, CLIENTS, SERVER, save
 from experiments.harness.options import check_names, settings
-from experiments.harness.report import Report
-from fedjax_sim import plotting, tree
+from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.diagnostics.recovery import CUTOFF, density
 
-CLIENTS, AVERAGE, SERVER = "clients", "average", "server"
 CUTOFFS = (0.0, CUTOFF)
-SHOWN = (50, 100, 200, 500)
+EVERY = 10  # rounds between those that are kept
 
 
 class Run(NamedTuple):
@@ -109,41 +108,19 @@ def share(models: jax.Array, cutoff: float) -> jax.Array:
     return flat.reshape(models.shape[:-1])
 
 
-def table(history: pd.DataFrame) -> pd.DataFrame:
-    """A row per run and quantity: the density in some rounds."""
-    last = int(np.max(history["round"]))
-    rounds = [done for done in SHOWN if done < last] + [last]
-    shown = history.loc[history["round"].isin(rounds), :]
-    wide = shown.pivot_table(
-        index=["run", "metric"], columns="round", values="value", sort=False
-    ).reset_index()
-    names = {"metric": "density of"} | {done: f"round {done}" for done in rounds}
-    return wide.rename(columns=names).rename_axis(columns=None)
-
-
 def main(options: Options) -> None:
     """Runs the data sets and writes their reports."""
     given = recovery.Options(rounds=options.rounds, problem_seed=options.problem_seed)
     for name in options.sets:
         problem = recovery.make_problem(LASSO, name, given)
         history = pd.concat([measure(run, problem.shared) for run in RUNS], ignore_index=True)
-        truth = float(np.mean(problem.data.weight != 0))
-        report = Report(
-            f"Primal averaging, federated LASSO, set {name}",
-            f"Density of the truth {truth:.4g}; {recovery.COHORT} clients per round, server rate "
-            f"1, lambda {LASSO.weight:g}.  `{AVERAGE}` is the mean of the clients' last models, "
-            f"`{SERVER}` the model after the server's proximal step; `> c` counts the entries "
-            "above c.",
-            table(history),
-        )
-        kept = history.loc[(history["round"] % 10 == 0) | (history["round"] == 1), :]
-        panels = list(dict.fromkeys(history["metric"]))
-        figure = plotting.curves(history, panels, by="run", band=None)
-        for axes in figure.axes:
-            axes.set_ylim(0, 1.05)
-            axes.axhline(truth, color="0.6", lw=0.8)
-        facts = {"options": settings(options)}
-        report.save(options.output / "primal_averaging", name, kept, {name: figure}, **facts)
+        kept = history.loc[(history["round"] % EVERY == 0) | (history["round"] == 1), :]
+        facts = {
+            "options": settings(options),
+            "truth": float(np.mean(problem.data.weight != 0)),
+            "lambda": LASSO.weight,
+        }
+        save(options.output / "primal_averaging", name, kept, facts)
 
 
 if __name__ == "__main__":

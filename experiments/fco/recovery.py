@@ -24,6 +24,7 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from experiments.fco import methods
 from experiments.fco.claims import Statement
+from experiments.fco.selection import Curve
 from experiments.harness.options import check_names
 from fedjax_sim import prox
 from fedjax_sim.analysis.selection import Mode
@@ -105,6 +106,8 @@ class Experiment(NamedTuple):
     mode: Mode
     shown: tuple[str, ...]  # metrics in tables and figures
     references: Mapping[str, list[Reference]]  # by data set
+    event: str  # what a run is timed by
+    reaches: Callable[[DataSet, Curve], np.ndarray]  # in which evaluations the event has happened
     statements: tuple[Statement, ...]
 
     def penalty_weight(self, options: Options) -> float:

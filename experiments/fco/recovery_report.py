@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco import reports
-from experiments.fco.claims import judged
-from experiments.fco.methods import LRS
+from experiments.fco.claims import add_claims
 from experiments.fco.recovery import (
     EVAL_EVERY,
     LAST_ROUNDS,
+    DataSet,
     Experiment,
     Options,
     make_problem,
@@ -22,14 +22,16 @@ from experiments.fco.recovery import (
 )
 from experiments.fco.selection import (
     PAIR,
+    RUN,
     Curve,
     Selected,
     curves_of,
     load,
     select,
-    selected_table,
+    widened,
 )
-from experiments.harness.options import check_names, counted, settings
+from experiments.fco.tables import fastest_table, grid_text, selected_table
+from experiments.harness.options import check_names, settings
 from experiments.harness.report import Report
 from fedjax_sim.analysis.selection import scores
 from fedjax_sim.execution.devices import use_all_cores
@@ -56,6 +58,18 @@ def scored(history: pd.DataFrame, experiment: Experiment, initial_loss: float) -
     return last.assign(score=score.where(loss <= initial_loss))
 
 
+def first_rounds(history: pd.DataFrame, experiment: Experiment, sizes: DataSet) -> pd.DataFrame:
+    """The first evaluated round of the experiment's event in every run, infinite if none."""
+    wide = history.pivot_table(
+        index=[*RUN, "round"], columns="metric", values="value", sort=False
+    ).reset_index()
+    columns = {str(metric): wide[metric].to_numpy() for metric in wide}
+    happened = wide.loc[experiment.reaches(sizes, columns), :]
+    runs = pd.MultiIndex.from_frame(history.loc[:, RUN].drop_duplicates())
+    first = happened.groupby(RUN)["round"].min().astype(float).reindex(runs)
+    return first.fillna(np.inf).rename(experiment.event).reset_index()
+
+
 def reference_table(history: pd.DataFrame, references: Any) -> pd.DataFrame:
     """A row per pair and metric of the reference program that was run here, too."""
     rows = []
@@ -79,12 +93,10 @@ def reference_table(history: pd.DataFrame, references: Any) -> pd.DataFrame:
 
 def describe(name: str, experiment: Experiment, options: Options) -> str:
     """The part of the paper's setting that was run."""
-    small = [lr for lr in options.lrs if lr < min(LRS)]
     return (
         f"{experiment.described.format(**experiment.sets[name]._asdict())}; lambda "
         f"{experiment.penalty_weight(options):g}, features times {options.feature_scale:g}; "
-        f"{options.rounds} rounds, {len(options.lrs)} client rates ({len(small)} below the "
-        f"paper's), {len(options.server_lrs)} server rates, {counted(options.seeds, 'seed')}"
+        f"{options.rounds} rounds"
     )
 
 
@@ -110,13 +122,18 @@ def build(
     """Text and figures of a data set."""
     least = ", ".join(f"{metric} {value:.4g}" for metric, value in facts["optimum"].items())
     report = Report(
-        f"{experiment.title}, set {name}", f"{facts['setting']}.  Centralised optimum: {least}."
+        f"{experiment.title}, set {name}",
+        f"{facts['setting']}; {grid_text(selected)}.  Centralised optimum: {least}.",
     )
     report.section(
         f"Best rates, by the mean {experiment.score} over the last {LAST_ROUNDS} rounds",
         selected_table(selected, lambda method: columns(experiment, selected, method)),
     )
-    report.claims(judged(name, experiment.statements, selected))
+    add_claims(report, name, experiment.statements, selected)
+    report.section(
+        f"Fastest pairs, by the {experiment.event}, evaluated every {EVAL_EVERY} rounds",
+        fastest_table(selected, experiment.event),
+    )
     report.section("Beside an independent program with other draws", tables["references"])
     rounds = np.asarray(selected.winners["round"])
     flat = [
@@ -126,10 +143,10 @@ def build(
     ]
     lines = pd.concat([selected.winners, pd.DataFrame(flat)], ignore_index=True)
     shown = selected._replace(winners=lines)
-    drawn = reports.grid_figures(selected, name)
-    drawn[name] = reports.curves_figure(shown, experiment.shown, max_columns=2)
-    drawn[f"{name}-losses"] = reports.curves_figure(shown, LOSSES, yscale="log")
-    return report, drawn
+    curves = reports.curves_figure(shown, (*experiment.shown, *LOSSES))
+    for axes in curves.axes[len(experiment.shown) :]:
+        axes.set_yscale("log")
+    return report, {name: curves, f"{name}-rates": reports.rates_figure(selected)}
 
 
 def conduct(experiment: Experiment, options: Options) -> None:
@@ -142,8 +159,9 @@ def conduct(experiment: Experiment, options: Options) -> None:
         initial_loss = problem.measured(problem.initial())["train/loss"]
         score = scored(history, experiment, initial_loss)
         last = LAST_ROUNDS // EVAL_EVERY
-        kept = history.loc[~history["metric"].isin(["time", "local_steps"])]
-        selected = select(kept, experiment.score, last, experiment.mode, score)
+        shown = history.loc[history["metric"].isin([*experiment.shown, *LOSSES])]
+        ends = first_rounds(shown, experiment, experiment.sets[name])
+        selected = select(shown, experiment.score, last, experiment.mode, score, ends)
         usual = options.feature_scale == 1
         usual &= experiment.penalty_weight(options) == experiment.weight
         known = experiment.references.get(name, []) if usual else []
@@ -154,10 +172,16 @@ def conduct(experiment: Experiment, options: Options) -> None:
             "optimum": problem.optimum(),
         }
         folder = options.output / f"{experiment.name}{options.variant()}"
+        if options.widen:
+            kept = load(folder, name, experiment.score, last, experiment.mode)
+            selected = widened(kept, selected)
+            facts |= reports.earlier(folder, name)
+            tables = {"references": reports.read_table(folder, f"{name}-references")}
         reports.save(partial(build, experiment, name), folder, name, selected, tables, facts)
 
 
-def redraw(experiment: Experiment, folder: pathlib.Path, name: str) -> None:
+def redraw(experiment: Experiment, folder: pathlib.Path, name: str, grids: bool = False) -> None:
     """Writes the report of a data set again from its kept files."""
     selected = load(folder, name, experiment.score, LAST_ROUNDS // EVAL_EVERY, experiment.mode)
-    reports.redraw(partial(build, experiment, name), folder, name, selected, ("references",))
+    written = partial(build, experiment, name)
+    reports.redraw(written, folder, name, selected, ("references",), grids)

@@ -1,6 +1,7 @@
-"""Redraws the reports and figures of the four tasks from their kept CSV and JSON files.
+"""Redraws all reports and figures from their kept CSV and JSON files.
 
 python -m experiments.fco.redraw
+python -m experiments.fco.redraw --grids      # heat maps of all pairs of rates, too
 """
 
 import dataclasses
@@ -8,7 +9,13 @@ import pathlib
 
 import tyro
 
-from experiments.fco import emnist_report, fmri_report, recovery_report
+from experiments.fco import (
+    emnist_report,
+    fmri_report,
+    primal_averaging_report,
+    recovery_report,
+    theory_report,
+)
 from experiments.fco.handwriting import TASKS
 from experiments.fco.lasso import LASSO
 from experiments.fco.lowrank import LOW_RANK
@@ -19,6 +26,7 @@ class Options:
     """Options of this script."""
 
     output: pathlib.Path = pathlib.Path("experiments/results/fco")
+    grids: bool = False  # heat maps of all pairs of rates, which git does not keep
 
 
 def main(options: Options) -> None:
@@ -27,11 +35,16 @@ def main(options: Options) -> None:
         folder, name = path.parent, path.name.removesuffix("-scores.csv")
         for experiment in (LASSO, LOW_RANK):
             if folder.name.startswith(experiment.name) and name in experiment.sets:
-                recovery_report.redraw(experiment, folder, name)
+                recovery_report.redraw(experiment, folder, name, options.grids)
         if folder.name.startswith("emnist") and name in TASKS:
-            emnist_report.redraw(folder, name)
+            emnist_report.redraw(folder, name, options.grids)
         if folder.name.startswith("fmri"):
-            fmri_report.redraw(folder)
+            fmri_report.redraw(folder, options.grids)
+    for name in LASSO.sets:
+        if (options.output / "primal_averaging" / f"{name}.csv").exists():
+            primal_averaging_report.redraw(options.output / "primal_averaging", name)
+    if (options.output / "theory").exists():
+        theory_report.redraw(options.output / "theory")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files of a task's report: tables, scores, curves and heat maps, which can be redrawn."""
+"""Files of a task's report: tables, scores and figures, which can be redrawn."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.fco.selection import Selected
-from experiments.harness.report import Report, read_facts, write_csv
+from experiments.fco.selection import Selected, kept_tables
+from experiments.harness.report import Report, command, read_facts, write_csv
 from fedjax_sim import plotting
 from fedjax_sim.plotting import heat_maps
 
@@ -30,21 +30,41 @@ def curves_figure(
     return figure
 
 
-def grid_figures(selected: Selected, name: str, label: str = "") -> dict[str, Figure]:
-    """For every method the scores of all pairs of rates."""
-    drawn = {}
-    for method, part in selected.score.groupby("method", sort=False):
-        values = np.asarray(part["score"], np.float64)
-        finite = values[np.isfinite(values)]
-        wide = selected.mode == "min" and finite.size and 0 < finite.min() < finite.max() / 10
-        figure = heat_maps.heat_map(
-            part.drop(columns="method"), "lr", "server_lr", mode=selected.mode, log=bool(wide),
-            label=f"{method}: {selected.metric}",
-        )  # fmt: skip
-        if label:
-            figure.supxlabel(label, fontsize="x-small")
-        drawn[f"{name}-{str(method).lower()}-grid"] = figure
-    return drawn
+def rates_figure(selected: Selected, label: str = "") -> Figure:
+    """The best score over all server rates against the client rate, a line per method."""
+    score = selected.score.rename(columns={"method": "algorithm"})
+    yscale = "log" if _spans_decades(score, selected.mode) else "linear"
+    figure = plotting.sensitivity(
+        score, "lr", by="algorithm", mode=selected.mode, label=selected.metric, yscale=yscale
+    )
+    figure.set_size_inches(8, 3.6)
+    if label:
+        figure.supxlabel(label, fontsize="small")
+    return figure
+
+
+def heat_map_figures(selected: Selected, name: str) -> dict[str, Figure]:
+    """For every method the scores of all pairs of rates, which git does not keep."""
+    return {
+        f"{name}-{str(method).lower()}-grid": heat_maps.heat_map(
+            part.drop(columns="method"), "lr", "server_lr", mode=selected.mode,
+            log=_spans_decades(part, selected.mode), label=f"{method}: {selected.metric}",
+        )
+        for method, part in selected.score.groupby("method", sort=False)
+    }  # fmt: skip
+
+
+def _spans_decades(score: pd.DataFrame, mode: str) -> bool:
+    values = np.asarray(score["score"], np.float64)
+    finite = values[np.isfinite(values)]
+    return mode == "min" and finite.size > 0 and 0 < finite.min() < finite.max() / 10
+
+
+def earlier(folder: pathlib.Path, name: str) -> dict[str, Any]:
+    """The commands of the kept runs that this command adds to, for ``name.json``."""
+    facts = read_facts(folder, name)
+    commands = dict.fromkeys([*facts.get("earlier", []), facts["command"]])
+    return {"earlier": [kept for kept in commands if kept != command()]}
 
 
 def save(
@@ -57,22 +77,31 @@ def save(
 ) -> None:
     """Writes text, histories of the selected runs, scores, further tables, settings and figures."""
     report, drawn = build(selected, tables, facts)
-    report.save(folder, name, selected.winners, drawn, **facts)
-    for kind, table in {"scores": selected.score, **tables}.items():
+    history, score = kept_tables(selected)
+    report.save(folder, name, history, drawn, **facts)
+    for kind, table in {"scores": score, **tables}.items():
         if len(table):
             write_csv(folder / f"{name}-{kind}.csv", table)
 
 
 def redraw(
-    build: Build, folder: pathlib.Path, name: str, selected: Selected, kinds: Sequence[str] = ()
+    build: Build,
+    folder: pathlib.Path,
+    name: str,
+    selected: Selected,
+    kinds: Sequence[str] = (),
+    grids: bool = False,
 ) -> None:
     """Writes text and figures again from the kept files.
 
     Args:
         kinds: the names of the further tables.
+        grids: draws heat maps of all pairs, too.
     """
     tables = {kind: read_table(folder, f"{name}-{kind}") for kind in kinds}
     report, drawn = build(selected, tables, read_facts(folder, name))
+    if grids:
+        drawn |= heat_map_figures(selected, name)
     report.redraw(folder, name, drawn)
 
 

@@ -1,18 +1,19 @@
-"""Selected pairs of rates: the best run of every method over its grid, and its table."""
+"""Selected pairs of rates: the best run of every method over its grid, and its kept files."""
 
+import functools
 import math
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from experiments.fco.methods import METHODS
-from experiments.harness.tables import edge_marks
 from fedjax_sim.analysis.selection import Mode, best, scores
 
 PAIR = ["method", "lr", "server_lr"]
+RUN = [*PAIR, "seed"]
+SCORE = [*RUN, "score", "diverged_at"]
 
 Curve = Mapping[str, np.ndarray]  # a run: "round" and every metric, [evaluations]
 
@@ -24,6 +25,7 @@ class Selected(NamedTuple):
     mode: Mode
     last: int  # evaluations that a score averages
     score: pd.DataFrame  # a row per pair and seed
+    ends: pd.DataFrame  # further numbers of the same runs, in columns
     chosen: pd.DataFrame  # a row per method
     winners: pd.DataFrame  # tidy histories of the chosen pairs
     curves: Mapping[str, Curve]  # by method, means over seeds
@@ -33,12 +35,16 @@ class Selected(NamedTuple):
         """The mean of a metric over the last evaluations."""
         return float(np.mean(self.curves[method][metric][-self.last :]))
 
-    def at_rates(self, pair: tuple[float, float]) -> dict[str, float]:
-        """By method the mean score over seeds at a pair of rates, infinite for diverged runs."""
-        lr, server_lr = (
-            np.isclose(self.score[name], rate) for name, rate in zip(PAIR[1:], pair, strict=True)
-        )
-        means = self.score.loc[lr & server_lr].groupby("method", sort=False)["score"].mean()
+    def at_rates(self, pair: tuple[float, float], metric: str | None = None) -> dict[str, float]:
+        """Means over seeds at a pair of rates by method, infinite for diverged runs.
+
+        Args:
+            metric: a column of ``ends``; default: the score.
+        """
+        rows = self.score if metric is None else self.score.merge(self.ends, on=RUN)
+        here = [np.isclose(rows[name], rate) for name, rate in zip(PAIR[1:], pair, strict=True)]
+        groups = rows.loc[np.all(here, axis=0)].groupby("method", sort=False)
+        means = groups["score" if metric is None else metric].mean()
         return {str(method): math.inf if math.isnan(v) else v for method, v in means.items()}
 
 
@@ -48,40 +54,79 @@ def select(
     last: int,
     mode: Mode = "min",
     score: pd.DataFrame | None = None,
+    ends: pd.DataFrame | None = None,
 ) -> Selected:
     """Selects by the mean of a metric over the last evaluations; diverged runs have no score.
 
     Args:
         history: of all runs.
         score: scores of all runs, if they are not the means of the metric.
+        ends: further numbers of all runs, in columns beside ``RUN``.
     """
     last = min(last, len(set(history["round"])))
     if score is None:
         score = scores(history, metric, PAIR, last=last)
-    chosen = best(score, per="method", mode=mode)
-    return _selected(history, metric, last, mode, score, chosen)
+    numbers = score.loc[:, RUN] if ends is None else ends
+    return _selected(history, metric, last, mode, score, numbers)
+
+
+def ends_of(history: pd.DataFrame, metrics: Sequence[str], last: int) -> pd.DataFrame:
+    """The means of metrics over every run's last evaluations, a column per metric."""
+    parts = [
+        scores(history, metric, PAIR, last=last).rename(columns={"score": metric})
+        for metric in metrics
+    ]
+    return functools.reduce(
+        lambda left, right: left.merge(right.drop(columns="diverged_at"), on=RUN), parts
+    ).drop(columns="diverged_at")
+
+
+def widened(kept: Selected, new: Selected) -> Selected:
+    """The selection among the runs of both grids; runs of both are those of ``new``.
+
+    Raises:
+        ValueError: the best of all pairs is one of ``kept`` whose history is not kept.
+    """
+
+    def joined(frames: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
+        return pd.concat(frames, ignore_index=True).drop_duplicates(keys, keep="last")
+
+    score = joined([kept.score, new.score], RUN)
+    ends = joined([kept.ends, new.ends], RUN)
+    history = joined([kept.winners, new.winners], [*RUN, "round", "metric"])
+    wide = _selected(history, new.metric, new.last, new.mode, score, ends)
+    missing = set(wide.rates) - set(wide.curves)
+    if missing:
+        pairs = {method: wide.rates[method] for method in missing}
+        raise ValueError(f"the best pairs are {pairs}; expected those with a kept history")
+    return wide
+
+
+def kept_tables(selected: Selected) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables of ``name.csv``, a column per metric, and of ``name-scores.csv``."""
+    wide = selected.winners.pivot_table(
+        index=[*RUN, "diverged_at", "round"], columns="metric", values="value", sort=False
+    )
+    return wide.reset_index(), selected.score.merge(selected.ends, on=RUN)
+
+
+def kept_history(folder: pathlib.Path, name: str) -> pd.DataFrame:
+    """The tidy histories of ``name.csv``."""
+    wide = pd.read_csv(folder / f"{name}.csv").astype(dict.fromkeys(PAIR[1:], float))
+    return wide.melt([*RUN, "diverged_at", "round"], var_name="metric")
 
 
 def load(folder: pathlib.Path, name: str, metric: str, last: int, mode: Mode = "min") -> Selected:
-    """The selection that ``name.csv`` and ``name-scores.csv`` hold.
+    """The selection of the files with :func:`kept_tables`.
 
     Scores in the file are rounded, so several pairs may have the best one; the selected pairs are
     those whose histories are kept.
     """
-    history, score = (
-        pd.read_csv(folder / f"{name}{kind}.csv").astype(dict.fromkeys(PAIR[1:], float))
-        for kind in ("", "-scores")
-    )
+    history = kept_history(folder, name)
+    table = pd.read_csv(folder / f"{name}-scores.csv").astype(dict.fromkeys(PAIR[1:], float))
     last = min(last, len(set(history["round"])))
-    pairs = history[PAIR].drop_duplicates()
-    chosen = best(score.merge(pairs, on=PAIR), per="method", mode=mode)
-    for rate in PAIR[1:]:
-        grids = {m: set(part[rate]) for m, part in score.groupby("method")}
-        chosen[f"{rate}_at_edge"] = [
-            len(grids[m]) > 1 and value in (min(grids[m]), max(grids[m]))
-            for m, value in zip(chosen["method"], chosen[rate], strict=True)
-        ]
-    return _selected(history, metric, last, mode, score, chosen)
+    score, ends = table.loc[:, SCORE], table.drop(columns=SCORE[len(RUN) :])
+    return _selected(history, metric, last, mode, score, ends, history.loc[:, PAIR])
 
 
 def _selected(
@@ -90,8 +135,15 @@ def _selected(
     last: int,
     mode: Mode,
     score: pd.DataFrame,
-    chosen: pd.DataFrame,
+    ends: pd.DataFrame,
+    candidates: pd.DataFrame | None = None,
 ) -> Selected:
+    among = score if candidates is None else score.merge(candidates.drop_duplicates(), on=PAIR)
+    chosen = best(among, per="method", mode=mode)
+    for rate, other in (PAIR[1:], PAIR[:0:-1]):
+        chosen[f"{rate}_at_edge"] = [
+            _is_edge(score, pair, rate, other) for pair in chosen.to_dict("records")
+        ]
     # In the order of the history, which is that of the methods' names in the figures.
     order = {name: place for place, name in enumerate(dict.fromkeys(history["method"]))}
     chosen = chosen.sort_values("method", key=lambda names: names.map(order), ignore_index=True)
@@ -100,7 +152,14 @@ def _selected(
         str(row["method"]): (float(row["lr"]), float(row["server_lr"]))
         for row in chosen.to_dict("records")
     }
-    return Selected(metric, mode, last, score, chosen, winners, curves_of(winners), rates)
+    return Selected(metric, mode, last, score, ends, chosen, winners, curves_of(winners), rates)
+
+
+def _is_edge(score: pd.DataFrame, pair: Mapping, rate: str, other: str) -> bool:
+    """True if a neighbour of the pair along one rate was not run; grids need not be products."""
+    beside = (score["method"] == pair["method"]) & np.isclose(score[other], pair[other])
+    values = set(score.loc[beside, rate])
+    return len(values) > 1 and pair[rate] in (min(values), max(values))
 
 
 def curves_of(history: pd.DataFrame) -> Mapping[str, Curve]:
@@ -112,32 +171,3 @@ def curves_of(history: pd.DataFrame) -> Mapping[str, Curve]:
         curve["round"] = np.asarray(part.index.get_level_values("round"))
         curve[str(metric)] = np.asarray(part, np.float64)
     return curves
-
-
-def selected_table(selected: Selected, columns: Callable[[str], Mapping[str, Any]]) -> pd.DataFrame:
-    """A row per method: its best pair and ``columns(method)``; rates at the grid's edge are marked.
-
-    A best rate at the edge says that a larger grid may hold a better one.
-    """
-    rows = []
-    chosen = selected.chosen.to_dict("records")
-    for row, edge in zip(chosen, edge_marks(selected.chosen), strict=True):
-        failed = selected.score.loc[selected.score["method"] == row["method"], "score"].isna()
-        rows.append(
-            {name: row[name] for name in PAIR}
-            | dict(columns(str(row["method"])))
-            | {"at the grid's edge": edge, "failed runs": f"{np.sum(failed)} of {len(failed)}"}
-        )
-    return pd.DataFrame(rows)
-
-
-def equal_rates_table(selected: Selected) -> pd.DataFrame:
-    """Scores of all methods at equal rates, with the server rate of FedDualAvg's best pair."""
-    first = "FedDualAvg" if "FedDualAvg" in selected.rates else next(iter(selected.rates))
-    server_lr = selected.rates[first][1]
-    rows = selected.score.loc[np.isclose(selected.score["server_lr"], server_lr)]
-    wide = rows.pivot_table(
-        index=["server_lr", "lr"], columns="method", values="score", sort=False, dropna=False
-    )
-    names = [name for name in METHODS if name in wide]
-    return wide[names].reset_index().rename_axis(columns=None)

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import tyro
@@ -22,7 +21,6 @@ from jax.tree_util import Partial
 
 import fedjax_sim as fs
 from experiments.fco.quadratics import (
-    CONDITION,
     DIM,
     NUM_CLIENTS,
     Problem,
@@ -30,9 +28,9 @@ from experiments.fco.quadratics import (
     oracle,
     smooth,
 )
-from experiments.fco.theorems import NOT_A_THEOREM, RADIUS, SMALL, WEIGHT, Theorem, theorems
+from experiments.fco.theorems import Theorem, theorems
+from experiments.fco.theory_report import save
 from experiments.harness.options import check_grid, settings
-from experiments.harness.report import Report
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.diagnostics.composite_optimum import composite_optimum
 from fedjax_sim.prox import Composite
@@ -105,38 +103,11 @@ def rows(problem: Problem, options: Options) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def figure(table: pd.DataFrame) -> Any:
-    """Gaps and bounds against rounds, a panel per theorem."""
-    names = list(dict.fromkeys(table["theorem"]))
-    drawn, axes = plt.subplots(1, len(names), figsize=(15, 3.6), layout="constrained", sharey=True)
-    for axis, name in zip(axes, names, strict=True):
-        for i, K in enumerate(LOCAL_STEPS):
-            part = table.loc[(table["theorem"] == name) & (table["K"] == K)]
-            axis.loglog(part["R"], part["gap"], f"C{i}o-", label=f"K = {K}")
-            axis.loglog(part["R"], part["bound"], f"C{i}--")
-        axis.set(title=f"Theorem {name}", xlabel="rounds")
-    axes[0].legend(frameon=False)
-    axes[0].set(ylabel="Phi - Phi*; dashed: bound")
-    return drawn
-
-
 def main(options: Options) -> None:
     """Runs, compares and writes the report."""
     with jax.enable_x64(True):
         table = rows(make_problem(options.seed), options)
-    report = Report(
-        "FedDualAvg beside its theorems",
-        f"d = {DIM}, M = {NUM_CLIENTS}, L = 1, condition number {CONDITION:g}, l1 weight {WEIGHT} "
-        f"(4.3, 4.7) or l1 radius {RADIUS} (4.4, FedMiD); {options.repetitions} "
-        f"repetitions; rates as prescribed, for 4.3 a client rate of {SMALL:g} of the product.",
-        table,
-    )
-    proved = table["theorem"] != NOT_A_THEOREM
-    parts = (("Theorems", table[proved]), ("FedMiD", table[~proved]))
-    counts = [f"{name}: {part['holds'].sum()} of {len(part)} bounds hold." for name, part in parts]
-    report.add(" ".join(counts))
-    drawn = {"theory": figure(table)}
-    report.save(options.output / "theory", "theory", table, drawn, options=settings(options))
+    save(options.output / "theory", table, settings(options))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,11 @@ import numpy as np
 import pandas as pd
 
 from experiments.fco.claims import (
+    Statement,
     above,
     above_at_equal_rates,
+    add_claims,
+    at_end,
     coincide,
     fastest,
     first_round,
@@ -20,15 +23,16 @@ from experiments.fco.lasso import LASSO
 from experiments.fco.lowrank import LOW_RANK
 from experiments.fco.methods import METHODS
 from experiments.fco.selection import Selected
+from experiments.harness.report import Report
 
 
-def picked(curves, rates=None, score=None):
+def picked(curves, rates=None, score=None, ends=None):
     """A selection with these curves."""
     rates = dict.fromkeys(curves, (0.1, 1.0)) if rates is None else rates
     empty = pd.DataFrame()
-    return Selected(
-        "loss", "min", 1, empty if score is None else score, empty, empty, curves, rates
-    )
+    score = empty if score is None else score
+    ends = empty if ends is None else ends
+    return Selected("loss", "min", 1, score, ends, empty, empty, curves, rates)
 
 
 def curve(rounds, **metrics):
@@ -74,7 +78,7 @@ RATES = dict.fromkeys(METHODS, (0.001, 0.3)) | {"FedDualAvg": (0.01, 1.0)}
 
 
 def holding(name, curves, rates=RATES):
-    claims = judged(name, LASSO.statements, picked(curves, rates))
+    claims, _ = judged(name, LASSO.statements, picked(curves, rates))
     return {claim.text: claim.holds for claim in claims}
 
 
@@ -101,10 +105,10 @@ def test_low_rank_claims():
             ("FedMiD", 18.0, 1.2, 4.0), ("FedMiD-OSP", 18.0, 1.2, 2.0),
         )
     }  # fmt: skip
-    found = judged("I", LOW_RANK.statements, picked(curves, RATES))
+    found, _ = judged("I", LOW_RANK.statements, picked(curves, RATES))
     assert [claim.holds for claim in found] == [False, False, True, True, False, True]
     curves["FedDualAvg"]["rank"] = np.array([16.0, 16.0])
-    found = judged("I", LOW_RANK.statements, picked(curves, RATES))
+    found, _ = judged("I", LOW_RANK.statements, picked(curves, RATES))
     assert [claim.holds for claim in found] == [True, True, True, True, False, True]
     thresholds = {claim.text: claim.ours for claim in found if claim.ours}
     assert thresholds["FedDualAvg-OSP is far less accurate"] == "error > 1.5 x FedDualAvg's"
@@ -138,3 +142,30 @@ def test_equal_rates_are_those_of_feddualavgs_best_pair():
     assert check(picked({}, rates, score)) == (text, False)
     assert check(picked({}, rates | {"FedDualAvg": (0.3, 1.0)}, score))[1]
     assert not check(picked({}, rates | {"FedDualAvg": (1.0, 1.0)}, score))[1]
+    ends = score.drop(columns="score").assign(accuracy=[0.5, 0.5, 0.6, 0.4, 0.3])
+    check = above_at_equal_rates("FedDualAvg-OSP", ["FedDualAvg"], metric="accuracy")
+    text = "at (0.1, 1) FedDualAvg-OSP 0.6, FedDualAvg 0.5; at 1 of 2 pairs"
+    assert check(picked({}, rates, score, ends)) == (text, True)
+
+
+def test_statements_that_do_not_hold_are_explained():
+    """By a text, or by a function of the selection that has the numbers."""
+    selected = picked({"A": curve([1, 2], loss=[9.0, 3.0])})
+
+    def low(value):
+        return value < 1
+
+    check = at_end("A", "loss", low)
+    given = Statement(("I",), ("A",), "A is low", check, why=lambda found: f"{found.last} of 2")
+    for statement, expected in (
+        (given, ["* A is low: 1 of 2"]),
+        (given._replace(why="of the noise"), ["* A is low: of the noise"]),
+        (given._replace(why=""), ["* A is low: not explained."]),
+        (given._replace(check=at_end("A", "loss", lambda value: value > 1)), []),
+        (given._replace(sets=("II",)), []),
+        (given._replace(methods=("B",)), []),
+    ):
+        assert judged("I", [statement], selected)[1] == expected
+    report = Report("Title")
+    add_claims(report, "I", [given], selected)
+    assert report.text.endswith("hold here\n\n* A is low: 1 of 2")

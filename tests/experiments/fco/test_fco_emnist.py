@@ -1,5 +1,6 @@
 """Constrained models on handwriting: classes, writers, models, claims, a whole experiment."""
 
+import dataclasses
 import json
 import re
 
@@ -107,8 +108,9 @@ def checked(name, curves):
     rows = [(m, 0.1, 1.0, 0, curve["train/loss"][-1]) for m, curve in curves.items()]
     score = pd.DataFrame(rows, columns=["method", "lr", "server_lr", "seed", "score"])
     empty = pd.DataFrame()
-    selected = Selected("train/loss", "min", 10, score, empty, empty, curves, rates)
-    return {claim.text: claim.holds for claim in judged(name, emnist_report.STATEMENTS, selected)}
+    selected = Selected("train/loss", "min", 10, score, empty, empty, empty, curves, rates)
+    claims, _ = judged(name, emnist_report.STATEMENTS, selected)
+    return {claim.text: claim.holds for claim in claims}
 
 
 def test_claims():
@@ -139,6 +141,15 @@ def test_violations_are_excesses():
     )  # fmt: skip
     assert emnist_report.violations(frame) == {"a": 0.25, "b": 0.0}
     assert emnist_report.at_boundary(frame) == 0.5
+
+
+def test_facts_of_two_parts_of_a_grid():
+    parts = [
+        {"violations": {"a": 0.1, "b": 0.0}, "at_boundary": 0.5, "runs": 3},
+        {"violations": {"a": 0.2}, "at_boundary": 0.1, "runs": 1},
+    ]
+    both = emnist_report.joined(*parts)
+    assert both == {"violations": {"a": 0.2, "b": 0.0}, "at_boundary": 0.4, "runs": 4}
 
 
 def options(tmp_path, **given):
@@ -178,7 +189,7 @@ def test_files_and_continuing(tmp_path, monkeypatch, capsys):
     assert "2 of the paper's 5000 rounds" in text
     assert re.search(r"all evaluated models \d+.* % have a kernel at the boundary", text)
     history = (folder / "4b.csv").read_bytes()
-    sizes = pd.read_csv(folder / "4b.csv").query("metric == @problem.SIZE")
+    sizes = pd.read_csv(folder / "4b.csv").rename(columns={problem.SIZE: "value"})
     # As many digits as the file has.  FedMiD's are means of models at the boundary.
     assert sizes["value"].max() <= 1 + 1e-5
     duals = sizes.loc[sizes["method"] == "FedDualAvg", "value"]
@@ -186,14 +197,26 @@ def test_files_and_continuing(tmp_path, monkeypatch, capsys):
     assert sizes.loc[sizes["method"] == "FedMiD", "value"].max() < 1
     assert len(pd.read_csv(folder / "4b-scores.csv")) == 6
     assert json.loads((folder / "4b.json").read_text())["options"]["scale"] == "smoke"
-    for name in ("4b", "4b-feddualavg-grid", "4b-fedmid-osp-grid"):
+    for name in ("4b", "4b-rates"):
         assert (folder / f"{name}.png").stat().st_size > 2_000
     emnist.main(given)
     assert capsys.readouterr().out.count("2 runs, 2 found") == 3
     assert (folder / "4b.csv").read_bytes() == history
     (folder / "4b.md").unlink()
-    emnist_report.redraw(folder, "4b")
+    emnist_report.redraw(folder, "4b", grids=True)
     assert (folder / "4b.md").read_text().splitlines()[:4] == text.splitlines()[:4]
+    assert (folder / "4b-fedmid-osp-grid.png").stat().st_size > 2_000
+    # More rates join the kept ones, whose runs are not repeated.
+    emnist.main(dataclasses.replace(given, lrs=(0.1, 0.3), widen=True))
+    assert capsys.readouterr().out.count("2 runs, 1 found") == 3
+    scores = pd.read_csv(folder / "4b-scores.csv")
+    assert scores.groupby("method")["lr"].agg(list).tolist() == [[0.03, 0.1, 0.3]] * 3
+    assert scores[["train/accuracy", "test/accuracy"]].notna().to_numpy().all()
+    assert json.loads((folder / "4b.json").read_text())["runs"] == 12
+    assert (
+        "3 pairs of rates per method, client rates from 0.03 to 0.3"
+        in (folder / "4b.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(

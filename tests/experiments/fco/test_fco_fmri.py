@@ -1,5 +1,6 @@
 """Sparse logistic regression on scans: baselines by NumPy, Figure 4.11, the stand-in's label."""
 
+import dataclasses
 import itertools
 import json
 
@@ -13,7 +14,7 @@ from experiments.fco import fmri as experiment
 from experiments.fco import fmri_report as report
 from experiments.fco import methods, scans
 from experiments.fco.claims import judged
-from experiments.fco.methods import METHODS
+from experiments.fco.methods import METHODS, PENALTY_METHODS
 from experiments.fco.selection import Selected
 from fedjax_sim.problems import fmri
 
@@ -128,7 +129,8 @@ def test_shares_of_good_pairs():
 
 def ends(**values):
     """Curves of one evaluation: loss, accuracy, density."""
-    names = dict(zip(("dual", "osp", "mid", "mid_osp"), METHODS, strict=True))
+    shorts = ("dual", "osp", "mid", "mid_osp", "subgradient")
+    names = dict(zip(shorts, PENALTY_METHODS, strict=True))
     return {
         names[short]: {m: np.array([v]) for m, v in zip(scans.METRICS, value, strict=True)}
         for short, value in values.items()
@@ -140,8 +142,8 @@ def checked(shares, curves):
     table = pd.DataFrame({300: shares}, index=list(METHODS)[: len(shares)])
     statements = report.statements(centralised, local, table)
     rates, empty = dict.fromkeys(curves, (1.0, 1.0)), pd.DataFrame()
-    selected = Selected(scans.LOSS, "min", 1, empty, empty, empty, curves, rates)
-    return [claim.holds for claim in judged("fmri", statements, selected)]
+    selected = Selected(scans.LOSS, "min", 1, empty, empty, empty, empty, curves, rates)
+    return [claim.holds for claim in judged("fmri", statements, selected)[0]]
 
 
 def test_claims():
@@ -151,6 +153,9 @@ def test_claims():
     bad = ends(dual=(0.5, 0.55, 0.7), osp=(0.5, 0.6, 0.1), **mid)
     assert checked([0.1, 0.3, 0.1, 0.1], bad) == [False] * 6
     assert checked([0.5], ends(dual=dual)) == [True, True]
+    worse, better = (0.4, 0.9, 1.0), (0.1, 0.99, 0.001)
+    assert checked([0.5], ends(dual=dual, subgradient=worse)) == [True] * 5
+    assert checked([0.5], ends(dual=dual, subgradient=better)) == [True] * 2 + [False] * 3
 
 
 @pytest.mark.slow
@@ -172,7 +177,7 @@ def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
         "FedDualAvg", "FedMiD", "centralised", "local"
     }  # fmt: skip
     assert len(pd.read_csv(folder / "fmri-figure-4.11.csv")) == 4
-    for name in ("fmri", "figure-4.11", "fmri-fedmid-grid"):
+    for name in ("fmri", "figure-4.11", "fmri-rates"):
         assert (folder / f"{name}.png").stat().st_size > 2_000
     experiment.main(given)
     printed = capsys.readouterr().out
@@ -182,6 +187,14 @@ def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
     report.redraw(folder)
     assert (folder / "fmri.md").read_text().splitlines()[:4] == text.splitlines()[:4]
     assert (folder / "figure-4.11.png").exists()
+    # A further method joins the kept ones.
+    wider = dataclasses.replace(given, methods=("FedAvg-subgradient",), widen=True)
+    experiment.main(wider)
+    assert len(pd.read_csv(folder / "fmri-scores.csv")) == 6
+    assert len(pd.read_csv(folder / "fmri-figure-4.11.csv")) == 6
+    text = (folder / "fmri.md").read_text()
+    assert "FedDualAvg is sparser than FedAvg-subgradient" in text
+    assert len(json.loads((folder / "fmri.json").read_text())["earlier"]) <= 1
     # The batches are single examples, one pass: 18 steps.
     data = scans.load(given.source, given.voxels, given.data_dir)
     shared = scans.make_problem(

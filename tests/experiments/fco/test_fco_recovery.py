@@ -127,24 +127,22 @@ def test_lasso_files_and_resumption(tmp_path, allow_nans, capsys):
     )  # fmt: skip
     conduct(TINY._replace(generate=rounded), options)
     folder = tmp_path / "out" / "lasso"
-    grids = ["I-feddualavg-grid.png", "I-fedmid-grid.png"]
     assert {path.name for path in folder.iterdir()} == {
-        "I.csv", "I.json", "I.md", "I.png", "I-losses.png", "I-scores.csv", *grids,
-    }  # fmt: skip
+        "I.csv",
+        "I.json",
+        "I.md",
+        "I.png",
+        "I-rates.png",
+        "I-scores.csv",
+    }
     scores = pd.read_csv(folder / "I-scores.csv")
     assert len(scores) == 8
     assert (scores["score"].isna() == (scores["lr"] == 1)).all()
     assert (scores.loc[scores["lr"] == 1, "diverged_at"] > 0).all()
     table = pd.read_csv(folder / "I.csv")
     assert set(table["lr"]) == {1e-3}
-    assert set(table["metric"]) >= {
-        "f1",
-        "precision",
-        "recall",
-        "density",
-        "train/loss",
-        "test/mse",
-    }
+    metrics = ["f1", "precision", "recall", "density", "train/loss", "test/mse"]
+    assert sorted(table.columns[6:]) == sorted(metrics)
     text = (folder / "I.md").read_text()
     assert "4 clients, 23 examples each; 8 weights, 3 of them 1" in text
     assert "2 of 4" in text  # failed runs
@@ -175,7 +173,13 @@ def test_low_rank_files(tmp_path):
     )  # fmt: skip
     conduct(TINY_RANK, options)
     folder = tmp_path / "out" / "lowrank"
-    assert set(pd.read_csv(folder / "I.csv")["metric"]) >= {"rank", "error"}
+    assert set(pd.read_csv(folder / "I.csv")) >= {"rank", "error"}
+    assert len(pd.read_csv(folder / "I-scores.csv")) == 2
+    conduct(TINY_RANK, dataclasses.replace(options, server_lrs=(1.0, 3.0), widen=True))
+    scores = pd.read_csv(folder / "I-scores.csv")
+    assert sorted(scores["server_lr"]) == [0.3, 1.0, 3.0]
+    assert scores["round of the exact rank"].notna().all()
+    assert "3 pairs of rates per method" in (folder / "I.md").read_text()
     assert "23 examples each; 3 x 3, of rank 1" in (folder / "I.md").read_text()
 
 

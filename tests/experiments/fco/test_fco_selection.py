@@ -4,11 +4,21 @@ import math
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from experiments.fco.lasso import LASSO
 from experiments.fco.lowrank import LOW_RANK
-from experiments.fco.recovery_report import reference_table, scored
-from experiments.fco.selection import PAIR, equal_rates_table, select, selected_table
+from experiments.fco.recovery_report import first_rounds, reference_table, scored
+from experiments.fco.selection import (
+    PAIR,
+    ends_of,
+    kept_tables,
+    load,
+    select,
+    widened,
+)
+from experiments.fco.tables import equal_rates_table, fastest_table, grid_text, selected_table
+from experiments.harness.report import write_csv
 
 
 def histories(runs, metric="f1", loss=1.0):
@@ -82,3 +92,65 @@ def test_scores_at_equal_rates():
     table = equal_rates_table(selected)
     assert table.columns.tolist() == ["server_lr", "lr", "FedDualAvg", "FedMiD"]
     np.testing.assert_array_equal(table.to_numpy(), [[1.0, 0.1, 0.2, math.nan]])
+
+
+def test_two_parts_of_a_grid_are_one():
+    """Also after a round trip through the files; an edge has no neighbour that was run."""
+    parts = [
+        histories({("A", 0.1, 1.0): [0.2], ("A", 0.3, 1.0): [0.4], ("B", 0.1, 1.0): [0.1]}, "loss"),
+        histories({("A", 0.03, 1.0): [0.3], ("A", 0.1, 3.0): [0.5]}, "loss"),
+    ]
+    first, second = (select(part, "loss", 1, ends=ends_of(part, ["loss"], 1)) for part in parts)
+    assert first.chosen["lr_at_edge"].tolist() == [True, False]  # one client rate of B: no edge
+    both = widened(first, second)
+    assert both.rates == {"A": (0.1, 1.0), "B": (0.1, 1.0)}
+    assert both.chosen["lr_at_edge"].tolist() == [False, False]
+    assert both.chosen["server_lr_at_edge"].tolist() == [True, False]
+    assert both.at_rates((0.03, 1.0), "loss") == {"A": 0.3}
+    assert both.at_end("B", "loss") == 0.1
+    assert grid_text(both) == (
+        "1 to 4 pairs of rates per method, client rates from 0.03 to 0.3, server rates from 1 to "
+        "3, 1 seed"
+    )
+    better = histories({("A", 0.03, 1.0): [0.1]}, "loss")
+    assert widened(first, select(better, "loss", 1)).rates["A"] == (0.03, 1.0)
+
+
+def test_a_best_pair_without_history_is_refused():
+    """The new run of the kept best pair is worse than a pair of which only the score is kept."""
+    kept = histories({("A", 0.1, 1.0): [0.2], ("A", 0.3, 1.0): [0.4]}, "loss")
+    worse = histories({("A", 0.1, 1.0): [0.9]}, "loss")
+    with pytest.raises(ValueError, match=r"best pairs are {'A': \(0.3, 1.0\)}; expected those"):
+        widened(select(kept, "loss", 1), select(worse, "loss", 1))
+
+
+def test_files_hold_the_selection(tmp_path):
+    history = histories({("A", 0.1, 1.0): [0.5, 0.2], ("A", 0.3, 1.0): [0.1, 0.4]}, "loss")
+    selected = select(history, "loss", 1, ends=ends_of(history, ["train/loss"], 2))
+    for kind, table in zip(("", "-scores"), kept_tables(selected), strict=True):
+        write_csv(tmp_path / f"x{kind}.csv", table)
+    assert pd.read_csv(tmp_path / "x.csv")["loss"].tolist() == [0.5, 0.2]
+    again = load(tmp_path, "x", "loss", 1)
+    pd.testing.assert_frame_equal(again.score, selected.score)
+    pd.testing.assert_frame_equal(again.ends, selected.ends, check_dtype=False)
+    assert again.rates == selected.rates
+    for metric, values in selected.curves["A"].items():
+        np.testing.assert_array_equal(again.curves["A"][metric], values)
+
+
+def test_fastest_pairs():
+    """The pair that reaches F1 0.95 first, of two at the same round the one with the best score."""
+    runs = {
+        ("A", 0.1, 1.0): [0.5, 1.0, 0.5],
+        ("A", 0.2, 1.0): [0.5, 0.96, 1.0],
+        ("A", 0.3, 1.0): [0.5, 0.5, 1.0],
+        ("B", 0.1, 1.0): [0.5, 0.6, 0.7],
+    }
+    history = histories(runs)
+    times = first_rounds(history, LASSO, LASSO.sets["I"])
+    assert times[LASSO.event].tolist() == [20, 20, 30, math.inf]
+    selected = select(history, "f1", 1, "max", ends=times)
+    assert fastest_table(selected, LASSO.event).to_dict("records") == [
+        {"method": "A", "lr": 0.2, "server_lr": 1.0, LASSO.event: 20.0, "score": 1.0}
+    ]
+    assert not len(fastest_table(select(history, "f1", 1, "max"), LASSO.event))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from experiments.fco import methods, primal_averaging, recovery
+from experiments.fco import methods, primal_averaging, primal_averaging_report, recovery
 from experiments.fco.lasso import LASSO
 from experiments.fco.recovery import DataSet
 
@@ -72,6 +72,10 @@ def test_primal_averaging_files(tmp_path, monkeypatch):
     assert set(pd.read_csv(folder / "IV.csv")["round"]) == {1, 10, 20}
     assert "| run | density of | round 20 |" in (folder / "IV.md").read_text()
     assert (folder / "IV.png").stat().st_size > 2_000
+    text = (folder / "IV.md").read_text()
+    (folder / "IV.md").unlink()
+    primal_averaging_report.redraw(folder, "IV")
+    assert (folder / "IV.md").read_text() == text
 
 
 def test_unknown_sets_raise():

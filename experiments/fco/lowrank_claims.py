@@ -1,0 +1,63 @@
+"""The paper's statements about low-rank estimation (section 4.5.3); why some do not hold here."""
+
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from experiments.fco import claims
+from experiments.fco.claims import Check, Statement
+from experiments.fco.methods import METHODS
+from experiments.fco.selection import Curve, Selected
+
+# Not the paper's:
+SLOW_ROUND, INACCURATE = 100, 1.5  # round of "slower"; factor of "inaccurate"
+
+
+def exact(rank: int, curve: Curve) -> np.ndarray:
+    """Whether the model has the true rank, per evaluation."""
+    return curve["rank"] == rank
+
+
+def _above_dual(method: str, metric: str, factor: float, round: float = math.inf) -> Check:
+    """Checks whether a method's last value up to a round is above a multiple of FedDualAvg's."""
+
+    def check(selected: Selected) -> tuple[str, bool]:
+        first, other = (
+            float(curve[metric][curve["round"] <= round][-1])
+            for curve in (selected.curves["FedDualAvg"], selected.curves[method])
+        )
+        return f"{other:.5g} against {first:.5g}", other > factor * first
+
+    return check
+
+
+def statements(ranks: Mapping[str, int]) -> tuple[Statement, ...]:
+    """The paper's statements about data sets, whose true ranks are given."""
+    dual, osp, mid, mid_osp = METHODS
+    every = tuple(METHODS)
+    found = []
+    for name, rank in ranks.items():
+        bound = 200 if name == "IV" else 100
+        at_rank = functools.partial(exact, rank)
+
+        def low(value: float, rank: int = rank) -> bool:
+            return value <= rank
+
+        of_dual = f"{dual} finds the exact rank before round {bound}"
+        of_osp = f"{osp} ends at a rank of at most {rank}"
+        first = f"{dual} is the first at the exact rank"
+        found += [
+            Statement((name,), (dual,), of_dual, claims.within(dual, at_rank, bound)),
+            Statement((name,), every, first, claims.fastest(dual, at_rank)),
+            Statement((name,), (osp,), of_osp, claims.at_end(osp, "rank", low)),
+        ]
+    for method in (mid, mid_osp):
+        text, ours = f"{method} converges slower", f"training loss in round {SLOW_ROUND}"
+        slower = _above_dual(method, "train/loss", 1.0, SLOW_ROUND)
+        found.append(Statement(tuple(ranks), (dual, method), text, slower, ours))
+    text, ours = f"{osp} is far less accurate", f"error > {INACCURATE} x {dual}'s"
+    check = _above_dual(osp, "error", INACCURATE)
+    found.append(Statement(tuple(ranks), (dual, osp), text, check, ours))
+    return tuple(found)
