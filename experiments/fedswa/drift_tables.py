@@ -15,7 +15,7 @@ EXPLAINED = (
     "of it, Equation 3 leaves 0.45 with rho 0.1 and 0.40 with rho 0.  No floor of Equation 3 "
     "leaves a third; a constant rate of 0.58 of the rate does.  With larger steps clients come "
     "close to their own minima within the visit, and the decay saves less.  A constant rate with "
-    "Equation 3's sum of rates drifts less: the decay has an effect only as a smaller rate."
+    "Equation 3's sum of rates drifts less still: at equal sums the decay increases the drift."
 )
 
 
@@ -56,5 +56,6 @@ def figure(table: pd.DataFrame) -> Figure:
         third = part[part["schedule"] == "constant"]
         axis.loglog(third["round"], third["a third of Lemma G.12"], "k--", label="a third of G.12")
         axis.set(title=case, xlabel="round", ylabel="drift within the visit")
-    np.atleast_1d(axes)[0].legend(frameon=False, fontsize=7, title="dotted: recursion")
+    look = {"fontsize": 7, "title": "dotted: recursion", "title_fontsize": 7}
+    np.atleast_1d(axes)[0].legend(frameon=False, loc="lower left", **look)
     return drawn
