@@ -57,13 +57,14 @@ def _connected(given: dict[str, Any]):
 
     connect = given.pop("distributed")
     where = {name: given.pop(name) for name in ("coordinator", "num_processes", "process_id")}
+    timeout = given.pop("heartbeat_timeout")
     if not connect and not any(value is not None for value in where.values()):
         return RunConfig(**given)
     import jax
 
     from fedjax_sim.execution import distributed
 
-    distributed.connect(**where)
+    distributed.connect(**where, heartbeat_timeout=timeout)
     _start_jax()
     if given["num_strata"] is None:
         given["num_strata"] = jax.device_count()

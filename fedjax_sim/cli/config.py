@@ -12,6 +12,7 @@ import typing
 from typing import Any, Literal
 
 from fedjax_sim.checks import INT32_MAX
+from fedjax_sim.execution.distributed import HEARTBEAT_TIMEOUT
 
 ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
 
@@ -172,6 +173,9 @@ class RunOptions(RunConfig):
     """With --coordinator: number of processes; default: as the cluster provides it."""
     process_id: int | None = None
     """With --coordinator: number of this process, from 0; default: as the cluster provides it."""
+    heartbeat_timeout: int = HEARTBEAT_TIMEOUT
+    """With several processes: seconds without a sign of life after which one counts as lost, and
+    all others end."""
 
 
 @dataclasses.dataclass(frozen=True)

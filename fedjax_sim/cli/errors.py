@@ -6,6 +6,8 @@ import re
 import traceback
 from collections.abc import Iterator
 
+from fedjax_sim.execution import distributed
+
 
 class Failure(Exception):
     """A command that ends with a message; ``code`` is its exit code."""
@@ -35,6 +37,7 @@ def running(output: pathlib.Path | None) -> Iterator[None]:
     except FloatingPointError as error:  # a run diverged, which is no defect
         raise Failure(f"{error}{kept}", 1) from error
     except Exception as error:
+        distributed.wait_if_lost(error)
         traceback.print_exc()
         raise Failure(f"{type(error).__name__}: {error}{kept}", 1) from error
 

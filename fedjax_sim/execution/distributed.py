@@ -3,24 +3,38 @@
 JAX connects the processes (``jax.distributed``).  In one process these functions do nothing.
 """
 
+import re
+import time
 from collections.abc import Callable
 
 import jax
 import numpy as np
 
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.execution.lost_process import report_lost_process
+
+HEARTBEAT_TIMEOUT = 20  # seconds
+_LOST_CONNECTION = r"Gloo|NCCL|UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]onnection|[Hh]eartbeat"
+
 
 def connect(
-    coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    heartbeat_timeout: int = HEARTBEAT_TIMEOUT,
 ) -> None:
     """Connects this process with the others of its run; call it before anything else uses JAX.
 
     Without arguments JAX reads the environment of the cluster: Slurm, Open MPI, Kubernetes, Cloud
-    TPU.
+    TPU.  If a process is killed or frozen, all others end with the exit code 134 and one line that
+    names it.
 
     Args:
         coordinator: address ``host:port`` on which process 0 listens.
         num_processes: number of processes.
         process_id: number of this process, from 0.
+        heartbeat_timeout: seconds without a sign of life after which a process counts as lost.
 
     Raises:
         ValueError: only some of the three are given, or a number is out of range.
@@ -41,7 +55,25 @@ def connect(
             raise ValueError(
                 f"process_id is {process_id}; expected 0 .. num_processes - 1 = {num_processes - 1}"
             )
-    jax.distributed.initialize(coordinator, num_processes, process_id)
+    check_at_least(1, heartbeat_timeout=heartbeat_timeout)
+    jax.distributed.initialize(
+        coordinator, num_processes, process_id, heartbeat_timeout_seconds=heartbeat_timeout
+    )
+    if jax.process_count() > 1:
+        report_lost_process(jax.process_count(), heartbeat_timeout)
+
+
+def wait_if_lost(error: Exception) -> None:
+    """Waits, if an error of a collective may mean that another process is lost.
+
+    JAX then ends this process within the heartbeat timeout, with the line that names the other one.
+    Otherwise the call returns after a minute, in one process at once.
+
+    Example:
+        >>> wait_if_lost(ValueError("Gloo AllGather failed: Connection reset by peer"))
+    """
+    if jax.process_count() > 1 and re.search(_LOST_CONNECTION, str(error)):
+        time.sleep(60)
 
 
 def is_first() -> bool:

@@ -4,9 +4,11 @@ import csv
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -23,11 +25,15 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def run_together(commands: list[list[str]]) -> list[str]:
-    """The processes' output; of a failed or hanging one the test fails, and none is left behind."""
+def start(commands: list[list[str]]) -> list[subprocess.Popen]:
     env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="", PYTHONUNBUFFERED="1")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    started = [subprocess.Popen(command, env=env, **pipes) for command in commands]
+    return [subprocess.Popen(command, env=env, **pipes) for command in commands]
+
+
+def run_together(commands: list[list[str]]) -> list[str]:
+    """The processes' output; of a failed or hanging one the test fails, and none is left behind."""
+    started = start(commands)
     try:
         outputs = [process.communicate(timeout=240)[0] for process in started]
     finally:
@@ -37,12 +43,16 @@ def run_together(commands: list[list[str]]) -> list[str]:
     return outputs
 
 
-def workers(folder, number: int, devices: int, *options: str) -> list[str]:
+def commands_of(folder, number: int, devices: int, *options: str) -> list[list[str]]:
     script, port = str(HELPERS / "one_of_several.py"), str(free_port())
-    return run_together([
+    return [
         [sys.executable, script, str(folder), str(i), str(number), port, str(devices), *options]
         for i in range(number)
-    ])  # fmt: skip
+    ]
+
+
+def workers(folder, number: int, devices: int, *options: str) -> list[str]:
+    return run_together(commands_of(folder, number, devices, *options))
 
 
 def history(folder) -> tuple[list, np.ndarray]:
@@ -132,3 +142,25 @@ sys.exit(main(sys.argv[1:]))
 def test_refuses(given, message):
     with pytest.raises(ValueError, match=message):
         distributed.connect(*given)
+
+
+@pytest.mark.parametrize(("lost", "how"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_a_lost_process_is_named_and_ends_the_other(tmp_path, lost, how):
+    """Killed or frozen: the other process ends with one line and without JAX's stack trace."""
+    started = start(commands_of(tmp_path, 2, 1, "--rounds", "100000", "--heartbeat", "4"))
+    try:
+        while not (tmp_path / "history.csv").exists():  # they run
+            assert [process.poll() for process in started] == [None, None]
+            time.sleep(0.1)
+        os.kill(started[lost].pid, how)
+        output = started[1 - lost].communicate(timeout=120)[0]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    assert started[1 - lost].returncode == -signal.SIGABRT
+    assert f"process {lost} of 2 was lost: it ended, or showed no sign of life for 4 s" in output
+    assert "continue from the last checkpoint" in output
+    assert "stack trace" not in output
+    assert "coordination_service" not in output

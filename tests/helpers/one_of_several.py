@@ -1,27 +1,39 @@
 """One process of several, or the only one: a SCAFFOLD run by client over all devices.
 
-    python tests/one_of_several.py FOLDER PROCESS_ID NUM_PROCESSES PORT DEVICES [--stop-at ROUND]
+    python tests/helpers/one_of_several.py FOLDER PROCESS_ID NUM_PROCESSES PORT DEVICES
 
-Process 0 gets a Ctrl-C after the given round.  The folder gets history and checkpoints.
+With ``--stop-at ROUND`` process 0 gets a Ctrl-C after that round.  The folder gets history and
+checkpoints.
 """
 
+import argparse
 import os
 import signal
-import sys
 
 import jax
 
 
 def main() -> None:
-    folder, process_id, num_processes, port, devices = sys.argv[1:6]
-    stop_at = int(sys.argv[7]) if len(sys.argv) > 6 else None
-    jax.config.update("jax_num_cpu_devices", int(devices))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    for name in ("process_id", "num_processes", "port", "devices"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("--stop-at", type=int)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--heartbeat", type=int, default=60)
+    given = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", given.devices)
 
     from fedjax_sim.execution import distributed, placement
     from fedjax_sim.timelines import sampling
 
-    if int(num_processes) > 1:
-        distributed.connect(f"localhost:{port}", int(num_processes), int(process_id))
+    if given.num_processes > 1:
+        distributed.connect(
+            f"localhost:{given.port}",
+            given.num_processes,
+            given.process_id,
+            heartbeat_timeout=given.heartbeat,
+        )
 
     import jax.numpy as jnp
     import numpy as np
@@ -29,7 +41,7 @@ def main() -> None:
     import fedjax_sim as fs
     from fedjax_sim.data.source import ClientSource, from_data
 
-    num_clients, strata, rounds = 19, 4, 12
+    num_clients, strata = 19, 4
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 6, num_clients))])
     x = rng.normal(size=(offsets[-1], 3))
@@ -51,11 +63,11 @@ def main() -> None:
     )
     print("loaded", asked[1:])
     timeline = sampling.stratified(
-        jax.random.key(0), rounds, num_clients, 8, task.num_steps, num_strata=strata
+        jax.random.key(0), given.rounds, num_clients, 8, task.num_steps, num_strata=strata
     )
 
     def on_progress(progress):
-        if progress.round == stop_at and distributed.is_first():
+        if progress.round == given.stop_at and distributed.is_first():
             os.kill(os.getpid(), signal.SIGINT)
 
     result = fs.simulate(
@@ -65,7 +77,7 @@ def main() -> None:
         ),
         jax.random.key(1),
         probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])}),
-        directory=folder,
+        directory=given.folder,
         checkpoint_seconds=0,
         on_progress=on_progress,
     )
