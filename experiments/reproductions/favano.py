@@ -1,0 +1,185 @@
+"""Rows of FAVANO (arXiv 2305.16099)."""
+
+from experiments.favano.mnist import PAPER as TABLE_2
+from experiments.favano.mnist_runs import SETTINGS
+from experiments.reproductions.page import Paper, Reading, Row
+from experiments.reproductions.reading import Result
+
+MNIST = "favano/mnist/table2"
+NOTES = {
+    "small": "a small network without batch normalisation for ResNet-20, whose run takes days on "
+    "two cores; the command for the paper's network is `python -m experiments.favano.cifar "
+    "--scale paper`.",
+    "open": "the paper does not give FedBuff's server rate, the law of the numbers of steps, "
+    "alpha's version and the split; `sensitivity` shows what each does.",
+}
+SMALL, OPEN = "**small**.", "**open**."
+
+
+def _column(setting: str) -> Reading:
+    def read(result: Result) -> str:
+        rows = result.table("", "setting", "method", "accuracy", "+-").to_dict("records")
+        return ", ".join(
+            f"{row['method']} {row['accuracy']} ± {row['+-']}"
+            for row in rows
+            if row["setting"] == setting and row["method"] in TABLE_2
+        )
+
+    return read
+
+
+def _methods(result: Result) -> str:
+    settings = dict.fromkeys(result.table("", "setting", "method", "accuracy")["setting"])
+    return "; ".join(
+        f"{setting}: {result.values('accuracy', where={'setting': setting})}"
+        for setting in settings
+    )
+
+
+def _claimed(result: Result) -> str:
+    rows = result.claims.to_dict("records")
+    return "; ".join(f"{row['setting']}: {row['found']}" for row in rows)
+
+
+ROWS = (
+    Row(
+        "Table 1: units of time to an accuracy",
+        "orders; constants dropped",
+        "The orders with corrected units (docs/errata.md), constants taken as 1.",
+        ("favano/theory/units",),
+        lambda result: (
+            "8/9 slow, eps = 0.001: " + result.values("eps = 0.001", where={"slow": "8/9"})
+        ),
+        "python -m experiments.favano.theory",
+    ),
+    *(
+        Row(
+            f"Table 2, MNIST, {setting}",
+            ", ".join(f"{name} {row[place][0]} ± {row[place][1]}" for name, row in TABLE_2.items()),
+            OPEN,
+            (MNIST,),
+            _column(setting),
+            "python -m experiments.favano.mnist",
+        )
+        for place, setting in enumerate(SETTINGS)
+    ),
+    Row(
+        "Table 2, MNIST: choices that the paper leaves open",
+        "none printed",
+        "Two seeds per choice.",
+        ("favano/mnist/sensitivity",),
+        lambda result: (
+            "non-IID, 2/3 fast: "
+            + result.values("accuracy", by="choice", where={"setting": "non-IID, 2/3 fast"})
+        ),
+        "python -m experiments.favano.mnist --part sensitivity --seeds 2",
+    ),
+    Row(
+        "Figures 1, 2 and 5: accuracy against the clock, MNIST",
+        "asynchronous methods beat FedAvg in time; QuAFL does not cope with non-IID data; with "
+        "1/9 fast clients FedBuff is stuck and FAVANO accurate",
+        OPEN,
+        (MNIST,),
+        _claimed,
+        "python -m experiments.favano.mnist",
+    ),
+    Row(
+        "Figures 3a and 6: CIFAR-10, accuracy against the clock",
+        "FedBuff and FAVANO best",
+        SMALL,
+        ("favano/cifar-tuned-cpu/methods", "favano/cifar-cpu/methods"),
+        _methods,
+        "python -m experiments.favano.cifar_tuned",
+    ),
+    Row(
+        "Figures 3a and 6, 2,500 units of time at the paper's rate",
+        "FedBuff and FAVANO best, FedBuff's variance larger",
+        "A quarter of the paper's time with 20 clients: FAVANO moves by about one local step per "
+        "contact, so its contacts are far too few here. " + SMALL,
+        ("favano/cifar-cpu/methods",),
+        _methods,
+        "python -m experiments.favano.cifar --part methods",
+    ),
+    Row(
+        "Figures 3a and 6, at the best of two rates",
+        "FedBuff and FAVANO best",
+        "800 units of time, 20 clients. " + SMALL,
+        ("favano/cifar-cpu-horizon800/rates",),
+        lambda result: "; ".join(
+            f"{row['setting']}, {row['method']}: {row['accuracy']}"
+            for row in result.table("At the best rate", "setting").to_dict("records")
+        ),
+        "python -m experiments.favano.cifar --part rates --horizon 800",
+    ),
+    Row(
+        "Figure 3b: Tiny ImageNet, ResNet-18, IID",
+        "FAVANO best",
+        "Cannot run here: Tiny ImageNet is not available, and ResNet-18 needs an accelerator.",
+        command="python -m experiments.favano.tiny_imagenet --scale paper",
+    ),
+    Row("Figure 4", "an illustration of the algorithms", "No data in it."),
+    Row(
+        "Figure 7: clients per contact",
+        "a larger s helps",
+        SMALL,
+        ("favano/cifar-cpu/selected",),
+        lambda result: result.values("accuracy", by="s"),
+        "python -m experiments.favano.cifar --part selected",
+    ),
+    Row(
+        "Figure 7: FAVANO[QNN]",
+        "close to full precision and below it",
+        SMALL,
+        ("favano/cifar-cpu/quantized",),
+        lambda result: result.values("accuracy"),
+        "python -m experiments.favano.cifar --part quantized",
+    ),
+    Row(
+        "Section 5: variance of the clients' models, MNIST",
+        "curves without numbers",
+        "Mean over the last fifth of the time; depends on when in a visit models are compared.",
+        ("favano/mnist/variance",),
+        lambda result: "; ".join(
+            f"{row['setting']}, {row['algorithm']}: {row['variance']}"
+            for row in result.table("", "algorithm", "variance").to_dict("records")
+        ),
+        "python -m experiments.favano.mnist --part variance --seeds 2",
+    ),
+    Row(
+        "FedAsync and asynchronous SGD on the same clock",
+        "not in the paper's experiments",
+        "Baselines of its related work.",
+        ("favano/mnist/others",),
+        lambda result: (
+            "non-IID, 2/3 fast: "
+            + result.values("accuracy", where={"setting": "non-IID, 2/3 fast"})
+        ),
+        "python -m experiments.favano.mnist --part others --seeds 2",
+    ),
+    Row(
+        "Theorem 1 and its lemmas",
+        "bounds of the mean squared gradient and of the potential",
+        "Quadratics with known constants; corrected forms (docs/errata.md).",
+        ("favano/theory/theory",),
+        lambda result: result.line("All bounds hold"),
+        "python -m experiments.favano.theory",
+    ),
+)
+SHORT = (
+    "few contacts: FAVANO's server moves by about one local step per contact, so a short horizon "
+    "favours methods that count all steps"
+)
+PAPER = Paper(
+    "FAVANO (arXiv 2305.16099)",
+    ROWS,
+    {
+        "FedBuff > FAVANO > FedAvg > QuAFL": "all four are within one point of each other at the "
+        "paper's rate; `sensitivity` shows the choices that the paper leaves open",
+        "FAVANO best, then FedBuff": "FedBuff with a tuned server rate is better than printed; "
+        "the paper does not give its rate, and its text's rate of 1 collapses",
+        "FedBuff and FAVANO are best": SHORT,
+        "FedBuff's variance is larger": "the rate of FedBuff's clients is multiplied by Z / n",
+        "QNN close to full precision": "both are equal within their deviations",
+    },
+    NOTES,
+)
