@@ -1,13 +1,18 @@
-"""Ctrl-C that waits for the end of a segment."""
+"""Ctrl-C and SIGTERM that wait for the end of a segment."""
 
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_last: list[signal.Signals] = []  # the signal that was deferred last
+
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Defers the first Ctrl-C within the context: it only sets a flag. The second one raises.
+    """Defers the first Ctrl-C or SIGTERM within the context: it only sets a flag.
+
+    The second one acts as it would have acted before the context.
 
     Example:
         >>> with deferred_interrupt() as interrupted:
@@ -16,17 +21,55 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
     """
     flag = []
     try:
-        previous = signal.getsignal(signal.SIGINT)
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                if handler is not None:  # None: one that was not set from Python
+                    signal.signal(number, handler)
 
         def handle(number, frame):
             flag.append(True)
-            signal.signal(signal.SIGINT, previous)
+            _last[:] = [signal.Signals(number)]
+            restore()
 
-        signal.signal(signal.SIGINT, handle)
+        for number in _SIGNALS:
+            signal.signal(number, handle)
     except ValueError:  # signals can be handled in the main thread only
         yield lambda: False
         return
     try:
         yield lambda: bool(flag)
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+    """Context in which SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+
+    def handle(number, frame):
+        _last[:] = [signal.Signals(number)]
+        raise KeyboardInterrupt
+
+    _last[:] = []
+    try:
+        before = signal.signal(signal.SIGTERM, handle)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def exit_code() -> int:
+    """Returns the exit code of a process that a signal interrupted: 130, or 143 after SIGTERM.
+
+    Example:
+        >>> with raising():
+        ...     exit_code()
+        130
+    """
+    return 128 + (_last[0] if _last else signal.SIGINT)

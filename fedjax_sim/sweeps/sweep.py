@@ -109,6 +109,7 @@ def sweep(
             on the host, a directory that holds another sweep.
 
     Example:
+        >>> import jax
         >>> import fedjax_sim as fs
         >>> x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
         >>> data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))  # 8 clients

@@ -1,49 +1,67 @@
-"""The first Ctrl-C sets a flag, the second raises, and afterwards all is as before."""
+"""The first signal sets a flag, the second acts as before, and afterwards all is as before."""
 
 import signal
 import threading
 
 import pytest
 
-from fedjax_sim.simulation.interrupt import deferred_interrupt
+from fedjax_sim.simulation.interrupt import deferred_interrupt, exit_code, raising
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.fixture
-def usual_handler():
-    """That of a process in the foreground; one started by a script with ``&`` ignores Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+@pytest.fixture(autouse=True)
+def usual_handlers():
+    """Those of a process in the foreground; one started by a script with ``&`` ignores Ctrl-C."""
+    before = [signal.signal(signal.SIGINT, signal.default_int_handler)]
+    with raising():
+        yield
+    signal.signal(signal.SIGINT, before[0])
 
 
-def test_the_first_sets_a_flag_and_the_second_raises(usual_handler):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("second", SIGNALS)
+def test_the_first_sets_a_flag_and_the_second_raises(number, second):
+    before = list(map(signal.getsignal, SIGNALS))
     with deferred_interrupt() as interrupted:
         assert not interrupted()
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         assert interrupted()
+        assert exit_code() == 128 + number
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(second)
         assert interrupted()
-    assert signal.getsignal(signal.SIGINT) is before
+    assert list(map(signal.getsignal, SIGNALS)) == before
 
 
-def test_the_handler_is_restored_after_an_error():
-    before = signal.getsignal(signal.SIGINT)
+def test_the_handlers_are_restored_after_an_error():
+    before = list(map(signal.getsignal, SIGNALS))
     with pytest.raises(ZeroDivisionError), deferred_interrupt():
         raise ZeroDivisionError
-    assert signal.getsignal(signal.SIGINT) is before
+    assert list(map(signal.getsignal, SIGNALS)) == before
 
 
-def test_other_threads_leave_signals_alone():
-    """Only the main thread may set handlers; elsewhere the context does nothing."""
-    before, seen = signal.getsignal(signal.SIGINT), []
+def test_sigterm_raises_outside_of_a_run_and_gives_its_exit_code():
+    before = signal.getsignal(signal.SIGTERM)
+    with raising():
+        assert exit_code() == 130
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert exit_code() == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("context", [deferred_interrupt, raising])
+def test_other_threads_leave_signals_alone(context):
+    """Only the main thread may set handlers; elsewhere the contexts do nothing."""
+    before, seen = list(map(signal.getsignal, SIGNALS)), []
 
     def work():
-        with deferred_interrupt() as interrupted:
-            seen.append((interrupted(), signal.getsignal(signal.SIGINT)))
+        with context() as interrupted:
+            seen.append(interrupted is not None and interrupted())
+            seen.append(list(map(signal.getsignal, SIGNALS)))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [(False, before)]
+    assert seen == [False, before]
