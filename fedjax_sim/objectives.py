@@ -127,12 +127,7 @@ def with_l2(objective: Objective, weight: Scalar) -> Objective:
     """
     check_at_least(0, weight=weight)
 
-    def regularised(params, examples, key):
-        losses = objective(params, examples, key)
-        penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
-        return losses + jnp.asarray(weight, losses.dtype) * penalty
-
-    return regularised
+    return _Regularised(objective, weight)
 
 
 def check_labels(objective: Objective, params: Params, examples: PyTree) -> None:
@@ -244,6 +239,21 @@ class _Keyed:
         """Raises ValueError as the objective that :attr:`make` returns."""
         key = jax.random.key(0)
         check_labels(self.make(lambda params, x: self.apply(params, x, key)), params, examples)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # a traced weight has no value to compare
+class _Regularised:
+    objective: Objective
+    weight: Scalar
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        losses = self.objective(params, examples, key)
+        penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
+        return losses + jnp.asarray(self.weight, losses.dtype) * penalty
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective without the regulariser."""
+        check_labels(self.objective, params, examples)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,6 +112,7 @@ def classifier(objective, labels, num_outputs=3):
 
 
 LINEAR = fs.objectives.cross_entropy(lambda w, x: x @ w)
+REGULAR = fs.objectives.with_l2(LINEAR, 0.1)
 NOISY = fs.objectives.keyed(fs.objectives.cross_entropy, lambda w, x, key: x @ w)
 LOGISTIC = fs.objectives.binary_cross_entropy(lambda w, x: (x @ w)[:, 0])
 
@@ -121,6 +122,7 @@ LOGISTIC = fs.objectives.binary_cross_entropy(lambda w, x: (x @ w)[:, 0])
     [
         (LINEAR, [1, 2, 3, 3], 3, r"labels 1..3; expected 0..2, .* outputs .* have shape \(3,\)"),
         (NOISY, [0, -1, 0, 1], 3, r"labels -1..1; expected 0..2"),
+        (REGULAR, [0, 3, 0, 1], 3, r"labels 0..3; expected 0..2"),
         (LINEAR, [0, 1, 1, 0], 1, r"labels 0..1; expected 0..0, .* have shape \(1,\)"),
         (LOGISTIC, [-1, 1, 1, -1], 1, r"labels -1..1; expected 0..1"),
         (
