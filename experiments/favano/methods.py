@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -81,11 +82,24 @@ def quafl(*, rate_factor: bool = False) -> Method:
     return Method(label, "mixing contacts", lambda lr, _: algorithm(lr))
 
 
-def fedbuff(server_lr: float, *, scaled: bool = True, buffer: int = 10, n: int = 100) -> Method:
-    """FedBuff; ``scaled``: the local rate times Z / n, as in QuAFL's program."""
+def fedbuff(
+    server_lr: float, *, scaled: bool = True, warm_up: int = 0, buffer: int = 10, n: int = 100
+) -> Method:
+    """FedBuff; ``scaled``: the local rate times Z / n, as in QuAFL's program.
+
+    The local rate rises linearly over the first ``warm_up`` server updates.
+    """
     label = f"FedBuff, server rate {server_lr:g}" + ("" if scaled else ", lr unscaled")
+    label += f", warm-up of {warm_up}" if warm_up else ""
     factor = buffer / n if scaled else 1.0
-    return Method(label, "buffer", lambda lr, _: fs.fedbuff(lr, server_lr), lr_factor=factor)
+
+    def algorithm(lr: Array, constants: Array) -> fs.FedAlgorithm:
+        del constants
+        if not warm_up:
+            return fs.fedbuff(lr, server_lr)
+        return fs.fedbuff(lambda t: lr * jnp.minimum(1.0, (t + 1) / warm_up), server_lr)
+
+    return Method(label, "buffer", algorithm, lr_factor=factor)
 
 
 def favano(version: Literal["stochastic", "deterministic"] = "stochastic") -> Method:
@@ -94,11 +108,14 @@ def favano(version: Literal["stochastic", "deterministic"] = "stochastic") -> Me
             "FAVANO", "contacts", lambda lr, p: fs.favano(lr, realised_steps(p)),
             lambda clock, success: capped(clock, success).p_active,
         )  # fmt: skip
+    return favano_divided("deterministic alpha", lambda clock, success: capped(clock, success).mean)
+
+
+def favano_divided(name: str, alpha: Callable[[Clock, np.ndarray], np.ndarray]) -> Method:
+    """FAVANO with one alpha per client."""
     return Method(
-        "FAVANO, deterministic alpha", "contacts",
-        lambda lr, mean: fs.favano(lr, expected_steps(mean)),
-        lambda clock, success: capped(clock, success).mean,
-    )  # fmt: skip
+        f"FAVANO, {name}", "contacts", lambda lr, mean: fs.favano(lr, expected_steps(mean)), alpha
+    )
 
 
 def quafl_coded(bits: int, cell: float) -> Method:

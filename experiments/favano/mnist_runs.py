@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,15 @@ import fedjax_sim as fs
 from experiments.favano import clock_runs
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
-from experiments.harness import Folders, check_names, counted
+from experiments.harness import Folders, check_names, counted, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.data import augmentation
 from fedjax_sim.evaluation import evaluator
 from fedjax_sim.types import Params
 
 LR, BATCH_SIZE, HIDDEN = 0.5, 128, 32
+MEAN, STD = 0.1307, 0.3081  # of the train pixels / 255
 HORIZON, EVAL_TIME = 5000.0, 100.0
 SERVER_LRS = (0.03, 0.1, 0.3, 1.0)  # FedBuff's, tried on one seed each
 # (split, fraction of slow clients) of each column.
@@ -34,7 +36,7 @@ SETTINGS: dict[str, tuple[Split, float]] = {
 class Options(Folders):
     """Options of this experiment."""
 
-    part: Literal["table", "sensitivity", "others", "variance"] = "table"
+    part: Literal["table", "sensitivity", "iid", "others", "variance"] = "table"
     seeds: int | None = None  # default: 10 for the table, 3 for the others
     horizon: float = HORIZON  # simulated time; the paper's is 5000
     settings: tuple[str, ...] = tuple(SETTINGS)
@@ -70,17 +72,38 @@ class Options(Folders):
         return self.output / "favano" / "mnist"
 
 
-def problem(dataset: datasets.Dataset, split: Split, num_clients: int = 100) -> Problem:
+class Changes(NamedTuple):
+    """Changes of the problem that Table 2 leaves open; None is the default."""
+
+    standardised: bool = False  # pixels less their mean, by their deviation; else from [0, 1]
+    lecun_init: bool = False  # kernels normal with variance 1 / fan-in, biases 0
+    batch_size: int | None = None
+    with_replacement: bool = False  # minibatches; else from epochs that continue over contacts
+    train_examples: int | None = None  # of all clients together
+    lr: float | None = None
+
+
+UNCHANGED = Changes()
+
+
+def problem(
+    dataset: datasets.Dataset, split: Split, num_clients: int = 100, changes: Changes = UNCHANGED
+) -> Problem:
     """The paper's network and rates on one of the splits."""
     model = models.mlp(dataset.train["x"].shape[1:], (HIDDEN,), dataset.num_classes)
+    train = subsample(dataset.train, changes.train_examples)
+    apply = model.apply
+    if changes.standardised:
+        apply = augmentation.normalized(apply, MEAN, STD)
+    batches = fs.with_replacement if changes.with_replacement else fs.stream
     return Problem(
-        examples={key: jnp.asarray(dataset.train[key]) for key in ("x", "y")},
-        assignment=assignment(dataset.train["y"], split, num_clients),
-        objective=objectives.cross_entropy(model.apply),
-        batches=fs.stream(BATCH_SIZE, Clock().max_steps),
-        init=lambda key: uniform_start(model, key),
-        evaluate=evaluator(objectives.classification_metrics(model.apply), dataset.test),
-        lr=LR,
+        examples={key: jnp.asarray(value) for key, value in train.items()},
+        assignment=assignment(train["y"], split, num_clients),
+        objective=objectives.cross_entropy(apply),
+        batches=batches(changes.batch_size or BATCH_SIZE, Clock().max_steps),
+        init=model.init if changes.lecun_init else lambda key: uniform_start(model, key),
+        evaluate=evaluator(objectives.classification_metrics(apply), dataset.test),
+        lr=changes.lr or LR,
     )
 
 
@@ -114,13 +137,20 @@ class Runs:
         seeds: range,
         *,
         split: Split | None = None,
+        changes: Changes = UNCHANGED,
         variance: Variance = "none",
         **clock: Any,
     ) -> pd.DataFrame:
         usual, slow = SETTINGS[setting]
         split = split or usual
+        changed = {
+            name: value
+            for name, value in changes._asdict().items()
+            if value != getattr(UNCHANGED, name)
+        }
         frame = clock_runs.run(
-            problem(self.dataset, split), Clock(slow, self.options.horizon, **clock), method, seeds,
-            eval_time=EVAL_TIME, variance=variance, work=self.options.work, facts={"split": split},
+            problem(self.dataset, split, changes=changes),
+            Clock(slow, self.options.horizon, **clock), method, seeds, eval_time=EVAL_TIME,
+            variance=variance, work=self.options.work, facts={"split": split, **changed},
         )  # fmt: skip
         return frame.assign(setting=setting)

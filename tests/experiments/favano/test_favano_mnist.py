@@ -4,12 +4,15 @@ import functools
 import io
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 from made_up_images import images
 
-from experiments.favano import clock_runs, methods, mnist, mnist_parts, mnist_runs
+import fedjax_sim as fs
+from experiments.favano import clock_runs, methods, mnist, mnist_iid, mnist_parts, mnist_runs
 from experiments.favano.clock_inputs import groups_of_equal_sizes
 from experiments.favano.methods import Clock
 from experiments.favano.problem import assignment
@@ -109,6 +112,20 @@ class TestMnist:
         laws = {f"law of E: {law}" for law in methods.LAWS[1:]}
         assert laws | {"split: pairs", "alpha: deterministic"} <= set(found["choice"])
 
+        chosen = [
+            case
+            for case in mnist_iid.cases()
+            if case.name == "FAVANO"
+            and case.choice in ("default", "batches of 32", "client rate 2")
+        ]
+        monkeypatch.setattr(mnist_iid, "cases", lambda: chosen)
+        monkeypatch.setattr(mnist_iid, "DEFAULTS", {"FAVANO": methods.favano()})
+        mnist.main(small("iid"))
+        found = pd.read_csv(folder / "iid.csv").set_index("choice")
+        assert list(found.index) == ["default", "batches of 32", "client rate 2"]
+        assert found["change"]["default"] == 0
+        np.testing.assert_allclose(found["difference"], found["accuracy"] - 88.9, atol=0.01)
+
         mnist.main(small("variance"))
         history = pd.read_csv(folder / "variance.csv").dropna(subset=["variance"])
         assert set(history["algorithm"]) == {"QuAFL", "FedBuff", "FAVANO"}
@@ -126,6 +143,51 @@ def test_same_split_for_everyone():
         assert len(np.unique(rows)) == len(rows)
         many = [len(np.unique(labels[rows])) for rows in parts]
         assert min(many) >= classes if split == "iid" else set(many) == {2}
+
+
+def test_cases_of_the_iid_column():
+    """Every choice is another run, and the first of each method is the default."""
+    cases = mnist_iid.cases()
+    runs = {(case.name, case.method.label, str(case.options)) for case in cases}
+    assert len({(case.name, case.choice) for case in cases}) == len(runs) == len(cases)
+    for name in mnist.PAPER:
+        first = next(case for case in cases if case.name == name)
+        assert first.choice == "default"
+        assert first.options == {"changes": mnist_runs.UNCHANGED}
+    # Table 2's printed law: 2 steps and, with the cap of 20, 11.6 of fast and slow clients.
+    alpha = mnist_iid.of_the_printed_law(Clock(), np.array([1 / 2, 1 / 16]))
+    np.testing.assert_allclose(alpha, [2.0, 11.6], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_changes_of_the_problem():
+    data = images(28, 1)
+    default = mnist_runs.problem(data, "iid", 10)
+    params = default.init(jax.random.key(0))
+    changed = mnist_runs.Changes(
+        standardised=True, lecun_init=True, batch_size=32, train_examples=100, lr=2.0
+    )
+    other = mnist_runs.problem(data, "iid", 10, changed)
+    assert (default.lr, other.lr) == (0.5, 2.0)
+    assert (len(default.examples["y"]), len(other.examples["y"])) == (400, 100)
+    assert not other.init(jax.random.key(0))["dense1"]["bias"].any()
+    assert params["dense1"]["bias"].any()
+    assert len(other.batches.draw(jax.random.key(0), jnp.array(50), 50, 1)(0)[0]) == 32
+    # Standardised pixels are the default's, moved and scaled.
+    batch = {"x": jnp.asarray(data.train["x"][:5]), "y": jnp.asarray(data.train["y"][:5])}
+    moved = {**batch, "x": (batch["x"] / 255 - 0.1307) / 0.3081}
+    losses = other.objective(params, batch, None), default.objective(params, moved, None)
+    np.testing.assert_allclose(*losses, rtol=1e-5)  # single precision
+
+
+def test_warm_up_of_fedbuff():
+    """In its update t of 100 the local rate is (t + 1) / 100 of the usual one."""
+    warm = methods.fedbuff(1.0, warm_up=100).algorithm(jnp.array(0.5), jnp.zeros(3))
+    oracle = fs.Oracle(lambda x, k: jnp.ones(2), lambda x, k: x.sum(), lambda x: x)
+    for number, expected in ((0, 0.01), (49, 0.5), (99, 1.0), (400, 1.0)):
+        work = fs.Work(jnp.array(number), jnp.array(0), jnp.array(3), 1, jnp.array(0), None, 3)
+        (_, delta), _ = warm.local(jnp.zeros(2), (), oracle, work)
+        np.testing.assert_allclose(delta, 3 * 0.5 * expected, rtol=1e-6)  # single precision
 
 
 @pytest.mark.parametrize(
