@@ -11,7 +11,7 @@ import dataclasses
 
 import tyro
 
-from experiments.fedswa.comparison import grid_table
+from experiments.fedswa.grids import grid_table
 from experiments.fedswa.settings import COLUMNS, OneColumn, skewed
 
 

@@ -9,11 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.fedswa.claims import Published, claims, gains, released_variant, unfinished
-from experiments.fedswa.runs import Grid, compared, edge
+from experiments.fedswa.histories import tall, wide
+from experiments.fedswa.runs import compared, edge
 from experiments.fedswa.settings import (
     ACCURACY,
     METRICS,
@@ -27,24 +27,16 @@ from experiments.harness import (
     Report,
     interval_text,
     late_scores,
-    lines,
     ordering,
     percent,
-    rounded,
     rounds_by,
+    save_report,
     settings,
-    tidy,
 )
 from fedjax_sim import plotting
-from fedjax_sim.analysis.selection import Mode, scores
+from fedjax_sim.analysis.selection import scores
 
 LAST_ROUNDS = 50  # over which accuracies are averaged
-LAST = 5  # evaluations
-MEASURED: tuple[tuple[str, Mode], ...] = (
-    (ACCURACY, "max"),
-    (TRAIN_LOSS, "min"),
-    (TEST_LOSS, "min"),
-)
 
 
 def comparison(
@@ -145,100 +137,19 @@ def column(
     options: Options,
 ) -> None:
     """Runs all methods on a setting; prints and writes table, history and curves."""
-    result, lrs = compared(setting, {method: [{}] for method in methods}, options)
-    table = rounded(wide(result.to_frame()))
-    history, name = tall(table), options.file(setting)
-    text = report(setting, history, methods, lrs, published, options)
-    folder, facts = options.folder(experiment), settings(options)
-    text.save(folder, name, table, {name: curves(history)}, options=facts)
+    result, _ = compared(setting, {method: [{}] for method in methods}, options)
+    facts = {"options": settings(options), "setting": setting._asdict(), "methods": list(methods)}
+    facts |= {"published": {name: list(published[name]) for name in methods if name in published}}
+    tables = {"": wide(result.to_frame())}
+    save_report(options.folder(experiment), options.file(setting), tables, build, **facts)
 
 
-def curves(history: pd.DataFrame) -> Any:
-    """The figure of a comparison."""
-    return plotting.curves(history, list(METRICS), by="method", band="minmax")
-
-
-def wide(history: pd.DataFrame) -> pd.DataFrame:
-    """The table of a CSV file: a row per run and evaluation with the metrics of the reports.
-
-    Example:
-        >>> rows = [("a", 5, ACCURACY, 0.5), ("a", 5, TEST_LOSS, 1.0), ("a", 5, TRAIN_LOSS, 0.9)]
-        >>> history = pd.DataFrame(rows, columns=["method", "round", "metric", "value"])
-        >>> wide(history).to_dict("records")
-        [{'method': 'a', 'round': 5, 'test/accuracy': 0.5, 'test/loss': 1.0, 'train/loss': 0.9}]
-        >>> tall(wide(history)).equals(history)
-        True
-    """
-    part = pd.DataFrame(history[history["metric"].isin(METRICS)])
-    names = [name for name in history.columns if name not in ("metric", "value")]
-    table = part.pivot(index=names, columns="metric", values="value")
-    order = pd.DataFrame(part[names]).drop_duplicates()
-    return order.merge(table.reset_index(), on=names).rename_axis(columns=None)
-
-
-def tall(table: pd.DataFrame) -> pd.DataFrame:
-    """The tidy history of a CSV file's table."""
-    return tidy(table, METRICS, [name for name in table.columns if name not in METRICS])
-
-
-def grid_report(
-    experiment: str,
-    setting: Setting,
-    history: pd.DataFrame,
-    grid: Grid,
-    lrs: Mapping[str, float],
-    published: Mapping[tuple[str, float], float],
-    over: str,
-    options: Options,
-) -> tuple[Report, pd.DataFrame]:
-    """Text and table of methods over hyper-parameters, from the history of their runs.
-
-    ``deviation`` is the standard deviation of a run's last evaluations, a measure of how much its
-    accuracy still moves; mean over seeds.
-    """
-    rows = []
-    for method, points in grid.items():
-        for point in points:
-            runs = history.query("method == @method")
-            for name, value in point.items():
-                runs = pd.DataFrame(runs[runs[name] == value])
-            late, train, test = (
-                np.asarray(late_scores(runs, metric, LAST_ROUNDS, mode)["score"])
-                for metric, mode in MEASURED
-            )
-            curves = runs.query("metric == @ACCURACY").groupby("seed")["value"]
-            deviation = curves.apply(lambda values: values.tail(LAST).std()).mean()
-            rows.append(
-                {"method": method, "lr": lrs[method], "lr in its grid": edge(lrs[method], options)}
-                | {**point, "accuracy": 100 * late.mean(), "interval": interval_text(100 * late)}
-                | {"deviation": 100 * deviation, "train loss": train.mean()}
-                | {"test loss": test.mean()}
-                | {"paper": published.get((method, point[over]), math.nan)}
-            )
-    table = pd.DataFrame(rows)
-    explained = (
-        f"Accuracy and losses: means of the evaluations in the last {LAST_ROUNDS} rounds; "
-        f"deviation: of the last {LAST} evaluations of a run, percent."
-    )
-    title = f"{experiment}: {setting.name}"
-    return Report(title, describe(setting, options), explained, shown(table)), table
-
-
-def grid_table(
-    experiment: str,
-    setting: Setting,
-    grid: Grid,
-    over: str,
-    published: Mapping[tuple[str, float], float],
-    options: Options,
-) -> None:
-    """Runs methods over a hyper-parameter; prints and writes table, history and a plot."""
-    result, lrs = compared(setting, grid, options)
-    runs = rounded(wide(result.to_frame()))
-    history, file = tall(runs), options.file(setting)
-    text, table = grid_report(experiment, setting, history, grid, lrs, published, over, options)
-    names = list(dict.fromkeys(n for points in grid.values() for point in points for n in point))
-    by = ["method", *(name for name in names if name != over)]
-    figure = lines(table, over, "accuracy", by, label="test accuracy, %")
-    folder, facts = options.folder(experiment), settings(options)
-    text.save(folder, file, runs, {file: figure}, options=facts)
+def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report, dict]:
+    """Report and figure of a column from its files."""
+    setting, options = Setting(**facts["setting"]), Options.of(facts)
+    history = tall(tables[""])
+    lrs = dict(zip(history["method"], history["lr"].tolist(), strict=True))
+    published = {name: Published(*entry) for name, entry in facts["published"].items()}
+    text = report(setting, history, facts["methods"], lrs, published, options)
+    figure = plotting.curves(history, list(METRICS), by="method", band="minmax")
+    return text, {options.file(setting): figure}

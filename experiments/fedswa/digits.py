@@ -8,6 +8,8 @@ over-fits 600 digits: rho x alpha x gamma x lr for ten seeds, so the shapes of t
 intervals.  FedAvg and FedMo are FedSWA and FedMoSWA with rho = alpha = 1.
 """
 
+from typing import Any
+
 import pandas as pd
 import tyro
 
@@ -16,7 +18,7 @@ from experiments.fedswa.digits_runs import Options, histories
 from experiments.fedswa.settings import METRICS, TEST_LOSS, TRAIN_LOSS
 from experiments.fedswa.table4_rho import PAPER, RHOS
 from experiments.fedswa.tables5_6 import TABLE5, TABLE6
-from experiments.harness import Report, late_scores, rounded, settings
+from experiments.harness import Report, late_scores, save_report, settings
 
 LAST_ROUNDS = 50
 
@@ -64,14 +66,20 @@ def report(runs: pd.DataFrame, options: Options) -> Report:
     return text
 
 
-def main(options: Options) -> None:
-    """Runs the grids, and writes tables and figure."""
-    runs = rounded(late(histories(options)))
+def build(files: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report, dict]:
+    """Report and figure from the files."""
+    runs, options = files[""], Options(**facts["options"])
     figures = {}
     if "partial" in options.participations:
         figures["digits"] = tables.figure(runs, PAPER, RHOS)
+    return report(runs, options), figures
+
+
+def main(options: Options) -> None:
+    """Runs the grids, and writes tables and figure."""
     folder = options.output / "fedswa" / "digits"
-    report(runs, options).save(folder, "digits", runs, figures, options=settings(options))
+    runs = {"": late(histories(options))}
+    save_report(folder, "digits", runs, build, options=settings(options))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ and at a practical one, and for a perceptron on digits.
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ import tyro
 from experiments.fedswa import drift_runs as runs
 from experiments.fedswa.drift_tables import EXPLAINED, claims, figure
 from experiments.fedswa.methods import ALPHA, LR
-from experiments.harness import Report, check_grid, rounded, settings
+from experiments.harness import Report, check_grid, save_report, settings
 from fedjax_sim.checks import check_at_least, check_positive
 
 
@@ -73,9 +74,9 @@ def measure(options: Options) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def main(options: Options) -> None:
-    """Measures, writes and draws."""
-    table = rounded(measure(options))
+def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report, dict]:
+    """Report and figure from the files."""
+    table, options = tables[""], Options(**facts["options"])
     text = Report(
         "Theorem H.1: drift within a visit",
         f"Visits of all clients from the state of FedMoSWA (rho 1, alpha {ALPHA}) before a round; "
@@ -88,8 +89,13 @@ def main(options: Options) -> None:
         EXPLAINED,
     )
     text.claims(claims(table))
+    return text, {"drift": figure(table)}
+
+
+def main(options: Options) -> None:
+    """Measures, writes and draws."""
     folder = options.output / "fedswa" / "drift"
-    text.save(folder, "drift", table, {"drift": figure(table)}, options=settings(options))
+    save_report(folder, "drift", {"": measure(options)}, build, options=settings(options))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ alpha = 1 is FedAvg.
 
 import tyro
 
-from experiments.fedswa.comparison import grid_table
+from experiments.fedswa.grids import grid_table
 from experiments.fedswa.methods import ALPHA, RHO
 from experiments.fedswa.settings import COLUMNS, OneColumn, skewed
 

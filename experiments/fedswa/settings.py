@@ -8,6 +8,7 @@ from the second round on.
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from experiments.fedswa.methods import LR, LR_DECAY, METHODS
@@ -111,6 +112,12 @@ class Options(Folders):
         check_at_least(0, pilot_rounds=self.pilot_rounds)
         check_grid(lrs=self.lrs)
         check_names("methods", self.methods, METHODS, empty=True)
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "Options":
+        """The options that a report's JSON file names."""
+        names = {field.name for field in dataclasses.fields(Options)}
+        return Options(**{name: v for name, v in facts["options"].items() if name in names})
 
     @property
     def size(self) -> Scale:
