@@ -29,22 +29,27 @@ class Options:
     grids: bool = False  # heat maps of all pairs of rates, which git does not keep
 
 
-def main(options: Options) -> None:
-    """Redraws every report in the folder and below."""
-    for path in sorted(options.output.rglob("*-scores.csv")):
+def redraw(output: pathlib.Path, grids: bool = False) -> None:
+    """Redraws every report below ``output``, the results of this paper."""
+    for path in sorted(output.rglob("*-scores.csv")):
         folder, name = path.parent, path.name.removesuffix("-scores.csv")
         for experiment in (LASSO, LOW_RANK):
             if folder.name.startswith(experiment.name) and name in experiment.sets:
-                recovery_report.redraw(experiment, folder, name, options.grids)
+                recovery_report.redraw(experiment, folder, name, grids)
         if folder.name.startswith("emnist") and name in TASKS:
-            emnist_report.redraw(folder, name, options.grids)
+            emnist_report.redraw(folder, name, grids)
         if folder.name.startswith("fmri"):
-            fmri_report.redraw(folder, options.grids)
+            fmri_report.redraw(folder, grids)
     for name in LASSO.sets:
-        if (options.output / "primal_averaging" / f"{name}.csv").exists():
-            primal_averaging_report.redraw(options.output / "primal_averaging", name)
-    if (options.output / "theory").exists():
-        theory_report.redraw(options.output / "theory")
+        if (output / "primal_averaging" / f"{name}.csv").exists():
+            primal_averaging_report.redraw(output / "primal_averaging", name)
+    if (output / "theory").exists():
+        theory_report.redraw(output / "theory")
+
+
+def main(options: Options) -> None:
+    """Redraws every report of the folder."""
+    redraw(options.output, options.grids)
 
 
 if __name__ == "__main__":

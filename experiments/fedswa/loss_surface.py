@@ -22,6 +22,7 @@ from experiments.fedswa.problem import build_model, clients, problem
 from experiments.fedswa.runs import tuned
 from experiments.fedswa.settings import COLUMNS, OneColumn, Setting, describe, skewed
 from experiments.harness import Report, check_finished, settings, subsample, write_csv
+from experiments.harness.figures import save
 from fedjax_sim import datasets, objectives
 from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.diagnostics.generalization import generalization_gap, metric
@@ -91,7 +92,7 @@ def measured(
 
 
 def write(setting: Setting, results: dict[str, Measured], options: LossSurface) -> None:
-    """Writes the table of flatness, the values of the surfaces and their figures."""
+    """Writes the table of flatness and its figures; values and reliefs go to the kept runs."""
     table = pd.DataFrame([result.row for result in results.values()])
     values = pd.DataFrame(
         [
@@ -108,9 +109,9 @@ def write(setting: Setting, results: dict[str, Measured], options: LossSurface) 
     for name in ("train", "test"):
         group = {method: result.surfaces[name] for method, result in results.items()}
         middle = [float(s.values[s.values.shape[0] // 2].max()) for s in group.values()]
-        for kind, draw in (("contours", surfaces.contours), ("relief", surfaces.reliefs)):
-            figure = draw(group, high=1.5 * max(middle), label=f"{name} loss")
-            figures[f"{setting.name}-{name}-{kind}"] = figure
+        style = {"high": 1.5 * max(middle), "label": f"{name} loss"}
+        figures[f"{setting.name}-{name}-contours"] = surfaces.contours(group, **style)
+        save(surfaces.reliefs(group, **style), options.work / f"{setting.name}-{name}-relief.png")
     planes = {method: result.surfaces["clients"] for method, result in results.items()}
     dots = {method: result.dots for method, result in results.items()}
     figures[f"{setting.name}-clients"] = surfaces.contours(planes, dots=dots, label="test loss")

@@ -1,0 +1,39 @@
+"""One command redraws all reports; it finds the functions of all papers."""
+
+import importlib
+import inspect
+import pathlib
+import shutil
+
+import matplotlib.pyplot as plt
+import pytest
+
+from experiments import redraw
+from experiments.harness import figures
+
+ROOT = pathlib.Path(redraw.__file__).parent
+
+
+def test_every_paper_has_a_function():
+    papers = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert set(redraw.PAPERS) == papers - {"harness", "reproductions"}
+    for paper in redraw.PAPERS:
+        function = importlib.import_module(f"experiments.{paper}.redraw").redraw
+        parameters = list(inspect.signature(function).parameters.values())
+        assert all(p.default is not p.empty for p in parameters[1:]), paper
+    with pytest.raises(ValueError, match="papers is 'x'; expected one of"):
+        redraw.Options(papers="x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["fedac", "fedswa"])
+def test_kept_reports_are_those_of_their_files(tmp_path, capsys, monkeypatch, paper):
+    """Texts do not change, CSV and JSON files neither."""
+    monkeypatch.setattr(figures, "save", lambda figure, path: plt.close(figure))
+    shutil.copytree(ROOT / "results" / paper, tmp_path / paper)
+    redraw.main(redraw.Options(papers=(paper,), output=tmp_path))
+    for path in (tmp_path / paper).rglob("*"):
+        kept = ROOT / "results" / path.relative_to(tmp_path)
+        if path.is_file() and path.suffix != ".png":
+            assert path.read_text() == kept.read_text(), path
+    assert "reports redrawn" in capsys.readouterr().out
