@@ -9,11 +9,14 @@ Appendix F of the paper: Theorems F.2 and F.4, Lemmas F.1 and F.3.
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import tyro
 
 from experiments.harness.options import settings
+from experiments.harness.redrawing import save_report
 from experiments.harness.report import Report
 from experiments.lojasiewicz.cases import cases, exact_cases, reference_cases, sweep_cases
 from experiments.lojasiewicz.tables import (
@@ -55,35 +58,51 @@ class Options:
         check_at_least(2, repetitions=self.repetitions)
 
 
-def main(options: Options) -> None:
-    """Runs and writes the report."""
+def measure(options: Options) -> dict[str, pd.DataFrame]:
+    """Thinned curves of all groups of cases, and the report's tables."""
     run = functools.partial(histories, seed=options.seed)
-    single, several = (run(cases(K, options.repetitions)) for K in (1, 10))
+    families = run([*cases(1, options.repetitions), *cases(10, options.repetitions)])
     sweeps = {name: run(group) for name, group in sweep_cases(options.repetitions).items()}
     exact, checks = run(exact_cases()), run(reference_cases(options.repetitions))
     swept = [table for tables in sweeps.values() for table in tables]
+    groups = {"families": families, "exact": exact}
+    groups |= {f"sweep over {name}": tables for name, tables in sweeps.items()}
+    return {
+        "": pd.concat(
+            [thinned(table).assign(group=name) for name, part in groups.items() for table in part],
+            ignore_index=True,
+        ),
+        "families": looseness(families),
+        "sweeps": looseness(swept),
+        "slopes": rates_table(exact),
+        "references": reference_table(checks, REFERENCES),
+    }
+
+
+def build(
+    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
+) -> tuple[Report, dict[str, Any]]:
+    """Text and figures."""
     report = Report(
         "FedAvg under clients' Lojasiewicz inequalities",
-        f"{options.repetitions} repetitions, noise of fixed norm unless stated; rate 1 / (2 L) for "
-        "K = 1, else 1 / (18 L K).  Gaps are F - F*, F* the mean of the clients' infima; none is "
-        "below the floor inf F - F*.  `recursion` iterates the inequality of one round, `closed` "
-        "is Theorem F.2, Lemma F.3 or Theorem F.4, corrected.  Ratios are over all rounds but the "
-        "first; `violated` means by more than 3 standard errors.  `trajectory`: mu and zeta hold "
-        "at the models visited.",
+        f"{facts['options']['repetitions']} repetitions, noise of fixed norm unless stated; rate "
+        "1 / (2 L) for K = 1, else 1 / (18 L K).  Gaps are F - F*, F* the mean of the clients' "
+        "infima; none is below the floor inf F - F*.  `recursion` iterates the inequality of one "
+        "round, `closed` is Theorem F.2, Lemma F.3 or Theorem F.4, corrected.  Ratios are over all "
+        "rounds but the first; `violated` means by more than 3 standard errors.  `trajectory`: mu "
+        "and zeta hold at the models visited.",
     )
-    report.section("Families", looseness([*single, *several]))
-    report.section("Sweeps of the tilted quadratic", looseness(swept))
-    report.section("Rates, exact gradients", rates_table(exact))
-    beside = reference_table(checks, REFERENCES)
-    report.section("Reference runs", "Normal noise in the first.", beside)
-    groups = {"families": [*single, *several], "sweeps": swept, "exact": exact, "checks": checks}
-    kept = [thinned(t).assign(group=name) for name, tables in groups.items() for t in tables]
-    drawn = {
-        "rates": families_figure(list(zip(single, several, strict=True))),
-        "sweeps": sweeps_figure(sweeps, exact, several[:4]),
-    }
-    table = pd.concat(kept, ignore_index=True)
-    report.save(options.output, "rates", table, drawn, options=settings(options))
+    report.section("Families", tables["families"])
+    report.section("Sweeps of the tilted quadratic", tables["sweeps"])
+    report.section("Rates, exact gradients", tables["slopes"])
+    report.section("Reference runs", "Normal noise in the first.", tables["references"])
+    curves = tables[""]
+    return report, {"rates": families_figure(curves), "sweeps": sweeps_figure(curves)}
+
+
+def main(options: Options) -> None:
+    """Runs and writes the report."""
+    save_report(options.output, "rates", measure(options), build, options=settings(options))
 
 
 if __name__ == "__main__":

@@ -76,10 +76,16 @@ def reference_table(
     return pd.DataFrame(rows)
 
 
-def thinned(table: pd.DataFrame, points: int = 30) -> pd.DataFrame:
-    """About that many rounds, evenly on a logarithmic scale."""
+SHOWN = [
+    "case", "alpha", "K", "round", "gap", "5 %", "95 %", "recursion", "closed", "floor", "drift",
+    "drift bound",
+]  # fmt: skip
+
+
+def thinned(table: pd.DataFrame, points: int = 20) -> pd.DataFrame:
+    """The columns of the figures after at most ``points`` rounds, evenly on a logarithmic scale."""
     last = table["round"].iloc[-1]
-    return table.iloc[np.unique(np.geomspace(1, last + 1, points).astype(int) - 1)]
+    return table.iloc[np.unique(np.geomspace(1, last + 1, points).astype(int) - 1)][SHOWN]
 
 
 def draw(axis: Any, table: pd.DataFrame, color: str, label: str) -> None:
@@ -94,15 +100,16 @@ def draw(axis: Any, table: pd.DataFrame, color: str, label: str) -> None:
     axis.set(yscale="log", xscale="linear" if table["alpha"].iloc[0] == 1 else "log")
 
 
-def families_figure(pairs: list[tuple[pd.DataFrame, pd.DataFrame]]) -> Any:
+def families_figure(curves: pd.DataFrame) -> Any:
     """A panel per family, one local step and several."""
-    drawn, axes = plt.subplots(3, 3, figsize=(13, 10), layout="constrained")
-    for axis, pair in zip(axes.flat, pairs, strict=False):
-        for color, table in zip(("C0", "C1"), pair, strict=True):
-            draw(axis, table, color, f"K = {table['K'].iloc[0]}")
-        first = pair[0].iloc[0].to_dict()
-        xlabel = "round" if first["alpha"] == 1 else "round + 1"
-        axis.set(title="{case}, alpha = {alpha:g}".format(**first), xlabel=xlabel)
+    drawn, axes = plt.subplots(3, 3, figsize=(11, 8), layout="constrained")
+    families = curves.loc[curves["group"] == "families"].groupby("case", sort=False)
+    for axis, (name, family) in zip(axes.flat, families, strict=False):
+        for i, (steps, table) in enumerate(family.groupby("K")):
+            draw(axis, table, f"C{i}", f"K = {steps}")
+        alpha = family["alpha"].iloc[0]
+        xlabel = "round" if alpha == 1 else "round + 1"
+        axis.set(title=f"{name}, alpha = {alpha:g}", xlabel=xlabel)
         axis.legend(frameon=False, fontsize=8)
     for axis in axes[:, 0]:
         axis.set(ylabel="F - F*")
@@ -110,23 +117,25 @@ def families_figure(pairs: list[tuple[pd.DataFrame, pd.DataFrame]]) -> Any:
     return drawn
 
 
-def sweeps_figure(
-    sweeps: dict[str, list[pd.DataFrame]], exact: list[pd.DataFrame], drifting: list[pd.DataFrame]
-) -> Any:
+def sweeps_figure(curves: pd.DataFrame) -> Any:
     """The sweeps, Lemma F.1, and the rates without noise."""
-    drawn, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
-    for axis, (name, tables) in zip(axes.flat, sweeps.items(), strict=False):
-        for i, table in enumerate(tables):
-            draw(axis, table, f"C{i}", table["case"].iloc[0])
-        axis.set(title=f"tilted quadratic over {name}", xlabel="round", ylabel="F - F*")
+    drawn, axes = plt.subplots(2, 3, figsize=(11, 6.4), layout="constrained")
+    groups = {str(name): group for name, group in curves.groupby("group", sort=False)}
+    sweeps = [name for name in groups if name.startswith("sweep")]
+    for axis, group in zip(axes.flat, sweeps, strict=False):
+        for i, (name, table) in enumerate(groups[group].groupby("case", sort=False)):
+            draw(axis, table, f"C{i}", str(name))
+        axis.set(title=f"tilted quadratic, {group}", xlabel="round", ylabel="F - F*")
         axis.legend(frameon=False, fontsize=8)
-    for i, table in enumerate(drifting):
-        axes[1, 0].semilogy(table["round"], table["drift"], f"C{i}", label=table["case"].iloc[0])
+    families = groups["families"]
+    several = families.loc[families["K"] > 1].groupby("case", sort=False)
+    for i, (name, table) in enumerate(list(several)[:4]):
+        axes[1, 0].semilogy(table["round"], table["drift"], f"C{i}", label=name)
         axes[1, 0].semilogy(table["round"], table["drift bound"], f"C{i}", ls="--")
     axes[1, 0].set(title="Lemma F.1: drift and its bound (dashed)", xlabel="round")
     axes[1, 0].legend(frameon=False, fontsize=8)
-    for i, table in enumerate(exact):
-        label = f"{table['case'].iloc[0]}, alpha = {table['alpha'].iloc[0]:.3g}"
+    for i, (name, table) in enumerate(groups["exact"].groupby("case", sort=False)):
+        label = f"{name}, alpha = {table['alpha'].iloc[0]:.3g}"
         axes[1, 1].loglog(table["round"] + 1, table["gap"], f"C{i}", label=label)
         axes[1, 1].loglog(table["round"] + 1, table["recursion"], f"C{i}", ls="--")
     axes[1, 1].set(title="exact gradients, K = 1", xlabel="round + 1", ylim=(1e-14, 3))

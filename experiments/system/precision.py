@@ -13,14 +13,15 @@ computed in float32.
 import dataclasses
 import itertools
 import pathlib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import jax
 import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.harness import Folders, Report, check_finished, counted, settings
+from experiments.harness import Folders, Report, check_finished, counted, save_report, settings
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.run import compare
@@ -92,17 +93,26 @@ def effect(history: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def main(options: Options) -> None:
-    """Runs all precisions, prints and writes their table."""
-    history = histories(options, (*available(), EXACT))
-    text = Report(
-        f"Precision: {options.dataset}, {options.rounds} rounds, {counted(options.seeds, 'seed')}",
+def build(
+    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
+) -> tuple[Report, dict[str, Any]]:
+    """Text; there is no figure."""
+    options = facts["options"]
+    rounds, seeds = options["rounds"], counted(options["seeds"], "seed")
+    report = Report(
+        f"Precision: {options['dataset']}, {rounds} rounds, {seeds}",
         "Means at the end with intervals of 95 % (low, high), differences from float64 per seed "
         "with their intervals (from, to), and the largest difference of a seed at any evaluation.",
-        effect(history),
+        tables[""],
     )
-    kept, folder = history.query("metric in @METRICS"), options.output / "system" / "precision"
-    text.save(folder, options.dataset, kept, options=settings(options))
+    return report, {}
+
+
+def main(options: Options) -> None:
+    """Runs all precisions, prints and writes their table."""
+    table = effect(histories(options, (*available(), EXACT)))
+    folder = options.output / "system" / "precision"
+    save_report(folder, options.dataset, {"": table}, build, options=settings(options))
 
 
 if __name__ == "__main__":

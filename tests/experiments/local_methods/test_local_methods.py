@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.local_methods import bias_growth, iterate_bias, lower_bound
+from experiments.local_methods import bias_growth, instance_runs, iterate_bias, lower_bound
+from experiments.local_methods.redraw import redraw
 
 TINY = iterate_bias.Options(repetitions=512, diffusion_paths=16, lrs=(1e-4, 1e-3), steps=32)
 
@@ -32,10 +33,12 @@ def test_continuous_view_tells_the_constants_apart():
 def test_lower_bound_sweep_agrees_with_closed_forms():
     """float32 over 512 steps; E F is the sum of its parts and has the reference's size."""
     case = lower_bound.CASES[1]
-    table = lower_bound.sweep(case, lower_bound.Options(repetitions=8, rates=3))
+    table = instance_runs.sweep(case, rates=3, repetitions=8, seed=0)
     for name in ("F2", "F3", "F4"):
         np.testing.assert_allclose(table[name], table[f"{name} closed"], rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(table["E F"], table[list(lower_bound.PARTS)].sum(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        table["E F"], table[list(instance_runs.PARTS)].sum(axis=1), rtol=1e-6
+    )
     assert (table["E F / (2 mu B^2)"] > 0.01).all()
 
 
@@ -50,7 +53,14 @@ def test_files(tmp_path, monkeypatch):
         assert len(pd.read_csv(folder / f"{name}.csv")) >= 2
         assert json.loads((folder / f"{name}.json").read_text())["command"]
         assert (folder / f"{name}.png").stat().st_size > 2_000
-        assert (folder / f"{name}.md").read_text().startswith("# ")
+    texts = {path: path.read_text() for path in tmp_path.rglob("*.md")}
+    for path, text in texts.items():
+        assert text.startswith("# ")
+        path.unlink()
+        path.with_suffix(".png").unlink()
+    redraw(tmp_path)
+    assert {path: path.read_text() for path in tmp_path.rglob("*.md")} == texts
+    assert len(list(tmp_path.rglob("*.png"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.lojasiewicz import rates, tables
 from experiments.lojasiewicz.cases import cases, exact_cases, sweep_cases
+from experiments.lojasiewicz.redraw import redraw
 from experiments.lojasiewicz.runs import history, measure
 
 
@@ -71,7 +72,7 @@ def test_files(tmp_path, monkeypatch):
     rates.main(rates.Options(repetitions=4, output=tmp_path))
     folder = tmp_path
     table = pd.read_csv(folder / "rates.csv")
-    assert set(table["group"]) == {"families", "sweeps", "exact", "checks"}
+    assert set(table["group"]) == {"families", "sweep over M", "exact"}
     assert (table["gap"] > 0).all()
     assert json.loads((folder / "rates.json").read_text())["command"]
     text = (folder / "rates.md").read_text()
@@ -79,12 +80,18 @@ def test_files(tmp_path, monkeypatch):
     assert "| power 4 | 1000 | 1.122e-05 | 1.122e-05 |" in text
     for name in ("rates", "sweeps"):
         assert (folder / f"{name}.png").stat().st_size > 2_000
+        (folder / f"{name}.png").unlink()
+    redraw(folder)
+    assert (folder / "rates.md").read_text() == text
+    assert (folder / "sweeps.png").exists()
 
 
 def test_thinned_keeps_both_ends():
-    table = tables.thinned(pd.DataFrame({"round": np.arange(1001)}))
+    full = pd.DataFrame(dict.fromkeys(tables.SHOWN, 0.0) | {"round": np.arange(1001), "M": 1})
+    table = tables.thinned(full)
     assert table["round"].iloc[[0, -1]].tolist() == [0, 1000]
-    assert 20 < len(table) <= 30
+    assert 15 < len(table) <= 20
+    assert "M" not in table
 
 
 def test_bad_options():

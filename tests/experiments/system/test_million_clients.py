@@ -10,6 +10,7 @@ import pytest
 
 from experiments.system import million_clients as million
 from experiments.system import populations
+from experiments.system.redraw import redraw
 
 
 def test_populations_contain_each_other():
@@ -73,6 +74,12 @@ def test_one_command_makes_the_table_and_the_figure(small, tmp_path, monkeypatch
     }  # fmt: skip
     monkeypatch.setattr(million, "in_own_process", None)
     million.main(small)
+    text = (folder / "million_clients.md").read_text()
+    assert "16 clients per round (8 strata)" in text
+    (folder / "million_clients.png").unlink()
+    redraw(tmp_path / "o" / "system")
+    assert (folder / "million_clients.md").read_text() == text
+    assert (folder / "million_clients.png").exists()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from experiments.system import precision
+from experiments.system.redraw import redraw
 from fedjax_sim.cli.config import RunConfig
 
 
@@ -63,13 +64,16 @@ def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
     same = {dataclasses.replace(c, precision="default", output=tmp_path) for c in configs}
     assert len(same) == 1
     folder = tmp_path / "system" / "precision"
-    history = pd.read_csv(folder / "digits.csv")
-    assert sorted(history["precision"].unique()) == ["bfloat16", "float32", "float64"]
-    assert set(history["metric"]) == set(precision.METRICS)
+    table = pd.read_csv(folder / "digits.csv")
+    assert sorted(table["precision"].unique()) == ["bfloat16", "float32", "float64"]
+    assert set(table["metric"]) == set(precision.METRICS)
     text = (folder / "digits.md").read_text()
     assert text.startswith("# Precision: digits, 2 rounds, 2 seeds")
     assert "| fedavg | train/loss | bfloat16 |" in text
     assert json.loads((folder / "digits.json").read_text())["command"].startswith("python -m ")
+    (folder / "digits.md").unlink()
+    redraw(tmp_path / "system")
+    assert (folder / "digits.md").read_text() == text
 
 
 @pytest.mark.slow
@@ -81,9 +85,9 @@ def test_a_real_run_is_kept(tmp_path, monkeypatch, allow_nans):
     )
     precision.main(options)
     folder = tmp_path / "out" / "system" / "precision"
-    history = pd.read_csv(folder / "digits.csv")
-    assert sorted(history["precision"].unique()) == ["bfloat16", "float32", "float64"]
+    table = pd.read_csv(folder / "digits.csv")
+    assert sorted(table["precision"].unique()) == ["bfloat16", "float32", "float64"]
     # Nothing is run again.
     monkeypatch.setattr("fedjax_sim.simulation.programs.Programs.compiled", None)
     precision.main(options)
-    pd.testing.assert_frame_equal(pd.read_csv(folder / "digits.csv"), history)
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "digits.csv"), table)
