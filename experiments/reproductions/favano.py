@@ -1,6 +1,6 @@
 """Rows of FAVANO (arXiv 2305.16099)."""
 
-from experiments.favano.mnist import PAPER as TABLE_2
+from experiments.favano.mnist_report import PAPER as TABLE_2
 from experiments.favano.mnist_runs import SETTINGS
 from experiments.reproductions.page import Paper, Reading, Row
 from experiments.reproductions.reading import Result
