@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.fco.selection import Curve, Selected
+from experiments.fco.tables import fastest_table
 from experiments.harness.report import Report
 from experiments.harness.tables import Claim
 
@@ -68,6 +69,16 @@ def first_rounds_text(rounds: Mapping[str, float]) -> str:
     """The first round of every method as a text."""
     texts = {m: f"round {at:.0f}" if math.isfinite(at) else "never" for m, at in rounds.items()}
     return ", ".join(f"{method} {text}" for method, text in texts.items())
+
+
+def fastest_text(selected: Selected, event: str) -> str:
+    """Per method the pair of rates at which an event, a column of ``ends``, comes first."""
+    table = fastest_table(selected, event)
+    found = ", ".join(
+        f"{row['method']} {row[event]:.4g} at ({row['lr']:g}, {row['server_lr']:g})"
+        for row in table.to_dict("records")
+    )
+    return f"over all pairs the earliest {event} is: {found}" if found else "no pair reaches it"
 
 
 def within(method: str, holds: Condition, bound: int) -> Check:

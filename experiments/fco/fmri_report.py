@@ -16,7 +16,6 @@ from experiments.fco.selection import (
     RUN,
     Selected,
     ends_of,
-    kept_history,
     load,
     select,
     widened,
@@ -172,8 +171,7 @@ def save(
 
 def redraw(folder: pathlib.Path, grids: bool = False) -> None:
     """Writes the report again from its kept files."""
-    winners = kept_history(folder, "fmri")  # the baselines among them
-    selected = load(folder, "fmri", LOSS, 1)._replace(winners=winners)
+    selected = load(folder, "fmri", LOSS, 1)
     reports.redraw(build, folder, "fmri", selected, TABLES, grids)
 
 

@@ -14,7 +14,7 @@ import math
 import jax
 import tyro
 
-from experiments.fco.lasso_claims import ALMOST, almost, statements
+from experiments.fco.lasso_claims import EVENT, almost, statements
 from experiments.fco.recovery import DataSet, Experiment, Options, Reference
 from experiments.fco.recovery_report import conduct
 from fedjax_sim import prox
@@ -84,7 +84,8 @@ LASSO = Experiment(
     mode="max",
     shown=("f1", "precision", "recall", "density"),
     references=REFERENCES,
-    event=f"round of F1 {ALMOST}",
+    structure="density",
+    event=EVENT,
     reaches=lambda data, curve: almost(curve),
     statements=statements(tuple(SETS)),
 )

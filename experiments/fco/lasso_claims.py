@@ -1,5 +1,8 @@
 """The paper's statements about the federated LASSO (section 4.5.2); why some do not hold here."""
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 
 from experiments.fco import claims
@@ -11,6 +14,7 @@ from experiments.fco.selection import Curve, Selected
 BEST, BEST_OF_OTHERS = (0.01, 1.0), (0.001, 0.3)
 # Not the paper's: F1 scores of "most", "almost perfect" and "little progress".
 ALMOST, LITTLE = 0.95, 0.8  # a model of all ones has 0.667
+EVENT = f"round of F1 {ALMOST}"
 
 
 def almost(curve: Curve) -> np.ndarray:
@@ -34,6 +38,70 @@ def _densest(selected: Selected) -> tuple[str, bool]:
     return text, all(last["FedMiD"] > value for m, value in last.items() if m != "FedMiD")
 
 
+def _rates_reached(selected: Selected) -> str:
+    """The scores at the paper's pairs beside the best ones, and why its rates are out of reach."""
+    parts = []
+    for method in METHODS:
+        pair = BEST if method == "FedDualAvg" else BEST_OF_OTHERS
+        at, best = selected.at_rates(pair).get(method), selected.at_rates(selected.rates[method])
+        score = "not run" if at is None else "diverged" if math.isinf(at) else f"{at:.3f}"
+        parts.append(f"{method} {score} (best: {best[method]:.3f})")
+    stable = selected.score.loc[selected.score["score"].notna(), "lr"].max()
+    return (
+        f"F1 at the paper's pairs: {', '.join(parts)}.  On features as described a client's "
+        "largest curvature is about 2 (1 + d) = 2,050, so client rates above about 1e-3 diverge, "
+        f"with features times 0.316 above about 1e-2; here the largest that is stable is "
+        f"{stable:g}.  The scores near the best hardly differ, so the best pair is decided by the "
+        "speed; larger server rates are faster"
+    )
+
+
+def _fastest_pairs(selected: Selected) -> str:
+    """The earliest round over all pairs of rates."""
+    return f"Rates are selected by the last rounds; {claims.fastest_text(selected, EVENT)}"
+
+
+def _imperfect(selected: Selected) -> str:
+    """The best evaluation of FedDualAvg."""
+    curve = selected.curves["FedDualAvg"]
+    at = int(np.argmax(curve["f1"]))
+    return (
+        f"the highest F1 of the selected pair is {curve['f1'][at]:.4f}, in round "
+        f"{curve['round'][at]}, a mean over seeds, in which one wrong entry of one seed counts; "
+        "the centralised optimum (above) is not perfect either"
+    )
+
+
+def _moderate_server_rates(method: str) -> Callable[[Selected], str]:
+    """The best score with server rates that are at most the paper's best one."""
+
+    def why(selected: Selected) -> str:
+        rows = selected.score.loc[selected.score["method"] == method]
+        means = rows.groupby(["lr", "server_lr"])["score"].mean().reset_index()
+        slow = means.loc[means["server_lr"] <= BEST[1]].sort_values("score").iloc[-1]
+        return (
+            f"its best server rate is {selected.rates[method][1]:g}; with server rates of at most "
+            f"{BEST[1]:g}, as the paper's best ones, the best F1 is {slow['score']:.3f}, at "
+            f"({slow['lr']:g}, {slow['server_lr']:g})"
+        )
+
+    return why
+
+
+def _densities(selected: Selected) -> str:
+    """The late densities at the paper's pairs."""
+    found = {}
+    for method in METHODS:
+        pair = BEST if method == "FedDualAvg" else BEST_OF_OTHERS
+        found |= {m: v for m, v in selected.at_rates(pair, "density").items() if m == method}
+    return (
+        "at pairs that were selected by F1 all methods are close to the true density.  FedMiD's "
+        "server step applies the penalty a second time (it solves F + 2 psi as the client rate "
+        "falls), FedMiD-OSP's does not.  Densities over the last rounds at the paper's pairs: "
+        f"{claims.values_text(found)}"
+    )
+
+
 def statements(every: tuple[str, ...]) -> tuple[Statement, ...]:
     """The paper's statements about its data sets."""
     methods = tuple(METHODS)
@@ -41,23 +109,30 @@ def statements(every: tuple[str, ...]) -> tuple[Statement, ...]:
     most, little = f"F1 {ALMOST}", f"F1 {LITTLE}"
     pairs = f"the best rates are {BEST} for {dual}, {BEST_OF_OTHERS} for the others"
     found = [
-        Statement(("I",), methods, pairs, _best_rates),
+        Statement(("I",), methods, pairs, _best_rates, why=_rates_reached),
         Statement(("I",), methods, f"{dual}'s client rate is the largest", claims.largest_rate),
-        Statement(every, methods, f"{dual} is fastest", claims.fastest(dual, almost), most),
-        Statement(("I",), methods, f"{mid} is the densest in the end", _densest),
+        Statement(
+            every,
+            methods,
+            f"{dual} is fastest",
+            claims.fastest(dual, almost),
+            most,
+            why=_fastest_pairs,
+        ),
+        Statement(("I",), methods, f"{mid} is the densest in the end", _densest, why=_densities),
     ]
     for method, sets in ((dual, ("I",)), (osp, ("I", "IV"))):
         check = claims.at_end(method, "f1", lambda value: value >= ALMOST)
         found.append(Statement(sets, (method,), f"{method} ends almost perfect", check, most))
     for sets, bound in ((("II", "III"), 100), (("IV",), 200)):
         check = claims.within(dual, _perfect, bound)
-        found.append(Statement(sets, (dual,), f"{dual} is at 1 before round {bound}", check))
+        text = f"{dual} is at 1 before round {bound}"
+        found.append(Statement(sets, (dual,), text, check, why=_imperfect))
     for method in (mid, mid_osp):
         check = claims.not_within(method, _perfect, 100)
         text = f"{method} is not at 1 by round 100"
-        found.append(Statement(("II", "III"), (method,), text, check))
+        found.append(Statement(("II", "III"), (method,), text, check, why=_fastest_pairs))
         check = claims.at_end(method, "f1", lambda value: value < LITTLE)
-        found.append(
-            Statement(("IV",), (method,), f"{method} makes little progress", check, little)
-        )
+        text, why = f"{method} makes little progress", _moderate_server_rates(method)
+        found.append(Statement(("IV",), (method,), text, check, little, why))
     return tuple(found)

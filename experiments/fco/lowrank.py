@@ -87,6 +87,7 @@ LOW_RANK = Experiment(
     mode="min",
     shown=("rank", "error"),
     references=REFERENCES,
+    structure="rank",
     event="round of the exact rank",
     reaches=lambda data, curve: exact(data.complexity, curve),
     statements=statements({name: data.complexity for name, data in SETS.items()}),

@@ -26,6 +26,7 @@ from experiments.fco.selection import (
     Curve,
     Selected,
     curves_of,
+    ends_of,
     load,
     select,
     widened,
@@ -160,7 +161,9 @@ def conduct(experiment: Experiment, options: Options) -> None:
         score = scored(history, experiment, initial_loss)
         last = LAST_ROUNDS // EVAL_EVERY
         shown = history.loc[history["metric"].isin([*experiment.shown, *LOSSES])]
-        ends = first_rounds(shown, experiment, experiment.sets[name])
+        first = first_rounds(shown, experiment, experiment.sets[name])
+        late = ends_of(shown, [experiment.structure], min(last, shown["round"].nunique()))
+        ends = first.merge(late, on=RUN)
         selected = select(shown, experiment.score, last, experiment.mode, score, ends)
         usual = options.feature_scale == 1
         usual &= experiment.penalty_weight(options) == experiment.weight

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.fco.selection import Selected, kept_tables
-from experiments.harness.report import Report, command, read_facts, write_csv
+from experiments.fco.selection import Selected, from_tables, kept_tables
+from experiments.harness.report import Report, command, read_facts, rounded, write_csv
 from fedjax_sim import plotting
 from fedjax_sim.plotting import heat_maps
 
@@ -75,9 +75,14 @@ def save(
     tables: Mapping[str, pd.DataFrame],
     facts: Mapping[str, Any],
 ) -> None:
-    """Writes text, histories of the selected runs, scores, further tables, settings and figures."""
+    """Writes text, histories of the selected runs, scores, further tables, settings and figures.
+
+    The text has the numbers that the files have, as that of :func:`redraw`.
+    """
+    history, score = map(rounded, kept_tables(selected))
+    selected = from_tables(history, score, selected.metric, selected.last, selected.mode)
+    tables = {kind: rounded(table) for kind, table in tables.items()}
     report, drawn = build(selected, tables, facts)
-    history, score = kept_tables(selected)
     report.save(folder, name, history, drawn, **facts)
     for kind, table in {"scores": score, **tables}.items():
         if len(table):

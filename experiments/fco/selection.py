@@ -110,23 +110,27 @@ def kept_tables(selected: Selected) -> tuple[pd.DataFrame, pd.DataFrame]:
     return wide.reset_index(), selected.score.merge(selected.ends, on=RUN)
 
 
-def kept_history(folder: pathlib.Path, name: str) -> pd.DataFrame:
-    """The tidy histories of ``name.csv``."""
-    wide = pd.read_csv(folder / f"{name}.csv").astype(dict.fromkeys(PAIR[1:], float))
-    return wide.melt([*RUN, "diverged_at", "round"], var_name="metric")
+def from_tables(
+    histories: pd.DataFrame, table: pd.DataFrame, metric: str, last: int, mode: Mode = "min"
+) -> Selected:
+    """The selection of which :func:`kept_tables` made the tables.
+
+    Scores in files are rounded, so several pairs may have the best one; the selected pairs are
+    those whose histories are kept.  The winners are all kept histories.
+    """
+    numbers = dict.fromkeys(PAIR[1:], float)
+    history = histories.melt([*RUN, "diverged_at", "round"], var_name="metric").astype(numbers)
+    last = min(last, len(set(history["round"])))
+    table = table.astype(numbers)
+    score, ends = table.loc[:, SCORE], table.drop(columns=SCORE[len(RUN) :])
+    selected = _selected(history, metric, last, mode, score, ends, history.loc[:, PAIR])
+    return selected._replace(winners=history)
 
 
 def load(folder: pathlib.Path, name: str, metric: str, last: int, mode: Mode = "min") -> Selected:
-    """The selection of the files with :func:`kept_tables`.
-
-    Scores in the file are rounded, so several pairs may have the best one; the selected pairs are
-    those whose histories are kept.
-    """
-    history = kept_history(folder, name)
-    table = pd.read_csv(folder / f"{name}-scores.csv").astype(dict.fromkeys(PAIR[1:], float))
-    last = min(last, len(set(history["round"])))
-    score, ends = table.loc[:, SCORE], table.drop(columns=SCORE[len(RUN) :])
-    return _selected(history, metric, last, mode, score, ends, history.loc[:, PAIR])
+    """The selection whose tables are ``name.csv`` and ``name-scores.csv``."""
+    histories, table = (pd.read_csv(folder / f"{name}{kind}.csv") for kind in ("", "-scores"))
+    return from_tables(histories, table, metric, last, mode)
 
 
 def _selected(

@@ -47,9 +47,9 @@ def test_settings_are_the_papers():
             assert {r.metric for r in references} <= set(experiment.shown)
 
 
-def test_lambda_falls_with_the_curvature_unless_it_is_given():
+def test_lambda_falls_with_the_features_unless_it_is_given():
     assert LASSO.penalty_weight(Options()) == 0.2
-    assert LOW_RANK.penalty_weight(Options(feature_scale=0.5)) == pytest.approx(0.075)
+    assert LOW_RANK.penalty_weight(Options(feature_scale=0.5)) == pytest.approx(0.15)
     given = Options(weight=0.1, feature_scale=0.5)
     assert LASSO.penalty_weight(given) == 0.1
     assert given.variant() == "-lambda0.1-scale0.5"
