@@ -3,7 +3,17 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedjax_sim import algorithms, compression, data, execution, prox, timelines, transforms
+from fedjax_sim import (
+    algorithms,
+    compression,
+    data,
+    evaluation,
+    execution,
+    objectives,
+    prox,
+    timelines,
+    transforms,
+)
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
 from fedjax_sim.data.batches import epochs, full_batch, stream, with_replacement
@@ -74,6 +84,7 @@ __all__ = [
     "diagnostics",
     "empirical_task",
     "epochs",
+    "evaluation",
     "execution",
     "forecast",
     "from_assignment",
@@ -81,6 +92,7 @@ __all__ = [
     "full_batch",
     "init",
     "models",
+    "objectives",
     "plotting",
     "problems",
     "prox",

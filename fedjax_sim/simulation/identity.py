@@ -41,8 +41,8 @@ def fingerprint(value: Any) -> Hashable:
     """Returns a key of a value for caches of this process.
 
     Functions count by their code object, defaults, closed-over values and the global values they
-    name; arrays by shape, dtype and bytes; other objects by equality if they are hashable, and by
-    identity if they are not.
+    name; arrays by shape, dtype and bytes; other objects by equality if they are hashable, else by
+    structure and leaves if they are pytrees, else by identity.
 
     Example:
         >>> import fedjax_sim as fs
@@ -254,7 +254,10 @@ def _object_here(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return Same(value)
+        leaves, structure = jax.tree.flatten(value)
+        if jax.tree_util.treedef_is_leaf(structure):
+            return Same(value)
+        return "pytree", structure, fingerprint(leaves)  # a variable of a flax module, for example
     return type(value), value
 
 

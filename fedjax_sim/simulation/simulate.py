@@ -15,6 +15,7 @@ from fedjax_sim.engine import NO_PROBES, History, Probes
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, rows
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
@@ -98,6 +99,7 @@ def simulate(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
         )
 
+    setup = share_functions(setup)
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
     compiled_before = compiled.seconds
     task, eval_every = setup.task, setup.eval_every

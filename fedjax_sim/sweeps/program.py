@@ -1,7 +1,6 @@
 """Compiled programs of a sweep's groups: one block of runs per device."""
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +15,8 @@ from fedjax_sim.engine import History
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import make_mesh
 from fedjax_sim.execution.strategies import is_ragged
+from fedjax_sim.simulation.functions import share_functions
+from fedjax_sim.simulation.identity import fingerprint
 from fedjax_sim.sweeps.blocks import Spread, block_functions, on_devices
 from fedjax_sim.sweeps.grid import Block, Group, Plan, cut, widths
 from fedjax_sim.sweeps.trial import Trial
@@ -96,7 +97,7 @@ class Programs:
         Raises:
             ValueError: not even one run fits.
         """
-        setup = trial.setup
+        setup = share_functions(trial.setup)
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
         spread = self._spread(setup.task, num_runs)
         task = dataclasses.replace(setup.task, num_steps=())  # not needed on the devices
@@ -143,12 +144,12 @@ class Programs:
         setup = trial.setup
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
-        probes = tuple(tuple(p.items()) for p in trial.probes)
-        factory = _by_value(trial.factory)
         # The steps of a timeline decide how clients are executed, see strategies.auto.
-        functions = (
-            factory, trial.execution, setup.weighting, setup.eval_every, probes,
-            is_ragged(setup.timeline),
+        functions = fingerprint(
+            (
+                trial.factory, trial.execution, setup.weighting, setup.eval_every, trial.probes,
+                is_ragged(setup.timeline),
+            )
         )  # fmt: skip
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
@@ -197,18 +198,6 @@ def _compile(trial: Trial, spread: Spread, plan: Plan, arguments: tuple) -> Comp
         segments[length] = compiled = lowered.compile()
         needed = max(needed, program_bytes(compiled))
     return Compiled(begin, segments, needed)
-
-
-def _by_value(factory: Callable) -> Any:
-    """Returns an equal key for factories with equal static hyper-parameters."""
-    if not isinstance(factory, functools.partial):
-        return factory
-    key = factory.func, tuple(sorted(factory.keywords.items()))
-    try:
-        hash(key)
-    except TypeError:
-        return factory
-    return key
 
 
 def _shapes(spread: Spread, num_configurations: int, num_seeds: int) -> Iterator[tuple[int, int]]:
