@@ -7,8 +7,8 @@ Where the paper is silent: lambda (chosen so that the centralised optimum recove
 initial model (zeros), the test set (fresh examples of the same clients, a quarter as many).  On the
 data as described a client's largest curvature is about 2,050, so rates of 3e-3 and more diverge:
 the grid of client rates is extended downwards.  ``--feature-scale`` shrinks the features instead,
-and lambda with them, as the noise of the gradients.  Where lambda falls as the curvature, the square,
-the centralised optimum does not recover the truth (ranks 21, 16, 15 and 23 for 16, 4, 1 and 16).
+and lambda with them, as the noise of the gradients.  A lambda that falls as the curvature does not
+recover the truth: its centralised optima have the ranks 21, 16, 15 and 23 for 16, 4, 1 and 16.
 """
 
 import dataclasses
