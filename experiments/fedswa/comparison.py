@@ -137,10 +137,10 @@ def column(
     options: Options,
 ) -> None:
     """Runs all methods on a setting; prints and writes table, history and curves."""
-    result, _ = compared(setting, {method: [{}] for method in methods}, options)
+    history, _ = compared(setting, {method: [{}] for method in methods}, options)
     facts = {"options": settings(options), "setting": setting._asdict(), "methods": list(methods)}
     facts |= {"published": {name: list(published[name]) for name in methods if name in published}}
-    tables = {"": wide(result.to_frame())}
+    tables = {"": wide(history)}
     save_report(options.folder(experiment), options.file(setting), tables, build, **facts)
 
 

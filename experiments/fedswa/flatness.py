@@ -16,12 +16,42 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
+from experiments.fedswa.problem import build_model, clients
+from experiments.fedswa.settings import Scale, Setting
+from experiments.harness import subsample
+from fedjax_sim import datasets, objectives
+from fedjax_sim.diagnostics.generalization import generalization_gap, metric
 from fedjax_sim.diagnostics.planes import filter_normalized, principal_plane
 from fedjax_sim.diagnostics.sharpness import client_sharpness
 from fedjax_sim.diagnostics.surfaces import Surface, surface
+from fedjax_sim.evaluation import evaluator
 
 RADIUS = 0.05
 SURFACES = ("train", "test", "clients")
+
+
+class Instruments(NamedTuple):
+    """What flatness is measured with; none of it has the augmentation of the training loss."""
+
+    task: fs.Task  # the clients' training losses
+    losses: dict[str, Callable[[Any], jax.Array]]  # of a part of the examples, for surfaces
+    gaps: Callable[[Any], Mapping[str, Any]]  # losses, their gap and the test accuracy
+
+
+def instruments(
+    setting: Setting, scale: Scale, dataset: datasets.Dataset, examples: int
+) -> Instruments:
+    """Losses and gaps of a column's model; surfaces are of ``examples`` images each."""
+    model = build_model(setting, scale, dataset.num_classes)
+    data = clients(setting, scale, dataset)
+    metrics = objectives.classification_metrics(model.apply)
+    test = {key: dataset.test[key] for key in ("x", "y")}
+    losses = {
+        name: metric(evaluator(metrics, subsample(part, examples), 250), "loss")
+        for name, part in (("train", data.examples), ("test", dataset.test))
+    }
+    task = fs.empirical_task(objectives.cross_entropy(model.apply), data, fs.full_batch(1))
+    return Instruments(task, losses, jax.jit(generalization_gap(metrics, data.examples, test)))
 
 
 def local_models(
@@ -73,7 +103,7 @@ class Measured(NamedTuple):
     """Measurements of one method's model."""
 
     row: dict[str, Any]  # of the table
-    surfaces: dict[str, Surface]  # of the training and the test loss, and in the clients' plane
+    surfaces: dict[str, Surface]  # of the training and the test loss; in the clients' plane
     dots: np.ndarray  # coordinates of server and clients in their plane
 
     def save(self, path: pathlib.Path) -> None:
@@ -114,3 +144,17 @@ def loss_surfaces(
     window = plane.window(0.3)
     surfaces["clients"] = surface(losses["test"], params, plane.d1, plane.d2, window, points)
     return surfaces, np.asarray(plane.coordinates)
+
+
+def mean_rise(drawn: Surface, radius: float) -> float:
+    """How far the loss is above the model's, on average over the grid within a radius.
+
+    Example:
+        >>> d1, d2 = jnp.eye(2)
+        >>> bowl = surface(lambda x: (x**2).sum(), jnp.zeros(2), d1, d2, points=3)
+        >>> mean_rise(bowl, 1.0)  # four of five points are at distance 1
+        0.8
+    """
+    a, b, values = (np.asarray(x, np.float64) for x in drawn)
+    squares = a[:, None] ** 2 + b**2
+    return float((values - values[squares == squares.min()])[squares <= radius**2 + 1e-9].mean())

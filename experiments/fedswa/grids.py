@@ -46,10 +46,10 @@ def grid_table(
     options: Options,
 ) -> None:
     """Runs methods over a hyper-parameter; prints and writes table, history and a plot."""
-    result, _ = compared(setting, grid, options)
+    history, _ = compared(setting, grid, options)
     facts = {"options": settings(options), "setting": setting._asdict(), "over": over}
     facts |= {"published": [[*key, value] for key, value in published.items()]}
-    tables = {"": wide(result.to_frame())}
+    tables = {"": wide(history)}
     folder = options.folder(experiment)
     save_report(folder, options.file(setting), tables, build, experiment=experiment, **facts)
 

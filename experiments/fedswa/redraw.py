@@ -1,7 +1,7 @@
 """Redraws the reports and figures of this paper from their CSV and JSON files.
 
-Two reports need values that git does not keep: of ``loss_surface`` nothing is redrawn, of
-``stability`` only the figure.
+Two reports need values that git does not keep: nothing is redrawn of the first kept
+``loss_surface``, only the figure of ``stability``.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.fedswa import comparison, digits, drift, grids, stability_tables
+from experiments.fedswa import comparison, digits, drift, grids, stability_tables, surface_tables
 from experiments.fedswa.stability_runs import Options
 from experiments.harness import read_facts, redraw_report
 from experiments.harness.figures import save
@@ -25,8 +25,9 @@ def redraw(folder: pathlib.Path) -> None:
         name, facts = path.stem, read_facts(path.parent, path.stem)
         if name in BUILDS:
             redraw_report(path.parent, name, BUILDS[name])
-        elif "setting" in facts:  # of a column, or of a table over a hyper-parameter
-            redraw_report(path.parent, name, (grids if "over" in facts else comparison).build)
+        elif "setting" in facts:
+            other = surface_tables if "surfaces" in facts else comparison
+            redraw_report(path.parent, name, (grids if "over" in facts else other).build)
         elif name == "stability":
             table = pd.read_csv(path.with_suffix(".csv"))
             save(stability_tables.figure(table, _stability(facts)), path.with_suffix(".png"))

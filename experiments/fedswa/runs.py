@@ -1,16 +1,22 @@
 """Runs of methods on a column of the FedSWA paper's tables, kept on disk."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import pandas as pd
+
+import fedjax_sim as fs
 from experiments.fedswa.methods import LR, LR_DECAY, build
 from experiments.fedswa.problem import problem
 from experiments.fedswa.settings import ACCURACY, HELD_OUT, Options, Setting, describe
-from experiments.harness import at_edge, late_scores, sweep
+from experiments.harness import at_edge, check_finished, late_scores, print_progress, swept
 from fedjax_sim import datasets
 from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.simulation.files import replacing
 
 Grid = Mapping[str, Sequence[Mapping[str, float]]]  # {method: hyper-parameters of its runs}
 
@@ -26,16 +32,14 @@ def run(
     eval_every: int | None = None,
     decay: float = LR_DECAY,
     held_out: bool = False,
-    keep_models: bool = False,
-) -> Any:
-    """The sweep of ``{"method", "lr", further hyper-parameters}`` on a setting.
+) -> pd.DataFrame:
+    """The tidy history of ``{"method", "lr", further hyper-parameters}`` on a setting, by a sweep.
 
     Finished runs are kept in the directory, which is different for each decay of the rate.  With
-    ``options.finished`` no other runs are there.
+    ``options.finished`` the history has no others.
 
     Args:
         held_out: as for :func:`~experiments.fedswa.problem.problem`.
-        keep_models: the final models are kept, too, and runs without them are repeated.
     """
     scale = options.size
     dataset = datasets.load(setting.dataset, options.data_dir)
@@ -43,7 +47,7 @@ def run(
         setting, scale, rounds, seeds, dataset, eval_every=eval_every or scale.eval_every,
         pretrained=options.pretrained, held_out=held_out,
     )  # fmt: skip
-    return sweep(
+    return swept(
         functools.partial(build, decay=decay),
         setup,
         [dict(configuration) for configuration in configurations],
@@ -51,9 +55,70 @@ def run(
         directory,
         static=("method",),
         identity={"setting": setting._asdict(), "scale": scale.described()},
-        keep_models=keep_models,
         only_finished=options.finished,
     )
+
+
+def simulated(
+    setting: Setting, configuration: Mapping[str, Any], seed: int, options: Options
+) -> fs.Simulation:
+    """One run with its final state; a killed run continues where it was.
+
+    Raises:
+        SystemExit: it was interrupted.
+    """
+    scale, rounds = options.size, options.num_rounds(setting)
+    dataset = datasets.load(setting.dataset, options.data_dir)
+    every = scale.eval_every
+    setup, keys = problem(setting, scale, rounds, seed + 1, dataset, eval_every=every)
+    parts = (setup.timeline, setup.params, keys)
+    timeline, params, keys = jax.tree.map(lambda x: x[seed:], parts)
+    folder = run_folder(setting, configuration, seed, options)
+    result = fs.simulate(
+        build(decay=options.lr_decay(setting), **configuration),
+        dataclasses.replace(setup, timeline=timeline, params=params),
+        keys,
+        directory=folder,
+        replicas=[str(seed)],
+        config={"run": dict(configuration), "setting": setting._asdict()},
+        evals_per_segment=4,
+        checkpoint_seconds=30,
+        on_divergence="record",
+        on_progress=print_progress(folder.name, ACCURACY),
+    )
+    check_finished(result, folder)
+    return result
+
+
+def run_folder(
+    setting: Setting, configuration: Mapping[str, Any], seed: int, options: Options
+) -> pathlib.Path:
+    """Folder of one run with checkpoints; ``finished.csv`` is there once it is finished."""
+    values = (v if isinstance(v, str) else f"{v:g}" for v in configuration.values())
+    runs = f"{setting.name}-{options.num_rounds(setting)}-runs"
+    return options.work / options.label / runs / "-".join([*values, f"seed{seed}"])
+
+
+def simulated_history(
+    setting: Setting, configurations: Sequence[Mapping[str, Any]], options: Options
+) -> pd.DataFrame:
+    """The tidy history of runs with checkpoints; without unfinished ones with
+    ``options.finished``."""
+    parts = []
+    for configuration in configurations:
+        for seed in range(options.seeds):
+            path = run_folder(setting, configuration, seed, options) / "finished.csv"
+            if not path.exists() and not options.finished:
+                history = simulated(setting, configuration, seed, options).to_frame()
+                with replacing(path) as partial:
+                    history.to_csv(partial, index=False)
+            if path.exists():
+                parts.append(pd.read_csv(path).assign(**configuration))
+    if not parts:
+        return pd.DataFrame()
+    names = list(dict.fromkeys(name for entry in configurations for name in entry))
+    history = pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(history[[*names, *(c for c in history.columns if c not in names)]])
 
 
 def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[str, float]:
@@ -76,7 +141,7 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
         seeds=1,
         eval_every=max(1, rounds // 6),
         held_out=held_out,
-    ).to_frame()
+    )
     if not len(history):
         return {}
     if held_out:
@@ -87,8 +152,10 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
     return dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
 
 
-def compared(setting: Setting, grid: Grid, options: Options) -> tuple[Any, dict[str, float]]:
-    """The sweep of all methods and the methods' rates.
+def compared(
+    setting: Setting, grid: Grid, options: Options
+) -> tuple[pd.DataFrame, dict[str, float]]:
+    """The history of all methods and their rates.
 
     The rates are the best ones of the pilot at the paper's other hyper-parameters.
 
@@ -97,28 +164,25 @@ def compared(setting: Setting, grid: Grid, options: Options) -> tuple[Any, dict[
     """
     print(describe(setting, options), flush=True)
     lrs = tuned(setting, list(grid), options)
-    rounds = options.num_rounds(setting)
-    directory = options.work / options.label / f"{setting.name}-{rounds}"
     configurations = [
         {"method": method, "lr": lrs[method], **point}
         for method, points in grid.items()
         for point in points
         if method in lrs
     ]
-    if configurations:
-        result = run(
-            setting,
-            configurations,
-            options,
-            directory,
-            rounds=rounds,
-            seeds=options.seeds,
-            decay=options.lr_decay(setting),
-            keep_models=options.models,
+    history = pd.DataFrame()
+    if configurations and options.checkpoints:
+        history = simulated_history(setting, configurations, options)
+    elif configurations:
+        rounds = options.num_rounds(setting)
+        directory = options.work / options.label / f"{setting.name}-{rounds}"
+        decay, seeds = options.lr_decay(setting), options.seeds
+        history = run(
+            setting, configurations, options, directory, rounds=rounds, seeds=seeds, decay=decay
         )
-        if result.runs:
-            return result, lrs
-    raise SystemExit(f"{directory} has no finished run of {', '.join(grid)}")
+    if not len(history):
+        raise SystemExit(f"{options.work} has no finished run of {', '.join(grid)}")
+    return history, lrs
 
 
 def edge(lr: float, options: Options) -> str:

@@ -9,7 +9,7 @@ from the second round on.
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from experiments.fedswa.methods import LR, LR_DECAY, METHODS
 from experiments.harness import Folders, check_grid, check_names, counted
@@ -103,7 +103,7 @@ class Options(Folders):
     pretrained: pathlib.Path | None = (
         None  # parameters of a vision transformer, see models.load_vit
     )
-    models: bool = False  # keep the final models; runs that were kept without them are repeated
+    checkpoints: bool = False  # of every run: a killed one continues, and its final state is kept
     finished: bool = False  # report the finished runs of --work and start none
     work: pathlib.Path = pathlib.Path("results/fedswa")  # finished runs, to continue from
 
@@ -114,10 +114,10 @@ class Options(Folders):
         check_names("methods", self.methods, METHODS, empty=True)
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Options":
+    def of(cls, facts: Mapping[str, Any]) -> Self:
         """The options that a report's JSON file names."""
-        names = {field.name for field in dataclasses.fields(Options)}
-        return Options(**{name: v for name, v in facts["options"].items() if name in names})
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: v for name, v in facts["options"].items() if name in names})
 
     @property
     def size(self) -> Scale:

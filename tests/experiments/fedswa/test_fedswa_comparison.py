@@ -5,7 +5,6 @@ import json
 import math
 import os
 import pathlib
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -160,7 +159,7 @@ def test_rates_are_chosen_by_the_named_accuracy(monkeypatch, on, chosen):
             for done, value in zip((10, 25, 30), values[c["lr"]], strict=True)
         ]
         columns = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
-        return SimpleNamespace(to_frame=lambda: pd.DataFrame(rows, columns=columns))
+        return pd.DataFrame(rows, columns=columns)
 
     monkeypatch.setattr(runs, "run", run)
     options = Options(lrs=(0.03, 0.3), pilot_on=on)

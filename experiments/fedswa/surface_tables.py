@@ -1,0 +1,91 @@
+"""Tables, claims and figures of flatness and loss surfaces, from their files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.fedswa.flatness import Measured
+from experiments.fedswa.settings import OneColumn, Setting, describe
+from experiments.harness import Claim, Report, interval_text
+from fedjax_sim.diagnostics.surfaces import Surface
+from fedjax_sim.plotting.surfaces import contours
+
+SURFACE_RADIUS = 0.5  # in units of the filters' norms
+RISES = {name: f"{name} rise, r = {SURFACE_RADIUS}" for name in ("train", "test")}
+TOP = "top eigenvalue"
+
+
+def tables(results: Mapping[tuple[str, int], Measured]) -> dict[str, pd.DataFrame]:
+    """The tables of the CSV files: a row per run; surfaces and dots of the first seed's runs.
+
+    A row of the surfaces has the losses at one a, at equal distances from ``low`` to ``high`` in b.
+    """
+    least = min(seed for _, seed in results)
+    first = {method: result for (method, seed), result in results.items() if seed == least}
+    grids, dots = [], []
+    for method, result in first.items():
+        for name, drawn in result.surfaces.items():
+            values = pd.DataFrame(np.asarray(drawn.values))
+            ends = {"low": float(drawn.b[0]), "high": float(drawn.b[-1])}
+            place = {"surface": name, "method": method, "a": np.asarray(drawn.a)} | ends
+            grids.append(pd.concat([pd.DataFrame(place), values.add_prefix("b")], axis=1))
+        dots.append(pd.DataFrame(result.dots, columns=["a", "b"]).assign(method=method))
+    rows = pd.DataFrame([result.row for result in results.values()])
+    return {"": rows, "surfaces": pd.concat(grids), "dots": pd.concat(dots)}
+
+
+def claims(table: pd.DataFrame) -> list[Claim]:
+    """FedSWA's and FedMoSWA's models beside FedAvg's and FedSAM's, by three measures."""
+    rows, methods = [], list(dict.fromkeys(table["method"]))
+    for measure in (TOP, *RISES.values()):
+        means = {m: float(np.mean(table.loc[table["method"] == m, measure])) for m in methods}
+        for method in ("FedSWA", "FedMoSWA"):
+            for other in ("FedAvg", "FedSAM"):
+                if {method, other} <= set(means):
+                    text = f"{method} is flatter than {other}: {measure}"
+                    found = {name: means[name] for name in (method, other)}
+                    rows.append(Claim(text, found, found[method] < found[other], "", "the measure"))
+    return rows
+
+
+def build(files: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report, dict]:
+    """Report and figures from the files."""
+    setting, options, table = Setting(**facts["setting"]), OneColumn.of(facts), files[""]
+    rows = []
+    for method, part in table.groupby("method", sort=False):
+        means = part.drop(columns=["method", "seed"]).mean()
+        row = {"method": method, "seeds": len(part), **dict(zip(means.index, means, strict=True))}
+        rows.append(row | {f"{TOP}, interval": interval_text(part[TOP])})
+    text = Report(
+        f"Flatness: {setting.name}",
+        describe(setting, options),
+        "Means over seeds; losses without augmentation.  rise, r = 0.05: along one SAM step; train "
+        f"and test rise, r = {SURFACE_RADIUS}: mean rise of the loss surface within this radius of "
+        "filter-normalised directions.  A top eigenvalue grows with the size of the gradients "
+        "that are left, so compare it at similar training losses.",
+        pd.DataFrame(rows),
+    )
+    text.claims(claims(table))
+    grids = {
+        str(name): {str(m): _surface(grid) for m, grid in part.groupby("method", sort=False)}
+        for name, part in files["surfaces"].groupby("surface", sort=False)
+    }
+    dots = {
+        str(method): part[["a", "b"]].to_numpy()
+        for method, part in files["dots"].groupby("method", sort=False)
+    }
+    name, figures = options.file(setting), {}
+    for part in ("train", "test"):
+        middle = [float(s.values[s.values.shape[0] // 2].max()) for s in grids[part].values()]
+        drawn = contours(grids[part], high=1.5 * max(middle), label=f"{part} loss")
+        figures[f"{name}-{part}-contours"] = drawn
+    figures[f"{name}-clients"] = contours(grids["clients"], dots=dots, label="test loss")
+    return text, figures
+
+
+def _surface(grid: pd.DataFrame) -> Any:
+    values = grid.drop(columns=["surface", "method", "a", "low", "high"]).to_numpy()
+    b = np.linspace(grid["low"].iloc[0], grid["high"].iloc[0], values.shape[1])
+    return Surface(grid["a"].to_numpy(), b, values)  # pyright: ignore
