@@ -3,25 +3,24 @@ r"""FAVANO on CIFAR-10: methods against the clock, clients per contact, networks
     python -m experiments.favano.cifar                      # non-IID and IID, Figures 3a and 6
     python -m experiments.favano.cifar --part selected      # clients per contact, Figure 7
     python -m experiments.favano.cifar --part quantized     # FAVANO[QNN], messages of few bits
-    python -m experiments.favano.cifar --part rates         # every method at its best of some rates
 
-The scale ``cpu`` takes about an hour of two cores for the three parts together.
+The scale ``cpu`` takes about an hour of two cores for the three parts together.  Every method at a
+rate of its own, over the whole time: :mod:`experiments.favano.cifar_tuned`.
 
 "FAVANO: Federated AVeraging with Asynchronous Nodes" (arXiv 2305.16099), Section 5 and Appendix C;
 :mod:`experiments.favano.images` says what differs.
 """
 
 import dataclasses
-import pathlib
 from typing import Literal
 
 import tyro
 
-from experiments.favano.cifar_parts import quantised, rates, selected
-from experiments.favano.image_tables import best_two, by_setting, compared, save
+from experiments.favano import cifar_report
+from experiments.favano.cifar_parts import quantised, selected
+from experiments.favano.image_tables import compared
 from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
-from experiments.favano.outcomes import curves
-from experiments.harness import Claim
+from experiments.harness import save_report, settings
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
 from fedjax_sim.execution import devices
@@ -51,40 +50,24 @@ SCALES = {
 class Options(ImageOptions):
     """Options of this experiment."""
 
-    part: Literal["methods", "rates", "selected", "quantized"] = "methods"
-    lrs: tuple[float, ...] = (0.0625, 0.2)  # of the part rates; the first is the paper's at 800
+    part: Literal["methods", "selected", "quantized"] = "methods"
 
     images = CIFAR
     scales = SCALES
 
 
-def four_methods(runs: Runs, folder: pathlib.Path) -> None:
-    """Figures 3a and 6: the four methods, and the distances of their clients' models."""
-    table, history, tuning = compared(runs, list(SPLITS))
-    claims = best_two(table)
-    for setting, apart in by_setting(table, "variance").items():
-        apart = {name: apart[name] for name in ("FedBuff", "FAVANO")}
-        larger = apart["FedBuff"] > apart["FAVANO"]
-        claims.append(Claim("FedBuff's variance is larger", apart, larger, setting))
-    explained = (
-        "Accuracy on test images, percent. `variance`: the sum over the clients of the squared "
-        "distance of their models from the server's, mean over the last fifth of the time."
-    )
-    title = "CIFAR-10 against the clock (Figures 3a and 6 of FAVANO)"
-    figures = {}
-    for metric in ("accuracy", "variance"):
-        figures |= curves(history, list(SPLITS), metric, "time")
-    save(runs, folder, "methods", title, history, [explained, table], tuning, claims, figures)
-
-
 def main(options: Options) -> None:
     """Runs one part."""
     devices.use_all_cores()
-    folder = options.folder("cifar")
-    if options.part == "rates":
-        return rates(options, options.lrs, folder)
-    part = {"methods": four_methods, "selected": selected, "quantized": quantised}[options.part]
-    return part(Runs(options), folder)
+    runs = Runs(options)
+    parts = {
+        "methods": lambda runs: compared(runs, list(SPLITS)), "selected": selected,
+        "quantized": quantised,
+    }  # fmt: skip
+    tables = parts[options.part](runs)
+    facts = {"scale": runs.describe(), "options": settings(options)}
+    folder, build = options.folder("cifar"), cifar_report.REPORTS[options.part]
+    save_report(folder, options.part, tables, build, **facts)
 
 
 if __name__ == "__main__":

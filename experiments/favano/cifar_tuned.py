@@ -1,7 +1,6 @@
 r"""FAVANO on CIFAR-10 over the paper's whole time: every method at the best of five client rates.
 
     python -m experiments.favano.cifar_tuned
-    python -m experiments.favano.cifar_tuned --redraw    # report and figure from the kept files
 
 100 clients, 20 per contact, 20 local steps at most and buffers of 10 updates as in the paper; the
 network is a perceptron of 32 units on images of 16 x 16 pixels, in batches of 32.  A method's rate
@@ -20,11 +19,12 @@ import pandas as pd
 import tyro
 from jax import Array
 
-from experiments.favano import cifar_tuned_report as report
 from experiments.favano import methods
+from experiments.favano.cifar_tuned_report import COLUMNS, NAME, build
 from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.favano.methods import Method
-from experiments.harness import settings
+from experiments.favano.outcomes import late
+from experiments.harness import save_report, settings
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
 from fedjax_sim.execution import devices
@@ -85,7 +85,6 @@ class Options(ImageOptions):
 
     scale: Literal["cpu", "smoke"] = "cpu"  # pyright: ignore[reportIncompatibleVariableOverride]
     server_lrs: tuple[float, ...] = (1.0,)  # FedBuff's, each tried with every client rate
-    redraw: bool = False  # writes report and figure of the kept files again and runs nothing
 
     images = IMAGES
     scales = SCALES
@@ -108,25 +107,16 @@ def tuned(options: Options, runs: Runs, setting: str, name: str) -> pd.DataFrame
     rows = []
     for method in options.candidates(name):
         frame = runs(method, setting, range(TUNING_SEED, TUNING_SEED + 1), lrs=options.rates(name))
-        late: Any = report.late(frame).groupby("lr")["accuracy"].mean()
+        scores: Any = late(frame).groupby("lr")["accuracy"].mean()
         rows += [
-            {
-                "setting": setting,
-                "method": name,
-                "variant": method.label,
-                "lr": lr,
-                "accuracy": value,
-            }
-            for lr, value in late.items()
+            {"setting": setting, "method": name, "variant": method.label, "lr": lr, "accuracy": x}
+            for lr, x in scores.items()
         ]
     return pd.DataFrame(rows)
 
 
 def main(options: Options) -> None:
     """Tunes, runs, reports."""
-    folder = options.folder("cifar-tuned")
-    if options.redraw:
-        return report.redraw(folder)
     devices.use_all_cores()
     runs = Runs(options)
     tunings, histories = [], []
@@ -139,9 +129,9 @@ def main(options: Options) -> None:
             tunings.append(tuning)
             histories.append(frame.assign(algorithm=name))
             print(tuning.to_string(index=False), flush=True)
-    history, tuning = pd.concat(histories, ignore_index=True), pd.concat(tunings, ignore_index=True)
+    tables = {"": pd.concat(histories).filter(COLUMNS), "rates": pd.concat(tunings)}
     facts = {"scale": runs.describe("rates below"), "options": settings(options)}
-    return report.save(folder, history, tuning, facts)
+    save_report(options.folder("cifar-tuned"), NAME, tables, build, **facts)
 
 
 if __name__ == "__main__":

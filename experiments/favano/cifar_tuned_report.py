@@ -1,6 +1,5 @@
 """Report of the tuned methods on CIFAR-10, built from its two CSV files."""
 
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,21 +7,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.favano.image_tables import best_two, by_setting
-from experiments.favano.outcomes import accuracy
-from experiments.harness import Claim, Report, at_edge, interval_text, legends
-from experiments.harness.report import read_facts, rounded, write_csv
-from fedjax_sim.plotting.style import line_look
+from experiments.favano.outcomes import accuracy, late, panels
+from experiments.harness import Claim, Report, at_edge, interval_text
 
 NAME = "methods"
 COLUMNS = [
     "setting", "algorithm", "lr", "seed", "round", "time", "local_steps", "accuracy", "loss",
     "variance", "diverged_at",
 ]  # fmt: skip
-
-
-def late(frame: pd.DataFrame) -> pd.DataFrame:
-    """The evaluations of the last fifth of the time."""
-    return frame.loc[frame["time"] >= 0.8 * frame["time"].max(), :]
 
 
 def results(history: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
@@ -62,38 +54,11 @@ def claims(table: pd.DataFrame) -> list[Claim]:
     return rows
 
 
-def figure(history: pd.DataFrame) -> Figure:
-    """Accuracy and variance against time, a column per setting; bands are one deviation."""
-    drawn = Figure(figsize=(8.5, 6), layout="constrained")
-    settings = list(history["setting"].unique())
-    panels = drawn.subplots(2, len(settings), squeeze=False, sharex=True)
-    for column, setting in enumerate(settings):
-        part = history[history["setting"] == setting]
-        for i, (name, frame) in enumerate(part.groupby("algorithm", sort=False)):
-            # Schedules of different seeds differ: means over evaluations of the same number.
-            numbered: Any = frame.assign(number=frame.groupby("seed").cumcount())
-            for row, metric in enumerate(("accuracy", "variance")):
-                known = numbered.dropna(subset=[metric]).groupby("number")
-                if not len(known):
-                    continue
-                time, mean = known["time"].mean(), known[metric].mean()
-                deviation = known[metric].std().fillna(0)
-                axes, look = panels[row, column], line_look(i)
-                axes.plot(time, mean, **look, label=name)
-                low = mean - deviation if row == 0 else (mean - deviation).clip(lower=mean / 10)
-                axes.fill_between(
-                    time, low, mean + deviation, color=look["color"], alpha=0.18, lw=0
-                )
-        panels[0, column].set(title=setting, ylabel="accuracy")
-        panels[1, column].set(xlabel="time", ylabel="variance of the clients", yscale="log")
-    legends([panels[0, 0]])
-    return drawn
-
-
 def build(
-    history: pd.DataFrame, tuning: pd.DataFrame, facts: Mapping[str, Any]
+    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
-    """The report and its figure."""
+    """The report and its figure, from the histories and the accuracies of all rates."""
+    history, tuning = tables[""], tables["rates"]
     table = results(history, tuning)
     report = Report(
         "CIFAR-10 over the paper's time, every method at its own rate (Figures 3a and 6 of FAVANO)",
@@ -111,21 +76,4 @@ def build(
     tried = tried[sorted(tried.columns)].rename(columns=lambda lr: f"lr = {lr:g}").reset_index()
     report.section("Late accuracies on the seed that the rates are chosen on", tried)
     report.claims(claims(table))
-    return report, {NAME: figure(history)}
-
-
-def save(
-    folder: pathlib.Path, history: pd.DataFrame, tuning: pd.DataFrame, facts: Mapping[str, Any]
-) -> None:
-    """Writes report, tables and figure."""
-    history, tuning = rounded(history.filter(COLUMNS)), rounded(tuning)
-    report, drawn = build(history, tuning, facts)
-    report.save(folder, NAME, history, drawn, **facts)
-    write_csv(folder / "rates.csv", tuning)
-
-
-def redraw(folder: pathlib.Path) -> None:
-    """Writes report and figure of the kept files again."""
-    history, tuning = (pd.read_csv(folder / f"{name}.csv") for name in (NAME, "rates"))
-    report, drawn = build(history, tuning, read_facts(folder, NAME))
-    report.redraw(folder, NAME, drawn)
+    return report, {NAME: panels(history, [("accuracy", "time"), ("variance", "time")])}

@@ -1,16 +1,19 @@
-"""The four methods of FAVANO's experiments on images: runs, tables, claims, files."""
+"""The four methods of FAVANO's experiments on images: runs, tables, claims, reports."""
 
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.favano import methods
 from experiments.favano.images import Runs
-from experiments.favano.outcomes import accuracy, final, tuned
-from experiments.harness import Claim, Report, settings
+from experiments.favano.outcomes import accuracy, final, late, panels, tuned
+from experiments.harness import Build, Claim, Report
+
+Tables = Mapping[str, pd.DataFrame]
+Facts = Mapping[str, Any]
 
 
 def row(frame: pd.DataFrame, **names: Any) -> dict[str, Any]:
@@ -22,25 +25,20 @@ def row(frame: pd.DataFrame, **names: Any) -> dict[str, Any]:
     return {**names, "accuracy": mean, "+-": deviation, **counts}
 
 
-def compared(runs: Runs, chosen: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """The four methods: their table, their histories, FedBuff's tuning."""
-    rows, histories, tunings = [], [], []
+def compared(runs: Runs, chosen: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """The four methods: their histories, and FedBuff's server rates on one seed of their own."""
+    histories, rates = [], []
     for setting in chosen:
         buffered, tuning = tuned(runs, setting, runs.options.server_lrs)
-        tunings.append(tuning)
+        rates.append(tuning)
         for name, method in [
             ("FedAvg", methods.fedavg()), ("QuAFL", methods.quafl()),
             ("FedBuff", buffered), ("FAVANO", methods.favano()),
         ]:  # fmt: skip
             frame = runs(method, setting, variance="exact").assign(algorithm=name)
             histories.append(frame)
-            rows.append(row(frame, setting=setting, method=name, note=method.label))
-            if "variance" in frame:
-                known = frame.dropna(subset=["variance"])
-                late = known["time"] >= 0.8 * known["time"].max()
-                rows[-1]["variance"] = float(known.loc[late, "variance"].mean())
-            print(rows[-1], flush=True)
-    return pd.DataFrame(rows), pd.concat(histories, ignore_index=True), pd.concat(tunings)
+            print(row(frame, setting=setting, method=name), flush=True)
+    return {"": pd.concat(histories), "rates": pd.concat(rates)}
 
 
 def by_setting(table: pd.DataFrame, column: str) -> dict[str, dict[str, float]]:
@@ -63,21 +61,29 @@ def best_two(table: pd.DataFrame) -> list[Claim]:
     ]  # fmt: skip
 
 
-def save(
-    runs: Runs,
-    folder: pathlib.Path,
-    name: str,
-    title: str,
-    history: pd.DataFrame,
-    parts: Sequence[str | pd.DataFrame],
-    tuning: pd.DataFrame | None,
-    claims: Sequence[Claim],
-    figures: Mapping[str, Figure] | None = None,
-) -> None:
-    """Writes the text, table, facts and figures of a part."""
-    text = Report(title, runs.describe(), *parts)
-    if tuning is not None:
-        text.section("FedBuff's server rate, one seed of its own", tuning)
-    text.claims(claims)
-    facts = {"scale": runs.describe(), "options": settings(runs.options)}
-    text.save(folder, name, history, figures, **facts)
+def late_variance(frame: pd.DataFrame) -> float:
+    """The clients' variance over the last fifth of the time at which it was measured."""
+    return float(np.mean(late(frame.dropna(subset=["variance"]))["variance"].to_numpy()))
+
+
+def methods_report(
+    title: str, explained: str, claims: Callable[[pd.DataFrame], Iterable[Claim]]
+) -> Build:
+    """A report of the four methods, from their histories and FedBuff's server rates."""
+
+    def build(tables: Tables, facts: Facts) -> tuple[Report, dict[str, Figure]]:
+        history, rates, rows = tables[""], tables["rates"], []
+        groups: Any = history.groupby(["setting", "algorithm"], sort=False)
+        for (setting, name), frame in groups:
+            chosen = rates[(rates["setting"] == setting) & rates["best"].notna()]
+            note = f"server rate {chosen['server rate'].item():g}" if name == "FedBuff" else ""
+            rows.append(row(frame, setting=setting, method=name, note=note))
+            if frame["variance"].notna().any():
+                rows[-1]["variance"] = late_variance(frame)
+        table = pd.DataFrame(rows)
+        report = Report(title, facts["scale"], explained, table)
+        report.section("FedBuff's server rate, one seed of its own", rates.fillna(""))
+        report.claims(claims(table))
+        return report, {"methods": panels(history, [("accuracy", "time"), ("variance", "time")])}
+
+    return build

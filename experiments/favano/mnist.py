@@ -17,26 +17,18 @@ non-IID split deals shards.  ``--part sensitivity`` shows the effect of each of 
 import pandas as pd
 import tyro
 
-from experiments.favano import methods
+from experiments.favano import methods, mnist_report
 from experiments.favano.mnist_iid import iid
-from experiments.favano.mnist_parts import facts, others, sensitivity, variance
-from experiments.favano.mnist_runs import BATCH_SIZE, LR, SERVER_LRS, SETTINGS, Options, Runs
-from experiments.favano.outcomes import accuracy, curves, final, tuned
-from experiments.harness import Claim, Report
+from experiments.favano.mnist_parts import others, sensitivity, variance
+from experiments.favano.mnist_report import PAPER
+from experiments.favano.mnist_runs import SERVER_LRS, SETTINGS, Options, Runs
+from experiments.favano.outcomes import accuracy, final, tuned
+from experiments.harness import save_report
 from fedjax_sim.execution import devices
-
-# Accuracies of each column: mean, deviation.
-PAPER = {
-    "FedAvg": ((93.4, 0.3), (38.7, 7.7), (44.8, 6.9)),
-    "QuAFL": ((92.3, 0.9), (40.7, 6.7), (45.5, 4.0)),
-    "FedBuff": ((96.0, 0.1), (85.1, 3.2), (67.3, 5.5)),
-    "FAVANO": ((95.1, 0.1), (88.9, 0.9), (87.3, 2.3)),
-}
-LOW = 60  # percent; FedAvg and QuAFL stay below it in the paper's non-IID columns
 
 
 def table(options: Options) -> None:
-    """Table 2, its curves, and FedBuff's tuning."""
+    """Table 2, its curves, and FedBuff's server rates."""
     runs, seeds = Runs(options), range(options.num_seeds)
     rows, histories, tunings = [], [], []
     for setting in options.settings:
@@ -70,47 +62,19 @@ def table(options: Options) -> None:
                 row["note"] = method.label + (f" ({best})" if best != "best" else "")
             rows.append(row)
             print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False), flush=True)
-    result = pd.DataFrame(rows)
-    text = Report(
-        "MNIST against the clock (Table 2 of FAVANO)",
-        f"{options.scale}; 100 clients, 20 per contact, 20 steps at most, buffer 10, batches of "
-        f"{BATCH_SIZE}, rate {LR:g}. Accuracy on test images, percent.",
-        result,
-    )
-    tried = pd.concat(tunings).pivot(index="server rate", columns="setting", values="accuracy")
-    text.section("FedBuff's server rate, one seed of its own", tried)
-    text.claims(claims(result))
-    history = pd.concat(histories, ignore_index=True)
-    figures = {}
-    for x in ("time", "local_steps"):
-        figures |= curves(history, options.settings, "accuracy", x)
-    text.save(options.folder, "table2", history, figures, **facts(options))
-
-
-def claims(result: pd.DataFrame) -> list[Claim]:
-    """The paper's conclusions from its table, and whether they hold here."""
-    rows = []
-    for setting, part in result.groupby("setting", sort=False):
-        accuracies = dict(zip(part["method"], part["accuracy"].tolist(), strict=True))
-        accuracies = {name: accuracies[name] for name in PAPER}
-        ranked = sorted(accuracies, key=lambda name: -accuracies[name])
-        if SETTINGS[str(setting)][0] == "iid":
-            order = ["FedBuff", "FAVANO", "FedAvg", "QuAFL"]
-            rows.append(Claim(" > ".join(order), accuracies, ranked == order, str(setting)))
-            continue
-        text = f"FAVANO best, then FedBuff; FedAvg and QuAFL below {LOW}"
-        low = max(accuracies["FedAvg"], accuracies["QuAFL"]) < LOW
-        holds = ranked[:2] == ["FAVANO", "FedBuff"] and low
-        rows.append(Claim(text, accuracies, holds, str(setting), f"{LOW} %"))
-    return rows
+    tables = {
+        "": mnist_report.curves(pd.concat(histories)), "methods": pd.DataFrame(rows),
+        "rates": pd.concat(tunings),
+    }  # fmt: skip
+    save_report(options.folder, "table2", tables, mnist_report.table2, **options.facts)
 
 
 def main(options: Options) -> None:
     """Runs one part."""
     devices.use_all_cores()
     parts = {
-        "table": table, "sensitivity": sensitivity, "iid": lambda options: iid(options, PAPER),
-        "others": others, "variance": variance,
+        "table": table, "sensitivity": sensitivity, "iid": iid, "others": others,
+        "variance": variance,
     }  # fmt: skip
     parts[options.part](options)
 

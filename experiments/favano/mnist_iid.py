@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.favano import methods
+from experiments.favano import methods, mnist_report
 from experiments.favano.methods import Method
 from experiments.favano.mnist_runs import SETTINGS, Changes, Options, Runs
 from experiments.favano.outcomes import accuracy
-from experiments.harness import Claim, Report
+from experiments.harness import save_report
 from fedjax_sim.theory import step_counts
 
-CLOSE = 0.5  # points to the paper's accuracy
 DEFAULTS = {
     "FedAvg": methods.fedavg(), "QuAFL": methods.quafl(), "FedBuff": methods.fedbuff(0.1),
     "FAVANO": methods.favano(),
@@ -80,12 +79,8 @@ def cases() -> list[Case]:
     ]
 
 
-def iid(options: Options, paper: Mapping[str, Any]) -> None:
-    """One choice at a time in the IID column, and alpha in the others.
-
-    Args:
-        paper: Table 2, by method the mean and the deviation of each column.
-    """
+def iid(options: Options) -> None:
+    """One choice at a time in the IID column, and alpha in the others."""
     runs, seeds, rows = Runs(options), range(options.num_seeds), []
     first, *others = options.settings
     todo = [(first, case) for case in cases()]
@@ -95,7 +90,7 @@ def iid(options: Options, paper: Mapping[str, Any]) -> None:
     for setting, case in todo:
         mean, _ = accuracy(runs(case.method, setting, seeds, **case.options))
         base = usual.setdefault((setting, case.name), mean)
-        printed = paper[case.name][list(SETTINGS).index(setting)][0]
+        printed = mnist_report.PAPER[case.name][list(SETTINGS).index(setting)][0]
         rows.append(
             {
                 "setting": setting, "method": case.name, "choice": case.choice, "accuracy": mean,
@@ -103,27 +98,5 @@ def iid(options: Options, paper: Mapping[str, Any]) -> None:
             }
         )  # fmt: skip
         print(rows[-1], flush=True)
-    table = pd.DataFrame(rows)
-    report = Report(
-        "Table 2 of FAVANO with one choice changed at a time",
-        f"{options.scale}; test accuracy, percent. Defaults: pixels from [0, 1], PyTorch's initial "
-        "values, batches of 128 from reshuffled epochs, 600 train images per client; FedBuff with "
-        "server rate 0.1 and the local rate times Z / n; FAVANO with the stochastic alpha.",
-        table,
-    )
-    report.claims(explanations(table, first))
-    report.save(options.folder, "iid", table, horizon=options.horizon, seeds=options.num_seeds)
-
-
-def explanations(table: pd.DataFrame, setting: str) -> list[Claim]:
-    """Per method whether some choice alone gives the paper's accuracy in the setting."""
-    rows = []
-    for name in DEFAULTS:
-        part = table.query("setting == @setting and method == @name")
-        close = part[part["difference"].abs() <= CLOSE]
-        values = dict(zip(close["choice"], close["accuracy"].tolist(), strict=True))
-        best = part.loc[part["accuracy"].idxmax()]
-        text = f"{name}: one choice gives {part['paper'].iloc[0]:g}"
-        other = f"none; the largest is {best['accuracy']:.1f} with {best['choice']}"
-        rows.append(Claim(text, values or other, bool(values), setting, f"within {CLOSE:g} points"))
-    return rows
+    tables = {"": pd.DataFrame(rows)}
+    save_report(options.folder, "iid", tables, mnist_report.iid, **options.facts)

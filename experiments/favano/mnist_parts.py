@@ -1,20 +1,13 @@
 """Further parts of the MNIST experiment: open choices, other methods, the clients' variance."""
 
-from typing import Any
-
 import pandas as pd
 
-from experiments.favano import methods
+from experiments.favano import methods, mnist_report
 from experiments.favano.methods import Method
 from experiments.favano.mnist_runs import SERVER_LRS, Options, Runs
-from experiments.favano.outcomes import accuracy, curves, final, tuned
-from experiments.harness import Report
+from experiments.favano.outcomes import accuracy, final, tuned
+from experiments.harness import save_report
 from fedjax_sim.algorithms.staleness import constant, hinge, polynomial
-
-
-def facts(options: Options) -> dict[str, Any]:
-    """Values for the JSON file."""
-    return {"horizon": options.horizon, "seeds": options.num_seeds}
 
 
 def sensitivity(options: Options) -> None:
@@ -37,9 +30,8 @@ def sensitivity(options: Options) -> None:
             mean, deviation = accuracy(runs(method, setting, seeds, **changes))
             rows.append({"setting": setting, "choice": name, "accuracy": mean, "+-": deviation})
             print(rows[-1], flush=True)
-    table = pd.DataFrame(rows)
-    text = Report("Effects of the open choices", f"{options.scale}; test accuracy, percent.", table)
-    text.save(options.folder, "sensitivity", table, **facts(options))
+    tables = {"": pd.DataFrame(rows)}
+    save_report(options.folder, "sensitivity", tables, mnist_report.sensitivity, **options.facts)
 
 
 def others(options: Options) -> None:
@@ -59,13 +51,8 @@ def others(options: Options) -> None:
             row = {"setting": setting, "method": method.label, "accuracy": mean, "+-": deviation}
             rows.append(row | {"server updates": final(frame)["round"].mean()})
             print(rows[-1], flush=True)
-    table = pd.DataFrame(rows)
-    explained = (
-        f"{options.scale}; test accuracy, percent. FedAsync mixes 0.6 in, adaptive rates fall with "
-        "the staleness beyond the number of clients."
-    )
-    text = Report("FedAsync and asynchronous SGD on the same clock", explained, table)
-    text.save(options.folder, "others", table, **facts(options))
+    tables = {"": pd.DataFrame(rows)}
+    save_report(options.folder, "others", tables, mnist_report.others, **options.facts)
 
 
 def variance(options: Options) -> None:
@@ -81,16 +68,8 @@ def variance(options: Options) -> None:
             exact = runs(method, setting, seeds, variance="exact")
             lazy = runs(method, setting, seeds, variance="lazy")
             histories.append(exact.assign(algorithm=name, variance_lazy=lazy["variance"]))
-    history = pd.concat(histories, ignore_index=True)
-    last = history[history["time"] >= 0.8 * options.horizon]
-    measured = ["variance", "variance_lazy", "accuracy"]
-    means = pd.DataFrame(last.groupby(["setting", "algorithm"])[measured].mean())
-    explained = (
-        f"{options.scale}; means over the last fifth of the time. `variance`: clients' models "
-        "after their steps so far; `variance_lazy`: as received."
-    )
-    text = Report(
-        "Distance of the clients' models from the server's", explained, means.reset_index()
-    )
-    figures = curves(history, options.skewed_settings, "variance", "time")
-    text.save(options.folder, "variance", history, figures, **facts(options))
+    columns = [
+        "setting", "algorithm", "seed", "time", "accuracy", "variance", "variance_lazy"
+    ]  # fmt: skip
+    tables = {"": pd.concat(histories).loc[:, columns]}
+    save_report(options.folder, "variance", tables, mnist_report.variance, **options.facts)

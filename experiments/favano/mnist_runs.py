@@ -13,7 +13,7 @@ import fedjax_sim as fs
 from experiments.favano import clock_runs
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
-from experiments.harness import Folders, check_names, counted, subsample
+from experiments.harness import Folders, check_names, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import augmentation
@@ -54,12 +54,9 @@ class Options(Folders):
         return self.seeds
 
     @property
-    def scale(self) -> str:
+    def facts(self) -> dict[str, float]:
         """The part of the paper's setting that is run."""
-        seeds = counted(self.num_seeds, "seed")
-        if self.horizon == HORIZON:
-            return f"{HORIZON:g} time units, as in the paper; {seeds}"
-        return f"{self.horizon:g} of the paper's {HORIZON:g} time units; {seeds}"
+        return {"horizon": self.horizon, "seeds": self.num_seeds}
 
     @property
     def skewed_settings(self) -> list[str]:

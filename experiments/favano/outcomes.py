@@ -1,14 +1,18 @@
 """Accuracies, tuning and figures that the FAVANO experiments have in common."""
 
+import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from experiments.favano import methods
 from experiments.favano.methods import Method
-from experiments.harness import at_edge, tidy
-from fedjax_sim import plotting
+from experiments.harness import at_edge
+from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
 
 def final(frame: pd.DataFrame) -> pd.DataFrame:
@@ -41,24 +45,45 @@ def tuned(
     return methods.fedbuff(server_lrs[best]), table.assign(best=marks)
 
 
-def curves(history: pd.DataFrame, settings: Sequence[str], metric: str, x: str) -> dict:
-    """A figure per setting: ``{setting-metric-x: figure}``."""
-    return {
-        f"{slug(setting)}-{metric}-{x}": curve(history.query("setting == @setting"), metric, x)
-        for setting in settings
-    }
+def panels(history: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> Figure:
+    """Metrics against columns: a row of panels per pair, a column of panels per setting.
 
+    Lines are means over the seeds' evaluations of the same number, bands one deviation.  Schedules
+    of different seeds differ a little, so the horizontal axis has means, too.
 
-def curve(history: pd.DataFrame, metric: str, x: str) -> Figure:
-    """A metric of every algorithm against a column."""
-    return plotting.curves(tidy(history, [metric], ["algorithm", "seed", x]), metric, x=x)
-
-
-def slug(setting: str) -> str:
-    """A setting's name in names of files.
-
-    Example:
-        >>> slug("non-IID, 2/3 fast")
-        'non-iid-2of3-fast'
+    Args:
+        history: columns setting, algorithm, seed, the metrics, the columns.
+        pairs: (metric, column); side by side if there is one setting only.
     """
-    return setting.replace(", ", "-").replace("/", "of").replace(" ", "-").lower()
+    settings, names = list(history["setting"].unique()), list(history["algorithm"].unique())
+    shape = (len(pairs), len(settings)) if len(settings) > 1 else (1, len(pairs))
+    size = (1.0 + 3.5 * max(2, shape[1]), 0.8 + 2.4 * shape[0])
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(*shape, squeeze=False).ravel()
+    for panel, ((metric, x), setting) in zip(axes, itertools.product(pairs, settings), strict=True):
+        known = history.loc[history["setting"] == setting, :].dropna(subset=[metric])
+        for i, name in enumerate(names):
+            frame: Any = known[known["algorithm"] == name]
+            numbered = frame.assign(number=frame.groupby("seed").cumcount()).groupby("number")
+            everyone = numbered["seed"].count() == frame["seed"].nunique()
+            at, mean = numbered[x].mean()[everyone], numbered[metric].mean()[everyone]
+            deviation = numbered[metric].std()[everyone].fillna(0)
+            # On a logarithmic axis a band ends at a tenth of its line.
+            low, look = np.maximum(mean - deviation, mean / 10), line_look(i)
+            if len(mean):
+                panel.plot(at, mean, **look, lw=1.5, label=name)
+                panel.fill_between(at, low, mean + deviation, color=look["color"], alpha=0.18, lw=0)
+        panel.set_title(setting if (metric, x) == pairs[0] else "", fontsize="medium")
+        panel.set(xlabel=x.replace("_", " "), ylabel=metric if setting == settings[0] else "")
+        panel.xaxis.set_major_locator(MaxNLocator(5))
+        if metric == "variance":
+            panel.set_yscale("log")
+            panel.yaxis.set_minor_formatter(NullFormatter())
+        style_axes(panel)
+    legend_above(figure, names, 4 if len(" ".join(names)) < 60 else 3)
+    return figure
+
+
+def late(frame: pd.DataFrame) -> pd.DataFrame:
+    """The evaluations of the last fifth of the time."""
+    return frame.loc[frame["time"] >= 0.8 * frame["time"].max(), :]

@@ -134,10 +134,10 @@ def batch(s: int, K: int, server_steps: int, repetitions: int, seed: int = 0) ->
 
 
 def trace(problem: Problem, run: Batch, lr: Any, version: Version, K: int) -> Any:
-    """``[T, 3]``: ||grad f(mu_t)||^2, Phi_t and all clients' expected progress, t = 0 .. T - 1.
+    """``[T + 1, 4]``: ||grad f(mu_t)||^2, Phi_t, all clients' expected progress, the squared step.
 
-    The progress of step t is the sum over the clients of E||h_i / alpha_i||^2, over the number of
-    steps exactly, over the noise one draw.
+    The last row has no step: 0.  The progress of step t is the sum over the clients of
+    E||h_i / alpha_i||^2, over the number of steps exactly, over the noise one draw.
     """
     ones = np.ones(NUM_CLIENTS, np.int32)
     task = fs.Task(Partial(oracle, problem), ones, K * ones)
@@ -162,11 +162,12 @@ def trace(problem: Problem, run: Batch, lr: Any, version: Version, K: int) -> An
         return jax.lax.scan(step, start, (jnp.arange(K, dtype=jnp.int32), weights))[1].sum()
 
     def measured(server: Any, clients: Any, round: Any) -> Any:
-        gradient = jnp.asarray(problem.hessian) @ mean_model(server, clients)
+        mu = mean_model(server, clients)
+        gradient = jnp.asarray(problem.hessian) @ mu
         key = jax.random.fold_in(jax.random.fold_in(run.key, 2**31), round)
         keys = jax.random.split(key, NUM_CLIENTS)
         each = jax.vmap(progress)(clients, jnp.arange(NUM_CLIENTS), weights, keys)
-        return jnp.stack([jnp.sum(gradient**2), potential(server, clients), each.sum()])
+        return jnp.stack([jnp.sum(gradient**2), potential(server, clients), each.sum()]), mu
 
     def probe(state: fs.RunState) -> Any:
         versions = jnp.asarray(run.versions)[state.round - 1]
@@ -177,7 +178,11 @@ def trace(problem: Problem, run: Batch, lr: Any, version: Version, K: int) -> An
     setup, probes = fs.Setup(task, run.timeline, start), fs.Probes(run={"trace": probe})
     _, history = fs.run(fs.favano(lr, alpha), setup, run.key, probes=probes)
     first = measured(start, jnp.broadcast_to(start, (NUM_CLIENTS, DIM)), jnp.array(0))
-    return jnp.concatenate([first[None], history.probes["trace"]])
+    values, mu = jax.tree.map(
+        lambda start, later: jnp.concatenate([start[None], later]), first, history.probes["trace"]
+    )
+    steps = jnp.sum(jnp.diff(mu, axis=0) ** 2, axis=1)
+    return jnp.concatenate([values, jnp.append(steps, 0.0)[:, None]], axis=1)
 
 
 def over_all(problem: Problem, runs: Batch, lrs: np.ndarray, version: Version, K: int) -> Any:

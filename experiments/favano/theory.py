@@ -14,28 +14,19 @@ import jax
 import numpy as np
 import pandas as pd
 import tyro
-from matplotlib.figure import Figure
 
-from experiments.favano.quadratics import (
-    DIM,
-    FAST,
-    NUM_CLIENTS,
-    SLOW,
-    SLOW_FRACTIONS,
-    batch,
-    over_all,
-    problem,
-)
-from experiments.favano.theory_bounds import WORST, Curves, admitted, over_time, row
-from experiments.favano.theory_units import EPSILONS, unit_table
-from experiments.harness import Report, legends, settings
+from experiments.favano import theory_report
+from experiments.favano.quadratics import NUM_CLIENTS, SLOW_FRACTIONS, batch, over_all, problem
+from experiments.favano.theory_bounds import admitted, over_time, row
+from experiments.favano.theory_units import unit_table
+from experiments.harness import save_report, settings
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.theory.favano.progress import Version
 
 COHORTS, CAPS = (2, 5, 20), (5, 20)
 SHARES = (1.0, 0.1)  # of the largest rate of the theorem
 VERSIONS: tuple[Version, ...] = ("stochastic", "deterministic")
-DRAWN = (5, 0.5, 1.0, "stochastic")  # K, fraction of slow clients, share and alpha of the figure
+DRAWN = (5, 0.5, 1.0, "stochastic")  # K, fraction of slow clients, share and alpha of the curves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +42,10 @@ class Options:
         check_at_least(2, server_steps=self.server_steps, repetitions=self.repetitions)
 
 
-def grid(options: Options) -> tuple[pd.DataFrame, dict[str, Curves]]:
+def grid(options: Options) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A row per setting, and curves of the settings that are drawn."""
     instance = problem(options.seed)
-    rows, curves = [], {}
+    rows, curves = [], []
     for s in COHORTS:
         for K in CAPS:
             runs = batch(s, K, options.server_steps, options.repetitions, options.seed)
@@ -69,31 +60,9 @@ def grid(options: Options) -> tuple[pd.DataFrame, dict[str, Curves]]:
                         these = known[i] | {"lr": share * largest[i]}
                         rows.append(row(traces[j, at], these, version, fraction, share))
                         if s < NUM_CLIENTS and (K, fraction, share, version) == DRAWN:
-                            curves[f"s = {s}"] = over_time(traces[j, at].mean(axis=0), these)
+                            curves.append(over_time(traces[j, at].mean(axis=0), these))
                 print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False), flush=True)
-    return pd.DataFrame(rows), curves
-
-
-def figure(curves: dict[str, Curves], times: pd.DataFrame) -> Figure:
-    """Gradients and bounds, potentials and their bounds, times."""
-    drawn = Figure(figsize=(14, 4), layout="constrained")
-    left, middle, right = drawn.subplots(1, 3)
-    for i, (name, curve) in enumerate(curves.items()):
-        steps = np.arange(1, len(curve.lemma) + 1)
-        left.loglog(steps, curve.gradient, f"C{i}", label=name)
-        left.loglog(steps, curve.theorem, f"C{i}--")
-        middle.semilogy(steps, curve.potential, f"C{i}", label=name)
-        middle.semilogy(steps, curve.lemma, f"C{i}--")
-    setting = f"half slow, K = {DRAWN[0]}, {DRAWN[-1]} alpha"
-    left.set(xlabel="server steps", ylabel="mean ||grad f(mu)||^2; dashed: bound", title=setting)
-    middle.set(xlabel="server steps", ylabel="E Phi_t; dashed: lemma iterated", title=setting)
-    for i, method in enumerate(dict.fromkeys(times["method"])):
-        part = times[(times["slow"] == "1/3") & (times["method"] == method)]
-        values = [part[f"eps = {eps:g}"].item() for eps in EPSILONS]
-        right.loglog(EPSILONS, values, f"C{i}o-", label=method)
-    right.set(xlabel="epsilon", ylabel="units of time (orders)", title="1/3 slow")
-    legends((left, middle, right))
-    return drawn
+    return pd.DataFrame(rows), pd.concat(curves)
 
 
 def main(options: Options) -> None:
@@ -102,31 +71,11 @@ def main(options: Options) -> None:
         table, curves = grid(options)
         times = unit_table(options.seed)
         constants = problem(options.seed).constants
-    loose, lemma = table["bound / mean"], table["kappa': bound / potential"]
-    known = ", ".join(f"{name} = {value:.4g}" for name, value in constants.known.items())
-    text = Report(
-        "FAVANO beside its theory",
-        f"Quadratics: d = {DIM}, n = {NUM_CLIENTS}, {known}; {options.server_steps} server steps, "
-        f"{options.repetitions} repetitions; steps geometric on 1, 2, ..., {FAST:g} for fast and "
-        f"{SLOW:g} for slow clients, at most K. A bound holds where the average is at most "
-        f"{WORST:g} standard errors above it (our threshold), for the potential after every single "
-        "server step.",
-        table,
-        f"All bounds hold in {np.count_nonzero(table['holds'])} of {len(table)} settings. "
-        f"Theorem 1 is {loose.min():.3g} to {loose.max():.3g} times the average, the potential "
-        f"lemma with kappa' {lemma.min():.3g} to {lemma.max():.3g} times.",
-    )
-    orders = Report(
-        "Units of time to a mean squared gradient of epsilon (Table 1 of FAVANO)",
-        "Orders, constants taken as 1, times the length of a server step: only their dependence "
-        "on the constants matters, not their values. The quadratics of "
-        "`experiments.favano.quadratics`; n = 100, s = 20, K = 20, buffer 10; delays and FedBuff's "
-        "step from long schedules.",
-        times,
-    )
-    folder, facts = options.output / "favano" / "theory", settings(options)
-    text.save(folder, "theory", table, {"theory": figure(curves, times)}, options=facts)
-    orders.save(folder, "units", times, options=facts)
+    folder, facts = options.output / "favano" / "theory", {"options": settings(options)}
+    facts |= {"constants": {name: float(value) for name, value in constants.known.items()}}
+    tables = {"": table, "curves": curves}
+    save_report(folder, "theory", tables, theory_report.theory, **facts)
+    save_report(folder, "units", {"": times}, theory_report.units, **facts)
 
 
 if __name__ == "__main__":

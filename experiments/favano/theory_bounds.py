@@ -1,27 +1,24 @@
-"""Averages of FAVANO's runs on quadratics beside Theorem 1, Equation 6 and Lemma B.4."""
+"""Averages of FAVANO's runs on quadratics beside Theorem 1, Equation 6 and the lemmas."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from experiments.favano import printed
 from experiments.favano.quadratics import NUM_CLIENTS, Problem, success
 from fedjax_sim.theory import step_counts
-from fedjax_sim.theory.favano.potential import next_potential_bound, potential_bound
+from fedjax_sim.theory.favano.mean_steps import mean_step_bound, mean_step_bound_at_mean
+from fedjax_sim.theory.favano.potential import (
+    cumulative_potential_bound,
+    next_potential_bound,
+    potential_bound,
+)
 from fedjax_sim.theory.favano.progress import Version, progress_constants
 from fedjax_sim.theory.favano.rates import largest_lr, mean_gradient_bound
 
 WORST = 3.0  # standard errors that an average may be above its bound
-
-
-class Curves(NamedTuple):
-    """A setting over time: averages and bounds, ``[T]``."""
-
-    gradient: np.ndarray  # over the steps up to each
-    theorem: np.ndarray
-    potential: np.ndarray
-    lemma: np.ndarray  # applied again and again, from 0
 
 
 def above(values: np.ndarray) -> float:
@@ -33,7 +30,7 @@ def above(values: np.ndarray) -> float:
 def row(
     traces: Any, known: dict[str, Any], version: Version, fraction: float, share: float
 ) -> dict[str, Any]:
-    """Averages and bounds of one setting; ``traces`` are ``[R, T + 1, 3]``."""
+    """Averages and bounds of one setting; ``traces`` are ``[R, T + 1, 4]``."""
     lr, T = known["lr"], traces.shape[1] - 1
     sizes = {name: known[name] for name in ("lr", "clients", "cohort_size")}
     printed_lr = printed.largest_lr(**without_lr(known))
@@ -65,6 +62,19 @@ def row(
     )
     columns["Lemma B.4: bound / potential"] = by_gradient.mean() / size
     holds &= above(after - by_gradient) <= 0
+    squares, total = traces[:, :-1, 0], traces[:, :, 1].sum(axis=1)
+    bound = np.asarray(
+        cumulative_potential_bound(**known, rounds=T, squared_gradients=squares.sum(axis=1))
+    )
+    columns["sum of potentials: bound / sum"] = bound.mean() / (total.mean() + 0 * size)
+    holds &= above(total - bound) <= 0
+    moved, at = traces[:, :-1, 3], {"potential": phi, "squared_gradient": squares}
+    for name, value in {
+        "mean model's step: bound / step": mean_step_bound(squared_progress=progress, **sizes),
+        "by the gradient: bound / step": mean_step_bound_at_mean(**known, **at),
+    }.items():
+        columns[name] = np.asarray(value).mean() / moved.mean()
+        holds &= above((moved - np.asarray(value)).mean(axis=1)) <= 0
     return {**columns, "holds": bool(holds)}
 
 
@@ -86,8 +96,11 @@ def without_lr(known: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name != "lr"}
 
 
-def over_time(means: np.ndarray, known: dict[str, Any]) -> Curves:
-    """The curves of average traces ``[T + 1, 3]``."""
+def over_time(means: np.ndarray, known: dict[str, Any], num_steps: int = 60) -> pd.DataFrame:
+    """Averages and bounds at some of T server steps, of average traces ``[T + 1, 4]``.
+
+    ``gradient`` is the average over the steps so far, ``lemma`` Equation 6 applied again and again.
+    """
     sizes = {name: known[name] for name in ("lr", "clients", "cohort_size")}
     steps = np.arange(1, len(means))
     bounds = [0.0]
@@ -95,4 +108,10 @@ def over_time(means: np.ndarray, known: dict[str, Any]) -> Curves:
         step = potential_bound(potential=bounds[-1], squared_progress=progress, **sizes)
         bounds.append(float(step))
     theorem = np.asarray(mean_gradient_bound(**known, rounds=jnp.asarray(steps)))
-    return Curves(means[:-1, 0].cumsum() / steps, theorem, means[1:, 1], np.array(bounds[1:]))
+    curves = {
+        "s": known["cohort_size"], "server steps": steps,
+        "gradient": means[:-1, 0].cumsum() / steps, "theorem": theorem, "potential": means[1:, 1],
+        "lemma": bounds[1:],
+    }  # fmt: skip
+    chosen = np.unique(np.geomspace(1, len(steps), num_steps).round().astype(int)) - 1
+    return pd.DataFrame(curves).iloc[chosen]

@@ -9,15 +9,14 @@ images are the test images.  ResNet-18 takes images of 64 x 64 and has group nor
 """
 
 import dataclasses
-import pathlib
 
+import pandas as pd
 import tyro
 from jax import Array
 
-from experiments.favano.image_tables import by_setting, compared, save
+from experiments.favano.image_tables import by_setting, compared, methods_report
 from experiments.favano.images import ImageOptions, Images, Runs, Scale
-from experiments.favano.outcomes import curves
-from experiments.harness import Claim
+from experiments.harness import Claim, save_report, settings
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
 from fedjax_sim.execution import devices
@@ -73,24 +72,27 @@ class Options(ImageOptions):
     scales = SCALES
 
 
-def report(runs: Runs, folder: pathlib.Path) -> None:
-    """Figure 3b."""
-    table, history, tuning = compared(runs, ["IID"])
+def claims(table: pd.DataFrame) -> list[Claim]:
+    """The paper's statement about Figure 3b."""
     values = by_setting(table, "accuracy")["IID"]
     best = max(values, key=lambda name: values[name]) == "FAVANO"
-    title = "Tiny ImageNet against the clock (Figure 3b of FAVANO)"
-    explained = "IID clients, horizontal flips; accuracy on validation images, percent."
-    claims = [Claim("FAVANO is best", values, best, "IID")]
-    figures = {}
-    for metric in ("accuracy", "variance"):
-        figures |= curves(history, ["IID"], metric, "time")
-    save(runs, folder, "methods", title, history, [explained, table], tuning, claims, figures)
+    return [Claim("FAVANO is best", values, best, "IID")]
+
+
+build = methods_report(
+    "Tiny ImageNet against the clock (Figure 3b of FAVANO)",
+    "IID clients, horizontal flips; accuracy on validation images, percent.",
+    claims,
+)
 
 
 def main(options: Options) -> None:
     """Runs the comparison."""
     devices.use_all_cores()
-    report(Runs(options), options.folder("tiny_imagenet"))
+    runs = Runs(options)
+    tables = compared(runs, ["IID"])
+    facts = {"scale": runs.describe(), "options": settings(options)}
+    save_report(options.folder("tiny_imagenet"), "methods", tables, build, **facts)
 
 
 if __name__ == "__main__":

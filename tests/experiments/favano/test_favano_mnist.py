@@ -12,7 +12,15 @@ import pytest
 from made_up_images import images
 
 import fedjax_sim as fs
-from experiments.favano import clock_runs, methods, mnist, mnist_iid, mnist_parts, mnist_runs
+from experiments.favano import (
+    clock_runs,
+    methods,
+    mnist,
+    mnist_iid,
+    mnist_parts,
+    mnist_report,
+    mnist_runs,
+)
 from experiments.favano.clock_inputs import groups_of_equal_sizes
 from experiments.favano.methods import Clock
 from experiments.favano.problem import assignment
@@ -68,16 +76,24 @@ class TestMnist:
         mnist.main(options)
         text = (folder / "table2.md").read_text()
         assert "300 of the paper's 5000 time units; 1 seed;" in text
-        assert all(f"| non-IID, 2/3 fast | {name} |" in text for name in mnist.PAPER)
+        assert all(f"| non-IID, 2/3 fast | {name} |" in text for name in mnist_report.PAPER)
         history = pd.read_csv(folder / "table2.csv")
-        favano = history[history["algorithm"] == "FAVANO"]
+        assert set(history["algorithm"]) == set(mnist_report.PAPER)
+        favano = mnist_runs.Runs(options)(methods.favano(), options.settings[0], range(1))
+        # Of the kept evaluations every second one up to the last is in the file.
+        expected = favano[::-2][::-1].reset_index(drop=True)
+        drawn = history[history["algorithm"] == "FAVANO"].reset_index(drop=True)
+        for column in ("time", "local_steps", "accuracy"):
+            np.testing.assert_allclose(drawn[column], expected[column], rtol=1e-4)
         # A contact every 7 time units, of two clients; the greys are learnt a little.
         np.testing.assert_array_equal(favano["time"], 7 * favano["round"])
         np.testing.assert_array_equal(favano["reports"], 2 * favano["round"])
         assert favano["loss"].iloc[-1] < favano["loss"].iloc[0]
-        # 32 bits an entry up and down.
+        # 32 bits per entry, up and down.
         entries = 784 * 32 + 32 + 32 * 10 + 10
         np.testing.assert_allclose(favano["bits"], 64 * entries * favano["reports"], rtol=1e-4)
+        rows = pd.read_csv(folder / "table2-methods.csv").set_index("method")
+        assert rows["server updates"]["FAVANO"] == favano["round"].iloc[-1]
         assert {path.suffix for path in folder.iterdir()} == {
             ".csv", ".json", ".md", ".png"
         }  # fmt: skip
@@ -119,7 +135,6 @@ class TestMnist:
             and case.choice in ("default", "batches of 32", "client rate 2")
         ]
         monkeypatch.setattr(mnist_iid, "cases", lambda: chosen)
-        monkeypatch.setattr(mnist_iid, "DEFAULTS", {"FAVANO": methods.favano()})
         mnist.main(small("iid"))
         found = pd.read_csv(folder / "iid.csv").set_index("choice")
         assert list(found.index) == ["default", "batches of 32", "client rate 2"]
@@ -150,7 +165,7 @@ def test_cases_of_the_iid_column():
     cases = mnist_iid.cases()
     runs = {(case.name, case.method.label, str(case.options)) for case in cases}
     assert len({(case.name, case.choice) for case in cases}) == len(runs) == len(cases)
-    for name in mnist.PAPER:
+    for name in mnist_report.PAPER:
         first = next(case for case in cases if case.name == name)
         assert first.choice == "default"
         assert first.options == {"changes": mnist_runs.UNCHANGED}

@@ -69,10 +69,15 @@ class TestTheory:
         assert (table["bound / mean"] > 1).all()
         assert (table["kappa': bound / potential"] > 1).all()
         assert (table["kappa: bound / potential"] > table["kappa': bound / potential"]).all()
+        for name in ("sum of potentials: bound / sum", "mean model's step: bound / step"):
+            assert (table[name] > 1).all()
+        curves = pd.read_csv(folder / "theory-curves.csv")
+        assert list(curves.columns[:2]) == ["s", "server steps"]
+        assert (curves["gradient"] < curves["theorem"]).all()
         assert {path.name for path in folder.iterdir()} == {
-            "theory.png",
-            *(f"theory{end}" for end in (".csv", ".md", ".json")),
-            *(f"units{end}" for end in (".csv", ".md", ".json")),
+            "theory-curves.csv",
+            *(f"theory{end}" for end in (".csv", ".md", ".json", ".png")),
+            *(f"units{end}" for end in (".csv", ".md", ".json", ".png")),
         }
         units = pd.read_csv(folder / "units.csv").set_index(["slow", "method"])["time per step"]
         # Exact for FedAvg, to the digits of a table computed elsewhere; FedBuff's mean over
@@ -83,13 +88,14 @@ class TestTheory:
 
         made = quadratics.problem(0)
         known = theory_bounds.admitted(made, 5, 3, 0.5, "stochastic")
-        traces = np.ones((3, 5, 3)) * np.array([1e-3, 1e-9, 1.0])
+        traces = np.ones((3, 5, 4)) * np.array([1e-3, 1e-9, 1.0, 1e-9])
         row = functools.partial(
             theory_bounds.row, known=known, version="stochastic", fraction=0.5, share=1.0
         )
         assert row(traces)["holds"]
         high = row(traces)["bound"]
-        assert not row(traces * np.array([2 * high / 1e-3, 1, 1]))["holds"]
+        assert not row(traces * np.array([2 * high / 1e-3, 1, 1, 1]))["holds"]
+        assert not row(traces * np.array([1, 1, 1, 1e9]))["holds"]  # the mean model's step
         jump = traces.copy()
         jump[:, 3, 1] = 1.0  # beyond what that step's progress can do
         assert not row(jump)["holds"]
@@ -129,6 +135,7 @@ class TestTheory:
         server, held = made.start, np.tile(made.start, (n, 1))
         timeline = batch_of(runs.timeline, row)
         key = runs.key[row]
+        before = made.start
         for t in range(3):
             mu = (server + held.sum(axis=0)) / (n + 1)
             gradient = made.hessian @ mu
@@ -136,8 +143,12 @@ class TestTheory:
             # Float64, some hundred operations.
             np.testing.assert_allclose(traces[row, t, 0], gradient @ gradient, rtol=1e-10)
             np.testing.assert_allclose(traces[row, t, 1], phi, rtol=1e-8, atol=1e-20)
+            if t:
+                step = np.sum((mu - before) ** 2)
+                np.testing.assert_allclose(traces[row, t - 1, 3], step, rtol=1e-8)
             if t == 2:
                 break
+            before = mu
             joined = server.copy()
             chosen = np.asarray(timeline.clients[t])
             for slot, client in enumerate(chosen):

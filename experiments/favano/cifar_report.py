@@ -1,0 +1,86 @@
+"""Reports on CIFAR-10, built from their CSV and JSON files."""
+
+from collections.abc import Callable
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.favano.cifar_parts import BITS, CELL
+from experiments.favano.image_tables import (
+    Facts,
+    Tables,
+    best_two,
+    by_setting,
+    methods_report,
+    row,
+)
+from experiments.favano.outcomes import panels
+from experiments.harness import Claim, Report
+
+CHANCE = 10.0  # percent
+
+
+def methods_claims(table: pd.DataFrame) -> list[Claim]:
+    """The paper's statements about Figures 3a and 6."""
+    claims = best_two(table)
+    for setting, apart in by_setting(table, "variance").items():
+        pair = {name: apart[name] for name in ("FedBuff", "FAVANO")}
+        larger = pair["FedBuff"] > pair["FAVANO"]
+        claims.append(Claim("FedBuff's variance is larger", pair, larger, setting))
+    return claims
+
+
+methods = methods_report(
+    "CIFAR-10 against the clock (Figures 3a and 6 of FAVANO)",
+    "Accuracy on test images, percent. `variance`: the sum over the clients of the squared "
+    "distance of their models from the server's, mean over the last fifth of the time.",
+    methods_claims,
+)
+
+
+def rows(history: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A row per algorithm, whose name is in the first column."""
+    groups = history.groupby("algorithm", sort=False)
+    return pd.DataFrame([row(frame, **{name: algorithm}) for algorithm, frame in groups])
+
+
+def selected(tables: Tables, facts: Facts) -> tuple[Report, dict[str, Figure]]:
+    """Figure 7: clients per contact."""
+    table = rows(tables[""], "s")
+    values = dict(zip(table["s"], table["accuracy"].tolist(), strict=True))
+    table["s"] = table["s"].str.removeprefix("s = ")
+    report = Report("FAVANO's clients per contact (Figure 7)", facts["scale"], "Non-IID.", table)
+    rising = bool(table["accuracy"].is_monotonic_increasing)
+    report.claims([Claim("a larger s helps", values, rising, "non-IID")])
+    return report, {"selected": panels(tables[""], [("accuracy", "time")])}
+
+
+def quantized(tables: Tables, facts: Facts) -> tuple[Report, dict[str, Figure]]:
+    """Figure 7: networks and messages of few bits."""
+    table = rows(tables[""], "method")
+    report = Report(
+        "FAVANO with networks and messages of few bits",
+        facts["scale"],
+        "Non-IID. QNN: weights and activations of 3 bits, neural gradients of 4, in all layers but "
+        "the last; evaluated in 3 bits as well. Messages without a codec have 32 bits per entry. "
+        f"Models go up on a lattice of {BITS} bits and cells of {CELL:g}, near the model that the "
+        f"client started from, and come down rounded at random to {2**BITS} values per tensor.",
+        table,
+    )
+    values = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
+    gap = values["FAVANO"] - values["FAVANO[QNN]"]
+    limit = (values["FAVANO"] - CHANCE) / 10
+    claim = Claim(
+        "QNN close to full precision and below it",
+        {**values, "difference": gap},
+        0 < gap <= limit,
+        "non-IID",
+        "a tenth of the accuracy of full precision above chance",
+    )
+    report.claims([claim])
+    axes = [("accuracy", "time"), ("accuracy", "bits")]
+    return report, {"quantized": panels(tables[""], axes)}
+
+
+# By the name of the report's files.
+REPORTS: dict[str, Callable] = {"methods": methods, "selected": selected, "quantized": quantized}

@@ -1,0 +1,142 @@
+"""Reports on MNIST, built from their CSV and JSON files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.favano.mnist_runs import BATCH_SIZE, EVAL_TIME, HORIZON, LR, SETTINGS
+from experiments.favano.outcomes import late, panels
+from experiments.harness import Claim, Report, counted
+
+Tables = Mapping[str, pd.DataFrame]
+Facts = Mapping[str, Any]
+Built = tuple[Report, dict[str, Figure]]
+
+# Table 2: accuracies of each column: mean, deviation.
+PAPER = {
+    "FedAvg": ((93.4, 0.3), (38.7, 7.7), (44.8, 6.9)),
+    "QuAFL": ((92.3, 0.9), (40.7, 6.7), (45.5, 4.0)),
+    "FedBuff": ((96.0, 0.1), (85.1, 3.2), (67.3, 5.5)),
+    "FAVANO": ((95.1, 0.1), (88.9, 0.9), (87.3, 2.3)),
+}
+LOW = 60  # percent; FedAvg and QuAFL stay below it in the paper's non-IID columns
+CLOSE = 0.5  # points to the paper's accuracy
+
+
+def scale(facts: Facts) -> str:
+    """The part of the paper's setting that was run."""
+    seeds = counted(facts["seeds"], "seed")
+    if facts["horizon"] == HORIZON:
+        return f"{HORIZON:g} time units, as in the paper; {seeds}"
+    return f"{facts['horizon']:g} of the paper's {HORIZON:g} time units; {seeds}"
+
+
+def curves(history: pd.DataFrame) -> pd.DataFrame:
+    """Every second evaluation up to the last, and the columns that the figure of Table 2 has."""
+    runs = history.groupby(["setting", "algorithm", "seed"])
+    from_last = runs.cumcount(ascending=False)
+    kept = (history["algorithm"] == "FedAvg") | (from_last % 2 == 0)
+    columns = ["setting", "algorithm", "seed", "time", "local_steps", "accuracy"]
+    return history.loc[kept, columns]
+
+
+def table2(tables: Tables, facts: Facts) -> Built:
+    """Table 2: the curves, a row per setting and method, and FedBuff's server rates."""
+    result = tables["methods"]
+    report = Report(
+        "MNIST against the clock (Table 2 of FAVANO)",
+        f"{scale(facts)}; 100 clients, 20 per contact, 20 steps at most, buffer 10, batches of "
+        f"{BATCH_SIZE}, rate {LR:g}. Accuracy on test images, percent.",
+        result,
+    )
+    tried = tables["rates"].pivot(index="server rate", columns="setting", values="accuracy")
+    report.section("FedBuff's server rate, one seed of its own", tried)
+    report.claims(table2_claims(result))
+    rows = [("accuracy", "time"), ("accuracy", "local_steps")]
+    return report, {"table2": panels(tables[""], rows)}
+
+
+def table2_claims(result: pd.DataFrame) -> list[Claim]:
+    """The paper's conclusions from its table, and whether they hold here."""
+    rows = []
+    for setting, part in result.groupby("setting", sort=False):
+        accuracies = dict(zip(part["method"], part["accuracy"].tolist(), strict=True))
+        accuracies = {name: accuracies[name] for name in PAPER}
+        ranked = sorted(accuracies, key=lambda name: -accuracies[name])
+        if SETTINGS[str(setting)][0] == "iid":
+            order = ["FedBuff", "FAVANO", "FedAvg", "QuAFL"]
+            rows.append(Claim(" > ".join(order), accuracies, ranked == order, str(setting)))
+            continue
+        text = f"FAVANO best, then FedBuff; FedAvg and QuAFL below {LOW}"
+        low = max(accuracies["FedAvg"], accuracies["QuAFL"]) < LOW
+        holds = ranked[:2] == ["FAVANO", "FedBuff"] and low
+        rows.append(Claim(text, accuracies, holds, str(setting), f"{LOW} %"))
+    return rows
+
+
+def sensitivity(tables: Tables, facts: Facts) -> Built:
+    """Choices that the paper leaves open."""
+    text = f"{scale(facts)}; test accuracy, percent."
+    return Report("Effects of the open choices", text, tables[""]), {}
+
+
+def iid(tables: Tables, facts: Facts) -> Built:
+    """Choices in the IID column, changed one at a time."""
+    report = Report(
+        "Table 2 of FAVANO with one choice changed at a time",
+        f"{scale(facts)}; test accuracy, percent. Defaults: pixels from [0, 1], PyTorch's initial "
+        f"values, batches of {BATCH_SIZE} from reshuffled epochs, 600 train images per client; "
+        "FedBuff with server rate 0.1 and the local rate times Z / n; FAVANO with the stochastic "
+        "alpha.",
+        tables[""],
+    )
+    report.claims(explanations(tables[""]))
+    return report, {}
+
+
+def explanations(table: pd.DataFrame) -> list[Claim]:
+    """Per method whether some choice alone gives the paper's accuracy in the first setting."""
+    rows, setting = [], str(table["setting"].iloc[0])
+    groups: Any = table[table["setting"] == setting].groupby("method", sort=False)
+    for name, part in groups:
+        close = part[part["difference"].abs() <= CLOSE]
+        values = dict(zip(close["choice"], close["accuracy"].tolist(), strict=True))
+        best = part.loc[part["accuracy"].idxmax()]
+        text = f"{name}: one choice gives {part['paper'].iloc[0]:g}"
+        other = f"none; the largest is {best['accuracy']:.1f} with {best['choice']}"
+        rows.append(Claim(text, values or other, bool(values), setting, f"within {CLOSE:g} points"))
+    return rows
+
+
+def others(tables: Tables, facts: Facts) -> Built:
+    """FedAsync and asynchronous SGD."""
+    text = (
+        f"{scale(facts)}; test accuracy, percent. FedAsync mixes 0.6 in, adaptive rates fall with "
+        "the staleness beyond the number of clients."
+    )
+    return Report("FedAsync and asynchronous SGD on the same clock", text, tables[""]), {}
+
+
+def variance(tables: Tables, facts: Facts) -> Built:
+    """The clients' distance from the server, over time and at the end."""
+    history = tables[""]
+    measured = ["variance", "variance_lazy", "accuracy"]
+    means = pd.DataFrame(late(history).groupby(["setting", "algorithm"])[measured].mean())
+    text = (
+        f"{scale(facts)}; means over the last fifth of the time, an evaluation every "
+        f"{EVAL_TIME:g} units. `variance`: clients' models after their steps so far; "
+        "`variance_lazy`: as received."
+    )
+    title = "Distance of the clients' models from the server's"
+    return Report(title, text, means.reset_index()), {
+        "variance": panels(history, [("variance", "time")])
+    }
+
+
+# By the name of the report's files.
+REPORTS = {
+    "table2": table2, "sensitivity": sensitivity, "iid": iid, "others": others,
+    "variance": variance,
+}  # fmt: skip
