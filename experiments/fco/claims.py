@@ -27,16 +27,22 @@ class Statement(NamedTuple):
     check: Check
     ours: str = ""  # a threshold that the paper does not state
     why: Callable[[Selected], str] | str = ""  # if it does not hold
+    needs: str = ""  # a column of the selection's ``ends``
 
 
 def judged(
     name: str, statements: Iterable[Statement], selected: Selected
 ) -> tuple[list[Claim], list[str]]:
-    """The statements about a data set for which all methods were run, and explanations of those
-    that do not hold."""
+    """The statements about a data set whose methods were run and whose numbers were kept.
+
+    Returns:
+        claims, and explanations of those that do not hold.
+    """
     claims, explanations = [], []
     for statement in statements:
         if name not in statement.sets or not selected.curves.keys() >= set(statement.methods):
+            continue
+        if statement.needs and statement.needs not in selected.ends:
             continue
         claims.append(Claim(statement.text, *statement.check(selected), ours=statement.ours))
         if not claims[-1].holds:
@@ -183,6 +189,24 @@ def coincide(methods: Sequence[str], metric: str, tolerance: float) -> Check:
         return f"at most {100 * apart:.2g} % apart: {pairs}", apart <= tolerance
 
     return check
+
+
+def scatter_text(method: str, others: Sequence[str], metric: str) -> Callable[[Selected], str]:
+    """An explanation: how far apart late values are, beside their scatter between evaluations."""
+
+    def why(selected: Selected) -> str:
+        names = (method, *others)
+        late = {m: selected.curves[m][metric][-10:] for m in names}
+        spread = values_text({m: float(np.std(values)) for m, values in late.items()})
+        apart = values_text(
+            {m: selected.at_end(method, metric) - selected.at_end(m, metric) for m in others}
+        )
+        return (
+            f"{method}'s value minus the others': {apart}.  Standard deviations of the last "
+            f"{len(late[method])} evaluations of each run: {spread}"
+        )
+
+    return why
 
 
 def largest_rate(selected: Selected) -> tuple[str, bool]:

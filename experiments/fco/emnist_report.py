@@ -10,62 +10,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco import reports
-from experiments.fco.claims import (
-    Statement,
-    above,
-    above_at_equal_rates,
-    add_claims,
-    coincide,
-)
+from experiments.fco.claims import add_claims
+from experiments.fco.emnist_claims import METRICS, STATEMENTS
 from experiments.fco.handwriting import SIZE, TASKS
-from experiments.fco.methods import METHODS
 from experiments.fco.selection import Selected, ends_of, load, select, widened
 from experiments.fco.tables import equal_rates_table, grid_text, selected_table
 from experiments.harness.report import Report, read_facts
 
-METRICS = ("train/loss", "train/accuracy", "test/accuracy")
 LAST = 10  # evaluations over which runs are compared
-# Not the paper's, which shows curves:
-NEARLY, CLEARLY = 0.02, 1.5  # curves that coincide; a loss that is far above another
+# Not the paper's:
 BOUNDARY = 0.999  # of a radius
-
-
-def _statements() -> tuple[Statement, ...]:
-    every = tuple(METHODS)
-    dual, osp, mid, mid_osp = every
-    found = []
-    for metric, word, sign in zip(METRICS, ("least", *["highest"] * 2), (-1, 1, 1), strict=True):
-        for name in TASKS:
-            others = (osp, mid, mid_osp) if name == "4a" else (mid, mid_osp)
-            text = f"{dual} has the {word} {metric.replace('/', ' ')}"
-            text += "" if name == "4a" else f" but for {osp}"
-            check = above(dual, others, metric, sign=sign)
-            found.append(Statement((name,), (dual, *others), text, check))
-    ours = f"training losses within {100 * NEARLY:g} %"
-    text, near = (
-        f"{mid} and {mid_osp} nearly coincide",
-        coincide((mid, mid_osp), METRICS[0], NEARLY),
-    )
-    found.append(Statement(tuple(TASKS), (mid, mid_osp), text, near, ours))
-    near = coincide((osp, mid, mid_osp), METRICS[0], NEARLY)
-    found.append(
-        Statement(("4a",), (osp, mid, mid_osp), f"{osp} is close to them, too", near, ours)
-    )
-    others = (dual, mid, mid_osp)
-    ours = f"training loss > {CLEARLY:g} x the others'"
-    for name, text in (("4b", "much worse"), ("4c", "off the plot")):
-        for reading, check in (
-            (f"at equal rates, the best of {dual}", above_at_equal_rates(osp, others, CLEARLY)),
-            ("each method at its own best rates", above(osp, others, METRICS[0], CLEARLY)),
-        ):
-            found.append(Statement((name,), every, f"{osp} is {text}, {reading}", check, ours))
-    for metric in METRICS[1:]:
-        text = f"{osp} has the highest {metric.replace('/', ' ')}"
-        found.append(Statement(("4b",), every, text, above(osp, others, metric)))
-    return tuple(found)
-
-
-STATEMENTS = _statements()
 
 
 def at_boundary(history: pd.DataFrame) -> float:

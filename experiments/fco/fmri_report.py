@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco import reports
-from experiments.fco.claims import Statement, above, add_claims
-from experiments.fco.methods import METHODS, SUBGRADIENT
+from experiments.fco.claims import add_claims
+from experiments.fco.fmri_claims import CLOSE, TWICE, statements
 from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
 from experiments.fco.selection import (
     PAIR,
@@ -27,8 +27,6 @@ from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 SHOWN_ROUNDS, PRODUCTS = (10, 30, 100, 300), (0.003, 0.3)  # of Figure 4.11
 BASELINES = ("centralised", "local")
 TABLES = ("baselines", "figure-4.11")
-# Not the paper's:
-CLOSE, TWICE = 0.05, 2.0  # in accuracy; in density
 
 
 def progress(history: pd.DataFrame) -> pd.DataFrame:
@@ -50,50 +48,6 @@ def reaches(rows: pd.DataFrame, centralised: Mapping[str, float]) -> pd.DataFram
     return shares.pivot_table(
         index="method", columns="round", values="share", aggfunc="mean", sort=False
     ).reindex(columns=sorted(set(rows["round"])))
-
-
-def statements(
-    centralised: Mapping[str, float], local: Mapping[str, float], shares: pd.DataFrame
-) -> list[Statement]:
-    """The paper's statements, with the baselines that were run here."""
-    dual, osp, mid, mid_osp = METHODS
-
-    def like_centralised(selected: Selected) -> tuple[str, bool]:
-        accuracy, share = (selected.at_end(dual, m) for m in (ACCURACY, DENSITY))
-        text = f"accuracy {accuracy:.3f}, density {share:.3g}; centralised "
-        text += f"{centralised[ACCURACY]:.3f}, {centralised[DENSITY]:.3g}"
-        close = accuracy >= centralised[ACCURACY] - CLOSE
-        return text, close and share <= TWICE * centralised[DENSITY]
-
-    def above_local(selected: Selected) -> tuple[str, bool]:
-        accuracy = selected.at_end(dual, ACCURACY)
-        return f"{accuracy:.3f} against {local[ACCURACY]:.3f}", accuracy > local[ACCURACY]
-
-    def robust(selected: Selected) -> tuple[str, bool]:
-        del selected
-        if not len(shares.columns):
-            return "no round of the figure was run", False
-        last = dict(zip(shares.index.tolist(), shares.iloc[:, -1].tolist(), strict=True))
-        text = ", ".join(f"{m} {100 * share:.0f} %" for m, share in last.items())
-        return text, all(last[dual] > share for m, share in last.items() if m != dual)
-
-    ours = f"accuracy within {CLOSE:g} of, density at most {TWICE:g} x centralised's"
-    three = (dual, mid, mid_osp)
-    both = f"{mid} and {mid_osp} are"
-    pair, pair_of = (dual, SUBGRADIENT), (dual, (SUBGRADIENT,))
-    denser = above(dual, (mid, mid_osp), DENSITY, sign=-1)
-    rows = [
-        ((dual,), f"{dual} is comparable to centralised", like_centralised, ours),
-        ((dual,), f"{dual} is more accurate than training alone", above_local),
-        (three, f"{both} denser", denser),
-        (three, f"{both} less accurate", above(dual, (mid, mid_osp), ACCURACY)),
-        ((dual, osp), f"{osp} is less accurate", above(dual, (osp,), ACCURACY)),
-        (pair, f"{dual} has a lower loss than {SUBGRADIENT}", above(*pair_of, LOSS, sign=-1)),
-        (pair, f"{dual} is sparser than {SUBGRADIENT}", above(*pair_of, DENSITY, sign=-1)),
-        (pair, f"{dual} is more accurate than {SUBGRADIENT}", above(*pair_of, ACCURACY)),
-        (tuple(METHODS), f"{dual} is most robust: most good pairs", robust, ours),
-    ]
-    return [Statement(("fmri",), *row) for row in rows]
 
 
 def scatter(rows: pd.DataFrame, label: str) -> Figure:
