@@ -14,7 +14,8 @@ from experiments.harness import figures as drawing
 from experiments.harness.options import MACHINE
 from experiments.harness.tables import Claim, claims_table
 from fedjax_sim.analysis.tables import markdown
-from fedjax_sim.cli.report import environment, write_json
+from fedjax_sim.cli.report import write_json
+from fedjax_sim.simulation.environment import environment
 
 __all__ = ["Report", "command", "read_facts", "rounded", "write_csv"]
 

@@ -3,12 +3,14 @@
 Heavy modules are imported inside functions, so that ``--help`` does not wait for them.
 """
 
+import contextlib
 import os
 import pathlib
 import shlex
 from typing import Any
 
 from fedjax_sim.cli.errors import Failure, resolving, running
+from fedjax_sim.simulation.interrupt import exit_code
 
 RUN_DESCRIPTION = """\
 Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
@@ -79,19 +81,20 @@ def _compare(comparison, command: list[str], diagnose: bool) -> int:
     from fedjax_sim.cli.run import execute, ready
     from fedjax_sim.execution import distributed
 
-    with resolving():
-        job = ready(comparison, diagnose=diagnose)
     output, first = comparison.output, distributed.is_first()
     console = Console(quiet=not first)  # only process 0 prints
-    with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
-        result = execute(job, on_progress, _tuning_file())
+    with contextlib.ExitStack() as stack:
+        with resolving():
+            job = stack.enter_context(ready(comparison, diagnose=diagnose))
+        with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
+            result = execute(job, on_progress, _tuning_file())
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
     if result.interrupted:
         if first:
             print(f"interrupted; everything so far is in {output}")
             print(f"to resume: {shlex.join(command)}")
-        return 130
+        return exit_code()
     if result.diagnosis is not None:
         for table in diagnosis_tables(result.diagnosis):
             console.print(table)
@@ -161,7 +164,7 @@ def _run_sweep(config, command: list[str]) -> int:
     if done.interrupted:
         print(f"interrupted; finished runs are in {config.output}")
         print(f"to resume: {shlex.join(command)}")
-        return 130
+        return exit_code()
     print(f"results: {config.output} (history.csv, scores.csv, best.csv, *.png)")
     return 0
 

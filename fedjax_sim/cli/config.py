@@ -30,6 +30,9 @@ class RunConfig:
         10
     """
 
+    # In config.json, see fedjax_sim.cli.validation: other keys are refused.
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
     output: pathlib.Path = pathlib.Path("results/quickstart")
     """Folder for the results; a folder with an unfinished run of this configuration is resumed."""
 

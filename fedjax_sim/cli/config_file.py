@@ -1,15 +1,33 @@
 """Configurations as JSON: the files ``config.json`` that runs and sweeps write."""
 
 import dataclasses
+import json
+import math
 import pathlib
-import typing
-from typing import Any, TypeVar
+from typing import Any
 
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.registry import SHARED
-from fedjax_sim.cli.report import as_json, read_json
+from fedjax_sim.cli.report import as_json
+from fedjax_sim.cli.validation import validated
+from fedjax_sim.simulation.files import FolderError
 
-Kind = TypeVar("Kind", bound=RunConfig)
+HyperParameters = dict[str, bool | int | float | str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRun:
+    """The parts of a comparison's ``config.json`` that are read again."""
+
+    config: RunConfig
+    algorithms: dict[str, HyperParameters]  # as resolved
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedSweep:
+    """The part of a sweep's ``config.json`` that is read again."""
+
+    config: SweepConfig
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
@@ -22,24 +40,34 @@ def to_json(config: RunConfig) -> dict[str, Any]:
     return as_json(dataclasses.asdict(config))
 
 
+def read_saved(path: pathlib.Path) -> SavedRun:
+    """Returns the configuration and the resolved hyper-parameters of a comparison.
+
+    Options that the file lacks have their defaults.
+
+    Raises:
+        FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
+    """
+    return validated(SavedRun, path, _content(path))
+
+
 def read(path: str | pathlib.Path) -> RunConfig:
     """Returns the configuration in a comparison's ``config.json``, hyper-parameters as resolved.
 
     Raises:
-        ValueError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
+        FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
     """
-    saved = read_json(pathlib.Path(path))
-    try:
-        resolved = saved["algorithms"]
-        config = _from_json(RunConfig, saved["config"])
-        settings = tuple(
-            f"{name}.{key}={_text(value)}"
-            for name in config.algorithms
-            for key, value in resolved[name].items()
-        )
-        return dataclasses.replace(config, **dict.fromkeys(SHARED), hyper=settings)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not the config.json of a comparison: {error!r}") from error
+    saved = read_saved(pathlib.Path(path))
+    config, resolved = saved.config, saved.algorithms
+    missing = [name for name in config.algorithms if name not in resolved]
+    if missing:
+        raise FolderError(f"{path} lacks algorithms.{missing[0]}")
+    settings = tuple(
+        f"{name}.{key}={_text(value)}"
+        for name in config.algorithms
+        for key, value in resolved[name].items()
+    )
+    return dataclasses.replace(config, **dict.fromkeys(SHARED), hyper=settings)
 
 
 def read_sweep(path: str | pathlib.Path) -> SweepConfig:
@@ -49,31 +77,32 @@ def read_sweep(path: str | pathlib.Path) -> SweepConfig:
     algorithms that they belong to.
 
     Raises:
-        ValueError: not such a file.
+        FolderError: not such a file.
     """
-    saved = read_json(pathlib.Path(path))
-    try:
-        if "grid" in saved["config"]:
-            return _from_json(SweepConfig, saved["config"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not the config.json of a sweep: {error!r}") from error
+    path = pathlib.Path(path)
+    config = _members(path).get("config")
+    if isinstance(config, dict) and "grid" in config:
+        return validated(SavedSweep, path, _content(path)).config
     run = read(path)
     return dataclasses.replace(from_comparison(run), algorithms=run.algorithms)
 
 
-def _from_json(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """JSON values as the fields' types: paths and tuples.
+def _members(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the members of a JSON object; none if the file is damaged."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
-    Raises:
-        TypeError: an unknown field; KeyError: a field that is missing.
-    """
-    values = dict(values)
-    for name, hint in typing.get_type_hints(kind).items():
-        if pathlib.Path in (hint, *typing.get_args(hint)):
-            values[name] = None if values[name] is None else pathlib.Path(values[name])
-        elif typing.get_origin(hint) is tuple:
-            values[name] = tuple(values[name])
-    return kind(**values)
+
+def _content(path: pathlib.Path) -> bytes | None:
+    """Returns the content of a file, with the infinite alpha that JSON lacks; None if damaged."""
+    values = _members(path)
+    config = values.get("config")
+    if not isinstance(config, dict) or config.get("alpha", 0) is not None:
+        return None
+    return json.dumps(values | {"config": config | {"alpha": math.inf}}).encode()
 
 
 def _text(value: Any) -> str:

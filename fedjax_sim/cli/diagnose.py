@@ -279,6 +279,5 @@ def _write(
         rows = [(f"bound: {row.bound}", row.round, SUBOPTIMALITY, row.value) for row in valid]
         bounds = pd.DataFrame(rows, columns=["quantity", "round", "metric", "value"])
         frame = pd.concat([frame.astype({"seed": "Int64"}), bounds])
-    frame.to_csv(output / "diagnosis.csv", index=False)
     figure = bound_curves(diagnosis.measured, SUBOPTIMALITY, diagnosis.overlay, by="quantity")
-    figure.savefig(output / "diagnosis.png", dpi=110)
+    report.write_all(output, {"diagnosis.csv": frame, "diagnosis.png": figure})

@@ -1,12 +1,17 @@
-"""Errors of the command line: one line for bad options, a traceback for everything later."""
+"""Errors of the command line: one line for everything but defects, which show their traceback."""
 
 import contextlib
 import pathlib
 import re
+import sys
 import traceback
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from fedjax_sim.execution import distributed
+from fedjax_sim.simulation.files import FolderError, RecoveryWarning
+from fedjax_sim.simulation.locks import FolderInUseError
 
 
 class Failure(Exception):
@@ -24,8 +29,11 @@ def resolving() -> Iterator[None]:
         yield
     except ValueError as error:
         raise Failure(_option_named(str(error)), 2) from error
-    except (FloatingPointError, ImportError) as error:  # no optimum; an extra is missing
+    except (FloatingPointError, ImportError, FolderInUseError) as error:
+        # There is no optimum, an extra is missing, another process works in the output folder.
         raise Failure(str(error), 1) from error
+    except OSError as error:
+        raise Failure(_of_system(error), 1) from error
 
 
 @contextlib.contextmanager
@@ -36,10 +44,39 @@ def running(output: pathlib.Path | None) -> Iterator[None]:
         yield
     except FloatingPointError as error:  # a run diverged, which is no defect
         raise Failure(f"{error}{kept}", 1) from error
+    except (FolderError, FolderInUseError) as error:
+        raise Failure(str(error), 1) from error
+    except OSError as error:
+        resume = "" if output is None else "; the same command continues from its last checkpoint"
+        raise Failure(f"{_of_system(error)}{kept}{resume}", 1) from error
     except Exception as error:
         distributed.wait_if_lost(error)
         traceback.print_exc()
         raise Failure(f"{type(error).__name__}: {error}{kept}", 1) from error
+
+
+@contextlib.contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Context in which a damaged file that the work goes on without is reported in one line."""
+    show = warnings.showwarning
+
+    def in_one_line(message: Any, category: type[Warning], *where: Any, **options: Any) -> None:
+        if issubclass(category, RecoveryWarning):
+            print(f"fedjax-sim: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *where, **options)
+
+    warnings.showwarning = in_one_line
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+
+
+def _of_system(error: OSError) -> str:
+    """Returns the path and the cause of an error of the operating system."""
+    cause = error.strerror or str(error) or type(error).__name__
+    return cause if error.filename is None else f"{error.filename}: {cause}"
 
 
 def _option_named(message: str) -> str:

@@ -3,7 +3,7 @@
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
 grids of their hyper-parameters, ``fedjax-sim tune`` measures ways to execute them, ``fedjax-sim
 list`` prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options,
-130 interrupted.
+130 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has the details.
 """
 
 import importlib.metadata
@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from fedjax_sim.cli import commands
-from fedjax_sim.cli.errors import Failure
+from fedjax_sim.cli.errors import Failure, warnings_in_one_line
+from fedjax_sim.simulation import interrupt
 
 USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algorithms
@@ -46,13 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         if command in known:
-            return known[command](rest)
+            with interrupt.raising(), warnings_in_one_line():
+                return known[command](rest)
     except Failure as error:
         print(f"fedjax-sim: error: {error}", file=sys.stderr)
         return error.code
     except KeyboardInterrupt:  # while importing or loading: no algorithm had begun
         print("interrupted", file=sys.stderr)
-        return 130
+        return interrupt.exit_code()
     except SystemExit as error:  # of the option parser: 0 after --help, 2 after an error
         return error.code if isinstance(error.code, int) else 2
     if command in ("-h", "--help"):

@@ -1,24 +1,24 @@
-"""Files of a comparison: one tidy history, a summary, and the environment of the run."""
+"""Files of a comparison: one tidy history, a summary, timings, tables and figures."""
 
 import csv
-import importlib.metadata
+import dataclasses
 import json
+import os
 import pathlib
-import platform
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from fedjax_sim.simulation.files import replacing, write_text
+from fedjax_sim.cli.validation import validated
+from fedjax_sim.simulation.files import FolderError, replacing, write_text
+from fedjax_sim.simulation.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
-_PACKAGES = ("fedjax_sim", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 
 
 def merge_histories(
@@ -29,16 +29,15 @@ def merge_histories(
     Columns: algorithm, seed, round, metric, value; with ``clock`` also time, the simulated time of
     the round.  Values are copied digit by digit, so the file holds the bits of the run.
     Algorithms without a history are left out.
+
+    Raises:
+        FolderError: a history was changed after it was written.
     """
     rows: list[tuple] = []
     for algorithm in algorithms:
-        path = directory / algorithm / "history.csv"
-        if not path.exists():
+        if not (directory / algorithm / "history.csv").exists():
             continue
-        with path.open(newline="") as file:
-            read = [
-                (r["replica"], r["round"], r["metric"], r["value"]) for r in csv.DictReader(file)
-            ]
+        read = list(read_history(directory / algorithm))
         times = {(seed, at): value for seed, at, metric, value in read if metric == "time"}
         for seed, at, metric, value in read:
             time = (times[seed, at],) if clock else ()
@@ -116,34 +115,64 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values)) if len(values) else float("nan")
 
 
-def add_timing(path: pathlib.Path, **new: float) -> dict[str, Any]:
-    """Adds the seconds and steps of one call to those of the calls that it resumed.
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds and steps of an algorithm, summed over the calls that resumed it."""
 
-    Returns the sums; ``diverged`` and ``num_rounds`` are not summed but replaced.
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    compile_seconds: float = 0.0
+    run_seconds: float = 0.0
+    local_steps: int = 0
+    diverged: int = 0  # seeds
+    num_rounds: int = 0
+
+
+def add_timing(directory: pathlib.Path, new: Timing) -> None:
+    """Adds the seconds and steps of one call to those in an algorithm's ``timing.json``."""
+    old = read_timing(directory)
+    total = dataclasses.replace(
+        new,
+        compile_seconds=old.compile_seconds + new.compile_seconds,
+        run_seconds=old.run_seconds + new.run_seconds,
+        local_steps=old.local_steps + new.local_steps,
+    )
+    write_json(directory / "timing.json", dataclasses.asdict(total))
+
+
+def read_timing(directory: pathlib.Path) -> Timing:
+    """Returns the timing in an algorithm's folder; zeros if there is none.
+
+    Raises:
+        FolderError: the file is damaged.
     """
-    old: dict[str, Any] = read_json(path) if path.exists() else {}
-    replaced = ("diverged", "num_rounds")
-    total = {k: v if k in replaced else old.get(k, 0) + v for k, v in new.items()}
-    write_json(path, total)
-    return total
+    path = directory / "timing.json"
+    if not path.exists():
+        return Timing()
+    try:
+        return validated(Timing, path)
+    except FolderError as error:
+        raise FolderError(
+            f"{error}; delete the file to continue (it has seconds and steps of earlier calls)"
+        ) from error
 
 
 def read_timings(directory: pathlib.Path, algorithms: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the timings that :func:`add_timing` wrote; zeros for an algorithm without any."""
-    names = ("compile_seconds", "run_seconds", "local_steps", "diverged", "num_rounds")
-    paths = {name: directory / name / "timing.json" for name in algorithms}
-    return {
-        name: read_json(path) if path.exists() else dict.fromkeys(names, 0)
-        for name, path in paths.items()
-    }
+    """Returns the timings of algorithms as :func:`summarize` takes them."""
+    return {name: dataclasses.asdict(read_timing(directory / name)) for name in algorithms}
 
 
 def check_folder(path: pathlib.Path) -> None:
     """Refuses an output folder that cannot be created or written; creates nothing.
 
+    A folder that can only be read may hold a finished run.
+
     Raises:
         ValueError: naming the folder and the reason.
     """
+    path = path.resolve() if path.is_symlink() else path
+    if path.is_dir() and is_read_only(path):
+        return
     existing = next(p for p in (path, *path.parents) if p.exists() or p == p.parent)
     try:
         with tempfile.TemporaryDirectory(dir=existing):
@@ -154,62 +183,27 @@ def check_folder(path: pathlib.Path) -> None:
         ) from error
 
 
-def read_json(path: pathlib.Path) -> Any:
-    """Returns the values in a JSON file.
+def is_read_only(path: pathlib.Path) -> bool:
+    """Returns True for a folder that exists and cannot be written."""
+    return path.is_dir() and not os.access(path, os.W_OK)
 
-    Raises:
-        ValueError: naming the file, if it cannot be read or is damaged.
-    """
-    try:
-        return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+
+def write_all(folder: pathlib.Path, files: Mapping[str, pd.DataFrame | Figure | str]) -> None:
+    """Writes tables as CSV, figures as PNG and texts, each whole or not at all."""
+    for name, content in files.items():
+        with replacing(folder / name) as partial:
+            if isinstance(content, pd.DataFrame):
+                content.to_csv(partial, index=False)
+            elif isinstance(content, Figure):
+                content.savefig(partial, format="png", dpi=110)
+            else:
+                partial.write_text(content)
 
 
 def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Writes JSON such that a kill leaves the old file or the new one; NaN becomes null."""
     text = json.dumps(as_json(values), indent=2, allow_nan=False)
     write_text(path, text + "\n")
-
-
-def environment() -> dict[str, Any]:
-    """Returns versions, device and git revision, which a result depends on as well."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    device = jax.devices()[0]
-    return {
-        "versions": versions,
-        "git": git_revision(pathlib.Path(__file__)),
-        "backend": jax.default_backend(),
-        "device": device.device_kind,
-        "machine": platform.machine(),
-    }
-
-
-def git_revision(file: pathlib.Path) -> dict[str, Any] | None:
-    """Returns the revision of the checkout that tracks ``file``, and whether it has changes.
-
-    None if no checkout tracks it.
-    """
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(file.parent), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
-
-    try:
-        # An installed copy may lie inside some other project's checkout.
-        git("ls-files", "--error-unmatch", file.name)
-        return {
-            "revision": git("rev-parse", "HEAD"),
-            "modified": bool(git("status", "--porcelain", "--untracked-files=no")),
-        }
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def as_json(value: Any) -> Any:

@@ -4,8 +4,9 @@
 objects), :func:`ready` (everything that can be refused before anything runs) and :func:`execute`.
 """
 
+import contextlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedjax_sim.cli import build, report
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.config import FREE_FIELDS, RunConfig
+from fedjax_sim.cli.config_file import read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.data.summary import label_counts
 from fedjax_sim.execution import distributed
@@ -23,7 +25,11 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import tuning
 from fedjax_sim.simulation.compare import Comparison, OnProgress
 from fedjax_sim.simulation.compare import compare as compare_algorithms
+from fedjax_sim.simulation.environment import environment
+from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import Simulation
+from fedjax_sim.simulation.store import verify_history
 from fedjax_sim.types import Setup
 
 
@@ -38,7 +44,7 @@ class ComparisonResult(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A comparison that may start: its folder exists and holds no other comparison."""
+    """A comparison that may start: its folder is locked and holds no other comparison."""
 
     comparison: ResolvedRun
     header: dict[str, Any]  # of config.json
@@ -83,26 +89,31 @@ def compare(
         >>> result.summary.loc["fedavg", "rounds"]
         np.int64(2)
     """
-    job = ready(build.resolve(config), diagnose=diagnose)
-    return execute(job, on_progress, tuning_file)
+    with ready(build.resolve(config), diagnose=diagnose) as job:
+        return execute(job, on_progress, tuning_file)
 
 
-def ready(comparison: ResolvedRun, *, diagnose: bool = False) -> Job:
-    """Returns the comparison ready to run, with its output folder.
+@contextlib.contextmanager
+def ready(comparison: ResolvedRun, *, diagnose: bool = False) -> Iterator[Job]:
+    """Context with the comparison ready to run and its output folder locked.
 
     Raises:
         ValueError: as :func:`compare`.
+        ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the folder.
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
     """
     output = comparison.output
-    header = _header(comparison)
     report.check_folder(output)
     plan = None
     if diagnose:
         with comparison.arithmetic():
             plan = diagnosing.plan(comparison)
-    output.mkdir(parents=True, exist_ok=True)
-    return Job(comparison, header, plan)
+    with locked(output):
+        header = _header(comparison)
+        for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
+            report.read_timing(output / name)
+            verify_history(output / name)
+        yield Job(comparison, header, plan)
 
 
 def execute(
@@ -118,18 +129,19 @@ def _execute(
 ) -> ComparisonResult:
     comparison, output = job.comparison, job.comparison.output
     distributed.wait("configuration compared")
-    if distributed.is_first():
+    writes = distributed.is_first() and not report.is_read_only(output)
+    if writes:
         header = job.header | comparison.problem.description
-        report.write_json(output / "config.json", header | {"environment": report.environment()})
+        report.write_json(output / "config.json", header | {"environment": environment()})
         counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
-        plotting.client_label_map(counts).savefig(output / "clients.png", dpi=110)
+        report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
 
     try:
         result = _run_all(comparison, on_progress, tuning_file)
     finally:
-        history, summary = _write_results(comparison, job.header["algorithms"])
+        history, summary = _write_results(comparison, job.header["algorithms"], writes)
     diagnosis = None
-    if job.diagnosis is not None and not result.interrupted:
+    if job.diagnosis is not None and not result.interrupted and not report.is_read_only(output):
         (simulation,) = result.simulations["fedavg"]
         diagnosis = diagnosing.diagnose(comparison, job.diagnosis, simulation.models())
     return ComparisonResult(history, summary, output, result.interrupted, diagnosis)
@@ -160,15 +172,15 @@ def _run_all(
     fixed = {key: v for key, v in comparison.options.items() if key not in FREE_FIELDS}
 
     def keep_timing(name: str, result: Simulation) -> None:
-        if distributed.is_first():
-            report.add_timing(
-                comparison.output / name / "timing.json",
-                compile_seconds=result.compile_seconds,
-                run_seconds=result.run_seconds,
-                local_steps=result.local_steps,
-                num_rounds=chosen[name][0].timeline.num_rounds,
+        if distributed.is_first() and not report.is_read_only(comparison.output):
+            timing = report.Timing(
+                result.compile_seconds,
+                result.run_seconds,
+                result.local_steps,
                 diverged=int(np.count_nonzero(result.state.diverged_at)),
+                num_rounds=chosen[name][0].timeline.num_rounds,
             )
+            report.add_timing(comparison.output / name, timing)
 
     return compare_algorithms(
         {name: comparison.algorithm(name) for name in comparison.hyper},
@@ -185,7 +197,7 @@ def _run_all(
 
 
 def _header(comparison: ResolvedRun) -> dict[str, Any]:
-    """The part of config.json that identifies a comparison.
+    """Returns the part of config.json that identifies a comparison.
 
     Raises:
         ValueError: the output folder's config.json is of another comparison, or damaged.
@@ -194,14 +206,11 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
     path = comparison.output / "config.json"
     if not path.exists():
         return new
-    old = report.read_json(path)
     try:
-        old_options, old_hyper = dict(old["config"]), dict(old["algorithms"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"output is '{comparison.output}', whose config.json is not that of a comparison: "
-            f"{error!r}; choose another folder or delete that one"
-        ) from error
+        old = read_saved(path)
+    except FolderError as error:
+        raise FolderError(f"{error}; restore it, or choose another folder") from error
+    old_options, old_hyper = to_json(old.config), report.as_json(old.algorithms)
     differing = [
         f"{key} is {value!r} there and {new['config'][key]!r} here"
         for key, value in old_options.items()
@@ -223,21 +232,20 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
 
 
 def _write_results(
-    comparison: ResolvedRun, hyper: Mapping[str, Mapping[str, Any]]
+    comparison: ResolvedRun, hyper: Mapping[str, Mapping[str, Any]], writes: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Writes history.csv, summary.json and curves.png from the algorithms' folders."""
     output, target = comparison.output, comparison.options["target_accuracy"]
     clock = comparison.problem.clock is not None
     distributed.wait("histories written")
-    first = distributed.is_first()
-    history = report.merge_histories(output, list(hyper), write=first, clock=clock)
+    history = report.merge_histories(output, list(hyper), write=writes, clock=clock)
     timings = report.read_timings(output, list(hyper))
     summary = report.summarize(history, target, timings)
     rows = {
         str(name): {**row, "hyper_parameters": hyper[str(name)]}
         for name, row in summary.to_dict(orient="index").items()
     }
-    if not first:
+    if not writes:
         return history, summary
     report.write_json(output / "summary.json", {"target_accuracy": target, "algorithms": rows})
     if len(history):
@@ -247,5 +255,5 @@ def _write_results(
         figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis)
         for axes in figure.axes if clock else ():
             axes.set_xlabel("simulated time")
-        figure.savefig(output / "curves.png", dpi=110)
+        report.write_all(output, {"curves.png": figure})
     return history, summary

@@ -26,6 +26,8 @@ from fedjax_sim.cli.grid import (
 )
 from fedjax_sim.cli.problem import Problem, prepare, seed_keys
 from fedjax_sim.plotting import heat_maps, sweeps
+from fedjax_sim.simulation.environment import environment
+from fedjax_sim.simulation.locks import locked
 from fedjax_sim.sweeps.grid import Configuration
 from fedjax_sim.sweeps.result import Sweep
 from fedjax_sim.sweeps.sweep import SweepProgress, sweep
@@ -68,7 +70,7 @@ def run_sweep(
     entries = configurations(config)
     report.check_folder(config.output)
     dataset = datasets.load(config.dataset, config.data_dir)
-    header = {"config": to_json(config), "environment": report.environment()}
+    header = {"config": to_json(config), "environment": environment()}
     runs = _Runs(config, dataset, entries)
 
     def record(progress: SweepProgress) -> None:
@@ -92,8 +94,12 @@ def run_sweep(
             identity=runs.identity,
             on_progress=record,
         )
-    report.write_json(config.output / "config.json", header)
-    return _write_results(config, result)
+    results, files = _results(config, result)
+    if not report.is_read_only(config.output):
+        with locked(config.output, wait=True):  # several processes may end at the same time
+            report.write_json(config.output / "config.json", header)
+            report.write_all(config.output, files)
+    return results
 
 
 class _Runs:
@@ -170,12 +176,11 @@ def _named(function: Callable, names: Sequence[str], *, others: bool = False) ->
     return function
 
 
-def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
-    """Writes tables and figures of the finished runs."""
-    output, history = config.output, result.to_frame()
+def _results(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
+    """Returns the results of the finished runs, with the files that hold them by name."""
+    history = result.to_frame()
     if history.empty:
-        return SweepResult(history, history, history, result)
-    history.to_csv(output / "history.csv", index=False)
+        return SweepResult(history, history, history, result), {}
     score = scores(
         history,
         config.metric,
@@ -183,29 +188,25 @@ def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
         reduce="best" if config.best else "mean",
         mode=config.mode,
     )
-    score.to_csv(output / "scores.csv", index=False)
+    files: dict[str, Any] = {"history.csv": history, "scores.csv": score}
     complete = _complete(score, config.seeds)
     if complete.empty:
-        return SweepResult(history, score, complete, result)
+        return SweepResult(history, score, complete, result), files
     per = ["algorithm", *config.cells]
     chosen = best(complete, per=per, mode=config.mode)
-    chosen.to_csv(output / "best.csv", index=False)
+    files["best.csv"] = chosen
     label = config.metric
     if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
-        paired = paired_differences(complete, mode=config.mode)
-        paired.to_csv(output / "paired.csv", index=False)
+        files["paired.csv"] = paired_differences(complete, mode=config.mode)
     if len(config.cells) == 2:
         rows, columns = config.cells
-        text = markdown(table(chosen, ["algorithm", rows], columns))
-        (output / "cells.md").write_text(text + "\n")
-    for name, figure in _figures(config, complete, label).items():
-        figure.savefig(output / f"{name}.png", dpi=110)
+        files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
+    files |= {f"{name}.png": x for name, x in _figures(config, complete, label).items()}
     if config.over is not None:
         others = [name for name in per if name != config.over]
         curve = speed_up(
             complete, config.over, per=others, mode=config.mode, reference=config.reference
         )
-        curve.to_csv(output / "speed_up.csv", index=False)
         panel = next((name for name in others if name != "algorithm"), None)
         error = f"{label} - {config.reference:g}" if config.reference else label
         if config.mode == "max":
@@ -213,8 +214,8 @@ def _write_results(config: SweepConfig, result: Sweep) -> SweepResult:
         figure = sweeps.speed_up_figure(
             curve, config.over, by="algorithm", panel=panel, label=error
         )
-        figure.savefig(output / "speed_up.png", dpi=110)
-    return SweepResult(history, score, chosen, result)
+        files |= {"speed_up.csv": curve, "speed_up.png": figure}
+    return SweepResult(history, score, chosen, result), files
 
 
 def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:

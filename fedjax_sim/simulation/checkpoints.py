@@ -5,12 +5,12 @@ was not finished.  It has the digest of every file, the beginning of the history
 itself.  A damaged checkpoint is set aside, and the run continues from an older one.
 """
 
+import contextlib
 import errno
 import json
 import pathlib
 import shutil
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from jax import Array
 from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
 from fedjax_sim.simulation.files import (
+    FolderError,
     RecoveryWarning,
     digest,
     file_digest,
@@ -77,7 +78,7 @@ class Checkpoints:
             )
         except (ValueError, KeyError, TypeError) as error:  # by another version of this program
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"checkpoint {path} does not fit this run: {reason}") from error
+            raise FolderError(f"checkpoint {path} does not fit this run: {reason}") from error
         return jax.tree.map(_uncommitted, saved["state"]), mark(path)
 
     def save(self, state: RunState, history: Mark) -> None:
@@ -94,7 +95,7 @@ class Checkpoints:
         """Moves damaged checkpoints out of the way, if there is one that is not.
 
         Raises:
-            ValueError: all checkpoints are damaged.
+            FolderError: all checkpoints are damaged.
         """
         if not self.folder.exists():
             return
@@ -111,7 +112,7 @@ class Checkpoints:
             shutil.rmtree(path)
         if damaged and not intact:
             reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
-            raise ValueError(
+            raise FolderError(
                 f"no checkpoint in {self.folder} is intact ({reasons}); restore one from a copy, "
                 f"or delete {self.folder.parent} to run again"
             )
@@ -138,9 +139,9 @@ def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def newest_mark(folder: pathlib.Path) -> Mark | None:
-    """Returns the history before the newest intact checkpoint; reads only."""
+    """Returns the history before the newest checkpoint whose record is intact; reads only."""
     for path in _steps(folder) if folder.exists() else ():
-        if not damage(path):
+        with contextlib.suppress(*_DAMAGES, OSError):
             return mark(path)
     return None
 
@@ -158,40 +159,54 @@ def write_record(step: pathlib.Path, history: Mark) -> None:
     write_text(step / _RECORD, text)
 
 
+_DAMAGES = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
+
+
 def damage(step: pathlib.Path) -> str:
     """Returns what is damaged in a checkpoint, or an empty text; reads all of its files."""
-    path = step / _RECORD
-    earlier = not path.exists() and (step / "meta").exists()  # an earlier version wrote no digests
-    if not path.exists() and not earlier:
+    if not (step / _RECORD).exists() and not _is_earlier(step):
         return _UNFINISHED
     try:
-        if earlier:
-            return "" if mark(step) else _UNFINISHED
-        return next(_damages(step, json.loads(path.read_bytes())), "")
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        mark(step)
+        files = {} if _is_earlier(step) else _read_record(step)["files"]
+        for name, expected in files.items():
+            if not (step / name).is_file():
+                return f"{name} is missing"
+            if file_digest(step / name) != expected:
+                return f"{name} is not what was written"
+    except _DAMAGES:
         return f"{_RECORD} is not what was written"
     except OSError as error:
         if error.errno != errno.EIO:
             raise
         return f"{error.filename} cannot be read"
-
-
-def _damages(step: pathlib.Path, record: dict[str, Any]) -> Iterator[str]:
-    values = {name: record[name] for name in ("files", "history")}
-    if digest(values) != record["digest"] or set(record) != {*values, "digest"}:
-        yield f"{_RECORD} is not what was written"
-    for name, expected in record["files"].items():
-        if not (step / name).is_file():
-            yield f"{name} is missing"
-        elif file_digest(step / name) != expected:
-            yield f"{name} is not what was written"
+    return ""
 
 
 def mark(step: pathlib.Path) -> Mark:
     """Returns the history before a checkpoint."""
-    if (step / _RECORD).exists():
-        return Mark(**json.loads((step / _RECORD).read_text())["history"])
-    return Mark(json.loads((step / "meta" / "metadata").read_text())["history_bytes"], None)
+    if _is_earlier(step):
+        values = json.loads((step / "meta" / "metadata").read_bytes())
+        return Mark(int(values["history_bytes"]), None)
+    return Mark(**_read_record(step)["history"])
+
+
+def _is_earlier(step: pathlib.Path) -> bool:
+    """Returns True for a checkpoint of an earlier version, which wrote no digests."""
+    return not (step / _RECORD).exists() and (step / "meta").exists()
+
+
+def _read_record(step: pathlib.Path) -> dict[str, Any]:
+    """Returns the record of a checkpoint.
+
+    Raises:
+        ValueError, TypeError, AttributeError, KeyError, RecursionError: it is damaged.
+    """
+    record = json.loads((step / _RECORD).read_bytes())
+    values = {name: record[name] for name in ("files", "history")}
+    if record != values | {"digest": digest(values)}:
+        raise ValueError("its digest differs")
+    return record
 
 
 def _uncommitted(x: Array) -> Array:

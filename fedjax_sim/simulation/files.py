@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 
 
+class FolderError(ValueError):
+    """A folder has damaged or changed files, or those of another run."""
+
+
 class RecoveryWarning(UserWarning):
     """A damaged file was found, and the work goes on without it."""
 

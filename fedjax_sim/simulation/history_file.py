@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.simulation.files import naming, replacing, sync, write_text
+from fedjax_sim.simulation.files import FolderError, naming, replacing, sync, write_text
 from fedjax_sim.simulation.history import COLUMNS, Row
 
 _CRC = np.dtype("<u4")
@@ -60,7 +60,7 @@ class HistoryFile:
         """Verifies the beginning that a checkpoint recorded, and removes later rows.
 
         Raises:
-            ValueError: as :func:`verify`.
+            FolderError: as :func:`verify`.
         """
         content = verify(self.path, mark)
         if self.path.stat().st_size > mark.length:
@@ -97,7 +97,7 @@ def verify(path: pathlib.Path, mark: Mark) -> bytes:
     """Returns the beginning of a history file, if it is what a checkpoint recorded.
 
     Raises:
-        ValueError: the file is missing, shorter or changed, with the number of the changed line.
+        FolderError: the file is missing, shorter or changed, with the number of the changed line.
     """
     content = b""
     if path.exists():
@@ -113,20 +113,20 @@ def verify(path: pathlib.Path, mark: Mark) -> bytes:
     if changed.size:
         line = content.split(b"\n")[changed[0]].decode(errors="replace")
         where = f"line {changed[0] + 1}: {line!r}"
-        raise ValueError(f"{path}, {where} was changed after it was written; {advice}")
+        raise FolderError(f"{path}, {where} was changed after it was written; {advice}")
     if not whole:
-        raise ValueError(
+        raise FolderError(
             f"{path} has {len(content)} bytes; expected at least the {mark.length} that its "
             f"checkpoint recorded: {advice}"
         )
-    raise ValueError(f"{path} differs from the digest in its checkpoint; {advice}")
+    raise FolderError(f"{path} differs from the digest in its checkpoint; {advice}")
 
 
 def read(path: pathlib.Path) -> Iterator[tuple[str, int, str, float]]:
     """Yields ``(replica, round, metric, value)`` of the whole lines; a torn last line is left out.
 
     Raises:
-        ValueError: naming the file and the line that is no row.
+        FolderError: naming the file and the line that is no row.
     """
     for replica, done, metric, value in read_text(path):
         yield replica, int(done), metric, float(value)
@@ -148,7 +148,7 @@ def read_text(path: pathlib.Path) -> Iterator[tuple[str, str, str, str]]:
                 _ = int(done), float(value)
             except (ValueError, csv.Error) as error:
                 expected = ",".join(COLUMNS)
-                raise ValueError(
+                raise FolderError(
                     f"{path}, line {number}: {line[:80]!r}; expected {expected}"
                 ) from error
             yield replica, done, metric, value

@@ -65,22 +65,26 @@ class Programs:
             return state, put(history)  # recorded by the clients' devices, read by process 0
 
         replicated.__name__ = "segment"
+        self.execution = execution
         self.initial = jax.jit(initial)
         # The state is donated: client states are updated in place.
         self.segment = jax.jit(replicated, donate_argnums=3)
-        self._compiled: dict[Any, Any] = {}
+        self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
         self.seconds = 0.0  # of compilation
 
     def compiled(self, task, eval_fn, part: Timeline, state: RunState, key: Array) -> Any:
         """Returns the segment's program for these arguments."""
         arguments = (task, eval_fn, part, state, key)
         leaves, structure = jax.tree.flatten(arguments)
-        kind = structure, tuple(_kind(leaf) for leaf in leaves)
-        if kind not in self._compiled:
-            began = time.perf_counter()
-            self._compiled[kind] = self.segment.lower(*arguments).compile()
-            self.seconds += time.perf_counter() - began
-        return self._compiled[kind]
+        shapes = structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
+        candidates = self._compiled.setdefault(shapes, [])
+        for program in candidates:
+            if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
+                return program
+        began = time.perf_counter()
+        candidates.append(self.segment.lower(*arguments).compile())
+        self.seconds += time.perf_counter() - began
+        return candidates[-1]
 
 
 def programs(
@@ -130,15 +134,18 @@ _programs: OrderedDict[Hashable, Programs] = OrderedDict()
 _MOST_PROGRAMS = 16
 
 
-def _kind(leaf: Any) -> Hashable:
-    """Returns the shape, the dtype and, if it is fixed, the placement of an argument.
+def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
+    """Returns True if a program with these shardings takes arguments that are where they are.
 
-    Arrays on the default device alone go where a program's other arguments are.
+    The state that a segment returns may be replicated over several devices, where the first one was
+    on the default device and could go anywhere; both are arguments of one program.
     """
-    sharding = leaf.sharding if isinstance(leaf, Array) and leaf.committed else None
-    if sharding is not None and sharding.device_set == {jax.devices()[0]}:
-        sharding = None
-    return np.shape(leaf), str(jax.dtypes.result_type(leaf)), sharding
+    return all(
+        expected is None  # the program does not use it
+        or not (isinstance(leaf, Array) and leaf.committed)  # it can be anywhere
+        or leaf.sharding.is_equivalent_to(expected, leaf.ndim)
+        for leaf, expected in zip(leaves, shardings, strict=True)
+    )
 
 
 def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:

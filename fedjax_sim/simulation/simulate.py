@@ -121,6 +121,8 @@ def simulate(
             store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
             state = store.restore(state)
         done = resumed = int(np.max(state.round))
+        if store is not None and done < num_rounds:
+            store.log_call(done, compiled.execution)
         parts: list[History] = []
         run_seconds, stopped = 0.0, False
         if on_host:

@@ -6,7 +6,7 @@ The rows of a segment are written first, then the checkpoint that records the hi
 import json
 import pathlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,12 @@ from jax import Array
 
 from fedjax_sim.engine import RunState
 from fedjax_sim.execution import distributed
-from fedjax_sim.simulation.checkpoints import Checkpoints
-from fedjax_sim.simulation.files import write_text
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.checkpoints import Checkpoints, newest_mark
+from fedjax_sim.simulation.environment import log_call
+from fedjax_sim.simulation.files import FolderError, write_text
 from fedjax_sim.simulation.history import Row
-from fedjax_sim.simulation.history_file import HistoryFile
+from fedjax_sim.simulation.history_file import HistoryFile, read_text, verify
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
     arrays_digest,
@@ -38,6 +40,7 @@ class Store:
         directory.mkdir(parents=True, exist_ok=True)
         distributed.on_first(lambda: claim(directory / "run.json", identity))
         claim(directory / "run.json", identity)
+        self._calls = directory / "calls.jsonl"
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.history = HistoryFile(directory / "history.csv")
 
@@ -45,7 +48,7 @@ class Store:
         """Returns the latest checkpoint, or ``state`` if there is none; cuts the history to it.
 
         Raises:
-            ValueError: a history that differs from the one that the checkpoint recorded.
+            FolderError: a history that differs from the one that the checkpoint recorded.
         """
         restored = self.checkpoints.restore(state)
         if restored is None:
@@ -54,6 +57,11 @@ class Store:
         state, mark = restored
         distributed.on_first(lambda: self.history.resume(mark))
         return state
+
+    def log_call(self, first_round: int, execution: Execution) -> None:
+        """Records this call's environment, on which the last bits of the next rounds depend."""
+        if distributed.is_first():
+            log_call(self._calls, first_round, execution)
 
     def append(self, rows: Iterable[Row]) -> None:
         if distributed.is_first():
@@ -69,26 +77,49 @@ class Store:
         self._saved = time.monotonic()
 
 
+def verify_history(directory: pathlib.Path) -> None:
+    """Verifies a run's history up to the newest checkpoint; does nothing without one.
+
+    Raises:
+        FolderError: a row was changed.
+    """
+    mark = newest_mark(directory / "checkpoints")
+    if mark is not None:
+        verify(directory / "history.csv", mark)
+
+
+def read_history(directory: pathlib.Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the rows ``(replica, round, metric, value)`` of a run's history, as text.
+
+    Rows after the newest checkpoint are included.
+
+    Raises:
+        FolderError: a row was changed, or is none.
+    """
+    verify_history(directory)
+    return read_text(directory / "history.csv")
+
+
 def claim(path: pathlib.Path, identity: dict) -> None:
     """Writes a run's identity, or compares it with the identity that is there.
 
     Raises:
-        ValueError: the directory holds another run, or its file is damaged.
+        FolderError: the directory holds another run, or its file is damaged.
     """
     if not path.exists():
         write_text(path, json.dumps(identity, indent=2, sort_keys=True) + "\n")
         return
     try:
         known = dict(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FolderError(
             f"{path} is damaged ({error}); expected a JSON object: choose another directory or "
             "delete this one"
         ) from error
     identity = json.loads(json.dumps(identity))
     differing = sorted(k for k in known.keys() | identity.keys() if known.get(k) != identity.get(k))
     if differing:
-        raise ValueError(
+        raise FolderError(
             f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "
             "choose another directory or delete this one"
         )

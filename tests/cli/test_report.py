@@ -1,33 +1,14 @@
-"""Files of a comparison: git revision, JSON, summary."""
+"""Files of a comparison: JSON, summary, timings, tables and figures."""
 
 import json
-import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from fedjax_sim.cli import report
-
-
-def test_git_revision(tmp_path):
-    file = tmp_path / "code.py"
-    file.write_text("x = 1\n")
-    assert report.git_revision(file) is None  # no checkout
-
-    def git(*arguments: str) -> str:
-        name = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        command = ["git", "-C", str(tmp_path), *name, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
-    assert report.git_revision(file) is None  # a checkout of something else
-    git("add", "code.py")
-    git("commit", "-q", "-m", "first")
-    head = git("rev-parse", "HEAD")
-    assert report.git_revision(file) == {"revision": head, "modified": False}
-    file.write_text("x = 2\n")
-    assert report.git_revision(file) == {"revision": head, "modified": True}
+from fedjax_sim.simulation.files import FolderError
 
 
 def test_json_is_strict(tmp_path):
@@ -65,10 +46,46 @@ def test_time_to_target_is_the_median_over_seeds_that_reach_it():
     assert np.isnan(none["time_to_target"])
 
 
-def test_unreadable_json_is_named(tmp_path):
-    path = tmp_path / "x.json"
-    with pytest.raises(ValueError, match=r"x\.json cannot be read: .*No such file"):
-        report.read_json(path)
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"x\.json cannot be read: Expecting"):
-        report.read_json(path)
+TIMING = report.Timing(1.5, 2.0, 8, diverged=1, num_rounds=4)
+
+
+def test_timings_of_calls_are_added(tmp_path):
+    assert report.read_timing(tmp_path) == report.Timing()
+    report.add_timing(tmp_path, TIMING)
+    report.add_timing(tmp_path, report.Timing(0.5, 1.0, 4, diverged=0, num_rounds=4))
+    assert report.read_timing(tmp_path) == report.Timing(2.0, 3.0, 12, diverged=0, num_rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is no valid JSON: EOF"),
+        ('{"run_seconds": "3"}', 'run_seconds is "3"; expected a number'),
+        ('{"local_steps": 2.5}', "local_steps is 2.5; expected an integer"),
+        ('{"local_stpes": 2}', "has the unknown key local_stpes; did you mean local_steps?"),
+    ],
+)
+def test_damaged_timings_are_named(tmp_path, text, problem):
+    (tmp_path / "timing.json").write_text(text)
+    with pytest.raises(FolderError, match=r"timing\.json.*; delete the file to continue") as error:
+        report.read_timing(tmp_path)
+    assert problem in str(error.value)
+
+
+def test_files_are_written_whole(tmp_path, monkeypatch):
+    files = {"a.csv": pd.DataFrame({"x": [1]}), "b.png": Figure(), "c.md": "text\n"}
+    report.write_all(tmp_path, files)
+    assert {path.name for path in tmp_path.iterdir()} == set(files)
+    assert (tmp_path / "a.csv").read_text() == "x\n1\n"
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+
+    def broken(figure, path, **options):
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    before = (tmp_path / "b.png").read_bytes()
+    monkeypatch.setattr(Figure, "savefig", broken)
+    with pytest.raises(KeyboardInterrupt):
+        report.write_all(tmp_path, files)
+    assert (tmp_path / "b.png").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == set(files)

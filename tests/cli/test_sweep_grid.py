@@ -390,28 +390,6 @@ def test_every_setting_of_a_preset_is_kept(options):
         assert getattr(config, field.name) == getattr(kept, field.name)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", "3", '{"config": 3}', '{"config": {"grid": []}}', '{"config": {"rounds": 3}}'],
-)
-def test_files_that_are_no_config_are_refused(tmp_path, text):
-    path = tmp_path / "config.json"
-    path.write_text(text)
-    with pytest.raises(
-        ValueError, match=r"not the config\.json of a (sweep|comparison)|cannot be read"
-    ):
-        read_sweep(path)
-
-
-def test_unknown_fields_of_a_config_are_refused(tmp_path):
-    path = saved(tmp_path / "config.json", SweepConfig())
-    values = json.loads(path.read_text())
-    values["config"]["colour"] = "red"
-    path.write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=r"config\.json of a sweep: .*colour"):
-        read_sweep(path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
