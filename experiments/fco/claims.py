@@ -84,7 +84,7 @@ def fastest_text(selected: Selected, event: str) -> str:
         f"{row['method']} {row[event]:.4g} at ({row['lr']:g}, {row['server_lr']:g})"
         for row in table.to_dict("records")
     )
-    return f"over all pairs the earliest {event} is: {found}" if found else "no pair reaches it"
+    return f"over all pairs the earliest {event} is: {found or 'never'}"
 
 
 def within(method: str, holds: Condition, bound: int) -> Check:

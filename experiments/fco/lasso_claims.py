@@ -58,7 +58,11 @@ def _rates_reached(selected: Selected) -> str:
 
 def _fastest_pairs(selected: Selected) -> str:
     """The earliest round over all pairs of rates."""
-    return f"Rates are selected by the last rounds; {claims.fastest_text(selected, EVENT)}"
+    rates = ", ".join(f"{m} ({a:g}, {b:g})" for m, (a, b) in selected.rates.items())
+    return (
+        f"rates are selected by the last rounds: {rates}, with server rates that the paper's "
+        f"methods did not need; {claims.fastest_text(selected, EVENT)}"
+    )
 
 
 def _highest(method: str) -> Callable[[Selected], str]:
@@ -82,7 +86,7 @@ def _moderate_server_rates(method: str) -> Callable[[Selected], str]:
     def why(selected: Selected) -> str:
         rows = selected.score.loc[selected.score["method"] == method]
         means = rows.groupby(["lr", "server_lr"])["score"].mean().reset_index()
-        slow = means.loc[means["server_lr"] <= BEST[1]].sort_values("score").iloc[-1]
+        slow = means.loc[means["server_lr"] <= BEST[1]].dropna().sort_values("score").iloc[-1]
         return (
             f"its best server rate is {selected.rates[method][1]:g}; with server rates of at most "
             f"{BEST[1]:g}, as the paper's best ones, the best F1 is {slow['score']:.3f}, at "

@@ -13,7 +13,7 @@ import functools
 import jax
 import tyro
 
-from experiments.fco.lowrank_claims import exact, statements
+from experiments.fco.lowrank_claims import EVENT, exact, statements
 from experiments.fco.recovery import DataSet, Experiment, Options, Reference
 from experiments.fco.recovery_report import conduct
 from fedjax_sim import prox
@@ -88,7 +88,7 @@ LOW_RANK = Experiment(
     shown=("rank", "error"),
     references=REFERENCES,
     structure="rank",
-    event="round of the exact rank",
+    event=EVENT,
     reaches=lambda data, curve: exact(data.complexity, curve),
     statements=statements({name: data.complexity for name, data in SETS.items()}),
 )
