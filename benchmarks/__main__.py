@@ -63,7 +63,7 @@ ELSEWHERE = {"accelerator"}  # parts that are only measured if they are named
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measures what the command line asks for."""
+    """Runs the parts that the command line names."""
     parser = _parser()
     args = parser.parse_args(arguments)
     parts = args.parts or [name for name in PARTS if name not in ELSEWHERE]
@@ -104,8 +104,7 @@ def run_part(
     deadline: float | None = None,
     machine: Machine | None = None,
 ) -> Machine | None:
-    """Measures one part, prints it, and writes its results and bars; returns the machine's rates,
-    if they were measured or known."""
+    """Measures one part, prints and writes its results; returns the machine's rates, if known."""
     part = PARTS[name]
     jobs = part.module.jobs(options)
     if not jobs:

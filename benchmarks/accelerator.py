@@ -80,7 +80,7 @@ def is_candidate(candidate: str) -> bool:
 
 
 def jobs(options: Options) -> list[Job]:
-    """A job per network."""
+    """Returns a job per network."""
     return [
         Job(name, "all", "benchmarks.accelerator", {"network": name, "seconds": options.seconds})
         for name in options.candidates or NETWORKS
@@ -94,7 +94,7 @@ def measure(network: str, seconds: float) -> Measured:
 
 
 def measured(network: Network, seconds: float) -> Measured:
-    """``CANDIDATE quantity`` -> number, for every candidate."""
+    """Returns ``CANDIDATE quantity`` -> number, for every candidate."""
     on_gpu = jax.default_backend() != "cpu"
     usual, *others = PRECISIONS if on_gpu else ("float32", "bfloat16")
     data, key = _data(network), jax.random.key(0)
@@ -136,7 +136,7 @@ def _data(network: Network) -> fs.FederatedData:
 
 @contextlib.contextmanager
 def _arithmetic(precision: str) -> Iterator[None]:
-    """The settings are the thread's own."""
+    """Context with the candidate's arithmetic, which is set per thread."""
     with jax.default_matmul_precision(PRECISIONS[precision] or "default"):
         yield
 
@@ -148,7 +148,7 @@ def _timed(
     candidates: Sequence[Candidate],
     seconds: float,
 ) -> dict[Candidate, float]:
-    """Median seconds a round; without those that do not fit the device."""
+    """Returns the median seconds per round of the candidates that fit the device."""
 
     def program(candidate: Candidate) -> Callable[[], Any]:
         model = network.build(CONVOLUTIONS[candidate.lowering])
@@ -214,7 +214,7 @@ def _bare_seconds(step: Sequence[Any], precision: str, seconds: float) -> float:
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The networks, each with all its candidates."""
+    """Returns the networks, each with all its candidates."""
     del machine  # the rates by precision are measured beside the candidates
     found = []
     for name, rows in results.items():

@@ -91,7 +91,7 @@ class Schedule(NamedTuple):
 
 
 def schedule(num_clients: int, cohort_size: int, num_contacts: int, max_steps: int) -> Schedule:
-    """A third of the clients slow, steps of 2 and 16 time units, a contact every 7."""
+    """Contacts every 7 time units; steps take 2 units, or 16 for a third of the clients."""
     key = jax.random.key(0)
     success = two_speeds(key, num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
     shared = {
@@ -105,11 +105,11 @@ def schedule(num_clients: int, cohort_size: int, num_contacts: int, max_steps: i
 
 
 def eager_timeline(made: Schedule) -> fs.Timeline:
-    """Every client between any two contacts: ``num_steps`` are those done since the last one."""
+    """Timeline in which every client reports its steps since the last contact."""
     timeline, flight = made
     rounds, num_clients = flight.num_steps.shape
     steps = np.array(flight.num_steps)
-    for t in range(rounds):  # of who is contacted, before it starts anew
+    for t in range(rounds):  # steps of contacted clients, before they restart
         steps[t, np.asarray(timeline.clients)[t]] = np.asarray(timeline.num_steps)[t]
     since = np.concatenate([np.zeros((1, num_clients), int), flight.num_steps[:-1]])
     first = np.concatenate([np.zeros((1, num_clients), int), flight.first_step[:-1]]) + since
@@ -135,7 +135,7 @@ class Own(NamedTuple):
 
 
 def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgorithm, Callable]:
-    """FAVANO whose clients' models move on, asked for or not, and the weights of uploads."""
+    """FAVANO in which all clients advance between contacts, and the weights of the uploads."""
     rounds, num_clients = made.flight.version.shape
     size = made.timeline.cohort_size
     reports = np.zeros((rounds, num_clients), bool)
@@ -143,10 +143,10 @@ def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgo
     table = jnp.asarray(reports)
 
     def local(w, own: Own, oracle, work):
-        anew = (work.round > 0) & table[work.round - 1, work.client]
-        start = tree.where(anew, w, own.start)
-        model = local_steps(sgd(lr, oracle.grad), tree.where(anew, w, own.model), work)
-        steps = work.num_steps + jnp.where(anew, 0, own.steps)
+        restarts = (work.round > 0) & table[work.round - 1, work.client]
+        start = tree.where(restarts, w, own.start)
+        model = local_steps(sgd(lr, oracle.grad), tree.where(restarts, w, own.model), work)
+        steps = work.num_steps + jnp.where(restarts, 0, own.steps)
         alpha = p_active * jnp.maximum(steps, 1).astype(jnp.result_type(float))
         upload = tree.add_scale(start, 1 / alpha, tree.sub(model, start))
         return upload, Own(start, model, steps)
@@ -165,14 +165,14 @@ def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgo
 
 
 def images(examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random ones, uint8 as MNIST's."""
+    """Random images, uint8 as those of MNIST."""
     rng = np.random.default_rng(0)
     shape = (CLIENTS * examples, PIXELS)
     return rng.integers(0, 256, shape, np.uint8), rng.integers(0, CLASSES, shape[0], np.int32)
 
 
 def engine(candidate: str, num_contacts: int = CONTACTS, case: str = "engine") -> dict[str, float]:
-    """100 contacts, once compiled."""
+    """Measures 100 contacts, after compilation."""
     made = schedule(CLIENTS, COHORT, num_contacts, MAX_STEPS)
     if candidate in TORCH:
         return torch_loop(made, TORCH[candidate])
@@ -208,7 +208,7 @@ def engine(candidate: str, num_contacts: int = CONTACTS, case: str = "engine") -
 
 
 def timed(run: Callable) -> tuple[float, Params]:
-    """The faster of two runs, the first of which warms up."""
+    """Returns the time of the faster of two runs; the first one warms up."""
     seconds, result = [], None
     for _ in range(2):
         began = time.perf_counter()
@@ -218,7 +218,7 @@ def timed(run: Callable) -> tuple[float, Params]:
 
 
 def torch_loop(made: Schedule, threads: int | None) -> dict[str, float]:
-    """Clients one by one, a step at a time, models copied in and out; threads None: one a core."""
+    """PyTorch loop over clients and steps, which copies models in and out."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from benchmarks.torch_loop import use_threads
@@ -266,7 +266,7 @@ def torch_loop(made: Schedule, threads: int | None) -> dict[str, float]:
 
 
 def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
-    """A whole run of 5,000 time units."""
+    """Measures a whole run of 5,000 time units."""
     began = time.perf_counter()
     success = two_speeds(jax.random.key(0), num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
     timeline = contacts(
@@ -312,7 +312,7 @@ def is_candidate(candidate: str) -> bool:
 
 
 def jobs(options: Options) -> list[Job]:
-    """A job per engine, and per number of clients; the other parts' workloads do not matter."""
+    """Returns a job per engine and per number of clients; ignores the other parts' workloads."""
     names = [n for n in options.candidates or ENGINE if is_candidate(n)]
     engines = [
         Job(case, name, "benchmarks.asynchrony", {"candidate": name, "case": case})
@@ -340,7 +340,7 @@ def measure(
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The engines with the floor of the reported steps' products; the numbers of clients."""
+    """Returns the engines with the floor of the reported products, and the numbers of clients."""
     found = []
     for name, rows in results.items():
         if name == "clients":

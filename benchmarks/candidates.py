@@ -46,7 +46,7 @@ def timeline(w: Workload, key: jax.Array, rounds: int):
 
 
 def execution_strategy(name: str):
-    """``auto``, ``vmapped``, ``sequential``, ``chunked:N``, ``sharded``, ``sharded-chunked:N``."""
+    """Returns ``auto``, ``vmapped``, ``sequential``, ``chunked:N``, ``sharded[-chunked:N]``."""
     from fedjax_sim.execution import strategies
 
     kind, _, number = name.partition(":")
@@ -65,16 +65,16 @@ def execution_strategy(name: str):
 
 
 def placed(function: Callable, task, *rest) -> tuple[Callable, object]:
-    """The compiled function and its first argument, the task, where the program wants it.
+    """Returns the compiled function and its first argument, the task, on the devices it needs.
 
-    On several devices it would else be copied to all of them in every call.
+    Without this, the task would be copied to several devices in every call.
     """
     compiled = jax.jit(function).lower(task, *rest).compile()
     return compiled, jax.device_put(task, compiled.input_shardings[0][0])
 
 
 def ours(w: Workload, strategy: str) -> OneCall:
-    """fedjax_sim: sampling, minibatches, training and averaging of many rounds a dispatch."""
+    """fedjax_sim: sampling, minibatches, training and averaging of many rounds per dispatch."""
     import fedjax_sim as fs
 
     # About half a second of work, as a run with few evaluations has.
@@ -104,7 +104,7 @@ def ours(w: Workload, strategy: str) -> OneCall:
 
 
 def _loss(w: Workload, params, x, y):
-    """The workload's loss as one writes it without the library: jax.lax convolutions."""
+    """The workload's loss written without the library, with jax.lax convolutions."""
 
     def conv(x, p):
         out = jax.lax.conv_general_dilated(

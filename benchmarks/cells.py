@@ -92,7 +92,7 @@ def numpy_cell(
     rounds: int,
     draw: Callable[[int, int], np.ndarray],
 ) -> np.ndarray:
-    """FedAvg as one writes it in NumPy; ``draw(round, step)`` gives each client's row ``[M]``."""
+    """FedAvg in NumPy; ``draw(round, step)`` gives each client's row ``[M]``."""
     lr, l2 = x.dtype.type(lr), x.dtype.type(L2)
     server = np.zeros(x.shape[1], x.dtype)
     for t in range(rounds):

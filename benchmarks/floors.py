@@ -18,8 +18,10 @@ class Machine(NamedTuple):
 def measure(
     size: int | None = None, megabytes: int = 256, seconds: float = 1.5
 ) -> dict[str, float]:
-    """XLA's product of two square matrices (by default of 2,048 rows, on an accelerator of 8,192);
-    NumPy's copy, a thread a core, or the device's."""
+    """Measures the machine's product of square matrices, and its copies.
+
+    The product is XLA's, by default of 2,048 rows, on an accelerator of 8,192.  The copy is NumPy's
+    with one thread per core, or the accelerator's."""
     import jax
     import jax.numpy as jnp
 
@@ -51,7 +53,7 @@ def measure(
 
 
 def best_seconds(call: Callable[[], object], seconds: float) -> float:
-    """The least of some calls: a rate is a bound, and disturbances only lower it."""
+    """Returns the least time of some calls: disturbances can only slow a machine down."""
     call()
     times, start = [], time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -62,7 +64,7 @@ def best_seconds(call: Callable[[], object], seconds: float) -> float:
 
 
 def floor(machine: Machine, flops: float, num_bytes: float) -> float:
-    """Seconds that a work takes at least: arithmetic and memory traffic may overlap.
+    """Returns the least seconds for a given work: arithmetic and memory traffic may overlap.
 
     Example:
         >>> floor(Machine(flops=1e9, bytes=1e8), flops=2e9, num_bytes=3e8)

@@ -74,12 +74,11 @@ def collect(
     deadline: float | None = None,
     measure: Callable[[Job, float | None], Measured] = run,
 ) -> Collected:
-    """Goes through all jobs ``repeats`` times, so that a disturbed stretch of the machine hits all
-    alike.
+    """Runs all jobs ``repeats`` times in turns, so that a disturbance affects all of them.
 
     Args:
-        deadline: of ``time.perf_counter``.  What has not been measured then is left out, and so is
-            what fails: a result for the rest is worth more there than an error.
+        deadline: value of ``time.perf_counter`` after which no job starts.  With a deadline, jobs
+            that fail are left out as well, so that the others have results.
     """
     runs: dict[str, dict[str, list[Measured]]] = {}
     left_out = []
@@ -108,7 +107,7 @@ def collect(
 
 
 def summary(repeats: Sequence[Measured]) -> Measured:
-    """Medians over the repeats, and of ``seconds`` the least, too.
+    """Returns medians over the repeats, and the least ``seconds``.
 
     Example:
         >>> summary([{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 2.0}])
@@ -121,7 +120,7 @@ def summary(repeats: Sequence[Measured]) -> Measured:
 
 
 def timed(one_call: OneCall, seconds: float) -> Measured:
-    """Median seconds a round over ``seconds`` of calls, the first ones (compilation) left out."""
+    """Returns the median seconds per round over ``seconds`` of calls, without compilation."""
     began = time.perf_counter()
     one_call()
     first = time.perf_counter() - began

@@ -35,7 +35,7 @@ from fedjax_sim import models, objectives
 
 
 class Loop(NamedTuple):
-    """A run that goes on and on: ``state = begin(task)``, ``state = proceed(task, state, key)``."""
+    """A run without an end: ``state = begin(task)``, ``state = proceed(task, state, key)``."""
 
     begin: jax.stages.Wrapped
     proceed: jax.stages.Wrapped  # the state is donated
@@ -100,7 +100,7 @@ def controls(num_clients: int, rounds: int, model: models.Model | None = None) -
 
 
 def free_bytes() -> int:
-    """Memory of the machine that nothing uses."""
+    """Returns the bytes of the machine's unused memory."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -153,12 +153,12 @@ CASES = {  # name -> case, clients, rounds a call
 
 
 def is_candidate(candidate: str) -> bool:
-    """There is nothing beside ours."""
+    """Returns False: this part has no other candidates."""
     return candidate == "ours"
 
 
 def jobs(options: Options) -> list[Job]:
-    """A job per case: the peak of memory is its process's."""
+    """Returns a job per case, since the peak of memory is that of a process."""
     if options.candidates and not any(map(is_candidate, options.candidates)):
         return []
     return [Job(case, "ours", "benchmarks.memory", {"case": case}) for case in CASES]
@@ -171,6 +171,6 @@ def measure(case: str, clients: int | None = None) -> dict[str, float]:
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The cases as tables; there is no floor in seconds."""
+    """Returns the cases as tables, which have no floor in seconds."""
     del machine
     return [Case(name, name, "a round", rows, ours="ours") for name, rows in results.items()]

@@ -1,4 +1,4 @@
-"""Part ``methods``: what a round costs with other methods than FedAvg, relative to FedAvg.
+"""Part ``methods``: time of a round with other methods, relative to FedAvg.
 
 The same model, data, cohort size, steps and learning rate for all, every other hyper-parameter at
 its default; W3 (LeNet-5) and W1 (softmax regression, where the arithmetic of control variates is
@@ -65,7 +65,7 @@ def is_candidate(candidate: str) -> bool:
 
 
 def jobs(options: Options) -> list[Job]:
-    """A job per case, of all methods."""
+    """Returns a job per case, for all methods."""
     names = [name for name in options.candidates or METHODS if is_candidate(name)]
     return [
         Job(
@@ -80,7 +80,7 @@ def jobs(options: Options) -> list[Job]:
 
 
 def measure(workload: str, devices: int | None, seconds: float, names: Sequence[str]) -> Measured:
-    """Runs in a process of its own; ``seconds`` are those of a method's calls."""
+    """Runs in a process of its own; ``seconds`` counts the calls of one method."""
     use_all_cores(devices)
     w, rounds = WORKLOADS[workload], ROUNDS[workload]
     names = list(dict.fromkeys([BASELINE, *names]))
@@ -93,7 +93,7 @@ def measure(workload: str, devices: int | None, seconds: float, names: Sequence[
 def one_call(
     algorithm: fs.FedAlgorithm, w: Workload, task: fs.Task, params: Params, rounds: int
 ) -> Timed:
-    """Compiled and called once; from then on a call does ``rounds`` rounds from the last state.
+    """Returns a compiled function whose calls run ``rounds`` rounds from the last state.
 
     Raises:
         FloatingPointError: a call after which the model is not finite.
@@ -119,8 +119,9 @@ def one_call(
 
 
 def in_turns(calls: dict[str, Timed], seconds: float, rounds: int) -> Measured:
-    """Pairs of calls, the baseline's and a method's, in turns for at least ``LEAST_PASSES`` passes
-    and ``seconds`` a method; ``METHOD:QUANTITY`` -> number.
+    """Calls the baseline and a method in pairs, in turns; returns ``METHOD:QUANTITY`` -> number.
+
+    There are at least ``LEAST_PASSES`` passes over the methods, and ``seconds`` per method.
 
     Example:
         >>> calls = {"fedavg": lambda: (1.0, 1.0), "fedsam": lambda: (2.0, 3.0)}
@@ -156,7 +157,7 @@ def in_turns(calls: dict[str, Timed], seconds: float, rounds: int) -> Measured:
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The methods as rows; the floor is that of one gradient a step."""
+    """Returns the methods as rows; the floor is that of one gradient per step."""
 
     def case(name: str, flat: Measured) -> Case:
         w, rows = WORKLOADS[CASES[name][0]], {}

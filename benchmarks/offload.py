@@ -51,7 +51,7 @@ def measure(workload: str, candidate: str) -> dict[str, float]:
 
 
 def training(w: Workload, candidate: str, rounds: int, folder: pathlib.Path) -> dict[str, float]:
-    """Seconds a round, without compilation."""
+    """Returns the seconds per round, without compilation."""
     w = w._replace(clients=COHORTS * w.cohort)
     model, task = problem(w._replace(clients=1))
     x, y = make_data(w)
@@ -81,7 +81,7 @@ def training(w: Workload, candidate: str, rounds: int, folder: pathlib.Path) -> 
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The workloads with their floors; what loading costs as a ratio."""
+    """Returns the workloads with their floors, and the cost of loading as a ratio."""
     found = []
     for name, rows in results.items():
         w = WORKLOADS[name]

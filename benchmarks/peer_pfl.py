@@ -49,7 +49,7 @@ class Clock(TrainingProcessCallback):
 
 
 def measure(workload: str, threads: int | None, seconds: float) -> dict[str, float]:
-    """Runs in the candidate's own process; ``threads`` of torch, None: one a core."""
+    """Runs in the candidate's own process; ``threads`` of torch, None: one per core."""
     torch_loop.use_threads(threads)
     np.random.seed(0)  # noqa: NPY002  pfl's sampler draws from it
     w = WORKLOADS[workload]

@@ -1,4 +1,4 @@
-"""The matrix products that training a model consists of, and how fast they run bare."""
+"""Matrix products of training a model, and their speed without the rest."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ class Product(NamedTuple):
 
 
 def products(apply: Callable, params: Any, x: Any) -> list[Product]:
-    """Those of a model's outputs, in order; a convolution as patches times kernels.
+    """Returns the products of a model's outputs, in order; a convolution is patches times kernels.
 
     The model's convolutions must be ``jax.lax.conv_general_dilated``, without groups.
 
@@ -60,8 +60,9 @@ def _within(jaxpr: Any) -> Iterator[Product]:
 
 
 def training_flops(found: Sequence[Product]) -> float:
-    """Of a step: every product once forward and twice for its gradients, the first one's examples
-    having none.
+    """Returns the arithmetic of a training step: each product forward, and for its two gradients.
+
+    The first product has one gradient, since examples have none.
 
     Example:
         >>> training_flops([Product(1, 5, 3, 4), Product(1, 5, 4, 2)])
@@ -71,9 +72,9 @@ def training_flops(found: Sequence[Product]) -> float:
 
 
 def bare(found: Sequence[Product], clients: int) -> tuple[Callable[..., Array], Any]:
-    """A function of all products of a training step of so many clients, and its arguments.
+    """Returns a function of all products of a training step of ``clients``, and its arguments.
 
-    Every product has a kernel and a gradient of its own, so that none is found to be another.
+    Every product has a kernel and a gradient of its own, so that XLA merges none.
     """
     key = jax.random.key(0)
 

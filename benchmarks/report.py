@@ -34,7 +34,7 @@ class Ratio(NamedTuple):
 
 
 def ratios(case: Case) -> list[Ratio]:
-    """Ours against the fastest other candidate, and against every peer with a target.
+    """Returns the ratios of our time to the fastest other candidate and to peers with a target.
 
     A peer stands for its variants: "torch-loop" for "torch-loop-1", too.  Variants of ours are no
     others.
@@ -64,7 +64,7 @@ def ratios(case: Case) -> list[Ratio]:
 
 
 class Limit(NamedTuple):
-    """``candidate`` takes ``ratio`` times the baseline's seconds, and should at most ``limit``."""
+    """Time of a candidate over the baseline's, and the largest ratio that is allowed."""
 
     candidate: str
     ratio: float
@@ -72,7 +72,7 @@ class Limit(NamedTuple):
 
 
 def limits(case: Case) -> list[Limit]:
-    """The candidates that have a limit, with the ratios measured.
+    """Returns the candidates that have a limit, with the measured ratios.
 
     Example:
         >>> rows = {"fedsam": {"seconds": 4.1, "ratio": 2.1}}
@@ -88,7 +88,7 @@ def limits(case: Case) -> list[Limit]:
 
 
 def table(case: Case) -> str:
-    """The case as text, the fastest candidate first."""
+    """Returns the case as text, the fastest candidate first."""
     lines = [f"{case.title}  (seconds {case.unit})"]
     width = max(len(name) for name in case.rows)
     for name, row in sorted(case.rows.items(), key=lambda item: item[1]["seconds"]):
@@ -117,7 +117,7 @@ def table(case: Case) -> str:
 
 
 def as_json(case: Case) -> dict[str, Any]:
-    """The case for a results file."""
+    """Returns the case as JSON values."""
     return {
         "title": case.title,
         "seconds_of": case.unit,
@@ -129,7 +129,7 @@ def as_json(case: Case) -> dict[str, Any]:
 
 
 def chart(cases: Sequence[Case]) -> Figure:
-    """Horizontal bars, a panel per case, the fastest on top; the dashed line is the floor.
+    """Draws horizontal bars, a panel per case, the fastest on top; the dashed line is the floor.
 
     Example:
         >>> rows = {"ours": {"seconds": 0.1}, "other": {"seconds": 0.4}}
@@ -169,7 +169,7 @@ def _number(value: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Three significant digits and a unit.
+    """Returns a time with three significant digits and a unit.
 
     Example:
         >>> time_text(0.00551), time_text(3.7312), time_text(0.0331), time_text(812.4)

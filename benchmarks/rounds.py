@@ -1,5 +1,6 @@
-"""Part ``rounds``: seconds a round of W1 to W4, beside plain JAX, DrJAX, a PyTorch loop, and peers
-in virtual environments of their own.
+"""Part ``rounds``: seconds per round of W1 to W4, beside other programs.
+
+These are plain JAX, DrJAX, a PyTorch loop, and peers in virtual environments of their own.
 
 ``ours`` is what a user gets: ``use_all_cores()`` before JAX starts, strategy ``auto``.
 ``ours-1dev`` is ``auto`` on one host device; ``ours=STRATEGY[:N][@DEVICES]`` any strategy of ours.
@@ -22,7 +23,7 @@ class Candidate(NamedTuple):
 
 
 def _jax(function: str, devices: int | None, needs: str | None = None, **arguments) -> Candidate:
-    """``devices``: host devices; None: one a core."""
+    """Candidate in JAX; ``devices``: host devices, None: one per core."""
     arguments = {"function": function, "devices": devices} | arguments
     return Candidate("benchmarks.rounds", arguments, needs)
 
@@ -92,7 +93,7 @@ def jobs(options: Options) -> list[Job]:
 
 
 def _own(options: Options) -> dict[str, Candidate]:
-    """The candidates that need no interpreter of their own; by default those that are installed."""
+    """Returns the candidates that run in this interpreter; by default those that are installed."""
     if options.candidates is None:
         return {
             name: candidate
@@ -123,7 +124,7 @@ def measure(
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The workloads with their floors and targets."""
+    """Returns the workloads with their floors and targets."""
 
     def case(workload: str, rows: dict[str, dict[str, float]]) -> Case:
         w = WORKLOADS[workload]

@@ -20,19 +20,19 @@ GIVE_UP_SECONDS = 300.0
 
 
 def is_candidate(candidate: str) -> bool:
-    """There is nothing beside ours."""
+    """Returns False: this part has no other candidates."""
     return candidate == "ours"
 
 
 def jobs(options: Options) -> list[Job]:
-    """One job, for the warm start needs the empty one before it."""
+    """Returns one job: the warm start needs the empty one before it."""
     if options.candidates and not any(map(is_candidate, options.candidates)):
         return []
     return [Job("quickstart", "ours", "benchmarks.startup")]
 
 
 def measure() -> dict[str, float]:
-    """An empty and a warm start."""
+    """Measures a start with an empty cache and one with a warm cache."""
     with tempfile.TemporaryDirectory() as folder:
         cache = pathlib.Path(folder) / "cache"
         empty = first_rounds(cache, pathlib.Path(folder) / "1")
@@ -41,7 +41,7 @@ def measure() -> dict[str, float]:
 
 
 def first_rounds(cache: pathlib.Path, output: pathlib.Path) -> float:
-    """Seconds until the first algorithm's history has rows; the command is then ended.
+    """Returns the seconds until the first algorithm's history has rows; then ends the command.
 
     Raises:
         RuntimeError: the command ended, or five minutes passed, without any.
@@ -69,7 +69,7 @@ def _has_rows(history: pathlib.Path) -> bool:
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The warm start beside the empty one."""
+    """Returns the warm start beside the empty one."""
     del machine
     row = results["quickstart"]["ours"]
     rows = {"warm": {"seconds": row["seconds"]}, "empty": {"seconds": row["empty_seconds"]}}

@@ -150,7 +150,7 @@ def _one(training: Training):
 def _arguments(
     training: Training, grid: dict[str, list[float]]
 ) -> tuple[list[tuple[int, int]], Sequence]:
-    """The runs (configuration, seed), and their arguments with a leading axis of runs."""
+    """Returns the runs (configuration, seed), and their arguments with a leading axis of runs."""
     setup, keys = training.setup, training.keys
     configurations = expand(grid)
     runs = [(i, j) for i in range(len(configurations)) for j in range(keys.shape[0])]
@@ -164,7 +164,7 @@ def _arguments(
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:
-    """The sweeps with their floors and targets."""
+    """Returns the sweeps with their floors and targets."""
 
     def case(workload: str, rows: dict[str, dict[str, float]]) -> Case:
         w, count = WORKLOADS[workload], 49 * SEEDS * ROUNDS[workload]

@@ -14,7 +14,7 @@ from benchmarks.workloads import WORKLOADS, Workload, make_data
 
 
 def measure(workload: str, threads: int | None, seconds: float) -> dict[str, float]:
-    """Runs in the candidate's own process; ``threads`` None: one a core."""
+    """Runs in the candidate's own process; ``threads`` None: one per core."""
     use_threads(threads)
     return timed(loop(WORKLOADS[workload]), seconds)
 
@@ -55,7 +55,7 @@ def tensors(w: Workload) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loop(w: Workload) -> OneCall:
-    """A round a call."""
+    """Returns a function that runs one round per call."""
     net, (x, y) = network(w), tensors(w)
     params: list[torch.Tensor] = list(net.parameters())
     server = [p.detach().clone() for p in params]

@@ -35,14 +35,17 @@ class Workload(NamedTuple):
 
     @property
     def bytes_per_round(self) -> float:
-        """Least memory traffic, all in 4-byte words: every minibatch is read once, with its labels;
-        every client reads the server's model and writes its own, which it keeps in cache."""
+        """Least memory traffic, in 4-byte words.
+
+        Every minibatch is read once, with its labels.  Every client reads the server's model and
+        writes its own, which it keeps in cache.
+        """
         minibatches = self.steps_per_round * self.batch * (math.prod(self.shape) + 1)
         return 4 * (minibatches + 2 * self.cohort * self.parameters)
 
 
 def _flops(first: float, *rest: float) -> float:
-    """Weight gradients everywhere, input gradients everywhere but in the first layer."""
+    """Returns the operations of a gradient; the first layer has no input gradient."""
     return 2 * 2 * first + 3 * 2 * sum(rest)
 
 

@@ -37,7 +37,7 @@ def check_setup(setup: Setup) -> None:
 
 
 def check_batch(setup: Setup, count: int | None) -> None:
-    """Refuses models or timelines that are not one per key: ``count`` keys, or None for one run.
+    """Refuses models or timelines whose number differs from that of the keys.
 
     Raises:
         ValueError: naming the argument, its shape and what was expected.
@@ -57,7 +57,7 @@ def check_batch(setup: Setup, count: int | None) -> None:
 
 
 def check_objective(setup: Setup, *, batched: bool) -> None:
-    """Refuses an objective or labels that do not fit the model, if the task can tell.
+    """Refuses an objective or labels that do not fit the model, if the task has a check.
 
     Only the shapes are computed; nothing is compiled.  Traced values pass.
 
@@ -106,26 +106,27 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
     low, high = clients.min(), clients.max()
     if low < 0 or high >= num_clients:
         raise ValueError(
-            f"timeline.clients names clients {low}..{high}; "
-            f"expected 0..{num_clients - 1}, the task's"
+            f"timeline.clients has clients {low} .. {high}; "
+            f"expected 0 .. {num_clients - 1}, the clients of the task"
         )
     staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
     if staleness.min() < 0 or staleness.max() > timeline.max_staleness:
         raise ValueError(
-            f"timeline.version has staleness {staleness.min()}..{staleness.max()}; "
-            f"expected 0..{timeline.max_staleness}, timeline.max_staleness"
+            f"timeline.version has staleness {staleness.min()} .. {staleness.max()}; "
+            f"expected 0 .. {timeline.max_staleness}, timeline.max_staleness"
         )
     steps = np.where(mask, num_steps, 0)
     if steps.min() < 0 or steps.max() > timeline.max_steps:
         raise ValueError(
-            f"timeline.num_steps has {steps.min()}..{steps.max()} steps; "
-            f"expected 0..{timeline.max_steps}, timeline.max_steps"
+            f"timeline.num_steps is in {steps.min()} .. {steps.max()}; "
+            f"expected 0 .. {timeline.max_steps}, timeline.max_steps"
         )
     for name in ("first_step", "read_buffer"):
         value = getattr(timeline, name)
         if value is not None and np.shape(value) != clients.shape:
             raise ValueError(
-                f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, as clients"
+                f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, "
+                "the shape of timeline.clients"
             )
     if timeline.num_buffers:
         _check_buffers(timeline, mask, version)
@@ -133,7 +134,7 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
     present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
     if (present[..., 1:] == present[..., :-1]).any():
         raise ValueError(
-            "timeline.clients names a client twice in one round; expected distinct clients"
+            "timeline.clients has a client twice in one round; expected distinct clients"
         )
 
 
@@ -154,9 +155,9 @@ def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) ->
     written, read = np.asarray(timeline.write_buffer), np.asarray(timeline.read_buffer)
     if written.min() < 0 or written.max() > last or read.min() < 0 or read.max() >= last:
         raise ValueError(
-            f"timeline.write_buffer is in {written.min()}..{written.max()} and read_buffer in "
-            f"{read.min()}..{read.max()}; expected 0..{last}, timeline.num_buffers, and "
-            f"0..{last - 1}"
+            f"timeline.write_buffer is in {written.min()} .. {written.max()} and read_buffer in "
+            f"{read.min()} .. {read.max()}; expected 0 .. {last}, timeline.num_buffers, and "
+            f"0 .. {last - 1}"
         )
     replicas = zip(
         written.reshape(-1, rounds),
@@ -171,8 +172,9 @@ def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) ->
             content[written[t]] = t
             if (content[read[t]] != started[t])[present[t]].any():
                 raise ValueError(
-                    f"timeline.read_buffer in round {t} names buffers that hold the broadcasts "
-                    f"{content[read[t]].tolist()}; expected timeline.version, {started[t].tolist()}"
+                    f"timeline.read_buffer in round {t} has buffers with the broadcasts "
+                    f"{content[read[t]].tolist()}; expected those of timeline.version, "
+                    f"{started[t].tolist()}"
                 )
 
 

@@ -148,7 +148,7 @@ def check_labels(objective: Objective, params: Params, examples: PyTree) -> None
         >>> check_labels(cross_entropy(lambda params, x: x @ params), jnp.ones((3, 2)), examples)
         Traceback (most recent call last):
         ...
-        ValueError: examples['y'] has labels 1..2; expected 0..1, since ... have shape (2,)
+        ValueError: examples['y'] has labels 1 .. 2; expected 0 .. 1, since ... have shape (2,)
     """
     if hasattr(objective, "check"):
         objective.check(params, examples)  # pyright: ignore[reportFunctionMemberAccess]
@@ -221,7 +221,7 @@ class _Loss:
         low, high = int(examples["y"].min()), int(examples["y"].max())
         if low < 0 or high >= count:
             raise ValueError(
-                f"examples['y'] has labels {low}..{high}; expected 0..{count - 1}, since the "
+                f"examples['y'] has labels {low} .. {high}; expected 0 .. {count - 1}, since the "
                 f"outputs of the model have shape {outputs.shape[1:]}"
             )
 

@@ -290,8 +290,8 @@ BATCH = jax.tree.map(lambda x: x[None], fs.timelines.cyclic(2, NUM_CLIENTS, 3, 1
     [
         (naming(0, 1), ZERO, 0, "eval_every is 0; expected at least 1 round"),
         (naming(0, 1), {}, 1, "params has no leaves"),
-        (naming(0, 8), ZERO, 1, r"names clients 0\.\.8; expected 0\.\.7"),
-        (naming(-1, 2), ZERO, 1, r"names clients -1\.\.2; expected 0\.\.7"),
+        (naming(0, 8), ZERO, 1, r"has clients 0 \.\. 8; expected 0 \.\. 7"),
+        (naming(-1, 2), ZERO, 1, r"has clients -1 \.\. 2; expected 0 \.\. 7"),
         (BATCH, ZERO, 1, r"timeline.clients has shape \(1, 2, 3\); expected \[T, S\]"),
     ],
 )
@@ -304,7 +304,7 @@ def test_refuses_before_anything_is_compiled(timeline, params, eval_every, messa
 
 def test_client_numbers_are_checked_inside_jit_when_concrete():
     timeline = naming(0, 8)
-    with pytest.raises(ValueError, match="names clients"):
+    with pytest.raises(ValueError, match="has clients"):
         jax.jit(lambda x: fs.run(refusing_to_start(), fs.Setup(no_data(), timeline, x), KEY))(ZERO)
 
 

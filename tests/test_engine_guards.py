@@ -65,10 +65,13 @@ def test_run_probes_see_all_clients_after_the_round():
     ("change", "message"),
     [
         (lambda t: {"clients": t.clients.at[1, 0].set(t.clients[1, 1])}, "a client twice"),
-        (lambda t: {"clients": t.clients + 5}, "names clients 5..12"),
-        (lambda t: {"version": t.version + 1}, r"staleness -1\.\.-1; expected 0\.\.0"),
-        (lambda t: {"version": jnp.zeros_like(t.version)}, r"staleness 0\.\.2; expected 0\.\.0"),
-        (lambda t: {"num_steps": t.num_steps + 1}, r"3\.\.3 steps; expected 0\.\.2"),
+        (lambda t: {"clients": t.clients + 5}, "has clients 5 .. 12"),
+        (lambda t: {"version": t.version + 1}, r"staleness -1 \.\. -1; expected 0 \.\. 0"),
+        (
+            lambda t: {"version": jnp.zeros_like(t.version)},
+            r"staleness 0 \.\. 2; expected 0 \.\. 0",
+        ),
+        (lambda t: {"num_steps": t.num_steps + 1}, r"is in 3 \.\. 3; expected 0 \.\. 2"),
         (lambda t: {"mask": t.mask[:, :2]}, "fields of shapes"),
         (lambda t: {"time": t.time[:2]}, "fields of shapes"),
     ],

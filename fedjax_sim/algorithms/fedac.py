@@ -182,7 +182,7 @@ def _check_num_steps(num_steps: Scalar, timeline: Timeline) -> None:
             low, high = int(steps.min()), int(steps.max())
     if not low <= float(num_steps) <= high:
         raise ValueError(
-            f"num_steps is {num_steps}; expected {low}..{high}, the local steps per visit of the "
+            f"num_steps is {num_steps}; expected {low} .. {high}, the local steps per visit of the "
             "timeline, on which gamma depends"
         )
 

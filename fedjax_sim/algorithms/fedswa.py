@@ -79,7 +79,7 @@ def fedswa(
     With ``rho = alpha = 1`` it is FedAvg.
 
     Args:
-        lr: the rate of a visit's first step, or a schedule over rounds.
+        lr: client learning rate of the first step of each visit, or a schedule over rounds.
         rho: floor of the decay, as a fraction of ``lr``; 1 is a constant rate.
         alpha: server step; above 1 it extrapolates, 1 is averaging.
         schedule: see :func:`decaying`.

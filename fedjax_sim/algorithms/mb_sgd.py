@@ -38,7 +38,7 @@ def mb_sgd(lr: Scalar) -> FedAlgorithm:
 def gradient_sum(
     x: Params, state: tuple, oracle: Oracle, work: Work
 ) -> tuple[tuple[Params, Array], tuple]:
-    """Uploads the sum of a visit's gradients, all taken at the message, and their number."""
+    """Uploads the sum of the gradients of one visit, all taken at the message, and their number."""
     total = local_steps(lambda g, k: tree.add(g, oracle.grad(x, k)), tree.zeros_like(x), work)
     return (total, jnp.asarray(work.num_steps).astype(jnp.result_type(float))), state
 

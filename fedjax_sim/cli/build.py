@@ -137,7 +137,7 @@ def arithmetic(config: RunConfig) -> Iterator[None]:
 
 
 def execution(config: RunConfig) -> Execution | None:
-    """Returns the strategy that executes a round's clients; None for ``auto``."""
+    """Returns the execution strategy of the clients; None for ``auto``."""
     match config.execution:
         case "vmapped":
             return strategies.vmapped()

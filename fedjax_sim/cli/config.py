@@ -146,7 +146,7 @@ class RunConfig:
     """Test accuracy; the table shows the rounds, or the simulated time, until a run reaches it."""
 
     execution: Literal["auto", "vmapped", "chunked", "sequential"] = "auto"
-    """Execution of a round's clients; results agree up to the order of summation."""
+    """Execution of the clients per round; results agree up to the order of summation."""
     chunk_size: int = 10
     """Clients per chunk of the chunked execution."""
     precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"

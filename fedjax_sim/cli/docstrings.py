@@ -38,7 +38,7 @@ def paper(name: str) -> str:
 
 
 def descriptions(name: str) -> dict[str, str]:
-    """Returns what the docstring's section ``Args`` says about each parameter.
+    """Returns the text about each parameter in the docstring's section ``Args``.
 
     Example:
         >>> descriptions("fedavgm").get("lr", "client learning rate")[:6]

@@ -69,7 +69,7 @@ ADAPTERS: dict[Any, Adapter] = {
 # where possible, so that curves compare methods.  The values were chosen on the quickstart from
 # coarse grids by the test accuracy that a run reports: they are sensible, but the table of a preset
 # is no ranking of methods.  Those of the asynchronous algorithms were only checked to train on the
-# preset asynchronous: favano counts a visit's steps as about one, so its rate is larger;
+# preset asynchronous: favano counts the steps of one visit as about one, so its rate is larger;
 # async_sgd applies single stale gradients, so its rate is smaller.
 LR = 0.2
 DEFAULTS: dict[str, dict[str, Any]] = {

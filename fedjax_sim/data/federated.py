@@ -127,7 +127,7 @@ def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.n
     rows = np.concatenate([np.asarray(part, dtype=np.int64) for part in assignment])
     if rows.size and (rows.min() < 0 or rows.max() >= num_rows):
         raise ValueError(
-            f"assignment names rows {rows.min()}..{rows.max()}; expected 0..{num_rows - 1}"
+            f"assignment has rows {rows.min()} .. {rows.max()}; expected 0 .. {num_rows - 1}"
         )
     return rows
 

@@ -196,7 +196,7 @@ def classes_per_client(
     check_clients(num_clients, sum(map(len, pools)))
     num_classes = len(pools)
     if not 1 <= k <= num_classes:
-        raise ValueError(f"k is {k}; expected 1..{num_classes}, the number of classes in labels")
+        raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")
     rng = np.random.default_rng(seed)
     sizes = np.array([len(pool) for pool in pools])
     if method == "shards":

@@ -65,7 +65,7 @@ def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(
             f"num_classes is {num_classes} but label {label!r} has values "
-            f"{labels.min()}..{labels.max()}; expected 0..{num_classes - 1}"
+            f"{labels.min()} .. {labels.max()}; expected 0 .. {num_classes - 1}"
         )
     cells = data.owners() * num_classes + labels.astype(np.int64)
     counts = np.bincount(cells, minlength=data.num_clients * num_classes)

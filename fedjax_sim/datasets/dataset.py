@@ -76,7 +76,8 @@ def as_labels(values: Any, num_classes: int, where: object) -> np.ndarray:
         )
     if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
         raise DataError(
-            f"{where}: labels are in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1}"
+            f"{where}: labels are in {labels.min()} .. {labels.max()}; "
+            f"expected 0 .. {num_classes - 1}"
         )
     return labels.astype(np.int32)
 

@@ -28,7 +28,7 @@ def prepare(name: str, raw_dir: str | Path, data_dir: str | Path | None = None) 
     present ``coarse_label``, and ``group``, whose class names are the natural clients.
 
     Args:
-        name: a name :func:`fedjax_sim.datasets.load` knows, other than "digits".
+        name: a name that :func:`fedjax_sim.datasets.load` accepts, except "digits".
         raw_dir: folder of the raw files, as for ``load``.
         data_dir: folder to write to; default: the directory of tensorflow-datasets.
 

@@ -150,7 +150,7 @@ def shadowed(
 
 
 def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
-    r"""Server probes of a :func:`shadowed` run: means over the steps of a round.
+    r"""Server probes of a :func:`shadowed` run: means over the steps of each round.
 
     * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
     * ``drift``: mean of ``1 / M sum_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;

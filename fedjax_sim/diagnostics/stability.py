@@ -88,7 +88,7 @@ def neighbours(data: FederatedData, rows: Any, replacements: PyTree) -> Neighbou
         raise ValueError(f"rows is {rows}; expected at least one row number, [n] integers")
     if rows.min() < 0 or rows.max() >= data.num_examples:
         raise ValueError(
-            f"rows names {rows.min()}..{rows.max()}; expected 0..{data.num_examples - 1}"
+            f"rows has {rows.min()} .. {rows.max()}; expected 0 .. {data.num_examples - 1}"
         )
 
     def like(x: Any) -> jax.ShapeDtypeStruct:

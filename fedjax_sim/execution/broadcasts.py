@@ -34,7 +34,7 @@ def empty_buffers(timeline: Timeline, message: PyTree) -> Message:
 def store_broadcast(
     past: Message, message: Message, round: Array, now: Timeline
 ) -> tuple[Message, Array | None]:
-    """Writes the broadcast of a round to its buffer.
+    """Writes one round's broadcast to its buffer.
 
     Args:
         past: the buffers.

@@ -1,4 +1,4 @@
-"""One line about a lost process, in place of JAX's C++ messages and stack trace.
+"""One line about a lost process, which replaces JAX's C++ messages and stack trace.
 
 If one process of a run is killed or frozen, JAX ends all others from C++, where no handler of
 Python runs.  :func:`report_lost_process` therefore gives the C++ messages to a small reporter

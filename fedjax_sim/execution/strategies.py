@@ -259,7 +259,7 @@ def gathered(
 ) -> Execution:
     """Replaces the weighted mean by ``aggregate(uploads [S, ...], weights [S])``.
 
-    All uploads of a round are in memory at once, and on a mesh they are gathered: cohort x
+    All uploads of one round are in memory at once, and on a mesh they are gathered: cohort x
     parameters, where the mean needs one model.
 
     Example:

@@ -1,4 +1,4 @@
-"""Models that compute in another precision than that of their parameters."""
+"""Models whose precision differs from that of their parameters."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -171,7 +171,7 @@ def _intercepted(build: Build, conv: Convolution, layer: Callable[..., Array]) -
 
 
 def _count(build: Build, conv: Convolution, params: Params, x: Any) -> int:
-    """How many products the model computes, found by tracing it."""
+    """Returns the number of products in the model; traces it once."""
     seen = []
 
     def layer(number: int, product: Callable[..., Array], *args, **options) -> Array:

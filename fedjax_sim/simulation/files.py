@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and digests of what they hold."""
+"""Files that are written whole or not at all, and digests of their contents."""
 
 import contextlib
 import errno
@@ -83,7 +83,7 @@ def sync(path: pathlib.Path) -> None:
 
 
 def remove_partials(folder: pathlib.Path, name: str = "*") -> None:
-    """Removes what kills left of unfinished files, while no other process writes them."""
+    """Removes unfinished files of killed processes, while no other process writes them."""
     for path in folder.glob(f".{name}.*.tmp"):
         path.unlink(missing_ok=True)
 

@@ -16,7 +16,7 @@ _MOST_FUNCTIONS = 32
 
 
 def share_functions(setup: Setup) -> Setup:
-    """Returns the setup with earlier functions in place of equal ones.
+    """Returns the setup with its functions replaced by earlier ones that are equal.
 
     A compiled program takes a setup as an argument only if the functions in it are those that the
     program was compiled for.  JAX compares most functions by identity, and a function that builds a

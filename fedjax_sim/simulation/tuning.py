@@ -34,7 +34,7 @@ _HOPELESS = 3.0  # times the best: measured no further
 
 
 class ExecutionChoice(NamedTuple):
-    """Execution of a round.
+    """Execution of rounds.
 
     ``chunk`` clients run together on each of ``num_devices`` devices; ``lowering`` names the
     lowering of convolutions.
@@ -182,7 +182,7 @@ def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured
 
 
 def describe(problem: Problem, batch_size: int) -> dict[str, Any]:
-    """Returns what a measurement depends on: the machine and the shapes of the problem."""
+    """Returns the machine and the shapes of the problem, on which a measurement depends."""
     leading = problem.key.ndim
     shapes = jax.tree.map(lambda x: list(np.shape(x))[leading:], problem.setup.params)
     device = devices.workers()[0]

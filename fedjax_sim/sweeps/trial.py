@@ -1,4 +1,4 @@
-"""Trials: what all configurations of a group share, made from a factory and a setup."""
+"""Trials: everything that the configurations of a group share, from a factory and a setup."""
 
 import dataclasses
 import functools

@@ -172,7 +172,7 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
         if not valid:
             raise ValueError(
                 f"path {str(path)!r}, line {number} is {line!r}; expected a client of "
-                f"0..{num_clients - 1} and a number"
+                f"0 .. {num_clients - 1} and a number"
             )
     table = np.full((num_clients, max(map(len, rows), default=0)), np.nan)
     for client, values in enumerate(rows):

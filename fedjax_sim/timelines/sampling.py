@@ -45,7 +45,7 @@ def single(
     """
     _check_shape(num_rounds, num_clients, 1)
     if not 0 <= client < num_clients:
-        raise ValueError(f"client is {client}; expected 0..{num_clients - 1}")
+        raise ValueError(f"client is {client}; expected 0 .. {num_clients - 1}")
     clients = jnp.full((num_rounds, 1), client)
     return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
 

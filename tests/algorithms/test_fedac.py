@@ -166,7 +166,7 @@ def test_refuses_other_variants():
         fs.fedac(0.1, 0.1, 4, variant="III")
 
 
-@pytest.mark.parametrize(("num_steps", "steps"), [(32, "5..5"), (4, "5..5"), (0.5, "5..5")])
+@pytest.mark.parametrize(("num_steps", "steps"), [(32, "5 .. 5"), (4, "5 .. 5"), (0.5, "5 .. 5")])
 def test_refuses_numbers_of_steps_that_the_timeline_does_not_have(num_steps, steps):
     setup = fs.Setup(logistic_task(), fs.timelines.full(2, 8, 5), logistic_params())
     with pytest.raises(ValueError, match=rf"num_steps is {num_steps}; expected {steps}, the local"):
@@ -175,7 +175,7 @@ def test_refuses_numbers_of_steps_that_the_timeline_does_not_have(num_steps, ste
 
 def test_refuses_too_many_steps_of_a_traced_timeline():
     setup = fs.Setup(logistic_task(), fs.timelines.full(2, 8, 5), logistic_params())
-    with pytest.raises(ValueError, match=r"num_steps is 32; expected 0\.\.5, the local"):
+    with pytest.raises(ValueError, match=r"num_steps is 32; expected 0 \.\. 5, the local"):
         jax.eval_shape(lambda setup: fs.init(fs.fedac(0.1, 0.1, 32), setup), setup)
 
 

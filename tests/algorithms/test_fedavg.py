@@ -80,7 +80,7 @@ def test_one_client_in_every_round_is_sgd():
 
 
 def test_refuses_a_client_that_does_not_exist():
-    with pytest.raises(ValueError, match=r"client is 3; expected 0\.\.2"):
+    with pytest.raises(ValueError, match=r"client is 3; expected 0 \.\. 2"):
         fs.timelines.single(1, 3, 1, client=3)
 
 

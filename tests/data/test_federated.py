@@ -65,11 +65,11 @@ def test_sizes_work_inside_jit():
         ),
         (
             lambda: from_assignment({"x": np.zeros(2)}, [np.array([0, 2])]),
-            r"assignment names rows 0\.\.2; expected 0\.\.1",
+            r"assignment has rows 0 \.\. 2; expected 0 \.\. 1",
         ),
         (
             lambda: from_assignment({"x": np.zeros(2)}, [np.array([-1])]),
-            r"assignment names rows -1\.\.-1; expected 0\.\.1",
+            r"assignment has rows -1 \.\. -1; expected 0 \.\. 1",
         ),
     ],
 )

@@ -344,7 +344,7 @@ def test_rows_within_a_client_are_in_random_order():
             lambda: partition.dirichlet_by_class(LABELS, 100, 1.0, 0, min_size=5),
             "num_clients is 100 with at least 5",
         ),
-        (lambda: partition.classes_per_client(LABELS, 10, 11, 0), r"k is 11; expected 1\.\.10"),
+        (lambda: partition.classes_per_client(LABELS, 10, 11, 0), r"k is 11; expected 1 \.\. 10"),
         (lambda: partition.classes_per_client(LABELS, 10, 0, 0), "k is 0"),
         (
             lambda: partition.classes_per_client(LABELS, 7, 2, 0),

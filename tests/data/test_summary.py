@@ -60,8 +60,8 @@ def test_summary_reads_well():
 @pytest.mark.parametrize(
     ("examples", "num_classes", "label", "match"),
     [
-        ({"y": np.array([0, 3])}, 3, "y", r"num_classes is 3 .* 0\.\.3; expected 0\.\.2"),
-        ({"y": np.array([-1, 0])}, 3, "y", r"-1\.\.0"),
+        ({"y": np.array([0, 3])}, 3, "y", r"num_classes is 3 .* 0 \.\. 3; expected 0 \.\. 2"),
+        ({"y": np.array([-1, 0])}, 3, "y", r"-1 \.\. 0"),
         ({"y": np.array([0.0, 1.0])}, 3, "y", "dtype float64; expected integers"),
         ({"y": np.zeros((2, 1), int)}, 3, "y", r"shape \(2, 1\)"),
         ({"x": np.zeros(2)}, 3, "y", r"label is 'y'; expected a key .*\['x'\]"),

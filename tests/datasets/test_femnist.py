@@ -61,7 +61,7 @@ def refused(change):
         (refused(lambda f: f["num_samples"].__setitem__(0, 3)), "2 samples; expected 3"),
         (refused(lambda f: f["user_data"]["bob"].pop("y")), "no 'y'"),
         (refused(lambda f: f["user_data"]["bob"]["y"].pop()), "lengths"),
-        (refused(lambda f: f["user_data"]["bob"]["y"].__setitem__(0, 62)), r"expected 0\.\.61"),
+        (refused(lambda f: f["user_data"]["bob"]["y"].__setitem__(0, 62)), r"expected 0 \.\. 61"),
         (refused(lambda f: f["user_data"]["bob"]["y"].__setitem__(0, "a")), "integers"),
         (refused(lambda f: f["user_data"]["bob"]["y"].__setitem__(0, 1.5)), "integers"),
         (refused(lambda f: f["user_data"]["bob"].update(x=[], y=[])), "expected lists of 784"),

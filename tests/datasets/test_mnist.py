@@ -55,7 +55,7 @@ def test_no_writers_without_qmnist_labels(mnist_dir):
         ("train-images-idx3-ubyte", np.zeros((200, 28, 27), np.uint8), "expected uint8"),
         ("train-images-idx3-ubyte", np.zeros((200, 28, 28), np.int32), "expected uint8"),
         ("train-images-idx3-ubyte", np.zeros((199, 28, 28), np.uint8), "lengths"),
-        ("t10k-labels-idx1-ubyte", np.full(50, 10, np.uint8), r"expected 0\.\.9"),
+        ("t10k-labels-idx1-ubyte", np.full(50, 10, np.uint8), r"expected 0 \.\. 9"),
         ("t10k-labels-idx1-ubyte", np.zeros(50, np.int32), "expected uint8"),
         ("t10k-labels-idx1-ubyte", np.zeros((50, 1), np.uint8), "shape"),
         ("qmnist-train-labels-idx2-int", np.zeros((200, 7), np.int32), "expected int32"),

@@ -142,8 +142,8 @@ def result_sizes(jaxpr):
 @pytest.mark.parametrize(
     ("rows", "new", "match"),
     [
-        ([39], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows names 39..39; expected 0..38"),
-        ([-1], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows names -1"),
+        ([39], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows has 39 .. 39; expected 0 .. 38"),
+        ([-1], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows has -1"),
         ([0.5], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, r"rows is \[0.5\]"),
         ([], {"x": np.zeros((0, 3)), "y": np.zeros(0)}, r"rows is \[\]"),
         ([1, 2], {"x": np.zeros((1, 3)), "y": np.zeros(1)}, "one example per row"),

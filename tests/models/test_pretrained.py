@@ -242,9 +242,7 @@ def test_announced_petabytes_are_not_allocated(tmp_path):
     )
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("cls.npy", header.getvalue() + bytes(8))
-    with pytest.raises(
-        ValueError, match=r"has 136 bytes for shape \(1125899906842624,\)"
-    ):
+    with pytest.raises(ValueError, match=r"has 136 bytes for shape \(1125899906842624,\)"):
         models.load_vit(path, GIVEN)
 
 

@@ -300,7 +300,7 @@ def damaged(**changes):
     [
         (
             lambda: damaged(read_buffer=lambda x: (x + 1) % 3),
-            r"timeline\.read_buffer in round \d names buffers",
+            r"timeline\.read_buffer in round \d has buffers",
         ),
         (
             lambda: damaged(write_buffer=lambda x: np.roll(x, 1)),
@@ -313,7 +313,7 @@ def damaged(**changes):
         ),
         (
             lambda: damaged(write_buffer=lambda x: x - 1),
-            r"timeline\.write_buffer is in -1\.\.\d+ and read_buffer",
+            r"timeline\.write_buffer is in -1 \.\. \d+ and read_buffer",
         ),
         (
             lambda: damaged(write_buffer=lambda x: x[1:]),
@@ -321,7 +321,7 @@ def damaged(**changes):
         ),
         (
             lambda: damaged(write_buffer=lambda x: 0 * x),
-            r"timeline\.read_buffer in round \d names buffers that",
+            r"timeline\.read_buffer in round \d has buffers with",
         ),
         (
             lambda: dataclasses.replace(allocate_buffers(some_timeline()), write_buffer=None),
@@ -335,7 +335,7 @@ def damaged(**changes):
             lambda: dataclasses.replace(
                 allocate_buffers(some_timeline()), first_step=np.zeros((8, 2), np.int32)
             ),
-            r"timeline\.first_step has shape \(8, 2\); expected \(8, 3\), as clients",
+            r"timeline\.first_step has shape \(8, 2\); expected \(8, 3\), the shape of",
         ),
     ],
 )

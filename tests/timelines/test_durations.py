@@ -108,7 +108,10 @@ def test_files_of_traces(tmp_path):
     [
         ("", r"begins with \[\]; expected 'client,duration'"),
         ("id,time\n0,1\n", r"begins with \['id,time'\]; expected 'client,duration'"),
-        ("client,duration\n0,1\n3,1\n", r"line 3 is '3,1'; expected a client of 0\.\.2 and a num"),
+        (
+            "client,duration\n0,1\n3,1\n",
+            r"line 3 is '3,1'; expected a client of 0 \.\. 2 and a num",
+        ),
         ("client,duration\n-1,1\n", "line 2 is '-1,1'"),
         ("client,duration\n0,1\n1,two\n", "line 3 is '1,two'"),
         ("client,duration\n0,1\n1.0,2\n", r"line 3 is '1\.0,2'"),

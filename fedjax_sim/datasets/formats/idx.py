@@ -85,6 +85,6 @@ def _header(data: bytes | bytearray, where: object) -> _Header:
     dtype, rank = np.dtype(_TYPES[data[2]]), data[3]
     start = 4 + 4 * rank
     if rank == 0 or rank > _LARGEST_RANK or len(data) < start:
-        raise DataError(f"{where}: rank {rank} in {len(data)} bytes; expected 1..8 sizes")
+        raise DataError(f"{where}: rank {rank} in {len(data)} bytes; expected 1 .. 8 sizes")
     shape = [int(size) for size in np.frombuffer(data, ">u4", rank, offset=4)]
     return _Header(start, shape, dtype)

@@ -67,7 +67,7 @@ def _images(rows: Any, where: str) -> np.ndarray:
             "expected lists of 784 numbers"
         )
     if not ((pixels >= 0) & (pixels <= 1)).all():
-        raise DataError(f"{where}: pixels outside 0..1; expected multiples of 1/255 within")
+        raise DataError(f"{where}: pixels outside 0 .. 1; expected multiples of 1/255 within")
     levels = np.rint(pixels * 255)
     # A pixel printed with three decimals or more is this close to its level.
     if not (abs(pixels * 255 - levels) < 0.13).all():

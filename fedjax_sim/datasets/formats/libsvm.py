@@ -117,7 +117,8 @@ def _parse_lines(text: bytes, num_features: int, where: str) -> tuple[np.ndarray
     ascends = (np.diff(indices) > 0) | (np.diff(rows) > 0)
     if indices.size and not (indices.min() >= 1 and indices.max() <= num_features):
         raise DataError(
-            f"{where}: indices are in {indices.min()}..{indices.max()}; expected 1..{num_features}"
+            f"{where}: indices are in {indices.min()} .. {indices.max()}; "
+            f"expected 1 .. {num_features}"
         )
     if not ascends.all():
         raise DataError(f"{where}: indices of a line do not ascend; expected ascending ones")

@@ -77,7 +77,7 @@ def fedavg_step_time(
     if rates.ndim != 1 or not np.all((rates > 0) & (rates <= 1)):
         raise ValueError(f"success is {success}; expected probabilities above 0, one per client")
     if not 1 <= s <= rates.size:
-        raise ValueError(f"cohort_size is {s}; expected 1..{rates.size}, the number of clients")
+        raise ValueError(f"cohort_size is {s}; expected 1 .. {rates.size}, the number of clients")
     if K < 1:
         raise ValueError(f"local_steps is {K}; expected at least 1")
     _check_time("interaction", interaction)

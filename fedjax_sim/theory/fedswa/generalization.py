@@ -34,7 +34,7 @@ VALID_LR = "lr <= 2 / (beta + mu)"
 
 
 def rate_sum(lr: Scalar, local_steps: Scalar, rho: Scalar = 1.0) -> Array:
-    """``sum_k eta_k`` of a round whose rate falls linearly from ``lr`` towards ``rho lr``.
+    """``sum_k eta_k`` over one round whose rate falls linearly from ``lr`` towards ``rho lr``.
 
     ``eta_k = lr (1 - k / K) + rho lr k / K`` for k = 0 .. K - 1 (Equation 3), so the sum is
     ``lr (K (1 + rho) + 1 - rho) / 2``.
@@ -58,7 +58,7 @@ def gradient_growth(
 
     Args:
         constants: needs L (beta); uses mu.
-        rates: the sum of a round's rates, :func:`rate_sum`; by default its maximum, 1 / (beta T).
+        rates: sum of the rates per round, :func:`rate_sum`; by default its maximum, 1 / (beta T).
             This is all that distinguishes FedSWA's c_t from FedSAM's cbar >= c_t (Theorem I.3).
 
     References:
@@ -108,7 +108,7 @@ def bound(
     Args:
         lr: the largest rate of a client; by default the largest that the theorems allow,
             1 / (beta K T).
-        rho: final rate of a round over its first (1 for FedSAM, MoFedSAM).
+        rho: last rate of each round over its first (1 for FedSAM, MoFedSAM).
         method: the algorithm.
 
     Raises:
@@ -169,7 +169,7 @@ def lipschitz_bound(
 def _rates(
     beta: Array, lr: Scalar | None, local_steps: Scalar, rounds: Scalar, rho: Scalar
 ) -> tuple[Array, Array]:
-    """The largest rate, and the sum of a round's rates."""
+    """The largest rate, and the sum of the rates per round."""
     K, T = positive(local_steps=local_steps, rounds=rounds)
     (lr,) = positive(lr=1 / (beta * K * T) if lr is None else lr)
     return lr, rate_sum(lr, K, rho)

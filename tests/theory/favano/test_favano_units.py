@@ -184,7 +184,7 @@ def test_printed_rows_have_units(printed):
         ),
         (
             lambda: fedavg_step_time([0.5], cohort_size=2, local_steps=1),
-            r"cohort_size is 2; expected 1\.\.1",
+            r"cohort_size is 2; expected 1 \.\. 1",
         ),
         (
             lambda: fedavg_step_time([0.5], cohort_size=1, local_steps=0),
