@@ -304,12 +304,12 @@ def damaged(**changes):
         ),
         (
             lambda: damaged(write_buffer=lambda x: np.roll(x, 1)),
-            r"timeline\.read_buffer in round \d names buf",
+            r"timeline\.read_buffer in round \d has buf",
         ),
         # A buffer that does not exist cannot have been written to.
         (
             lambda: damaged(read_buffer=lambda x: x + 99),
-            r"read_buffer in \d+\.\.\d+; expected 0\.\.",
+            r"read_buffer in \d+ \.\. \d+; expected 0 \.\. ",
         ),
         (
             lambda: damaged(write_buffer=lambda x: x - 1),
