@@ -1,6 +1,6 @@
 """Test configuration: several host devices, strict promotion, NaN checks, a compilation cache.
 
-The environment must be set before jax initialises its backends, hence at import.
+The environment must be set before jax initialises its backends, and so at import.
 """
 
 import gc

@@ -246,7 +246,7 @@ def test_ours_and_plain_jax_train_the_same_model_on_full_batches():
 
 @pytest.mark.slow
 def test_sweep_candidates_do_the_same_runs():
-    """The same final models, (configuration, seed) by (configuration, seed)."""
+    """All ways give equal final models for each (configuration, seed)."""
     runs = sweep.training(TINY, rounds=2, seeds=2)
     grid = {"lr": [0.01, 0.1], "server_lr": [0.5, 1.0, 1.5]}
     whole = sweep.together(runs, grid)
@@ -480,7 +480,7 @@ def test_memory_counts_data_and_state(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("free", "run"), [(10**9, 100), (3_963_600, 25)])
 def test_controls_of_a_residual_network_alias_their_state(free, run, monkeypatch, allow_nans):
-    """What does not fit into half of the free memory is analysed, and fewer clients are run.
+    """A case beyond half of the free memory is analysed, and fewer clients are run.
 
     While JAX looks for NaNs it donates nothing.
     """

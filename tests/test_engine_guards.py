@@ -1,5 +1,5 @@
-"""What the engine guards against: empty slots that are not finite, timelines that contradict
-themselves, uploads that cannot be averaged, schedules and keys of stale or equal visits."""
+"""Guards of the engine: empty slots that are not finite, timelines that contradict themselves,
+uploads that cannot be averaged, schedules and keys of stale or equal visits."""
 
 import dataclasses
 

@@ -39,7 +39,7 @@ def test_minibatches_do_not_depend_on_the_cohort(rule):
     for strategy in [strategies.vmapped(), strategies.chunked(3), strategies.sharded(mesh)]:
         drawn = recorded_batches(SIZES, rule, some, KEY, execution=strategy)
         np.testing.assert_array_equal(drawn, reference[:, order])
-    # Each slot draws its own client's examples only, and every round anew.
+    # Each slot draws its own client's examples only, and other ones in every round.
     owners = np.repeat(np.arange(NUM_CLIENTS), SIZES)
     foreign = owners != np.arange(NUM_CLIENTS)[:, None]  # [M, N]
     assert not reference.sum(axis=(0, 2))[foreign].any()

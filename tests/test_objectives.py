@@ -35,7 +35,7 @@ def test_cross_entropy(dtype):
 
 
 def test_classification_metrics_in_double_precision(x64):
-    """Where the position of the largest logit is a 64-bit integer, labels are not."""
+    """The position of the largest logit is then a 64-bit integer, but labels are not."""
     examples = {"x": jnp.asarray(X), "y": jnp.asarray(LABELS, np.int32)}
     accuracy = objectives.classification_metrics(linear)(jnp.asarray(W), examples)["accuracy"]
     np.testing.assert_array_equal(accuracy, (X @ W).argmax(1) == LABELS)

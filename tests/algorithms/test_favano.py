@@ -187,7 +187,7 @@ def constant_oracle(gradient):
 
 
 def test_progress_does_not_count_steps():
-    """Of a constant gradient, with alpha = P E: the same after 1, 2 or K steps."""
+    """With alpha = P E and a constant gradient, uploads are equal after 1, 2 or K steps."""
     gradient, p = jnp.array([1.0, -2.0, 0.5]), 0.7
     algorithm = favano(0.2, realised_steps(jnp.full(N, p)))
     sent = [

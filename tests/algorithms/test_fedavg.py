@@ -101,7 +101,7 @@ def contractions(lr, num_steps):
 
 
 def fixed_point(lr, num_steps):
-    """Where FedAvg with gradient steps ends up, which is not where the objective is minimal."""
+    """Fixed point of FedAvg with gradient steps, which differs from the minimiser."""
     left = np.eye(DIM) - contractions(lr, num_steps)
     return np.linalg.solve(left.sum(0), np.einsum("mij,mj->i", left, CENTRES))
 

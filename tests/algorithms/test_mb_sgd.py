@@ -58,7 +58,7 @@ def test_mb_ac_sgd():
 
 
 def test_one_local_step_is_fedavg():
-    """Of minibatches."""
+    """With minibatches, not full gradients."""
     once = dataclasses.replace(
         current_timeline(), num_steps=jnp.minimum(current_timeline().num_steps, 1)
     )

@@ -552,7 +552,7 @@ def test_speed_up_is_the_ratio_of_mean_errors(mode, sign, reference):
 
 @pytest.mark.slow
 def test_the_interval_of_the_speed_up_covers_the_true_one():
-    """Of 200 intervals at 90 %, all but 20 +- 3 * 4.2 cover; pairing makes them short."""
+    """All but 20 +- 3 * 4.2 of 200 intervals at 90 % cover; pairing makes them short."""
     covered, widths = 0, []
     for seed in range(200):
         errors = speed_up_scores(seed, sizes=(4, 16))

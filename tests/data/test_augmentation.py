@@ -27,7 +27,7 @@ KEY = jax.random.key(0)
 
 
 def noise(*shape, seed=0):
-    """Raw pixels without a 0, so that the border can be told from the image."""
+    """Raw pixels without a 0, so that the border differs from the image."""
     return np.random.default_rng(seed).integers(1, 256, shape, dtype=np.uint8)
 
 
@@ -222,7 +222,7 @@ def test_both_gradients_of_a_step_see_the_same_images():
     zeros, ones = jnp.zeros((8, 8, 3)), jnp.ones((8, 8, 3))
     first = gradient(task, KEY, zeros)
     np.testing.assert_array_equal(gradient(task, KEY, ones), first)
-    # Transformed at all, and anew at the next step and the next visit.
+    # Transformed at all, and differently at the next step and the next visit.
     for other in (
         gradient(plain, KEY, zeros),
         gradient(task, KEY, zeros, 1),

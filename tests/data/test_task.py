@@ -28,7 +28,7 @@ def numpy_losses(examples):
 
 
 def numpy_gradient(examples):
-    """Of the mean loss."""
+    """Gradient of the mean loss, in NumPy."""
     params = logistic_params()
     z = examples["x"] @ np.asarray(params["w"]) + np.asarray(params["b"])
     residuals = 1 / (1 + np.exp(-z)) - examples["y"]
@@ -262,7 +262,7 @@ def test_client_of_a_shared_task_is_a_client_that_owns_everything(x64, batches):
             for task, i in ((shared, client), (alone, 0))
         )
         for step in (0, 1, steps - 1):
-            # The same draws from the same rows; only constants in place of arrays.
+            # The draws and rows are equal; constants replace arrays.
             assert_close(
                 mine.grad(logistic_params(), step), its.grad(logistic_params(), step), 1e-15
             )

@@ -120,7 +120,7 @@ def test_losses_that_are_not_quadratic_meet_their_conditions():
 
 
 def test_start_at_the_optimum_and_values_of_any_size():
-    """Where a loss is flat its values are equal to rounding: the step may not collapse there."""
+    """Values of a flat loss are equal to rounding, and the step must not collapse."""
     x, y = design(7)
     reg = prox.composite(prox.L1(0.2), where=weight_only)
     first = composite_optimum(Partial(mean_square, x, y), reg, ZEROS)

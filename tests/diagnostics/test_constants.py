@@ -84,7 +84,7 @@ def test_curvature_of_logistic_regression(x64):
 
 
 def test_hessian_lipschitz_constant(x64):
-    """Of w -> mean softplus(w x) the third derivative is s (1 - s) (1 - 2 s) x^3."""
+    """The third derivative of w -> mean softplus(w x) is s (1 - s) (1 - 2 s) x^3."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=12)
     data = fs.FederatedData({"x": x}, np.array([0, 5, 12]))
@@ -103,7 +103,7 @@ def test_hessian_lipschitz_constant(x64):
 
 
 def test_power_method_finds_the_largest_form(x64):
-    """Of an orthogonal cubic ``sum_i c_i x_i^3 / 6`` it is max c."""
+    """The largest form of an orthogonal cubic ``sum_i c_i x_i^3 / 6`` is max c."""
     weights = jnp.array([1.0, 3.0, 2.0])
 
     def oracle(client, key, max_steps):

@@ -26,7 +26,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 def test_trajectories_are_those_of_the_run():
-    """The mean of a round's last iterates is the run's next model, also in a late round."""
+    """The mean of the last iterates is the next model of the run, also in a late round."""
     task = logistic_task()
     params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
     timeline = fs.timelines.full(3, task.num_clients, task.num_steps)

@@ -95,7 +95,7 @@ def test_host_devices_divide_half_of_the_memory(monkeypatch):
 
 
 class Accelerator(NamedTuple):
-    """What ``memory_limit`` asks of a device."""
+    """Device with the attributes that ``memory_limit`` reads."""
 
     statistics: dict | None
     platform: str = "gpu"

@@ -94,7 +94,7 @@ def test_interrupted_by_one_continued_by_another_number(tmp_path, alone):
 
 
 def test_command_in_two_processes(tmp_path):
-    """``fedjax-sim run``: the first process speaks and writes the result of one process."""
+    """``fedjax-sim run``: process 0 prints, and writes the result of a run in one process."""
     options = "--rounds 2 --seeds 2 --algorithms scaffold --num-strata 2 --model softmax_regression"
     options = options.split()
     command = [sys.executable, "-m", "fedjax_sim.cli", "run", "quickstart", *options, "--output"]

@@ -30,7 +30,7 @@ BATCHES = fs.with_replacement(2, num_steps=3)  # compiles faster than permutatio
 ROUNDS = 13
 ROW = 4 * (3 + 1)  # three features and a label, single precision
 ENOUGH = 2 * ROW * int(SIZES.sum())
-LARGEST = 17  # examples of a round's clients, at most
+LARGEST = 17  # examples of the clients per round, at most
 MEMORIES = [ENOUGH, 2 * ROW * 25, 2 * ROW * LARGEST]
 
 
@@ -217,7 +217,7 @@ def test_two_loads_at_most_take_turns_in_two_buffers():
     made = offload.plan(task, timeline(), 0, 1, 1)
 
     class Result:
-        """Of rounds that run; waiting for it is noted."""
+        """Result of running rounds; records that somebody waited for it."""
 
         def __init__(self, number):
             self.number = number

@@ -260,7 +260,7 @@ def test_chunks_bound_the_memory():
 
 
 def test_run_holds_one_upload_at_a_time():
-    """The same of a whole run with local steps."""
+    """A whole run with local steps stores no second upload either."""
     num_params, num_slots = 10_000, 32
     data = fs.FederatedData({"x": np.zeros(2 * num_slots)}, np.arange(0, 2 * num_slots + 1, 2))
 
@@ -320,7 +320,7 @@ def test_visits_are_ragged_if_most_are_far_shorter_than_the_longest():
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["advance", "simulate", "forecast", "sweep"])
 def test_ragged_visits_run_one_after_the_other(monkeypatch, way):
-    """So that the steps of short visits cost nothing; whoever knows the timeline says so."""
+    """So that masked steps of short visits cost nothing; the caller passes ``ragged``."""
     asked = []
     original = strategies.auto
 

@@ -26,7 +26,7 @@ class Report(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What happened, an entry a server update."""
+    """Record of an event loop, with one entry per server update."""
 
     models: list[np.ndarray]
     times: list[float]

@@ -1,4 +1,4 @@
-"""What tests of figures read from the artists."""
+"""Values that tests of figures read from the artists."""
 
 import io
 
@@ -8,7 +8,7 @@ from matplotlib.collections import PolyCollection
 
 def render(figure):
     figure.savefig(io.BytesIO(), format="png", dpi=40)
-    assert figure.canvas.manager is None  # pyplot does not know the figure
+    assert figure.canvas.manager is None  # the figure is not registered with pyplot
 
 
 def band_of(axes, index):

@@ -1,4 +1,4 @@
-"""Made-up images that can be told apart."""
+"""Made-up images of distinct classes."""
 
 import numpy as np
 

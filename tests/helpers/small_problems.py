@@ -174,7 +174,7 @@ def execute(algorithm, timeline, params: Any = ZERO, task=None, **options):
 
 
 def row_recorder(sizes, batches, max_steps):
-    """Task, model and probes; the client probe "rows" records a visit's minibatches.
+    """Task, model and probes; the client probe "rows" records the minibatches of each visit.
 
     The loss of example j is the j-th parameter, so a minibatch's gradient lists its rows.
     """

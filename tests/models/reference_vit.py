@@ -107,7 +107,7 @@ def transformers(tensors, prefix="vit."):
 
 
 def flax_tree(tensors):
-    """The same as transformers' parameters in Flax: nested, kernels ``[inputs, outputs]``."""
+    """Layout of transformers' Flax models: nested, kernels ``[inputs, outputs]``."""
     tree = {}
     for name, tensor in transformers(tensors).items():
         *path, leaf = name.split(".")
@@ -122,7 +122,7 @@ def flax_tree(tensors):
 
 
 def google(tensors, heads):
-    """The same as the arrays of Google's checkpoints."""
+    """Layout of Google's checkpoints."""
     tree = flax_tree(tensors)
     body = tree["vit"]
     layers = {

@@ -112,7 +112,7 @@ def test_file_without_head(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["transformers", "google"])
 def test_layer_before_the_head(name, tmp_path):
-    """A pooler belongs to another head: neither is taken, and both are told."""
+    """A pooler belongs to another head: neither is loaded, and both are reported."""
     file, contents = spelling(name, TIMM)
     extra = "pre_logits/kernel" if name == "google" else "vit.pooler.dense.weight"
     contents = contents | {extra: np.zeros((6, 6), np.float32)}

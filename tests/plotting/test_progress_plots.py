@@ -103,7 +103,7 @@ def test_seeds_make_a_band():
 
 @pytest.mark.slow
 def test_positions_are_those_of_the_history_on_disk(tmp_path):
-    """The same run's history.csv records time and local steps itself."""
+    """The file history.csv of a run records time and local steps itself."""
     data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))
     task = fs.empirical_task(
         lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2, data, fs.epochs(1, batch_size=2)

@@ -112,7 +112,7 @@ def write_recordings(root, subjects=(1, 2, 6), labels=None):
 
 @pytest.fixture
 def nilearn(monkeypatch):
-    """What is asked of nilearn, by its documentation, on the files above; the calls made."""
+    """Stand-in for nilearn by its documentation, on the files above; returns the calls."""
     calls = []
 
     def fetch_haxby(data_dir=None, subjects=(2,), verbose=1):

@@ -54,7 +54,7 @@ def test_mu_by_the_formula():
 
 
 def test_gradients_losses_and_heterogeneity(x64):
-    """Of all clients by NumPy from the definition; the losses' derivatives are the gradients."""
+    """All clients by NumPy from the definition; the losses' derivatives are the gradients."""
     l, mu, _, zeta = SOME
     task = lower_bound_task(SOME, 4, 3)
     rng = np.random.default_rng(0)

@@ -175,7 +175,7 @@ def test_constraints_have_no_subgradient(psi):
 
 
 def test_pair_without_a_closed_form():
-    """Of the chosen leaves only: on the others psi is 0."""
+    """The pair is refused for the chosen leaves only: on the others psi is 0."""
     problem = prox.composite(prox.Nuclear(1.0), prox.Entropy(), prox.kernels)
     with pytest.raises(ValueError, match="psi is Nuclear, mirror Entropy; expected a pair"):
         problem.argmin(model(), 1.0)
@@ -267,7 +267,7 @@ def test_regulariser_as_an_argument_of_a_program():
 
 @pytest.mark.slow
 def test_derivative_with_respect_to_the_weight(x64):
-    """Of the objective at a minimiser: minus c times the signs, of what is not 0."""
+    """The derivative of the sum of a minimiser is minus c times the signs of its non-zeros."""
     params = model(dtype=np.float64)
 
     def total(weight):

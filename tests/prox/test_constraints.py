@@ -160,7 +160,7 @@ def test_many_entries_a_few_roundings_apart(value, spread, total):
 
 
 def test_sums_of_many_entries():
-    """Where a level above all entries by rounding would leave nothing, or everything."""
+    """A level that exceeds all entries by rounding would leave nothing, or everything."""
     for value in (0.7, 1.1, 1234.567):
         x = projected(prox.Simplex(1.0), jnp.full(100_000, value))
         # Rounding of 1e-5, the same in every entry.

@@ -172,7 +172,7 @@ def test_vmap_over_points_and_numbers(name, x64):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["weighted", "p_norm", "hypentropy"])
 def test_gradient_with_respect_to_a_mirror_map_is_one(name):
-    """Of numbers that the constructor would refuse."""
+    """Also if its numbers are ones that the constructor would refuse."""
     mirror = MIRRORS[name][0]
     gradient = jax.grad(lambda m: -m.value(jnp.asarray(inner(name), jnp.float32)))(mirror)
     assert type(gradient) is type(mirror)

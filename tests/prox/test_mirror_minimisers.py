@@ -100,7 +100,7 @@ def test_argmin_beats_other_points(name, psi_name, x64):
 
 @pytest.mark.parametrize(("name", "psi_name"), [pair for pair in PAIRS if pair[1] != "linf"])
 def test_argmin_agrees_with_a_solver(name, psi_name, x64):
-    """Of the split problem x = p - n, p and n non-negative, in which the l1 norm is linear."""
+    """The solver splits x = p - n, p and n non-negative, so that the l1 norm is linear."""
     mirror, h = MIRRORS[name]
     psi, known = REGULARIZERS[psi_name], PENALTIES.get(psi_name)
     y = np.array([1.2, -0.8, 0.3, 0.9])
@@ -176,7 +176,7 @@ def test_unit_weights_are_euclidean(x64):
 
 @given(y=POINTS)
 def test_entropy_on_the_simplex_is_softmax(y):
-    """Of all entries, whatever the shape."""
+    """The softmax is over all entries, for every shape."""
     weights = np.exp(y - y.max())
     actual = double(argmin, prox.Entropy(), prox.Simplex(1.3), y, 0.0)
     np.testing.assert_allclose(actual, 1.3 * weights / weights.sum(), rtol=20 * EPS)
@@ -210,7 +210,7 @@ def test_entropy_of_extreme_dual_points(y):
 @pytest.mark.slow
 @every_pair
 def test_derivatives_are_central_differences(name, psi_name, x64):
-    """Of the minimiser, in y, c, the numbers of psi and those of the mirror map."""
+    """Derivatives of the minimiser in y, c, the numbers of psi and those of the mirror map."""
     mirror, psi = MIRRORS[name][0], REGULARIZERS[psi_name]
     of_mirror, rebuild_mirror = numbers(mirror)
     of_psi, rebuild_psi = numbers(psi)

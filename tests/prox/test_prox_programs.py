@@ -115,7 +115,7 @@ def test_jacobian_removes_the_mean_over_a_face(psi, v, mode, x64):
 
 @pytest.mark.parametrize("name", [name for name in REGULARIZERS if name != "labels"])
 def test_gradient_with_respect_to_a_regularizer_is_one(name):
-    """Of negative weights and radii, which the constructor would refuse."""
+    """Also if it has negative weights or radii, which the constructor would refuse."""
     psi = REGULARIZERS[name]
     v = jnp.asarray(np.abs(random_point(0, 3.0)), jnp.float32)
     sign = -1.0 if name in CONSTRAINTS else 1.0  # a larger set gives larger entries

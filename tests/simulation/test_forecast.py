@@ -147,7 +147,7 @@ def test_numbers_with_examples_on_the_host(states, batched):
         params = jax.tree.map(lambda x: np.stack([x] * RUNS), params)
     one = found(task, params=params, key=key)
     made = offload.plan(task, timeline(), 0, 1, 1)
-    # The load at hand and the next one: rows, where each client's begin, whose they are.
+    # The present load and the next one: rows, first row per client, numbers of the clients.
     assert one.parts["examples"] == 2 * (made.rows * ROW + 4 * (2 * made.clients + 1))
     assert 2 * made.rows * ROW <= limit
     clients = COHORT if states else NUM_CLIENTS

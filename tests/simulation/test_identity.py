@@ -36,7 +36,7 @@ def segments(names):
 
 @pytest.mark.slow
 def test_a_loop_over_seeds_compiles_once(setup):
-    """Also with an algorithm that every call makes anew; other numbers are another program."""
+    """Also if every call makes a new algorithm; other numbers are another program."""
     with compilations() as names:
         results = [fs.simulate(fs.fedavg(0.11), setup, jax.random.key(s)) for s in range(3)]
     assert len(segments(names)) == 1

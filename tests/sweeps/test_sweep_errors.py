@@ -1,4 +1,4 @@
-"""What cannot be run is refused before anything is compiled, run or written."""
+"""Invalid sweeps are refused before anything is compiled, run or written."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What is compiled for a sweep: shared minibatches, blocks within the budget, nothing twice."""
+"""Programs of a sweep: shared minibatches, blocks within the budget, nothing compiled twice."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def shapes(jaxpr) -> dict[str, set[tuple[int, ...]]]:
     found: dict[str, set[tuple[int, ...]]] = {}
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
-        # Under vmap over clients a branch has its operands batched, hence the last two axes.
+        # Under vmap over clients a branch has its operands batched, which adds the last two axes.
         of_examples = name == "gather" and eqn.invars[0].aval.shape[-2:] == (NUM_ROWS, NUM_FEATURES)
         if of_examples or name.startswith("random_") or name == "sort":
             found.setdefault(name, set()).update(v.aval.shape for v in eqn.outvars)
@@ -106,7 +106,7 @@ def test_data_are_copied_neither_per_client_nor_per_configuration(num_devices):
 
 
 def stateful(began):
-    """Clients keep 5000 numbers each; ``began`` is told of every run that begins."""
+    """Clients keep 5000 numbers each; ``began`` records every run that begins."""
 
     def factory(lr):
         def init(x):

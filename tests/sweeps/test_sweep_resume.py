@@ -38,7 +38,7 @@ def go(directory=None, trial=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
 
 
 def files(directory) -> dict[str, int]:
-    """Of the finished slices, with the time they were written."""
+    """Files of the finished slices, with the times at which they were written."""
     return {path.name: path.stat().st_mtime_ns for path in directory.glob("slices/*.npz")}
 
 

@@ -67,7 +67,7 @@ def test_busy_server_by_hand():
 
 
 def test_old_restart_by_hand():
-    """Contributors go on from the model before theirs went in: each version two updates late."""
+    """Clients continue from the model before their own report: each version is two updates late."""
     options = {"horizon": 4.0, "num_steps": 1, "buffer": 2}
     new, old = (by_hand([1.0, 1.0], restart=restart, **options) for restart in ("new", "old"))
     assert new.version.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]

@@ -54,8 +54,11 @@ def gaps_of(timeline):
 
 
 def settled(timeline, values):
-    """Of visits from contact 80 on: the last contact was then at a geometric distance, up to
-    0.8^80 = 2e-8, whatever the horizon; an average over gaps that END by a horizon is biased."""
+    """Returns the visits from contact 80 on.
+
+    The distance to the last contact is then geometric, up to 0.8^80 = 2e-8, for every horizon; an
+    average over gaps that END by a horizon is biased.
+    """
     return values[80:], timeline.clients[80:]
 
 
@@ -99,7 +102,7 @@ def test_step_that_ends_at_the_contact(strict, steps):
 
 
 def test_pending_step_keeps_its_duration():
-    """Durations 3, 10, 1, 1 of each visit: the 10 are begun anew until they fit."""
+    """Durations 3, 10, 1, 1 of each visit: the step of 10 restarts until it fits."""
 
     def law(rng, clients, count):
         return np.broadcast_to([3.0, 10.0, 1.0, 1.0], (len(clients), count))
@@ -121,7 +124,7 @@ def test_pending_step_keeps_its_duration():
 
 
 def test_receives_current():
-    """The same contacts and steps; the server's model is the one at hand, hence no staleness."""
+    """Contacts and steps are equal, and the server's model is the current one: no staleness."""
     new, current = (
         contacts(
             KEY,

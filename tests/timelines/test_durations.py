@@ -38,7 +38,7 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_means_and_deviations(name):
-    """Of the clients asked for, in their order, one client twice with draws of its own.
+    """Durations of the given clients, in their order; a client given twice has two draws.
 
     Five standard errors; that of a standard deviation is at most sqrt(kurtosis - 1) / 2 of it per
     root of the count, at most 2 for these laws.

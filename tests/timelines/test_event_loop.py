@@ -135,7 +135,7 @@ BUFFER = {"buffer": 3, "interaction": 1.5, "horizon": 60.0}
 
 def on_gradients(algorithm, rule, assign="same", concurrency=None):
     def reference(timeline):
-        """Who got which model is drawn; those who never report may be anyone."""
+        """Replays the models that were drawn; clients that never report are arbitrary."""
         named = list(zip(np.ravel(timeline.clients), np.ravel(timeline.version), strict=True))
         first = [int(client) for client, version in named if version == 0]
         assigned = {int(version): [int(client)] for client, version in named if version > 0}

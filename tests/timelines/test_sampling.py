@@ -121,7 +121,7 @@ def test_all_subsets_are_equally_likely(population, size, num):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 5, 40])
 def test_samples_are_distinct_on_either_side_of_the_switch(size):
-    """Of 40, cohorts of 1 .. 4 are drawn by Floyd's algorithm, larger ones by a permutation."""
+    """Cohorts of 1 .. 4 of 40 are drawn by Floyd's algorithm, larger ones by a permutation."""
     drawn = np.asarray(subsets(KEY, 50, 40, size))
     assert (np.diff(drawn, axis=1) > 0).all()
     assert drawn.min() >= 0
@@ -156,7 +156,7 @@ def test_weighted_never_draws_weight_zero():
 
 
 def test_bernoulli_coins_are_fair_and_independent():
-    """All 2^3 outcomes of a round have their product probability."""
+    """All 2^3 outcomes have their product probability."""
     timeline = sampling.bernoulli(KEY, 4000, 3, 0.3, 1)
     np.testing.assert_array_equal(timeline.clients[0], [0, 1, 2])
     mask = np.asarray(timeline.mask)

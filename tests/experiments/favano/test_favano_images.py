@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("compiled_without_optimizations")
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A dense network, which compiles fast, on images that can be told apart."""
+    """A dense network, which compiles fast, on images of distinct classes."""
     monkeypatch.setattr(datasets, "load", lambda name, data_dir: images(32, 3))
 
     def dense(classes, conv, dot):

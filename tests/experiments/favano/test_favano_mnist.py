@@ -46,7 +46,7 @@ def test_seeds_with_clients_of_other_sizes_run_apart():
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """Ten clients instead of a hundred, on images that can be told apart; one setting."""
+    """Ten clients instead of a hundred, on images of distinct classes; one setting."""
     clock = {"num_clients": 10, "cohort_size": 2, "max_steps": 3, "buffer": 2}
     monkeypatch.setattr(datasets, "load", lambda name, data_dir: images(28, 1))
     monkeypatch.setattr(mnist_runs, "Clock", functools.partial(Clock, **clock))

@@ -93,9 +93,9 @@ laws = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=9).map(lambda x: np.a
 
 @given(mass=laws, stochastic=st.booleans(), h=st.floats(-3, 3), sigma=st.floats(0, 3))
 def test_progress_constants_bound_the_second_moment(mass, stochastic, h, sigma):
-    """Of one client with gradients of one mean h and variance sigma^2, for B_t = h^2 + sigma^2/K^2.
+    """One client, gradients of mean h and variance sigma^2, and B_t = h^2 + sigma^2 / K^2.
 
-    The second moment is exact, by conditioning on S.  Equality in b as K grows, hence 1e-9.
+    The second moment is exact, by conditioning on S.  Equality in b as K grows explains 1e-9.
     """
     K = len(mass) - 1
     law, S = from_probabilities(mass, K), np.arange(K + 1)

@@ -298,7 +298,7 @@ def test_limits(x64):
     # Many rounds: what is left is the heterogeneity, 18 K^2 lr^2 L zeta^2.
     late = {**quiet, "R": 1e14}
     CLOSE(convex_bound(lr=0.1, **late, zeta=0.3), 18 * 25 * 0.01 * 2 * 0.09)
-    # One local step: the bound does not know that it has no drift.
+    # One local step has no drift, but the bound has the term.
     single = {**CONVEX, "K": 1}
     CLOSE(convex_bound(lr=0.1, **single), 9 / (2 * 0.1 * 40) + 0.1 * 0.49 / 6 + 8 * 0.01 * 0.49)
     # Quadratics: no cost of local steps at all in Theorem 2.19.

@@ -114,7 +114,7 @@ def test_theorem_43_for_fedmid_osp_needs_dual_displacements():
 def test_dual_averaging_on_a_lasso_stays_below():
     """M clients with linear terms that differ, Euclidean h: exact gradients, so no noise.
 
-    The clients' Hessians are equal, hence zeta is known; F is quadratic and L = ||A|| in its norm.
+    The clients' Hessians are equal, so zeta is known; F is quadratic and L = ||A|| in its norm.
     """
     rng = np.random.default_rng(0)
     M, K, R, lr, weight = 4, 8, 30, 0.05, 0.1

@@ -211,7 +211,7 @@ def test_rounding_only_loosens(x64):
 
 
 def test_reference_values(x64):
-    """Of the tilted quadratic and of the power 4, computed independently, to the digits given."""
+    """The tilted quadratic and the power 4, computed independently, to the digits given."""
     tilted = {"mu": 1.6, "lr": 1 / 216, "L": 1.2, "sigma": 0.5, "M": 8, "K": 10, "zeta": 0.8}
     found = [float(linear_bound(gap=4.583232, R=R, **tilted)) for R in (0, 10, 50, 200)]
     np.testing.assert_allclose(found, [7.785, 7.004, 5.002, 3.311], atol=5e-4)
