@@ -51,8 +51,7 @@ def _rates_reached(selected: Selected) -> str:
         f"F1 at the paper's pairs: {', '.join(parts)}.  On features as described a client's "
         "largest curvature is about 2 (1 + d) = 2,050, so client rates above about 1e-3 diverge, "
         f"with features times 0.316 above about 1e-2; here the largest that is stable is "
-        f"{stable:g}.  The scores near the best hardly differ, so the best pair is decided by the "
-        "speed; larger server rates are faster"
+        f"{stable:g}.  Of pairs with equal scores the fastest is selected"
     )
 
 

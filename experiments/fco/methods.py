@@ -24,7 +24,7 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedMiD": fs.fedmid,
     "FedMiD-OSP": fs.fedmid_osp,
 }
-SUBGRADIENT = "FedAvg-subgradient"  # the paper's "FedAvg (d)"
+SUBGRADIENT = "subgradient-FedAvg"  # FedAvg (d) in the figures
 PENALTY_METHODS = METHODS | {SUBGRADIENT: fs.fedavg_subgradient}  # not for constraints
 
 

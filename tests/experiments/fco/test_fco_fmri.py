@@ -188,12 +188,12 @@ def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
     assert (folder / "fmri.md").read_text().splitlines()[:4] == text.splitlines()[:4]
     assert (folder / "figure-4.11.png").exists()
     # A further method joins the kept ones.
-    wider = dataclasses.replace(given, methods=("FedAvg-subgradient",), widen=True)
+    wider = dataclasses.replace(given, methods=("subgradient-FedAvg",), widen=True)
     experiment.main(wider)
     assert len(pd.read_csv(folder / "fmri-scores.csv")) == 6
     assert len(pd.read_csv(folder / "fmri-figure-4.11.csv")) == 6
     text = (folder / "fmri.md").read_text()
-    assert "FedDualAvg is sparser than FedAvg-subgradient" in text
+    assert "FedDualAvg is sparser than subgradient-FedAvg" in text
     assert len(json.loads((folder / "fmri.json").read_text())["earlier"]) <= 1
     # The batches are single examples, one pass: 18 steps.
     data = scans.load(given.source, given.voxels, given.data_dir)
