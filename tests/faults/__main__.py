@@ -1,0 +1,98 @@
+"""A campaign of faults: ``python -m tests.faults --minutes 10``.
+
+Tries kinds of faults in turn and prints how many were tried, how many lost something, and how many
+gave an error that the documentation does not describe.  Exit code 1 if there is one of these.
+"""
+
+import argparse
+import collections
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+
+_HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent / "helpers")]  # as pytest sets it
+
+# ruff: noqa: E402
+import folder_trials
+import numpy as np
+import process_trials
+import reader_trials
+from faults import Outcome, Result, Trial
+
+_MARKS = "<!-- faults: begin -->\n", "<!-- faults: end -->"
+
+
+def trials(base: pathlib.Path, processes: bool = True) -> dict[str, Trial]:
+    """Returns all trials by the name of their fault."""
+    run = folder_trials.Folders("run", base)
+    result = run.trials() | folder_trials.Folders("sweep", base).trials()
+    result |= process_trials.tmpfs_trials(run.start, run.bits)
+    if processes:
+        result |= process_trials.Processes(base).trials()
+    return result | reader_trials.trials()
+
+
+def campaign(
+    base: pathlib.Path, seconds: float, seed: int
+) -> tuple[dict[str, collections.Counter], list[str]]:
+    """Gives each kind of fault the same time, those of processes thrice as much.
+
+    Returns the outcomes by fault, and the descriptions of defects.
+    """
+    kinds = trials(base)
+    rng = np.random.default_rng(seed)
+    spent = dict.fromkeys(kinds, 0.0)
+    outcomes = {name: collections.Counter() for name in kinds}
+    defects: list[str] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        name = min(spent, key=lambda name: spent[name] / (3 if "processes" in name else 1))
+        began = time.monotonic()
+        folder = base / "trial"
+        try:
+            outcome, description = kinds[name](rng, folder)
+        except Exception as error:  # of the campaign itself
+            outcome, description = Result(Outcome.UNDOCUMENTED, f"trial: {error!r}")
+        shutil.rmtree(folder, ignore_errors=True)
+        spent[name] += time.monotonic() - began
+        outcomes[name][outcome] += 1
+        if outcome in (Outcome.LOST, Outcome.UNDOCUMENTED):
+            defects.append(f"{name}: {outcome.value}: {description}")
+            print(defects[-1], file=sys.stderr, flush=True)
+    return outcomes, defects
+
+
+def table(outcomes: dict[str, collections.Counter]) -> str:
+    """Returns the outcomes as Markdown."""
+    heads = ["fault", "tried", *(outcome.value for outcome in Outcome)]
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    total = sum(outcomes.values(), collections.Counter())
+    for name, counts in [*outcomes.items(), ("all", total)]:
+        numbers = [sum(counts.values()), *(counts[outcome] for outcome in Outcome)]
+        rows.append([name, *(f"{number:,}" for number in numbers)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.faults")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", type=pathlib.Path, help="page that shows the table")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes, defects = campaign(pathlib.Path(folder), 60 * arguments.minutes, arguments.seed)
+    text = table(outcomes)
+    print(text)
+    if arguments.write is not None:
+        page = arguments.write.read_text()
+        head, rest = page.split(_MARKS[0])
+        tail = rest.split(_MARKS[1])[1]
+        arguments.write.write_text(f"{head}{_MARKS[0]}{text}{_MARKS[1]}{tail}")
+    return 1 if defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

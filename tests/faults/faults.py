@@ -1,0 +1,91 @@
+"""Faults of files, and the outcome of a trial."""
+
+import enum
+import pathlib
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from fedjax_sim.simulation.files import RecoveryWarning
+
+
+class Outcome(enum.Enum):
+    """Result of a trial; the last two are defects."""
+
+    SAME = "same bits"
+    REFUSED = "refused"
+    LOST = "lost"
+    UNDOCUMENTED = "undocumented"
+
+
+Trial = Callable[[np.random.Generator, pathlib.Path], "Result"]
+
+
+class Result(tuple):
+    """``(outcome, description)`` of a trial."""
+
+    def __new__(cls, outcome: Outcome, description: str = "") -> "Result":
+        return super().__new__(cls, (outcome, description))
+
+
+def compared(again: Callable[[], list[bytes]], expected: list[bytes], where: str) -> Result:
+    """Runs something on a folder with a fault and compares its bits.
+
+    One line that names the folder is a documented refusal, and a warning about a damaged file may
+    precede the expected result.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecoveryWarning)
+            bits = again()
+    except (ValueError, OSError) as error:
+        documented = where in str(error) and "\n" not in str(error)
+        return Result(Outcome.REFUSED if documented else Outcome.UNDOCUMENTED, repr(error))
+    except Exception as error:
+        return Result(Outcome.UNDOCUMENTED, repr(error))
+    return Result(Outcome.SAME) if bits == expected else Result(Outcome.LOST, "other bits")
+
+
+def files_in(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of a folder that have content."""
+    paths = sorted(folder.rglob("*"))
+    return [path for path in paths if path.is_file() and path.stat().st_size]
+
+
+def flip(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Flips one bit."""
+    data = bytearray(path.read_bytes())
+    bit = int(rng.integers(8 * len(data)))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def cut(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Cuts a file short."""
+    data = path.read_bytes()
+    path.write_bytes(data[: int(rng.integers(len(data)))])
+
+
+def delete(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Deletes a file."""
+    path.unlink()
+
+
+def scramble(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Overwrites, inserts, removes or repeats a piece."""
+    data = bytearray(path.read_bytes())
+    where = int(rng.integers(len(data) + 1))
+    piece = rng.bytes(int(rng.integers(1, 9)))
+    match rng.integers(5):
+        case 0:
+            data[where : where + len(piece)] = piece
+        case 1:
+            data[where:where] = piece
+        case 2:
+            del data[where : where + len(piece)]
+        case 3:
+            data[where:where] = data[where : where + 64]
+        case _:
+            data = bytearray(rng.bytes(int(rng.integers(200))))
+    path.write_bytes(data)
