@@ -28,8 +28,8 @@ def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
     ``weighting=weight_by_examples`` F is the pooled objective.
 
     Args:
-        smoothness: L.
-        mu: strong convexity.
+        smoothness: smoothness L of the objective.
+        mu: strong convexity of the objective.
 
     References:
         Yuan, 2023, Algorithm 3.

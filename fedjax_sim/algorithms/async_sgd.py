@@ -37,8 +37,10 @@ def async_sgd(
     random assignment are options there.
 
     Args:
-        lr: :math:`\eta`.
-        patience, bound: :math:`\tau_c` and c (the paper's constant over L); both or none.
+        lr: learning rate :math:`\eta`.
+        patience: staleness :math:`\tau_c` up to which gradients count fully; None: any staleness.
+        bound: c, the bound on the rate times the staleness of staler gradients; with ``patience``.
+            It is the paper's constant over L.
 
     Raises:
         ValueError: one of ``patience`` and ``bound`` without the other; when the run begins, a

@@ -61,7 +61,7 @@ def averaged_fedavg(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        factor: q, the factor that multiplies the weights of earlier iterates at every step.
+        factor: number q that multiplies the weights of earlier iterates at every step.
         at: "end" averages the iterates after each step, "start" those before it.
 
     Raises:

@@ -48,7 +48,7 @@ def averaged_feddualavg(
     client that has finished keeps its last dual state.
 
     Args:
-        lr: :math:`\eta_c`, or a schedule over rounds.
+        lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
         composite: psi and h, see :func:`fedjax_sim.prox.composite`.
         project_start: as for :func:`~fedjax_sim.algorithms.feddualavg`.
 

@@ -1,7 +1,7 @@
 r"""FAVANO: asynchronous averaging of progress per step.
 
 References:
-    "FAVANO: Federated AVeraging with Asynchronous Nodes", arXiv 2305.16099.
+    Leconte et al., "FAVANO: Federated AVeraging with Asynchronous Nodes", 2023, arXiv 2305.16099.
 """
 
 from typing import Literal, NamedTuple
@@ -61,7 +61,7 @@ def favano(
             client.
 
     References:
-        FAVANO, Algorithm 1, Equations 3 to 5 and 53.
+        Leconte et al., 2023, Algorithm 1, Equations 3 to 5 and 53.
 
     Example:
         >>> import jax.numpy as jnp

@@ -112,12 +112,12 @@ def fedac(
     with gamma, alpha, beta of :func:`coupling`.  The model is the averaged :math:`x_{ag}`.
 
     Args:
-        lr: eta, at most 1 / L in theory.
+        lr: learning rate eta, at most 1 / L in theory.
         mu: estimate of the strong convexity; with ``augmentation`` that of the augmented problem.
-        num_steps: K, the local steps per visit, on which gamma depends. Default: the timeline's
+        num_steps: local steps K per visit, on which gamma depends. Default: the timeline's
             ``max_steps``.
         variant: FedAc-I, FedAc-II or vanilla FedAc.
-        augmentation: lambda of the convex case: clients descend
+        augmentation: weight lambda for convex objectives: clients descend
             :math:`F(x) + \frac{\lambda}{2} \|x - x_0\|^2`, x_0 the initial model.  None: F.
         numbers: gamma, alpha and beta themselves; ``num_steps`` and ``variant`` are then not used.
 

@@ -33,7 +33,7 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> 
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        momentum: :math:`\lambda`.
+        momentum: decay of the momentum, :math:`\lambda`.
         mu: weight of the proximal term, the paper's :math:`\beta`.
 
     References:

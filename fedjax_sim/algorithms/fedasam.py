@@ -22,14 +22,17 @@ def fedasam(
     server: optax.GradientTransformation | None = None,
     transform: Transform = unchanged,
 ) -> FedAlgorithm:
-    r"""FedASAM: FedSAM with the perturbation :math:`r\, T^2 g / \|T g\|`, :math:`T = |y| + \eta`.
+    r"""FedASAM: FedSAM with perturbations that adapt to the sizes of the parameters.
+
+    .. math:: g_i\bigl(y + r\, T^2 g / \|T g\|\bigr), \qquad g = g_i(y), \quad T = |y| + \eta
 
     T is 1 on biases and scales.  The paper's averaging of server models is not part of it.
 
     Args:
-        lr, server, transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
-        radius: r.
-        eta: :math:`\eta` of T; not a learning rate.
+        lr: client learning rate, or a schedule over rounds.
+        radius: norm r of the perturbation, measured by T.
+        eta: number added to the parameters' sizes in T; not a learning rate.
+        server, transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     Raises:
         ValueError: ``server`` is not an optax optimizer.

@@ -39,7 +39,7 @@ def fedasync(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        mix: a.
+        mix: weight a of a fresh model.
         staleness_weight: s, a function of the staleness :math:`t - \tau`, which is 0 for a fresh
             upload: ``constant`` (the default), ``polynomial`` or ``hinge`` of
             :mod:`fedjax_sim.algorithms.staleness`.

@@ -69,7 +69,10 @@ def fedsgd(lr: Scalar, server: optax.GradientTransformation | None = None) -> Fe
     .. math:: x \leftarrow x - \eta \sum_i w_i g_i(x)
 
     The gradient is that of the visit's first minibatch: with ``full_batch`` the full local one.
-    ``server`` replaces ``optax.sgd(lr)``.
+
+    Args:
+        lr: learning rate :math:`\eta` of the server's step.
+        server: any optax optimizer, which replaces ``optax.sgd(lr)``.
 
     Raises:
         ValueError: ``server`` is not an optax optimizer.

@@ -20,15 +20,17 @@ __all__ = ["fedavg_subgradient"]
 def fedavg_subgradient(
     lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0
 ) -> FedAlgorithm:
-    r"""FedAvg that treats a penalty as if it were smooth: :math:`x \leftarrow x - \eta (g + s)`.
+    r"""FedAvg that treats a penalty as if it were smooth, by its subgradients.
 
-    s is a subgradient of psi at x; for l1 it is :math:`\lambda \operatorname{sign}(x)`.  Models are
+    .. math:: y \leftarrow y - \eta\, (g_i(y) + s)
+
+    s is a subgradient of psi at y; for l1 it is :math:`\lambda \operatorname{sign}(y)`.  Models are
     never sparse.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         composite: psi, a penalty, with a Euclidean h.
-        server_lr: rate of the mean change of the model.
+        server_lr: server learning rate, that of the mean change of the model.
 
     Raises:
         ValueError: a constraint, or another geometry.

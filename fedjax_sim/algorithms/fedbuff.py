@@ -41,10 +41,10 @@ def fedbuff(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        server_lr: :math:`\eta_g`.
+        server_lr: server learning rate :math:`\eta_g`.
         staleness_weight: s, a function of the staleness :math:`\tau`; default 1. The paper uses
             :func:`~fedjax_sim.algorithms.staleness.polynomial` with 1/2.
-        normalised: divides by the sum of the weights instead of by Z.
+        normalised: divide by the sum of the weights instead of by Z, the number of uploads.
 
     Raises:
         ValueError: when the run begins, a timeline of ``contacts(receives="current")``.

@@ -56,18 +56,18 @@ def feddualavg(
     after millions of local steps single precision loses digits of the model.
 
     Args:
-        lr: :math:`\eta_c`, or a schedule over rounds.
+        lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
         composite: psi and h, see :func:`fedjax_sim.prox.composite`.
-        server_lr: :math:`\eta_s`.
-        local_prox: clients apply psi.
-        project_start: the dual starts at the initial model projected onto psi's domain, which the
+        server_lr: server learning rate :math:`\eta_s`.
+        local_prox: whether the clients apply psi.
+        project_start: start the dual at the initial model projected onto psi's domain, which the
             theorems require. False: at the initial model itself, also outside a constraint.
 
     Raises:
         ValueError: psi and h without a closed form.
 
     References:
-        Yuan, 2023, Algorithm 6.
+        Yuan et al., 2021; Yuan, 2023, Algorithm 6.
 
     Example:
         >>> from fedjax_sim import prox
@@ -107,11 +107,16 @@ def feddualavg_osp(
     r"""FedDualAvg with only the server proximal: clients do not apply psi.
 
     If h is Euclidean the dual states are FedAvg's iterates on F alone, and the model is such an
-    iterate after a prox whose weight grows without bound: under a penalty it tends to 0.  The
-    arguments are those of :func:`feddualavg`.
+    iterate after a prox whose weight grows without bound: under a penalty it tends to 0.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        composite: psi and h, see :func:`fedjax_sim.prox.composite`.
+        server_lr: server learning rate.
+        project_start: as for :func:`feddualavg`.
 
     References:
-        Yuan, 2023, Algorithm 8.
+        Yuan et al., 2021; Yuan, 2023, Algorithm 8.
 
     Example:
         >>> from fedjax_sim import prox

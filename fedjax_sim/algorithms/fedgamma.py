@@ -21,9 +21,13 @@ def fedgamma(
 ) -> FedAlgorithm:
     """FedGAMMA: SCAFFOLD (option II) with sharpness-aware gradients.
 
+    Its states are those of :func:`~fedjax_sim.algorithms.scaffold`.
+
     Args:
-        lr, server_lr: as for :func:`~fedjax_sim.algorithms.scaffold`, whose states it has.
-        radius, transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
+        lr: client learning rate, or a schedule over rounds.
+        radius: norm of the perturbation.
+        server_lr: server learning rate.
+        transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     References:
         Dai et al., 2023, Algorithm 1.

@@ -39,7 +39,7 @@ def fedlesam(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        radius: r.
+        radius: norm r of the perturbation.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     References:

@@ -52,21 +52,21 @@ def fedmid(
     gradient method (composite mirror descent), the reference that local steps are compared with.
 
     Args:
-        lr: :math:`\eta_c`, or a schedule over rounds.
+        lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
         composite: psi and h, see :func:`fedjax_sim.prox.composite`.
-        server_lr: :math:`\eta_s`.
-        local_prox: clients apply psi.
-        server_prox: the server applies psi. Without it a server rate above 1 can leave a
+        server_lr: server learning rate :math:`\eta_s`.
+        local_prox: whether the clients apply psi.
+        server_prox: whether the server applies psi. Without it a server rate above 1 can leave a
             constraint.
         delta_space: "primal" sends changes of x, as printed; "dual" sends those of
             :math:`\nabla h(x)`, which the server's formula calls for. Equal if h is Euclidean.
-        project_start: an initial model outside a constraint is projected first.
+        project_start: project an initial model outside a constraint first.
 
     Raises:
         ValueError: another ``delta_space``; psi and h without a closed form.
 
     References:
-        Yuan, 2023, Algorithm 5.
+        Yuan et al., 2021; Yuan, 2023, Algorithm 5.
 
     Example:
         >>> from fedjax_sim import prox
@@ -110,11 +110,17 @@ def fedmid_osp(
 ) -> FedAlgorithm:
     r"""FedMiD with only the server proximal: clients do not apply psi.
 
-    With one local step and unit server rate it is the proximal gradient method.  The arguments are
-    those of :func:`fedmid`.
+    With one local step and unit server rate it is the proximal gradient method.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        composite: psi and h, see :func:`fedjax_sim.prox.composite`.
+        server_lr: server learning rate.
+        delta_space: as for :func:`fedmid`.
+        project_start: as for :func:`fedmid`.
 
     References:
-        Yuan, 2023, Algorithm 7.
+        Yuan et al., 2021; Yuan, 2023, Algorithm 7.
 
     Example:
         >>> from fedjax_sim import prox

@@ -15,9 +15,16 @@ __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
 
 def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.9) -> FedAlgorithm:
-    r"""FedAvgM: server momentum, :math:`v \leftarrow \beta v + \Delta,\ x \leftarrow x - \eta_s v`.
+    r"""FedAvgM: FedAvg with momentum on the server.
+
+    .. math:: v \leftarrow \beta v + \Delta, \qquad x \leftarrow x - \eta_s v
 
     The optimizer's trace is v.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        server_lr: server learning rate :math:`\eta_s`.
+        momentum: decay of the momentum, :math:`\beta`.
 
     References:
         Hsu et al., 2019, section 4.
@@ -31,9 +38,18 @@ def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.
 def fedadagrad(
     lr: ScalarOrSchedule, server_lr: Scalar, initial_accumulator: float = 0.0, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
-    """FedAdagrad: optax's Adagrad on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+    """FedAdagrad: optax's Adagrad on the pseudo-gradient.
 
     optax has ``eps`` inside the root, the paper (its tau) outside.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        server_lr: server learning rate.
+        initial_accumulator: initial sum of squares.
+        eps: number under the root, which limits the step of small gradients.
+
+    References:
+        Reddi et al., 2021, Algorithm 2.
 
     Example:
         >>> algorithm = fedadagrad(lr=0.1, server_lr=0.1)
@@ -44,11 +60,21 @@ def fedadagrad(
 def fedadam(
     lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
-    """FedAdam: optax's Adam on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+    """FedAdam: optax's Adam on the pseudo-gradient.
 
     optax corrects the moments' bias, which the paper does not; ``eps`` (the paper's tau) is
     outside the root in both.  A number too small to matter under the root keeps the derivative
     finite where a gradient has been exactly 0 so far (features that are constantly 0).
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        server_lr: server learning rate.
+        b1: decay of the mean of gradients.
+        b2: decay of the mean of squares.
+        eps: number beside the root, the paper's tau, which limits the step of small gradients.
+
+    References:
+        Reddi et al., 2021, Algorithm 2.
 
     Example:
         >>> algorithm = fedadam(lr=0.1, server_lr=0.01)
@@ -59,9 +85,19 @@ def fedadam(
 def fedyogi(
     lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
-    """FedYogi: optax's Yogi on the pseudo-gradient. Reddi et al., 2021, Algorithm 2.
+    """FedYogi: optax's Yogi on the pseudo-gradient.
 
     optax starts both moments at 1e-6, so parameters without gradient move a little, too.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        server_lr: server learning rate.
+        b1: decay of the mean of gradients.
+        b2: decay of the mean of squares, which changes by (1 - b2) times the new square.
+        eps: number beside the root, the paper's tau, which limits the step of small gradients.
+
+    References:
+        Reddi et al., 2021, Algorithm 2.
 
     Example:
         >>> algorithm = fedyogi(lr=0.1, server_lr=0.01)

@@ -17,13 +17,16 @@ __all__ = ["fedprox"]
 def fedprox(
     lr: ScalarOrSchedule, mu: Scalar, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:
-    r"""FedProx: FedAvg whose clients descend :math:`F_i(y) + \frac{\mu}{2}\|y - x\|^2`.
+    r"""FedProx: FedAvg with a proximal term in the clients' objectives.
+
+    .. math:: \min_y F_i(y) + \tfrac{\mu}{2} \|y - x\|^2
 
     The visit's local steps solve the proximal problem inexactly.
 
     Args:
-        lr, server: as for :func:`~fedjax_sim.algorithms.fedavg`.
-        mu: weight of the proximal term :math:`\mu`.
+        lr: client learning rate, or a schedule over rounds.
+        mu: weight of the proximal term.
+        server: as for :func:`~fedjax_sim.algorithms.fedavg`.
 
     Raises:
         ValueError: ``server`` is not an optax optimizer.

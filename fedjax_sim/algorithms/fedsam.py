@@ -21,13 +21,16 @@ def fedsam(
     server: optax.GradientTransformation | None = None,
     transform: Transform = unchanged,
 ) -> FedAlgorithm:
-    r"""FedSAM: FedAvg whose clients descend :math:`g_i(y + r\, g_i(y) / \|g_i(y)\|)`.
+    r"""FedSAM: FedAvg whose clients take sharpness-aware gradients.
+
+    .. math:: y \leftarrow y - \eta\, g_i\bigl(y + r\, g_i(y) / \|g_i(y)\|\bigr)
 
     Both gradients of a step are those of one minibatch; the norm is global over the parameters.
 
     Args:
-        lr, server: as for :func:`~fedjax_sim.algorithms.fedavg`.
-        radius: r.
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        radius: norm r of the perturbation.
+        server: as for :func:`~fedjax_sim.algorithms.fedavg`.
         transform: ``Oracle -> Oracle``, such as clipping or weight decay. It acts on the gradient
             at the perturbed model; the gradient that perturbs stays that of the data.
 

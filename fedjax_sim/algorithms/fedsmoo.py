@@ -53,8 +53,8 @@ def fedsmoo(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        mu: weight of the proximal term, :math:`\lambda`; not the dual :math:`\mu_i`.
-        radius: r.
+        mu: weight :math:`\lambda` of the proximal term; not the dual :math:`\mu_i`.
+        radius: norm r of the perturbation.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     References:

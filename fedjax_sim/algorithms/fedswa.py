@@ -82,7 +82,7 @@ def fedswa(
         lr: client learning rate of the first step of each visit, or a schedule over rounds.
         rho: floor of the decay, as a fraction of ``lr``; 1 is a constant rate.
         alpha: server step; above 1 it extrapolates, 1 is averaging.
-        schedule: see :func:`decaying`.
+        schedule: number of steps D in the decay, see :func:`decaying`.
 
     Raises:
         ValueError: another schedule.
@@ -131,7 +131,7 @@ def fedmoswa(
 
     Args:
         lr, rho, alpha, schedule: as for :func:`fedswa`.
-        gamma: momentum of the server's control.
+        gamma: share of the clients' mean control that enters the server's per round.
         option: rule for the clients' controls; ``"I-minibatch"`` takes the gradient of the visit's
             first minibatch for the full one.
 
@@ -192,7 +192,11 @@ def fedmoswa(
 def fedmo(lr: ScalarOrSchedule, gamma: Scalar = 0.2) -> FedAlgorithm:
     r"""FedMo: FedMoSWA's momentum controls alone, with a constant rate and an averaging server.
 
-    The same as ``fedmoswa(lr, rho=1, alpha=1, gamma=gamma)``.
+    It equals ``fedmoswa(lr, rho=1, alpha=1, gamma=gamma)``.
+
+    Args:
+        lr: client learning rate, or a schedule over rounds.
+        gamma: as for :func:`fedmoswa`.
 
     References:
         Liu et al., 2025, section 6.3 (ablation).

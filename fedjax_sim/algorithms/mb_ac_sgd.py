@@ -28,7 +28,7 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
     With exact gradients and :math:`\eta = 1 / L` it is Nesterov's accelerated gradient descent.
 
     Args:
-        lr: eta.
+        lr: learning rate eta.
         mu: estimate of the strong convexity.
 
     References:

@@ -16,10 +16,15 @@ __all__ = ["mb_sgd"]
 
 
 def mb_sgd(lr: Scalar) -> FedAlgorithm:
-    r"""Minibatch SGD: :math:`x \leftarrow x - \eta \operatorname{mean}_{i, k} g_i^{(k)}(x)`.
+    r"""Minibatch SGD: one step per round along the mean of all gradients at the server's model.
+
+    .. math:: x \leftarrow x - \eta \operatorname{mean}_{i, k} g_i^{(k)}(x)
 
     The mean is over all local steps of all clients that report, so clients with more steps count
     more.  It takes as many gradients per round as FedAvg, and one step.
+
+    Args:
+        lr: learning rate :math:`\eta`.
 
     References:
         Woodworth et al., 2020, section 2.

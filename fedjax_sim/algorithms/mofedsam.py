@@ -39,8 +39,9 @@ def mofedsam(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        radius, transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
-        mix: b, the share of the client's own gradient.
+        radius: norm of the perturbation.
+        mix: share b of the client's own gradient.
+        transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     References:
         Qu et al., 2022, Algorithm 2.

@@ -26,7 +26,9 @@ class ScaffoldState(NamedTuple):
 def scaffold(
     lr: ScalarOrSchedule, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II"
 ) -> FedAlgorithm:
-    r"""SCAFFOLD: control variates :math:`c_i` on the clients and :math:`c` on the server, from 0.
+    r"""SCAFFOLD: control variates on the clients and the server correct the local steps.
+
+    The controls :math:`c_i` of the clients and c of the server start at 0.
 
     .. math::
         y &\leftarrow y - \eta\,(g_i(y) - c_i + c), \qquad y_0 = x \\
@@ -40,7 +42,7 @@ def scaffold(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        server_lr: :math:`\eta_s`.
+        server_lr: server learning rate :math:`\eta_s`.
         option: rule for the clients' controls.
 
     Raises:

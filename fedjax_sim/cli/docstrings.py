@@ -1,10 +1,10 @@
-"""Summaries, papers and hyper-parameters of algorithms, from their docstrings."""
+"""Summaries, papers and hyper-parameters of algorithms, from their docstrings, as plain text."""
 
 import inspect
 import re
 import sys
 
-from fedjax_sim.cli.registry import ALGORITHMS
+from fedjax_sim.cli.registry import ALGORITHMS, adapted_descriptions
 
 
 def summary(name: str) -> str:
@@ -14,7 +14,7 @@ def summary(name: str) -> str:
         >>> summary("fedavg")[:6]
         'FedAvg'
     """
-    return (inspect.getdoc(ALGORITHMS[name]) or "").partition("\n")[0]
+    return plain(_docstring(name).partition("\n")[0])
 
 
 def paper(name: str) -> str:
@@ -27,7 +27,7 @@ def paper(name: str) -> str:
     short = r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})"  # Li et al., 2020
     full = r'([A-Z]\w+)( et al\.|(?:, [A-Z]\w+)+)?, "[^"]+",\s+(\d{4})'  # Hsu, Qi, "Title", 2019
     module = sys.modules[ALGORITHMS[name].__module__]
-    for text in (inspect.getdoc(ALGORITHMS[name]) or "", module.__doc__ or ""):
+    for text in (_docstring(name), module.__doc__ or ""):
         if cited := re.search(short, text):
             return f"{cited[1]}, {cited[2]}"
         if cited := re.search(full, text):
@@ -38,18 +38,38 @@ def paper(name: str) -> str:
 
 
 def descriptions(name: str) -> dict[str, str]:
-    """Returns the text about each parameter in the docstring's section ``Args``.
+    """Returns the text about each hyper-parameter, from the docstring's section ``Args``.
 
     Example:
-        >>> descriptions("fedavgm").get("lr", "client learning rate")[:6]
-        'client'
+        >>> descriptions("fedavgm")["momentum"]
+        'decay of the momentum, beta.'
     """
-    section = re.search(
-        r"^Args:\n((?:[ ]{4}.*\n|\n)*)", inspect.getdoc(ALGORITHMS[name]) or "", re.M
-    )
+    section = re.search(r"^Args:\n((?:[ ]{4}.*\n|\n)*)", _docstring(name), re.M)
     entries = re.findall(
         r"^    (\w[\w, ]*): ((?:.*\n)(?:[ ]{8}.*\n)*)", section[1] if section else "", re.M
     )
-    return {
+    texts = {
         key.strip(): " ".join(text.split()) for keys, text in entries for key in keys.split(",")
     }
+    return {key: plain(text) for key, text in texts.items()} | adapted_descriptions(name)
+
+
+def plain(text: str) -> str:
+    r"""Returns a text without markup: names of functions, and letters of simple formulas.
+
+    Example:
+        >>> plain(r"rate :math:`\eta_s`, see :func:`~fedjax_sim.algorithms.fedavg`; ``None``: 1.")
+        'rate eta_s, see fedavg; None: 1.'
+    """
+    text = re.sub(r":math:`([^`]*)`", lambda formula: _letters(formula[1]), text)
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", text)
+    return text.replace("``", "")
+
+
+def _letters(formula: str) -> str:
+    formula = re.sub(r"\\t?frac\{?(\w|\\\w+)\}?\{?(\w)\}?", r"\1/\2", formula)
+    return formula.replace("\\nabla", "grad").replace("\\", "")
+
+
+def _docstring(name: str) -> str:
+    return inspect.getdoc(ALGORITHMS[name]) or ""

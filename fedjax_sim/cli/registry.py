@@ -43,6 +43,7 @@ class Adapter(NamedTuple):
     """Hyper-parameters that stand for a parameter which cannot be written as text."""
 
     hyper: dict[str, Any]  # name -> default
+    description: dict[str, str]  # name -> text for fedjax-sim list
     build: Callable[..., Any]  # (StepsPerVisit, **hyper) -> the parameter
 
 
@@ -57,12 +58,20 @@ def _reweighting(steps: StepsPerVisit, reweighting: str) -> Reweighting:
 # Annotation of a parameter -> what stands for it on the command line.
 ADAPTERS: dict[Any, Adapter] = {
     prox.Composite: Adapter(
-        {"l1": 1e-4}, lambda _, l1: prox.composite(prox.L1(l1), where=prox.kernels)
+        {"l1": 1e-4},
+        {"l1": "weight of the l1 penalty on kernels."},
+        lambda _, l1: prox.composite(prox.L1(l1), where=prox.kernels),
     ),
     StalenessWeight: Adapter(
-        {"staleness_power": 0.0}, lambda _, staleness_power: polynomial(staleness_power)
+        {"staleness_power": 0.0},
+        {"staleness_power": "power c of the weight (1 + staleness)^-c of an upload."},
+        lambda _, staleness_power: polynomial(staleness_power),
     ),
-    Reweighting: Adapter({"reweighting": "realised"}, _reweighting),
+    Reweighting: Adapter(
+        {"reweighting": "realised"},
+        {"reweighting": "divisor of a client's progress: its realised or its expected steps."},
+        _reweighting,
+    ),
 }
 
 # Defaults of parameters that have none, or another one, in the function.  One client rate for all
@@ -212,6 +221,17 @@ def static_hyper() -> dict[str, type]:
     """
     defaults = (hyper_defaults(name).items() for name in ALGORITHMS)
     return {k: type(v) for items in defaults for k, v in items if isinstance(v, str | bool)}
+
+
+def adapted_descriptions(name: str) -> dict[str, str]:
+    """Returns the descriptions of the hyper-parameters that are not parameters of the function.
+
+    Example:
+        >>> adapted_descriptions("fedmid")
+        {'l1': 'weight of the l1 penalty on kernels.'}
+    """
+    adapters = map(_adapter, _parameters(name).values())
+    return {k: text for a in adapters if a is not None for k, text in a.description.items()}
 
 
 def reweights_visits(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Algorithms on the command line: discovery, hyper-parameters, defaults."""
 
 import inspect
+import re
 from typing import Literal
 
 import jax
@@ -64,6 +65,9 @@ def test_defaults_and_descriptions_name_parameters(name):
     known |= {key for adapter in registry.ADAPTERS.values() for key in adapter.hyper}
     assert set(registry.DEFAULTS.get(name, {})) <= known
     assert docstrings.summary(name)
+    described = docstrings.descriptions(name)
+    assert all(described[key] for key in registry.hyper_defaults(name))
+    assert not re.search(r"[\\`]|math", " ".join([docstrings.summary(name), *described.values()]))
     assert registry.resolve([name])  # the defaults are complete and in range
 
 
