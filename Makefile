@@ -9,15 +9,16 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
 
-# The tests that a person waits for. Most of their time is compilation, so XLA optimises little.
+# The tests that a person waits for. Most of their time is compilation, so XLA optimises little,
+# and the tests of one file share a process, which compiles each program once.
 QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
   --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: $(VENV)/.test
-	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 # The rest: real data, processes, kills, experiments, and whatever takes long to compile.
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 test-all: test test-slow
 

@@ -30,13 +30,6 @@ hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("fedjax_sim")
 
 
-def pytest_collection_modifyitems(items):
-    """Keeps the tests of one file in one process, which then compiles each program once."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 def pytest_collection_finish():
     """Lets garbage collections skip the modules and tests, and happen less often."""
     gc.freeze()
@@ -47,7 +40,7 @@ class _Programs:
     """Number of programs that this process has compiled since it last released them."""
 
     count = 0
-    most = 8_000  # of about 4 memory maps each; Linux allows 65,530, and XLA crashes beyond
+    most = 5_000  # of 4 to 8 memory maps each; Linux allows 65,530, and XLA crashes beyond
 
     @classmethod
     def compiled(cls, event, duration, **options):

@@ -11,6 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from small_problems import (
     NUM_CLIENTS,
     SIZES,
@@ -111,10 +112,22 @@ ALGORITHMS = {
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
 }
 
+# One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
+# every check in the quick tests; the others take the expensive ones in the slow tests.
+REPRESENTATIVES = {"fedavg", "fedadam", "scaffold_II", "feddualavg", "fedasync", "favano_realised"}
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
 # A contact changes them even without steps: the model that the client keeps is averaged.
 CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
+
+
+def for_each(quick=ALGORITHMS):
+    """Parametrizes a test by the algorithms' names; those not in ``quick`` are slow tests."""
+    params = [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS
+    ]
+    return pytest.mark.parametrize("name", params, scope="module")
+
 
 NUM_SLOTS = 6
 STRATEGIES = {

@@ -4,7 +4,7 @@ import pytest
 
 from fedjax_sim.algorithms import async_sgd
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("async_sgd")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 # Double precision, contractive maps: round-off does not accumulate.
 TOLERANCE = 1e-12

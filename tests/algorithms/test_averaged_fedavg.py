@@ -13,7 +13,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("averaged_fedavg")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 LR, MU, STEPS, ROUNDS, CLIENTS = 0.1, 0.3, 3, 4, 5
 START = np.array([1.0, -2.0])

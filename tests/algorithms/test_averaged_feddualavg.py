@@ -20,7 +20,7 @@ from small_problems import SIZES, assert_close, compiled
 import fedjax_sim as fs
 from fedjax_sim import prox
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("averaged_feddualavg")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

@@ -21,7 +21,7 @@ import fedjax_sim as fs
 from fedjax_sim import prox
 from fedjax_sim.engine import Probes
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedmid")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # Double precision, a few dozen steps of maps that do not expand: round-off does not accumulate.

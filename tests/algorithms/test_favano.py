@@ -38,7 +38,7 @@ from fedjax_sim.models import Quantizers, quantized
 from fedjax_sim.models.dense import dense_product
 from fedjax_sim.theory import step_counts
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("favano_expected")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # Double precision, contractive maps: round-off does not accumulate.

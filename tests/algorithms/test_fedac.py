@@ -16,7 +16,7 @@ from small_problems import (
 import fedjax_sim as fs
 from fedjax_sim.algorithms.fedac import Coupling, coupling
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedac")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

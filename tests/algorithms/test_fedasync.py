@@ -15,7 +15,7 @@ from small_problems import assert_close, quadratic_task
 from fedjax_sim import timelines
 from fedjax_sim.algorithms import fedasync
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedasync")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 # Double precision, contractive maps: round-off does not accumulate.
 TOLERANCE = 1e-12

@@ -13,7 +13,7 @@ import fedjax_sim as fs
 from fedjax_sim import timelines
 from fedjax_sim.algorithms import fedbuff
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedbuff")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 # Double precision, contractive maps: round-off does not accumulate.
 TOLERANCE = 1e-12

@@ -38,7 +38,7 @@ from small_problems import assert_close, compiled, quadratic_task
 import fedjax_sim as fs
 from fedjax_sim import prox
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("feddualavg")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

@@ -31,7 +31,7 @@ from small_problems import assert_close, quadratic_task
 import fedjax_sim as fs
 from fedjax_sim import prox
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedmid")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

@@ -12,7 +12,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedprox")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # Double precision, contractive maps: round-off does not accumulate.

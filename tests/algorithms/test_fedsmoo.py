@@ -18,7 +18,7 @@ from small_problems import NUM_CLIENTS, assert_close
 import fedjax_sim as fs
 from fedjax_sim import transforms
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedsmoo")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

@@ -40,7 +40,7 @@ import fedjax_sim as fs
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedswa import decaying
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("fedmoswa")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

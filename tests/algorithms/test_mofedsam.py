@@ -23,7 +23,7 @@ from small_problems import assert_close
 import fedjax_sim as fs
 from fedjax_sim import transforms
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("mofedsam")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # In double precision and over three rounds of at most ten steps, round-off stays digits below.

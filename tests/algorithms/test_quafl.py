@@ -23,7 +23,7 @@ from fedjax_sim.algorithms import quafl
 from fedjax_sim.compression import lattice
 from fedjax_sim.diagnostics.potential import mean_model, potential
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("quafl")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # Double precision, contractive maps: round-off does not accumulate.

@@ -19,7 +19,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group("scaffold_II")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # Double precision, contractive maps: round-off does not accumulate.

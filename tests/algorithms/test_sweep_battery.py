@@ -6,7 +6,7 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import ALGORITHMS, current_timeline, program
+from catalogue import ALGORITHMS, current_timeline, declared, for_each, program
 from catalogue import task as catalogue_task
 from small_problems import logistic_params
 from sweep_problems import KEYS, ONE_DEVICE
@@ -15,9 +15,7 @@ import fedjax_sim as fs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
-)
+@for_each()
 def test_sweep_equals_single_runs(name, x64):
     factory, values = ALGORITHMS[name]
     swept = list(values)[:2]
@@ -42,7 +40,7 @@ def test_sweep_equals_single_runs(name, x64):
     assert len(result.runs) == len(list(itertools.product(*grid.values())))
     for run in result.runs:
         hyper = {key: jnp.asarray(v) for key, v in (fixed | run.configuration).items()}
-        expected = program(name)(hyper, task, timeline, KEYS[0]).server.params
+        expected = program(name)(hyper, task, declared(name, timeline), KEYS[0]).server.params
         for leaf, value in expected.items():
             # Only the order of sums differs: some hundred operations of 1e-16 each.
             np.testing.assert_allclose(run.history.metrics[leaf][0], value, rtol=1e-11, atol=1e-13)
