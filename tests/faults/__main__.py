@@ -25,14 +25,12 @@ from faults import Outcome, Result, Trial
 _MARKS = "<!-- faults: begin -->\n", "<!-- faults: end -->"
 
 
-def trials(base: pathlib.Path, processes: bool = True) -> dict[str, Trial]:
+def trials(base: pathlib.Path) -> dict[str, Trial]:
     """Returns all trials by the name of their fault."""
     run = folder_trials.Folders("run", base)
     result = run.trials() | folder_trials.Folders("sweep", base).trials()
     result |= process_trials.tmpfs_trials(run.start, run.bits)
-    if processes:
-        result |= process_trials.Processes(base).trials()
-    return result | reader_trials.trials()
+    return result | reader_trials.trials() | process_trials.Processes(base).trials()
 
 
 def campaign(
