@@ -93,7 +93,7 @@ ROWS = (
             f"fedswa/table2-cpu/{CIFAR10}",
         ),
         _accuracy,
-        f"{TABLE2} --rounds 1000 --models --pilot-rounds 0 --seeds 3 --methods FedAvg FedSWA "
+        f"{TABLE2} --rounds 1000 --checkpoints --pilot-rounds 0 --seeds 3 --methods FedAvg FedSWA "
         "FedSWA-program FedMoSWA FedMo SCAFFOLD FedACG",
     ),
     Row(
@@ -110,7 +110,7 @@ ROWS = (
         "The narrow network does not reach 78 %; ours are rounds to FedAvg's late accuracy.",
         (f"fedswa/{LONG}/{CIFAR10}-lr0.1", f"fedswa/table2-cpu/{CIFAR10}"),
         _rounds,
-        f"{TABLE2} --rounds 1000 --models --pilot-rounds 0 --seeds 3",
+        f"{TABLE2} --rounds 1000 --checkpoints --pilot-rounds 0 --seeds 3",
     ),
     _column(1, "cifar10-vgg11", "CIFAR-10, VGG-11"),
     _column(2, "cifar10-resnet18", "CIFAR-10, ResNet-18"),
@@ -120,8 +120,8 @@ ROWS = (
         NARROW,
         (f"fedswa/{LONG}/{CIFAR100}",),
         _accuracy,
-        f"{TABLE2} --rounds 1000 --models --columns cifar100-lenet5 --seeds 3 --methods FedAvg "
-        "FedSAM FedSWA FedMoSWA",
+        f"{TABLE2} --rounds 1000 --checkpoints --columns cifar100-lenet5 --seeds 3 --methods "
+        "FedAvg FedSAM FedSWA FedMoSWA",
     ),
     Row(
         "Table 2, CIFAR-100, LeNet-5 (32-32-192-96)",
@@ -129,8 +129,8 @@ ROWS = (
         "Half of the paper's width, one seed.",
         (f"fedswa/table2-cpu-wide-1000/{CIFAR100}",),
         _accuracy,
-        f"{TABLE2} --scale cpu-wide --rounds 1000 --columns cifar100-lenet5 --seeds 1 --methods "
-        "FedAvg FedSAM FedSWA FedMoSWA",
+        f"{TABLE2} --scale cpu-wide --rounds 1000 --checkpoints --columns cifar100-lenet5 "
+        "--seeds 1 --methods FedAvg FedSAM FedSWA FedMoSWA",
     ),
     Row(
         "Section 4: generalisation gap (test - train loss), CIFAR-100",
@@ -138,7 +138,7 @@ ROWS = (
         NARROW,
         (f"fedswa/{LONG}/{CIFAR100}", f"fedswa/table2-cpu/{CIFAR10}"),
         _losses,
-        f"{TABLE2} --rounds 1000 --models --columns cifar100-lenet5 --seeds 3",
+        f"{TABLE2} --rounds 1000 --checkpoints --columns cifar100-lenet5 --seeds 3",
     ),
     _column(4, "cifar100-vgg11", "CIFAR-100, VGG-11"),
     _column(5, "cifar100-resnet18", "CIFAR-100, ResNet-18"),
@@ -234,6 +234,21 @@ ROWS = (
         _flatness,
         "python -m experiments.fedswa.loss_surface --pilot-rounds 0",
     ),
+    *(
+        Row(
+            f"Flatness after 1,000 rounds, {label}, Dirichlet 0.6",
+            "FedSWA and FedMoSWA are flatter than FedAvg and FedSAM; no numbers",
+            NARROW,
+            (f"fedswa/loss_surface-cpu-1000/{name}",),
+            _flatness,
+            "python -m experiments.fedswa.loss_surface --rounds 1000 --checkpoints --finished "
+            f"--concentration 0.6 --points 25 --examples 2000 {options}",
+        )
+        for label, name, options in (
+            ("CIFAR-100", CIFAR100, "--column cifar100-lenet5"),
+            ("CIFAR-10", f"{CIFAR10}-lr0.1", "--pilot-rounds 0"),
+        )
+    ),
     Row("Figure 2", "an illustration", "No data in it."),
     Row(
         "Figures 3, 11 and 12: convergence plots",
@@ -241,7 +256,7 @@ ROWS = (
         "The PNG file beside each report of Tables 2 and 3 above.",
         (f"fedswa/{LONG}/{CIFAR100}", f"fedswa/table2-cpu/{CIFAR10}"),
         lambda result: "curves of " + ", ".join(result.table("", "method")["method"]),
-        f"{TABLE2} --rounds 1000 --models --columns cifar100-lenet5 --seeds 3",
+        f"{TABLE2} --rounds 1000 --checkpoints --columns cifar100-lenet5 --seeds 3",
     ),
     Row("Table 7: data sets", "sizes and classes", "Checked by the loaders of `datasets`."),
     Row(
