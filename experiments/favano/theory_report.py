@@ -52,9 +52,10 @@ def curves_figure(curves: pd.DataFrame) -> Figure:
         ):  # fmt: skip
             axes.loglog(part["server steps"], part[value], **look, label=f"s = {s}")
             axes.loglog(part["server steps"], part[bound], **look | {"ls": "--"})
-    left.set(xlabel="server steps", ylabel="mean ||grad f(mu)||^2; dashed: bound")
-    right.set(xlabel="server steps", ylabel="E Phi_t; dashed: lemma iterated")
+    left.set(xlabel="server steps", title="mean ||grad f(mu)||^2; dashed: Theorem 1")
+    right.set(xlabel="server steps", title="E Phi_t; dashed: Equation 6, iterated")
     for axes in (left, right):
+        axes.title.set_fontsize("medium")
         style_axes(axes)
     legends([left])
     return figure
