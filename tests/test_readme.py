@@ -6,6 +6,7 @@ import shlex
 
 import jax
 import jax.numpy as jnp
+import pytest
 import tyro
 
 from fedjax_sim import datasets, models, objectives
@@ -20,6 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_python_example_runs_and_learns():
     code, sweep = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) == 11

@@ -141,6 +141,7 @@ def test_asynchronous_algorithms_run(result, name):
     assert set(losses["seed"]) == {0, 1}
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_against_simulated_time(result):
     """Also of a seed with fewer updates: the file repeats its last time, the figure does not."""
     last = result.history.query("algorithm == 'fedavg' and seed == 1 and metric == 'test/accuracy'")
@@ -154,6 +155,7 @@ def test_curves_are_drawn_against_simulated_time(result):
     assert all("time_to_target" in row and row["finished"] for row in summary.values())
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_on_a_clock_is_found_again(result, capsys):
     before = (result.output / "history.csv").read_bytes()
     assert main(["run", str(result.output / "config.json")]) == 0

@@ -72,6 +72,7 @@ def test_files_hold_constants_bounds_and_measurements(diagnosed, capsys):
     assert expected < bound[6] < 1.5 * expected  # noise and drift are small here
 
 
+@pytest.mark.slow
 def test_the_curve_is_that_of_the_run(diagnosed):
     """The recorded training loss, plus the regulariser: clients of one size up to one example."""
     history = pd.read_csv(diagnosed / "history.csv")
