@@ -79,6 +79,8 @@ def first_rounds_text(rounds: Mapping[str, float]) -> str:
 
 def fastest_text(selected: Selected, event: str) -> str:
     """Per method the pair of rates at which an event, a column of ``ends``, comes first."""
+    if event not in selected.ends:
+        return f"the {event} was not kept for other pairs"
     table = fastest_table(selected, event)
     found = ", ".join(
         f"{row['method']} {row[event]:.4g} at ({row['lr']:g}, {row['server_lr']:g})"
