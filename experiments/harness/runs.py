@@ -15,7 +15,7 @@ from rich.console import Console
 import fedjax_sim as fs
 from fedjax_sim.cli import report
 from fedjax_sim.cli.console import sweep_progress
-from fedjax_sim.simulation.files import digest, replacing
+from fedjax_sim.simulation.files import digest, replacing, write_text
 
 __all__ = [
     "KeptFrames", "check_finished", "in_own_process", "kept_json", "print_progress",
@@ -114,7 +114,7 @@ class KeptFrames:
         text = json.dumps(identity, sort_keys=True)
         self.folder = work / digest(dict(identity))
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "run.json").write_text(text + "\n")
+        write_text(self.folder / "run.json", text + "\n")
 
     def missing(self, seeds: Iterable[int]) -> list[int]:
         """The seeds without a whole file."""
