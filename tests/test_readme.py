@@ -12,7 +12,8 @@ import tyro
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli import docstrings
 from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunOptions, SweepConfig, check
+from fedjax_sim.cli.config import RunOptions, SweepConfig
+from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.names import PRESETS
 from fedjax_sim.evaluation import evaluator

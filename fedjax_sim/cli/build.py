@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_sim import datasets, models
-from fedjax_sim.cli import config as options
-from fedjax_sim.cli import registry
+from fedjax_sim.cli import config_checks
 from fedjax_sim.cli.clocks import SCHEDULES
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import to_json
 from fedjax_sim.cli.names import MODELS, PARTITIONS
 from fedjax_sim.cli.problem import Problem, prepare
+from fedjax_sim.cli.registry import SHARED
+from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
@@ -92,7 +93,7 @@ def check(config: RunConfig) -> None:
     Raises:
         ValueError: naming the field, its value and what was expected.
     """
-    options.check(config)
+    config_checks.check(config)
     names = {
         "dataset": datasets.NAMES,
         "model": ("auto", *MODELS),
@@ -120,8 +121,8 @@ def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
         >>> hyper_parameters(config)
         {'fedprox': {'lr': 0.2, 'mu': 1.0}}
     """
-    shared = {name: getattr(config, name) for name in registry.SHARED}
-    return registry.resolve(config.algorithms, config.hyper, shared)
+    shared = {name: getattr(config, name) for name in SHARED}
+    return resolve_hyper(config.algorithms, config.hyper, shared)
 
 
 @contextlib.contextmanager

@@ -77,8 +77,9 @@ def _compare(comparison, command: list[str], diagnose: bool) -> int:
     # Imported here, so that --help does not wait for pandas and matplotlib.
     from rich.console import Console
 
-    from fedjax_sim.cli.console import diagnosis_tables, progress_bars, summary_table
+    from fedjax_sim.cli.console import progress_bars
     from fedjax_sim.cli.run import execute, ready
+    from fedjax_sim.cli.tables import diagnosis_tables, summary_table
     from fedjax_sim.execution import distributed
 
     output, first = comparison.output, distributed.is_first()
@@ -106,8 +107,8 @@ def _compare(comparison, command: list[str], diagnose: bool) -> int:
 def _forecast(comparison) -> int:
     from rich.console import Console
 
-    from fedjax_sim.cli.console import forecast_table
     from fedjax_sim.cli.dry_run import run_forecast
+    from fedjax_sim.cli.tables import forecast_table
     from fedjax_sim.execution import distributed
 
     with running(None):
@@ -136,8 +137,9 @@ def sweep(arguments: list[str]) -> int:
 def _run_sweep(config, command: list[str]) -> int:
     from rich.console import Console
 
-    from fedjax_sim.cli.console import best_table, sweep_progress
+    from fedjax_sim.cli.console import sweep_progress
     from fedjax_sim.cli.sweep import run_sweep
+    from fedjax_sim.cli.tables import best_table
     from fedjax_sim.sweeps.sweep import SweepProgress
 
     console = Console()
@@ -184,7 +186,7 @@ def tune(arguments: list[str]) -> int:
         from rich.console import Console
 
         from fedjax_sim.cli.build import resolve
-        from fedjax_sim.cli.console import tuning_table
+        from fedjax_sim.cli.tables import tuning_table
         from fedjax_sim.cli.tune import run_tune
 
         comparison = resolve(config)

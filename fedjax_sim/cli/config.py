@@ -1,17 +1,14 @@
-"""Options of ``fedjax-sim run`` and ``fedjax-sim sweep``, and the checks of their values.
+"""Options of ``fedjax-sim run`` and ``fedjax-sim sweep``.
 
-The docstring below a field is its text in ``--help``.  :mod:`fedjax_sim.cli.build` turns options
-into objects; the modules behind it do not read options.
+The docstring below a field is its text in ``--help``.  :mod:`fedjax_sim.cli.config_checks`
+checks the values.  :mod:`fedjax_sim.cli.build` turns options into objects; the modules behind it do
+not read options.
 """
 
 import dataclasses
-import math
 import pathlib
-import sys
-import typing
-from typing import Any, Literal
+from typing import Literal
 
-from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.execution.distributed import HEARTBEAT_TIMEOUT
 
 ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
@@ -228,83 +225,6 @@ FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "hyper", "target_accuracy", "on_divergence", "examples_memory", "states",
 }  # fmt: skip
-_POSITIVE = {
-    "alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time", "slow_factor",
-    "interval", "horizon", "eval_time",
-}  # fmt: skip
-MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
-_NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma"}
-
-
-def check(config: RunConfig) -> None:
-    """Refuses values that no data set could make valid.
-
-    Raises:
-        ValueError: naming the field, its value and what was expected.
-
-    Example:
-        >>> check(RunConfig(rounds=0))
-        Traceback (most recent call last):
-        ValueError: rounds is 0; expected an integer of at least 1
-    """
-    for name, hint in typing.get_type_hints(RunConfig).items():
-        value: Any = getattr(config, name)
-        allowed = typing.get_args(hint)  # values of a Literal, types of a union
-        if typing.get_origin(hint) is Literal and value not in allowed:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
-        if hint is int or (int in allowed and value is not None):
-            low, high = 1, INT32_MAX
-            if name.endswith("seed"):  # jax.random.key takes seeds modulo 2^32
-                low, high = 0, 2**32 - (config.seeds if name == "seed" else 1)
-            if value < low:
-                raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
-            if value > high:
-                raise ValueError(f"{name} is {value}; expected an integer of at most {high}")
-        most = {"alpha": math.inf, "examples_memory": MOST_GIGABYTES}.get(name, sys.float_info.max)
-        if name in _POSITIVE and value is not None and not 0 < value <= most:
-            limit = f" of at most {most:g}" * (value > most)
-            raise ValueError(f"{name} is {value}; expected a positive number{limit}")
-        if name in _NOT_NEGATIVE and value is not None and not 0 <= value < math.inf:
-            raise ValueError(f"{name} is {value}; expected a number of at least 0")
-    if config.examples_memory is not None and config.num_strata is not None:
-        raise ValueError(
-            f"examples_memory is {config.examples_memory}; expected none with num_strata, which "
-            "keeps all examples on the devices"
-        )
-    if config.states == "host" and config.examples_memory is None:
-        raise ValueError("states is host; expected examples_memory with it")
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"dropout is {config.dropout}; expected a number in [0, 1)")
-    if not 0 < config.target_accuracy <= 1:
-        raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
-    if config.sampling == "stratified" and config.num_strata is None:
-        raise ValueError("num_strata is None; expected a number, which sampling stratified needs")
-    repeated = len(set(config.algorithms)) != len(config.algorithms)
-    if not config.algorithms or repeated:
-        raise ValueError(
-            f"algorithms is {config.algorithms}; expected distinct names, at least one"
-        )
-    if config.clock != "none":
-        _check_clock(config)
-
-
-def _check_clock(config: RunConfig) -> None:
-    """Checks the options of simulated time against each other."""
-    clock = f"--clock {config.clock}"
-    if config.local_steps is None:
-        raise ValueError(f"local_steps is None; expected a number with {clock}")
-    if not 0 <= config.slow_fraction <= 1:
-        raise ValueError(f"slow_fraction is {config.slow_fraction}; expected a number in [0, 1]")
-    if (config.trace is not None) != (config.clock == "trace"):
-        expected = "a CSV file" if config.clock == "trace" else "none"
-        raise ValueError(f"trace is {config.trace}; expected {expected} with {clock}")
-    if config.horizon < config.interval:
-        raise ValueError(
-            f"horizon is {config.horizon}; expected at least the interval, {config.interval}"
-        )
-    for name, required in (("sampling", "uniform"), ("dropout", 0.0), ("num_strata", None)):
-        if (value := getattr(config, name)) != required:
-            raise ValueError(f"{name} is {value}; expected {required} with {clock}")
 
 
 def from_comparison(config: RunConfig) -> SweepConfig:

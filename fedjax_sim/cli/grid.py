@@ -12,7 +12,9 @@ import numpy as np
 
 from fedjax_sim.cli import registry
 from fedjax_sim.cli.build import check, hyper_parameters
-from fedjax_sim.cli.config import MOST_GIGABYTES, SweepConfig
+from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.config_checks import MOST_GIGABYTES
+from fedjax_sim.cli.settings import value_of
 from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
@@ -106,7 +108,7 @@ def _check_entry(
         algorithm = entry["algorithm"]
         for name, value in swept.items():
             if not isinstance(value, str | bool):
-                registry.value_of(f"{algorithm}.{name}={value}", algorithm, name, str(value))
+                value_of(f"{algorithm}.{name}={value}", algorithm, name, str(value))
         registry.algorithm(algorithm, {**hyper, **swept})
     except ValueError as error:
         raise ValueError(f"{option} has {entry}: {error}") from error

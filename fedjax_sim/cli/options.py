@@ -12,7 +12,8 @@ import tyro
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read, read_sweep
 from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.cli.registry import SHARED, parse_setting
+from fedjax_sim.cli.registry import SHARED
+from fedjax_sim.cli.settings import parse_setting
 
 Kind = TypeVar("Kind", bound=RunConfig)
 

@@ -1,20 +1,20 @@
-"""Algorithms on the command line: their hyper-parameters, defaults and papers.
+"""Algorithms on the command line: their hyper-parameters and defaults.
 
 Nothing is registered.  Every function of ``fedjax_sim.algorithms.__all__`` that returns a
 :class:`~fedjax_sim.types.FedAlgorithm` is an algorithm.  Its hyper-parameters are those parameters
 of the function that can be written as text: numbers, names and flags.  A parameter of another type
 is built from hyper-parameters by the row of :data:`ADAPTERS` for its annotation, or keeps its
-default.  :mod:`fedjax_sim.cli.docstrings` has descriptions and papers.
+default.  :mod:`fedjax_sim.cli.settings` reads their values, :mod:`fedjax_sim.cli.docstrings` has
+descriptions and papers.
 """
 
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_sim import algorithms, prox
 from fedjax_sim.algorithms.staleness import (
@@ -128,57 +128,6 @@ def _factories() -> dict[str, Factory]:
 ALGORITHMS: dict[str, Factory] = dict(sorted(_factories().items()))
 
 
-def resolve(
-    names: Sequence[str], settings: Sequence[str] = (), shared: Hyper | None = None
-) -> dict[str, dict[str, Any]]:
-    """Returns the hyper-parameters of each algorithm: defaults, then shared ones, then settings.
-
-    Args:
-        names: algorithms.
-        settings: ``ALGORITHM.NAME=VALUE``.
-        shared: values of :data:`SHARED`; None for those that are not given.
-
-    Raises:
-        ValueError: an unknown algorithm or hyper-parameter, a required one that is missing, or a
-            value out of range.
-
-    Example:
-        >>> resolve(["fedprox"], ["fedprox.mu=1"], {"lr": 0.3})
-        {'fedprox': {'lr': 0.3, 'mu': 1.0}}
-    """
-    for name in names:
-        if name not in ALGORITHMS:
-            raise ValueError(f"algorithms has {name!r}; expected some of {', '.join(ALGORITHMS)}")
-    resolved = {name: _tuned(name) for name in names}
-    given = {key: value for key, value in (shared or {}).items() if value is not None}
-    for key, value in given.items():
-        takers = [name for name in resolved if key in (*hyper_defaults(name), *common_hyper(name))]
-        if key in COMMON and len(takers) < len(resolved):
-            name = next(name for name in resolved if name not in takers)
-            raise ValueError(f"{key} is {value}, but {name} does not have it")
-        if not takers:
-            raise ValueError(f"{key} is {value}, but none of {', '.join(resolved)} has one")
-        for name in takers:
-            resolved[name][key] = value
-    for setting in settings:
-        name, key, text = parse_setting(setting)
-        if name not in resolved:
-            raise ValueError(f"hyper has {setting!r}; expected one of {', '.join(resolved)}")
-        known = (*hyper_defaults(name), *common_hyper(name))
-        if key not in known:
-            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(known)}")
-        resolved[name][key] = value_of(setting, name, key, text)
-    for name, hyper in resolved.items():
-        missing = [key for key in _required(name) if key not in hyper]
-        if missing:
-            raise ValueError(f"hyper lacks {name}.{missing[0]}; expected {name}.{missing[0]}=VALUE")
-        try:
-            algorithm(name, hyper)
-        except ValueError as error:  # a range that only the function checks
-            raise ValueError(f"hyper has {hyper} for {name}: {error}") from error
-    return resolved
-
-
 def hyper_defaults(name: str) -> dict[str, Any]:
     """Returns the hyper-parameters of an algorithm with their defaults, None where there is none.
 
@@ -193,7 +142,7 @@ def hyper_defaults(name: str) -> dict[str, Any]:
         elif _kind(parameter) is not None:
             default = parameter.default
             defaults[key] = None if default is inspect.Parameter.empty else default
-    return defaults | _tuned(name)
+    return defaults | tuned_defaults(name)
 
 
 def common_hyper(name: str) -> tuple[str, ...]:
@@ -255,7 +204,7 @@ def algorithm(name: str, hyper: Hyper, steps: StepsPerVisit | None = None) -> Fe
 
     Example:
         >>> hyper = {"lr": 0.1, "weight_decay": 1e-3}
-        >>> algorithm("fedavg", hyper).init({"w": np.zeros(2)}).params["w"].tolist()
+        >>> algorithm("fedavg", hyper).init({"w": jnp.zeros(2)}).params["w"].tolist()
         [0.0, 0.0]
     """
     own = {key: value for key, value in hyper.items() if key not in COMMON}
@@ -277,60 +226,24 @@ def algorithm(name: str, hyper: Hyper, steps: StepsPerVisit | None = None) -> Fe
     return transform_oracle(factory(**own), transform)
 
 
-def parse_setting(setting: str) -> tuple[str, str, str]:
-    """Returns algorithm, name and value of a setting.
-
-    Raises:
-        ValueError: a text of another form.
+def tuned_defaults(name: str) -> dict[str, Any]:
+    """Returns the defaults of the command line: those that the function lacks, and tuned ones.
 
     Example:
-        >>> parse_setting("fedprox.mu=1")
-        ('fedprox', 'mu', '1')
+        >>> tuned_defaults("fedprox")
+        {'lr': 0.2, 'mu': 0.1}
     """
-    target, equals, text = setting.partition("=")
-    name, dot, key = target.partition(".")
-    if not (equals and dot and name and key and text):
-        raise ValueError(f"hyper has {setting!r}; expected ALGORITHM.NAME=VALUE")
-    return name, key, text
-
-
-def value_of(setting: str, name: str, key: str, text: str) -> Any:
-    """Returns the value of a hyper-parameter that is given as text.
-
-    Rates are positive, other numbers not negative; flags are ``true`` or ``false``.
-
-    Raises:
-        ValueError: another text; the message begins with ``hyper has SETTING``.
-
-    Example:
-        >>> value_of("fedprox.mu=0", "fedprox", "mu", "0")
-        0.0
-    """
-    default = hyper_defaults(name).get(key)
-    if isinstance(default, bool):
-        if text not in ("true", "false"):
-            raise ValueError(f"hyper has {setting!r}; expected true or false")
-        return text == "true"
-    if isinstance(default, str):
-        return text
-    positive = key.endswith("lr")
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not (np.isfinite(value) and (value > 0 if positive else value >= 0)):
-        expected = "a positive number" if positive else "a number of at least 0"
-        raise ValueError(f"hyper has {setting!r}; expected {expected}")
-    return value
-
-
-def _tuned(name: str) -> dict[str, Any]:
-    """The defaults of the command line: those that the function lacks, and tuned ones."""
     shared = {"lr": LR} if "lr" in _parameters(name) else {}
     return shared | DEFAULTS.get(name, {})
 
 
-def _required(name: str) -> list[str]:
+def required_hyper(name: str) -> list[str]:
+    """Returns the parameters of the function that have no default.
+
+    Example:
+        >>> required_hyper("fedprox")
+        ['lr', 'mu']
+    """
     return [
         key
         for key, parameter in _parameters(name).items()

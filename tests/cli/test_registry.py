@@ -15,6 +15,7 @@ from fedjax_sim import algorithms
 from fedjax_sim.cli import docstrings, registry
 from fedjax_sim.cli.build import hyper_parameters, resolve
 from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.types import FedAlgorithm, Scalar
 
 
@@ -50,12 +51,12 @@ def test_a_new_algorithm_needs_nothing_but_its_function(monkeypatch, capsys):
         "Nobody et al., 2026",
     )
     with pytest.raises(ValueError, match=r"hyper lacks toy\.strength; expected toy\.str"):
-        registry.resolve(["toy"])
+        resolve_hyper(["toy"])
     with pytest.raises(ValueError, match=r"hyper has 'toy\.twice=yes'; expected true or false"):
-        registry.resolve(["toy"], ["toy.twice=yes"])
+        resolve_hyper(["toy"], ["toy.twice=yes"])
     settings = ["toy.strength=3", "toy.twice=true", "toy.rule=b"]
     expected = {"lr": 0.2, "strength": 3.0, "rule": "b", "twice": True}
-    assert registry.resolve(["toy"], settings) == {"toy": expected}
+    assert resolve_hyper(["toy"], settings) == {"toy": expected}
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
@@ -68,7 +69,7 @@ def test_defaults_and_descriptions_name_parameters(name):
     described = docstrings.descriptions(name)
     assert all(described[key] for key in registry.hyper_defaults(name))
     assert not re.search(r"[\\`]|math", " ".join([docstrings.summary(name), *described.values()]))
-    assert registry.resolve([name])  # the defaults are complete and in range
+    assert resolve_hyper([name])  # the defaults are complete and in range
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
@@ -78,7 +79,7 @@ def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     settings = [
         f"{name}.{key}={str(v).lower() if v in (True, False) else v}" for key, v in values.items()
     ]
-    assert registry.resolve([name], settings)[name] == values
+    assert resolve_hyper([name], settings)[name] == values
 
 
 def test_hyper_parameters_that_all_algorithms_have():

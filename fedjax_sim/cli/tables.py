@@ -1,0 +1,166 @@
+"""Tables of ``fedjax-sim`` in a terminal."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from rich.table import Table
+
+from fedjax_sim.cli.diagnose import Diagnosis, kind_of
+from fedjax_sim.simulation.forecast import Forecast
+from fedjax_sim.simulation.tuning import Measured
+
+
+def summary_table(summary: pd.DataFrame, target: float) -> Table:
+    """Returns the comparison's results, a row per algorithm.
+
+    Example:
+        >>> row = {"accuracy_mean": 0.9, "accuracy_std": 0.01, "rounds_to_target": 6.0,
+        ...        "reached": 1, "seeds": 2, "diverged": 0, "rounds": 9, "finished": True,
+        ...        "run_seconds": 1.5, "compile_seconds": 2.0, "local_steps_per_second": 1e4}
+        >>> table = summary_table(pd.DataFrame([row], index=["fedavg"]), target=0.8)
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
+    """
+    clock = "time_to_target" in summary.columns
+    table = Table()
+    table.add_column("algorithm", no_wrap=True)
+    for name in (
+        "test accuracy",
+        f"{'time' if clock else 'rounds'} to {target:.0%}",
+        *(["updates"] if clock else []),
+        "seconds",
+        "compile seconds",
+        "local steps/s",
+    ):
+        table.add_column(name, justify="right", no_wrap=name == "test accuracy")
+    for name, row in summary.to_dict(orient="index").items():
+        reached_at = row["time_to_target" if clock else "rounds_to_target"]
+        to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
+        if 0 < row["reached"] < row["seeds"]:
+            to_target += f" ({row['reached']} of {row['seeds']} seeds)"
+        accuracy = f"{row['accuracy_mean']:.3f} ± {row['accuracy_std']:.3f}"
+        if row["diverged"]:
+            accuracy += f"\n{row['diverged']} of {row['seeds']} seeds diverged"
+        if not row["finished"]:
+            accuracy += f"\nafter round {row['rounds']}"
+        table.add_row(
+            str(name),
+            accuracy,
+            to_target,
+            *([f"{row['rounds']:,}"] if clock else []),
+            f"{row['run_seconds']:.1f}",
+            f"{row['compile_seconds']:.1f}",
+            f"{row['local_steps_per_second']:,.0f}",
+        )
+    return table
+
+
+def best_table(best: pd.DataFrame, metric: str) -> Table:
+    """Returns the best configurations of a sweep, a row per algorithm and cell.
+
+    Example:
+        >>> row = {"algorithm": "fedavg", "lr": 0.1, "mean": 0.9, "low": 0.8, "high": 1.0,
+        ...        "num_seeds": 3, "num_failed": 0, "lr_at_edge": True}
+        >>> table = best_table(pd.DataFrame([row]), "test/accuracy")
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['fedavg', '0.1 (edge)', '0.9 [0.8, 1]', '3']
+    """
+    known = ("mean", "low", "high", "num_seeds", "num_failed")
+    names = [n for n in best if n not in known and not str(n).endswith("_at_edge")]
+    table = Table(*map(str, names), f"{metric}, 95 % interval", "seeds")
+    for row in best.to_dict(orient="records"):
+        cells = []
+        for name in names:
+            value = row[name]
+            text = f"{value:.6g}" if isinstance(value, float) else str(value)
+            text = "" if text == "nan" else text
+            cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
+        score = "diverged" if math.isnan(row["mean"]) else f"{row['mean']:.4g}"
+        if not math.isnan(row["low"]):
+            score += f" [{row['low']:.4g}, {row['high']:.4g}]"
+        failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
+        table.add_row(*cells, score, f"{row['num_seeds']}{failed}")
+    return table
+
+
+def tuning_table(algorithm: str, measured: Sequence[Measured]) -> Table:
+    """Returns the measurements of a tuning, the fastest first.
+
+    Example:
+        >>> from fedjax_sim.simulation.tuning import ExecutionChoice
+        >>> rows = [Measured(ExecutionChoice(4, 2), 0.002, 3.0, 10**6)]
+        >>> [next(iter(column.cells)) for column in tuning_table("fedavg", rows).columns]
+        ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
+    """
+    table = Table(
+        "clients together", "devices", "convolutions", "ms per round", "ratio", "compile s", "MB",
+        title=algorithm,
+    )  # fmt: skip
+    for choice, seconds, compile_seconds, num_bytes in measured:
+        table.add_row(
+            str(choice.chunk),
+            str(choice.num_devices),
+            choice.lowering,
+            f"{1e3 * seconds:.2f}",
+            f"{seconds / measured[0].seconds:.2f}",
+            f"{compile_seconds:.1f}",
+            f"{num_bytes / 1e6:.0f}",
+        )
+    return table
+
+
+def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
+    """Returns the needs of a comparison's algorithms, a column each.
+
+    Example:
+        >>> forecast = Forecast(650, 0, 2600, {"examples": 10**9}, 2 * 10**9, 4e6, 100, 0.01, 3.0)
+        >>> table = forecast_table({"fedavg": forecast})
+        >>> [next(iter(column.cells)) for column in table.columns]
+        ['parameters of a model', '650']
+    """
+    table = Table("", *forecasts, title="forecast")
+
+    def row(name: str, *cells: str) -> None:
+        table.add_row(name, *cells)
+
+    every = list(forecasts.values())
+    row("parameters of a model", *(f"{f.parameters:,}" for f in every))
+    row("bytes of a client's state", *(f"{f.client_bytes:,}" for f in every))
+    row("bytes of a client's upload", *(f"{f.upload_bytes:,}" for f in every))
+    for part in every[0].parts:
+        row(f"MB of {part}", *(f"{f.parts[part] / 1e6:,.1f}" for f in every))
+    row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
+    row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
+    row("GFLOP per round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
+    row("seconds to compile a round", *(f"{f.compile_seconds:.1f}" for f in every))
+    seconds = [math.nan if f.seconds_per_round is None else f.seconds_per_round for f in every]
+    minutes = [s * f.rounds / 60 for s, f in zip(seconds, every, strict=True)]
+    for name, values in (("seconds per round", seconds), ("minutes without evaluations", minutes)):
+        row(name, *("not run" if math.isnan(x) else f"{x:.3g}" for x in values))
+    return table
+
+
+def diagnosis_tables(diagnosis: Diagnosis) -> list[Table]:
+    """Returns the constants, and the bounds that apply.
+
+    Example:
+        >>> from fedjax_sim.diagnostics.overlays import Overlay
+        >>> from fedjax_sim.theory import ProblemConstants
+        >>> overlay = Overlay([], {"convex": "why"})
+        >>> diagnosis = Diagnosis(ProblemConstants(L=2.0), 0.1, overlay, pd.DataFrame(), ())
+        >>> [table.row_count for table in diagnosis_tables(diagnosis)]
+        [2, 1]
+    """
+    constants = Table("constant", "value", "kind", title="diagnosis of fedavg")
+    for name, value in diagnosis.constants.known.items():
+        constants.add_row(name, f"{value:.4g}", kind_of(name))
+    if not math.isnan(diagnosis.prescribed_lr):
+        constants.add_row("prescribed lr", f"{diagnosis.prescribed_lr:.4g}", "Proposition 2.1")
+    bounds = Table("bound", "last value", "drawn")
+    drawn = {row.bound: row for row in diagnosis.overlay.rows if row.valid}
+    for row in drawn.values():
+        bounds.add_row(row.bound, f"{row.value:.4g}", "yes")
+    for name, reason in diagnosis.overlay.skipped.items():
+        bounds.add_row(name, "", f"no: {reason}")
+    return [constants, bounds]
