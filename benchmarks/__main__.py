@@ -35,8 +35,8 @@ from benchmarks import (
 from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.workloads import WORKLOADS
-from fedjax_sim.cli.report import environment
 from fedjax_sim.execution.devices import num_cores
+from fedjax_sim.simulation.environment import environment
 
 
 class Part(NamedTuple):
