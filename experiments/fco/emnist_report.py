@@ -54,7 +54,7 @@ def build(
 
     report = Report(
         f"Task {name}: {TASKS[name].described()}",
-        f"{facts['setting']}; {grid_text(selected)}.  Largest violation of the constraint at any "
+        f"{facts['setting']}.  {grid_text(selected)}.  Largest violation of the constraint at any "
         f"evaluated model of any run, as a share of the radius: {max(violated.values()):.2g}.  Of "
         f"all evaluated models {100 * touching:.3g} % have a kernel at the boundary; where none "
         "has, the methods hardly differ from FedAvg.",

@@ -26,7 +26,7 @@ def test_every_paper_has_a_function():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paper", ["fedac", "fedswa"])
+@pytest.mark.parametrize("paper", redraw.PAPERS)
 def test_kept_reports_are_those_of_their_files(tmp_path, capsys, monkeypatch, paper):
     """Texts do not change, CSV and JSON files neither."""
     monkeypatch.setattr(figures, "save", lambda figure, path: plt.close(figure))
