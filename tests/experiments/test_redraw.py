@@ -1,4 +1,4 @@
-"""One command redraws all reports; it finds the functions of all papers."""
+"""One command redraws all reports; it finds the functions of all papers.  Results stay small."""
 
 import importlib
 import inspect
@@ -23,6 +23,13 @@ def test_every_paper_has_a_function():
         assert all(p.default is not p.empty for p in parameters[1:]), paper
     with pytest.raises(ValueError, match="papers is 'x'; expected one of"):
         redraw.Options(papers="x")
+
+
+def test_results_stay_small():
+    """Git keeps every version: tables, small CSV files and one figure per table."""
+    sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
+    assert 0 < sum(sizes.values()) < 6e6
+    assert max(sizes.values()) < 3e5, max(sizes, key=sizes.__getitem__)
 
 
 @pytest.mark.slow
