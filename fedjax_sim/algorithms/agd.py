@@ -15,7 +15,7 @@ __all__ = ["agd"]
 
 
 def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
-    r"""Nesterov's accelerated gradient descent on the mean of the clients' objectives.
+    r"""AGD: Nesterov's accelerated gradient descent on the mean of the clients' objectives.
 
     .. math::
         x_{md} &= \frac{x + \sqrt\kappa\, x_{ag}}{\sqrt\kappa + 1}, \qquad

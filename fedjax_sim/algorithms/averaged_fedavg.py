@@ -39,7 +39,7 @@ class _Visit(NamedTuple):
 def averaged_fedavg(
     lr: ScalarOrSchedule, factor: Scalar = 1.0, at: Literal["start", "end"] = "end"
 ) -> FedAlgorithm:
-    r"""FedAvg whose model is a weighted average of all shadow iterates so far.
+    r"""Averaged FedAvg: the model is a weighted average of all shadow iterates so far.
 
     .. math::
         S \leftarrow q S + \bar x^{(r,k)}, \qquad Z \leftarrow q Z + 1, \qquad \hat x = S / Z,

@@ -37,7 +37,7 @@ class _Path(NamedTuple):
 def averaged_feddualavg(
     lr: ScalarOrSchedule, composite: Composite, *, project_start: bool = True
 ) -> FedAlgorithm:
-    r"""FedDualAvg whose model is the mean of the models of all mean dual states so far.
+    r"""Averaged FedDualAvg: the model is the mean of the models of all mean dual states so far.
 
     .. math::
         \hat x^{(r,k)} = P_{H^{(r,k)}}\Bigl(\sum_i w_i\, y_i^{(r,k)}\Bigr), \qquad

@@ -20,7 +20,7 @@ __all__ = ["fedavg_subgradient"]
 def fedavg_subgradient(
     lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0
 ) -> FedAlgorithm:
-    r"""FedAvg that treats a penalty as if it were smooth, by its subgradients.
+    r"""FedAvg with subgradients: a penalty is treated as if it were smooth.
 
     .. math:: y \leftarrow y - \eta\, (g_i(y) + s)
 

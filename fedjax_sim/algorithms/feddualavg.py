@@ -40,7 +40,7 @@ def feddualavg(
     local_prox: bool = True,
     project_start: bool = True,
 ) -> FedAlgorithm:
-    r"""FedDualAvg, federated dual averaging: clients' dual states are averaged, not their models.
+    r"""FedDualAvg: federated dual averaging; clients' dual states are averaged, not their models.
 
     The average of sparse models is not sparse, nor that of low-rank ones low-rank; the model of an
     averaged dual state is.  In a round that starts at y with the weight H:
@@ -104,7 +104,7 @@ def feddualavg_osp(
     *,
     project_start: bool = True,
 ) -> FedAlgorithm:
-    r"""FedDualAvg with only the server proximal: clients do not apply psi.
+    r"""FedDualAvg-OSP: only the server is proximal; clients do not apply psi.
 
     If h is Euclidean the dual states are FedAvg's iterates on F alone, and the model is such an
     iterate after a prox whose weight grows without bound: under a penalty it tends to 0.

@@ -35,7 +35,7 @@ def fedmid(
     delta_space: Literal["primal", "dual"] = "primal",
     project_start: bool = True,
 ) -> FedAlgorithm:
-    r"""FedMiD, federated mirror descent: composite mirror steps on clients and on the server.
+    r"""FedMiD: federated mirror descent; composite mirror steps on clients and on the server.
 
     With :math:`P_c(y) = \operatorname{argmin}_x h(x) + c\,\psi(x) - \langle y, x \rangle`, the prox
     of :math:`c\,\psi` if h is Euclidean:
@@ -108,7 +108,7 @@ def fedmid_osp(
     delta_space: Literal["primal", "dual"] = "primal",
     project_start: bool = True,
 ) -> FedAlgorithm:
-    r"""FedMiD with only the server proximal: clients do not apply psi.
+    r"""FedMiD-OSP: only the server is proximal; clients do not apply psi.
 
     With one local step and unit server rate it is the proximal gradient method.
 

@@ -1,7 +1,9 @@
 """Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
 
+from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_divergences
 from fedjax_sim.analysis.frames import grid_values, rows_with
 from fedjax_sim.analysis.intervals import Interval, mean_interval
+from fedjax_sim.analysis.labels import algorithm_label, metric_label
 from fedjax_sim.analysis.selection import Mode, best, rounds_to_target, scores
 from fedjax_sim.analysis.statistics import (
     PairedDifference,
@@ -15,10 +17,15 @@ __all__ = [
     "Interval",
     "Mode",
     "PairedDifference",
+    "algorithm_label",
     "best",
+    "divergence_text",
+    "finite_part",
+    "first_divergences",
     "grid_values",
     "markdown",
     "mean_interval",
+    "metric_label",
     "paired_difference",
     "paired_differences",
     "rounds_to_target",

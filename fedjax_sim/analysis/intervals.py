@@ -15,7 +15,9 @@ class Interval(NamedTuple):
     high: np.ndarray
 
 
-def mean_interval(values: Any, level: float = 0.95) -> Interval:
+def mean_interval(
+    values: Any, level: float = 0.95, bounds: tuple[float, float] | None = None
+) -> Interval:
     """Returns Student's t interval of the mean over the first axis: mean +- t s / sqrt(n).
 
     s is the sample standard deviation, t the (1 + level) / 2 quantile for n - 1 degrees of freedom.
@@ -23,6 +25,8 @@ def mean_interval(values: Any, level: float = 0.95) -> Interval:
 
     Args:
         values: [n, ...].
+        bounds: range of the values, such as (0, 1) for accuracies.  The interval is cut to it; the
+            mean lies inside, so the interval covers it as often as before.
 
     Raises:
         ValueError: no values; a level outside (0, 1).
@@ -30,6 +34,8 @@ def mean_interval(values: Any, level: float = 0.95) -> Interval:
     Example:
         >>> [round(float(bound), 3) for bound in mean_interval([1.0, 2.0, 3.0])]
         [2.0, -0.484, 4.484]
+        >>> float(mean_interval([0.9, 1.0], bounds=(0, 1)).high)
+        1.0
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number between 0 and 1")
@@ -39,7 +45,8 @@ def mean_interval(values: Any, level: float = 0.95) -> Interval:
     half = stdtrit(len(values) - 1, (1 + level) / 2) * standard_error(values)
     with np.errstate(invalid="ignore"):
         mean = values.mean(axis=0)
-        return Interval(mean, mean - half, mean + half)
+        low, high = mean - half, mean + half
+    return Interval(mean, *(np.clip([low, high], *bounds) if bounds else (low, high)))
 
 
 def standard_error(values: np.ndarray) -> Any:

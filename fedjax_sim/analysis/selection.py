@@ -128,7 +128,12 @@ def rounds_to_target(
 
 
 def best(
-    scores: pd.DataFrame, *, per: str | Sequence[str] = (), mode: Mode, level: float = 0.95
+    scores: pd.DataFrame,
+    *,
+    per: str | Sequence[str] = (),
+    mode: Mode,
+    level: float = 0.95,
+    bounds: tuple[float, float] | None = None,
 ) -> pd.DataFrame:
     """Returns the best configuration of every cell; cells are the values of the columns ``per``.
 
@@ -140,6 +145,13 @@ def best(
     ``<hyper>_at_edge`` is True if the chosen value is the smallest or the largest of its algorithm
     in the cell, so that the best value may lie outside the grid.  Values that are not numbers, and
     grids of one value, have no edge.
+
+    Args:
+        scores: as :func:`scores` returns them.
+        per: columns of the cells.
+        mode: whether the smallest or the largest mean wins.
+        level: level of the intervals.
+        bounds: range of the scores, to which the intervals are cut (:func:`mean_interval`).
 
     Returns:
         a row per cell in grid order; columns: ``per``, the rest of the configuration, ``mean``,
@@ -167,7 +179,7 @@ def best(
             cell = cell.loc[same, :]
         values = score_values(chosen)
         statistics.append(
-            mean_interval(values, level)._asdict()
+            mean_interval(values, level, bounds)._asdict()
             | {"num_seeds": len(values), "num_failed": int(np.isnan(values).sum())}
             | {f"{name}_at_edge": _at_edge(chosen[name].iloc[0], cell[name]) for name in tuned}
         )

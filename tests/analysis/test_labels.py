@@ -1,0 +1,37 @@
+"""Names of algorithms and metrics in figures and tables."""
+
+import re
+
+import pytest
+
+from fedjax_sim.analysis.labels import algorithm_label, algorithm_labels, metric_label
+from fedjax_sim.cli import registry
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_every_algorithm_has_a_name_as_papers_write_it(name):
+    label = algorithm_label(name)
+    assert label != name
+    assert label[0].isupper() and "_" not in label
+    # The label begins as the code's name does, or its initials do: mb_sgd, Minibatch SGD.
+    words = re.findall(r"[A-Za-z][A-Za-z]*", label)
+    assert words[0].lower()[0] == name[0]
+    assert len(label) <= 30
+
+
+def test_names_are_distinct_and_known_ones_are_as_printed():
+    labels = algorithm_labels(registry.ALGORITHMS)
+    assert len(set(labels.values())) == len(labels)
+    assert [labels[name] for name in ("fedavg", "scaffold", "fedmid_osp", "fedmoswa")] == [
+        "FedAvg", "SCAFFOLD", "FedMiD-OSP", "FedMoSWA"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["FedAvg, lr 0.1", "mine", "ratio: 3", "a b:c", "C:/tmp"])
+def test_names_of_users_stay(name):
+    assert algorithm_label(name) == name
+
+
+def test_metrics_have_words():
+    assert metric_label("test_accuracy") == "test accuracy"
+    assert metric_label("client/loss/q90") == "client loss, 90 % quantile"
