@@ -186,10 +186,13 @@ def test_signals_before_the_first_round_are_one_line(tmp_path, monkeypatch, caps
 def test_ctrl_c_while_starting_prints_no_traceback(tmp_path, loaded):
     """While Python imports, and before the first round."""
     command = [pathlib.Path(sys.executable).with_name("fedjax-sim"), *RUN]
+    # Tests in the background of a shell script ignore SIGINT, and so would the process.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [*command, "--output", str(tmp_path)], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=dict(os.environ, JAX_PLATFORMS="cpu"), text=True, restore_signals=True,
+        env=dict(os.environ, JAX_PLATFORMS="cpu"), text=True,
     )  # fmt: skip
+    signal.signal(signal.SIGINT, before)
     maps = pathlib.Path(f"/proc/{process.pid}/maps")
     while loaded not in maps.read_text() and process.poll() is None:
         time.sleep(0.01)

@@ -30,12 +30,18 @@ class _Recorder:
             return
         self.busy.copying = True
         try:
-            with self.lock, contextlib.suppress(FileNotFoundError, shutil.Error):
-                # A file that another thread moves meanwhile spoils the copy, which does not count.
-                shutil.copytree(self.folder, f"{self.copies}/{self.number}", symlinks=True)
-                self.number += 1
+            with self.lock:
+                self._copy(f"{self.copies}/{self.number}")
         finally:
             self.busy.copying = False
+
+    def _copy(self, copy: str) -> None:
+        try:
+            shutil.copytree(self.folder, copy, symlinks=True)
+            self.number += 1
+        except (FileNotFoundError, shutil.Error):
+            # A file that another thread moves meanwhile spoils the copy, which does not count.
+            shutil.rmtree(copy)
 
 
 _recorder = _Recorder()
