@@ -12,6 +12,7 @@ from experiments.fco.selection import Selected, from_tables, kept_tables
 from experiments.harness.report import Report, command, read_facts, rounded, write_csv
 from fedjax_sim import plotting
 from fedjax_sim.plotting import heat_maps
+from fedjax_sim.plotting.style import add_caption
 
 # (selected runs, further tables by name, values of name.json) -> text and figures
 Build = Callable[
@@ -26,7 +27,7 @@ def curves_figure(
     lines = selected.winners.rename(columns={"method": "algorithm"})
     figure = plotting.curves(lines, metrics, band="minmax", **look)
     if label:
-        figure.supxlabel(label, fontsize="small")
+        add_caption(figure, label)
     return figure
 
 
@@ -39,7 +40,7 @@ def rates_figure(selected: Selected, label: str = "") -> Figure:
     )
     figure.set_size_inches(8, 3.6)
     if label:
-        figure.supxlabel(label, fontsize="small")
+        add_caption(figure, label)
     return figure
 
 

@@ -44,8 +44,8 @@ def first_divergences(history: pd.DataFrame) -> list[int]:
         [3, 0]
     """
     if "diverged_at" not in history:
-        return [0] * history["seed"].nunique()
-    return history.groupby("seed", sort=True)["diverged_at"].max().astype(int).tolist()
+        return [0] * len(history["seed"].unique())
+    return [int(np.max(rows["diverged_at"])) for _, rows in history.groupby("seed", sort=True)]
 
 
 def finite_part(history: pd.DataFrame) -> pd.DataFrame:
@@ -63,5 +63,6 @@ def finite_part(history: pd.DataFrame) -> pd.DataFrame:
     """
     if not {"round", "diverged_at"} <= set(history.columns):
         return history
-    after = (history["diverged_at"] > 0) & (history["round"] >= history["diverged_at"])
-    return history.assign(value=np.where(after, np.nan, history["value"].astype(float)))
+    diverged_at, rounds = np.asarray(history["diverged_at"]), np.asarray(history["round"])
+    after = (diverged_at > 0) & (rounds >= diverged_at)
+    return history.assign(value=np.where(after, np.nan, np.asarray(history["value"], np.float64)))

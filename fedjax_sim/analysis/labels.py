@@ -19,7 +19,7 @@ LONGEST = 30  # characters of an algorithm's name; longer beginnings are sentenc
 PROGRESS = {
     "round": "round",
     "time": "simulated time",
-    "local_steps": "local steps of all clients",
+    "local_steps": "local steps",
     "bits": "bits sent",
 }
 _WORDS = {"train": "training", "eval": "evaluation"}
@@ -61,7 +61,7 @@ def metric_label(name: str) -> str:
 
     Example:
         >>> metric_label("test/accuracy"), metric_label("train/loss"), metric_label("local_steps")
-        ('test accuracy', 'training loss', 'local steps of all clients')
+        ('test accuracy', 'training loss', 'local steps')
         >>> metric_label("client/accuracy/q10")
         'client accuracy, 10 % quantile'
     """

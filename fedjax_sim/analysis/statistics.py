@@ -128,7 +128,7 @@ def paired_differences(
         rows.append((a, b, *pair[1:6], len(pair.failed)))
     names = ["a", "b", "mean", "low", "high", "p_value", "num_seeds", "num_failed"]
     frame = pd.DataFrame(rows, columns=names)
-    frame.insert(6, "p_holm", _holm(frame["p_value"].to_numpy()))
+    frame.insert(6, "p_holm", holm(frame["p_value"].to_numpy()))
     return frame
 
 
@@ -241,7 +241,7 @@ def _same_seeds(one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
     return a
 
 
-def _holm(p: np.ndarray) -> np.ndarray:
+def holm(p: np.ndarray) -> np.ndarray:
     """Returns adjusted p values: the k-th smallest of m times m - k + 1, monotone; NaN stays."""
     order = np.argsort(p)  # NaN last
     factors = np.isfinite(p).sum() - np.arange(len(p))

@@ -10,6 +10,7 @@ from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.heat_maps import heat_map
 from fedjax_sim.plotting.progress import progress_curves, with_progress
 from fedjax_sim.plotting.results import result_curves, sweep_figure
+from fedjax_sim.plotting.style import save
 from fedjax_sim.plotting.surfaces import contours, reliefs
 from fedjax_sim.plotting.sweeps import sensitivity, speed_up_figure
 from fedjax_sim.plotting.timelines import visit_chart, visit_distributions
@@ -23,6 +24,7 @@ __all__ = [
     "progress_curves",
     "reliefs",
     "result_curves",
+    "save",
     "sensitivity",
     "size_histogram",
     "speed_up_figure",

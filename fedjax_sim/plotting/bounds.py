@@ -1,6 +1,5 @@
 """Measured suboptimalities with the bounds of theory over them."""
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +8,10 @@ from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.plotting.curves import curves
-from fedjax_sim.plotting.style import legend_above, line_look
+from fedjax_sim.plotting.style import add_caption, legend_above, line_look
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_WIDTH = 95  # characters of a caption's line
 
 
 def bound_curves(
@@ -43,14 +40,15 @@ def bound_curves(
         >>> overlay = Overlay([Row(r, "convex", 1 / r, True) for r in (1, 2, 4)], {})
         >>> figure = bound_curves(pd.DataFrame(rows, columns=columns), "suboptimality", overlay)
         >>> [line.get_label() for line in figure.axes[0].lines]
-        ['fedavg', 'bound: convex']
+        ['FedAvg', 'bound: convex']
     """
     drawn = history.loc[(history["round"] > 0) & (history["value"] > 0), :]
     if not (drawn["metric"] == metric).any():
         raise ValueError(f"history has no positive {metric!r} after round 0; expected some")
-    figure = curves(drawn, metric, by=by, band="minmax", yscale="log")
+    figure = curves(
+        drawn, metric, by=by, band="minmax", xscale="log", yscale="log", size=(6.4, 4.6)
+    )
     axes = figure.axes[0]
-    axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
     valid = [row for row in overlay.rows if row.valid]
     names = list(dict.fromkeys(row.bound for row in valid))
@@ -60,13 +58,8 @@ def bound_curves(
         color = line_look(measured + i)["color"]
         axes.plot(rounds, values, color=color, ls="--", lw=1.2, label=f"bound: {name}")
     figure.legends[0].remove()
-    figure.set_size_inches(6.4, 4.6)
     legend_above(figure, [str(line.get_label()) for line in axes.lines], 2)
     if overlay.skipped:
-        reasons = [f"no bound “{name}”: {reason}" for name, reason in overlay.skipped.items()]
-        figure.supxlabel("\n".join(map(_wrapped, reasons)), fontsize=6.5, x=0.02, ha="left")
+        reasons = [f"No bound “{name}”: {reason}" for name, reason in overlay.skipped.items()]
+        add_caption(figure, "\n".join(reasons))
     return figure
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent="   "))

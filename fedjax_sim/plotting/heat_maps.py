@@ -18,11 +18,10 @@ from fedjax_sim.plotting.style import (
     SHADES,
     bare,
     index_of,
-    short,
     style_axes,
     words,
 )
-from fedjax_sim.plotting.sweeps import grid_title
+from fedjax_sim.plotting.sweeps import grid_title, value_labels
 
 
 def heat_map(
@@ -98,8 +97,8 @@ def heat_map(
     if finite.any():
         winner = at[np.argmin(np.where(finite, mean if mode == "min" else -mean, math.inf))]
         axes.add_patch(_box(*winner, facecolor="none", edgecolor=COLORS[1], lw=2.5, clip_on=False))
-    axes.set_xticks(range(len(xs)), [short(value) for value in xs])
-    axes.set_yticks(range(len(ys)), [short(value) for value in ys])
+    axes.set_xticks(range(len(xs)), value_labels(x, xs))
+    axes.set_yticks(range(len(ys)), value_labels(y, ys))
     axes.set(xlabel=words(x), ylabel=words(y))
     axes.set_title(grid_title(scores, cells, [x, y]), fontsize="medium")
     style_axes(axes)

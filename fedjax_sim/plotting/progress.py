@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedjax_sim.analysis.frames import check_columns, check_unique
+from fedjax_sim.analysis.labels import metric_label
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.timelines.accounting import bits_moved
@@ -15,13 +16,7 @@ from fedjax_sim.types import Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-_AXES = {  # measures of progress and their labels
-    "time": "simulated time",
-    "server_updates": "server updates",
-    "local_steps": "local steps",
-    "uploads": "uploads",
-    "bits": "bits moved",
-}
+_MEASURES = ("time", "server_updates", "local_steps", "uploads", "bits")
 
 
 def with_progress(
@@ -120,8 +115,8 @@ def progress_curves(
         >>> figure.axes[2].get_xlabel(), figure.axes[2].lines[0].get_xdata().tolist()
         ('local steps', [15.0, 30.0])
     """
-    if not against or not set(against) <= set(_AXES):
-        raise ValueError(f"against is {list(against)}; expected some of {list(_AXES)}")
+    if not against or not set(against) <= set(_MEASURES):
+        raise ValueError(f"against is {list(against)}; expected some of {list(_MEASURES)}")
     if "bits" in against and bits is None:
         raise ValueError("bits is None; expected the bits per message, to draw against 'bits'")
     chosen = history.loc[history["metric"] == metric, :]
@@ -146,7 +141,7 @@ def progress_curves(
         max_columns=max_columns,
     )  # fmt: skip
     for axes, name in zip(figure.axes, against, strict=True):
-        axes.set(xlabel=_AXES[name], ylabel=metric.replace("/", " ").replace("_", " "))
+        axes.set(xlabel=metric_label(name), ylabel=metric_label(metric))
     return figure
 
 

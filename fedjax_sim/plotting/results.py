@@ -6,22 +6,19 @@ from typing import Any, Literal
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis.frames import configuration_columns, grid_values
+from fedjax_sim.analysis.frames import configuration_columns, grid_values, score_values
+from fedjax_sim.analysis.labels import PROGRESS, bounds_of, metric_label
 from fedjax_sim.analysis.selection import Mode, scores
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.heat_maps import heat_map
-from fedjax_sim.plotting.style import words
 from fedjax_sim.plotting.sweeps import sensitivity
-
-# Metrics of every history that measure progress.
-_PROGRESS = ("time", "local_steps")
 
 
 def result_curves(
     history: pd.DataFrame,
     metrics: str | Sequence[str] | None = None,
     *,
-    x: Literal["round", "time", "local_steps"] = "round",
+    x: Literal["round", "time", "local_steps", "bits"] = "round",
     by: str | None = None,
     **options: Any,
 ) -> Figure:
@@ -31,9 +28,11 @@ def result_curves(
         history: tidy frame with columns ``seed``, ``round``, ``metric``, ``value`` and ``by``.
         metrics: metrics, in the order of the panels; default: all, except measures
             of progress.
-        x: horizontal axis: rounds, simulated time, or local steps of all clients.
+        x: horizontal axis: rounds, simulated time, local steps of all clients, or bits that server
+            and clients have sent (histories of :func:`fedjax_sim.analysis.read_folder` have them).
         by: column with a line per value; None: one line.
-        options: ``band``, ``yscale`` and ``max_columns`` of :func:`fedjax_sim.plotting.curves`.
+        options: ``band``, ``xscale``, ``yscale``, ``max_columns``, ``size`` and ``caption`` of
+            :func:`fedjax_sim.plotting.curves`.
 
     Raises:
         ValueError: as :func:`fedjax_sim.plotting.curves`.
@@ -45,21 +44,19 @@ def result_curves(
         >>> figure.axes[0].get_xlabel(), figure.axes[0].lines[0].get_xdata().tolist()
         ('simulated time', [2.0, 4.0])
     """
-    if x not in ("round", *_PROGRESS):
-        raise ValueError(f"x is {x!r}; expected 'round', 'time' or 'local_steps'")
+    if x not in PROGRESS:
+        raise ValueError(f"x is {x!r}; expected one of {', '.join(map(repr, PROGRESS))}")
     if metrics is None:
-        metrics = [name for name in history["metric"].unique() if name not in _PROGRESS]
+        metrics = [name for name in history["metric"].unique() if name not in PROGRESS]
     if x != "round":
+        if x not in set(history["metric"]):
+            raise ValueError(f"x is {x!r}, which the history does not have; expected 'round'")
         run = [*([] if by is None else [by]), "seed"]
         measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
         history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
         # Updates without reports, at the end of shorter timelines, repeat the last point.
         history = history.drop_duplicates([*run, x, "metric"])
-    figure = curves(history, metrics, x=x, by=by, **options)
-    if x == "time":
-        for axes in figure.axes:
-            axes.set_xlabel("simulated time")
-    return figure
+    return curves(history, metrics, x=x, by=by, **options)
 
 
 def sweep_figure(
@@ -104,8 +101,9 @@ def sweep_figure(
         if not varied:
             raise ValueError(f"history has one value of {names}; expected a name with several")
         x, y = varied[0], varied[1] if len(varied) > 1 else None
-    label = words(metric.replace("/", " "))
+    label = metric_label(metric)
     if y is not None:
         return heat_map(table, x, y, mode=mode, label=label)
     by = "algorithm" if "algorithm" in table else None
-    return sensitivity(table, x, by=by, mode=mode, label=label)
+    bounds = bounds_of(metric, score_values(table))
+    return sensitivity(table, x, by=by, mode=mode, label=label, bounds=bounds)

@@ -5,7 +5,7 @@ hyper-parameter that is on no axis is tuned for every point, and the title names
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,13 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from fedjax_sim.analysis.frames import check_columns, check_unique, grid_values, rows_with
+from fedjax_sim.analysis.labels import algorithm_labels
 from fedjax_sim.analysis.selection import Mode, best
 from fedjax_sim.plotting.style import (
     GREY,
     INK,
+    add_caption,
     index_of,
     legend_above,
     line_look,
+    marker_look,
     short,
     style_axes,
     words,
@@ -40,6 +43,7 @@ def sensitivity(
     level: float = 0.95,
     label: str = "score",
     yscale: Literal["linear", "log"] = "linear",
+    bounds: tuple[float, float] | None = None,
 ) -> Figure:
     """Best score over all other hyper-parameters against one of them, a line per value of ``by``.
 
@@ -51,6 +55,7 @@ def sensitivity(
         scores: as :func:`fedjax_sim.analysis.selection.scores` returns them; rows without ``x``
             (NaN) are left out.
         label: name of the score, for the vertical axis.
+        bounds: range of the scores, such as (0, 1) for accuracies, to which bands are cut.
 
     Raises:
         ValueError: as :func:`fedjax_sim.analysis.selection.best`; no row has ``x``.
@@ -67,17 +72,18 @@ def sensitivity(
         raise ValueError(f"x is {x!r}, which no row has; expected a column with values")
     scores = scores.loc[np.asarray(scores[x].notna()), :]
     lines = [by] if by is not None else []
-    points = best(scores, per=[*lines, x], mode=mode, level=level)
+    points = best(scores, per=[*lines, x], mode=mode, level=level, bounds=bounds)
     figure = Figure(figsize=(5.6, 3.8), layout="constrained")
     axes = figure.subplots()
     axes.set_yscale(yscale)
     numeric = all(isinstance(value, int | float) for value in ticks)
     names = [] if by is None else grid_values(points, by)
+    keys = value_labels(by, names)
     stacked = 0  # lines that have marks at the top edge
     for i, name in enumerate(names or [None]):
         part = points if by is None else rows_with(points, by, name)
         at = np.array([value if numeric else index_of(ticks, value) for value in part[x]])
-        shown = "mean" if name is None else short(name)
+        shown = "mean" if name is None else keys[i]
         _line(axes, at, part, ("mean", "low", "high"), i, shown)
         mean = np.asarray(part["mean"], np.float64)
         for absent, marker, _ in _ABSENT:
@@ -94,7 +100,6 @@ def sensitivity(
     _place_ticks(axes, ticks, 12, numeric)
     axes.set(xlabel=words(x), ylabel=label)
     style_axes(axes)
-    keys = [short(name) for name in names]
     for absent, marker, meaning in _ABSENT:
         if absent(np.asarray(points["mean"], np.float64)).any():
             axes.plot([], [], marker, color=INK, label=meaning)
@@ -102,6 +107,7 @@ def sensitivity(
     if keys:
         legend_above(figure, keys, 4, None if by in (None, "algorithm") else words(by))
     axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
+    add_caption(figure, _about_bands(points, level))
     return figure
 
 
@@ -112,6 +118,7 @@ def speed_up_figure(
     by: str | None = None,
     panel: str | None = None,
     label: str = "error",
+    level: float = 0.95,
 ) -> Figure:
     """Error and speed-up against the number of clients M, both axes logarithmic.
 
@@ -128,6 +135,7 @@ def speed_up_figure(
         by: column with a curve per value.
         panel: column with a pair of panels per value.
         label: name of the error ("suboptimality", "rounds").
+        level: level of the frame's intervals.
 
     Raises:
         ValueError: missing columns; two rows for one point.
@@ -145,6 +153,7 @@ def speed_up_figure(
     check_unique(frame, key)
     panels = [None] if panel is None else grid_values(frame, panel)
     names = [] if by is None else grid_values(frame, by)
+    labels = value_labels(by, names)
     if panel is None:
         figure = Figure(figsize=(9.2, 3.8), layout="constrained")
         pairs = figure.subplots(1, 2, squeeze=False)
@@ -153,7 +162,10 @@ def speed_up_figure(
         pairs = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False).T
     for value, (left, right) in zip(panels, pairs, strict=True):
         part = frame if panel is None else rows_with(frame, panel, value)
-        _speed_up_pair(left, right, part, over, by, names, 8 if panel is None else 6)
+        _speed_up_pair(
+            left, right, part, over, by, dict(zip(names, labels, strict=True)),
+            8 if panel is None else 6,
+        )  # fmt: skip
         if panel is not None:
             left.set_title(f"{words(panel)} = {short(value)}", fontsize="medium")
     bases = _bases(frame, over)
@@ -163,7 +175,8 @@ def speed_up_figure(
     for axes in pairs[:, 1] if panel is not None else pairs.ravel():
         axes.set_xlabel(words(over))
     title = None if by in (None, "algorithm") else words(by)
-    legend_above(figure, [*(short(name) for name in names), "linear speed-up"], 6, title)
+    legend_above(figure, [*labels, "linear speed-up"], 6, title)
+    add_caption(figure, _about_bands(frame, level))
     return figure
 
 
@@ -173,16 +186,16 @@ def _speed_up_pair(
     frame: pd.DataFrame,
     over: str,
     by: str | None,
-    names: Sequence[Any],
+    labels: Mapping[Any, str],
     room: int,
 ) -> None:
     sizes = grid_values(frame, over)
     for axes in (left, right):
         axes.set(xscale="log", yscale="log")
     for axes, value in ((left, "error"), (right, "speed_up")):
-        for i, name in enumerate(names or [None]):
+        for i, name in enumerate(labels or [None]):
             part = frame if by is None else rows_with(frame, by, name)
-            shown = "mean" if name is None else short(name)
+            shown = "mean" if name is None else labels[name]
             columns = (value, f"{value}_low", f"{value}_high")
             _line(axes, np.asarray(part[over]), part, columns, i, shown)
         _place_ticks(axes, sizes, room)
@@ -205,6 +218,19 @@ def _speed_up_pair(
     right.yaxis.set_minor_locator(NullLocator())
 
 
+def value_labels(by: str | None, names: Sequence[Any]) -> list[str]:
+    """Returns the values of a column as texts, algorithms as their papers write them."""
+    texts = [short(name) for name in names]
+    labels = algorithm_labels(texts) if by == "algorithm" else {}
+    return [labels.get(text, text) for text in texts]
+
+
+def _about_bands(points: pd.DataFrame, level: float) -> str:
+    """Returns the text under a figure; none without bands."""
+    several = (np.asarray(points["num_seeds"]) > 1).any()
+    return f"Bands: {100 * level:g} % confidence intervals." if several else ""
+
+
 def _bases(frame: pd.DataFrame, over: str) -> list[Any]:
     """Returns the smallest M of every curve."""
     return grid_values(rows_with(frame, "linear", 1.0), over)
@@ -217,7 +243,7 @@ def _line(
     order = np.argsort(at)
     mean, low, high = (np.asarray(frame[name], np.float64)[order] for name in columns)
     look = line_look(i)
-    axes.plot(at[order], mean, **look, lw=1.8, marker="o", ms=4, label=label)
+    axes.plot(at[order], mean, **look, **marker_look(i, 0), lw=1.8, label=label)
     finite = mean[np.isfinite(mean)]
     if axes.get_yscale() == "log" and len(finite):
         low = np.maximum(low, finite.min() / 3)

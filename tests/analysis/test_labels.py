@@ -12,7 +12,8 @@ from fedjax_sim.cli import registry
 def test_every_algorithm_has_a_name_as_papers_write_it(name):
     label = algorithm_label(name)
     assert label != name
-    assert label[0].isupper() and "_" not in label
+    assert label[0].isupper()
+    assert "_" not in label
     # The label begins as the code's name does, or its initials do: mb_sgd, Minibatch SGD.
     words = re.findall(r"[A-Za-z][A-Za-z]*", label)
     assert words[0].lower()[0] == name[0]

@@ -117,13 +117,13 @@ def test_figure_draws_valid_bounds_and_names_the_others():
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
     assert lines == {
-        "fedavg": [[r, 1.5 / (r + 1)] for r in ROUNDS],
+        "FedAvg": [[r, 1.5 / (r + 1)] for r in ROUNDS],
         "bound: convex": [[r, 10 / r] for r in ROUNDS[1:]],
     }
     assert len(figure.legends) == 1
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
     caption = figure.get_supxlabel()
-    assert "no bound “third order”: needs Q" in caption
+    assert "No bound “third order”: needs Q" in caption
     assert max(map(len, caption.split("\n"))) < 100
     nothing = pd.DataFrame([("fedavg", 0, 1, "suboptimality", 0.0)], columns=columns)
     with pytest.raises(ValueError, match="no positive 'suboptimality' after round 0"):

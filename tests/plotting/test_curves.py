@@ -27,11 +27,11 @@ def test_curves_show_the_means_in_the_frames_order():
     frame = tidy(VALUES).sample(frac=1, random_state=0)  # rows in any order
     figure = plotting.curves(frame.sort_values("algorithm", ascending=False), "loss")
     (axes,) = figure.axes
-    assert [line.get_label() for line in axes.lines] == ["scaffold", "fedavg"]
+    assert [line.get_label() for line in axes.lines] == ["SCAFFOLD", "FedAvg"]
     for line, table in zip(axes.lines, VALUES.values(), strict=True):
         np.testing.assert_array_equal(line.get_xdata(), [0, 10, 20])
         np.testing.assert_allclose(line.get_ydata(), table.mean(axis=0), rtol=1e-15)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["scaffold", "fedavg"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["SCAFFOLD", "FedAvg"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "loss")
     render(figure)
 
@@ -72,7 +72,7 @@ def test_panels_share_colours_even_where_an_algorithm_is_missing():
     figure = plotting.curves(frame, ["loss", "test_accuracy"], yscale="log")
     left, right = figure.axes
     assert right.get_ylabel() == "test accuracy"
-    assert [line.get_label() for line in right.lines] == ["fedavg"]
+    assert [line.get_label() for line in right.lines] == ["FedAvg"]
     assert left.lines[1].get_color() == right.lines[0].get_color()
     assert left.get_yscale() == right.get_yscale() == "log"
     assert len(figure.legends[0].get_texts()) == 2
@@ -88,8 +88,9 @@ def test_spare_panels_are_removed():
 def test_many_lines_stay_distinct():
     values = {i * 0.1: np.ones((1, 3)) * i for i in range(12)}
     figure = plotting.curves(tidy(values, column="client_lr"), "loss", by="client_lr")
-    looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
-    assert len(looks) == 12
+    looks = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
+    assert len(set(looks)) == 12
+    assert len({style for _, style in looks[:4]}) == 4  # also in grey
     assert figure.legends[0].get_title().get_text() == "client lr"
     render(figure)
 
@@ -114,6 +115,37 @@ def test_a_diverged_seed_is_not_hidden(bad, band):
     np.testing.assert_allclose(shown[:2], table[:, :2].mean(axis=0), rtol=1e-15)
     assert not np.isfinite(shown[2])
     render(figure)
+
+
+def test_a_diverged_run_ends_at_its_last_finite_point_and_is_marked():
+    """The second seed's state is not finite from round 15 on; its accuracy there is no result."""
+    table = np.array([[0.1, 0.5, 0.9], [0.3, 0.7, 0.1]])
+    frame = tidy({"fedavg": table, "mine": table}, metric="test/accuracy")
+    failed = (frame["seed"] == 1) & (frame["algorithm"] == "fedavg")
+    frame["diverged_at"] = np.where(failed, 15, 0)
+    figure = plotting.curves(frame, "test/accuracy", band="seeds", caption="digits.")
+    (axes,) = figure.axes
+    mean, cross, *_ = axes.lines
+    np.testing.assert_allclose(mean.get_ydata(), [0.2, 0.6, np.nan])
+    assert (cross.get_marker(), cross.get_xdata(), cross.get_ydata()) == ("x", [10], [0.6])
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["FedAvg: diverged in round 15 (1 of 2 seeds)", "mine"]
+    singles = [line.get_ydata().tolist() for line in axes.lines if line.get_label() == "_seed"]
+    assert singles[0] == [0.1, 0.5, 0.9]
+    assert singles[1][:2] == [0.3, 0.7]
+    assert np.isnan(singles[1][2])
+    lines = figure.get_supxlabel().split("\n")
+    assert lines == ["digits.", "Lines: mean of 2 seeds; thin lines: single seeds."]
+    render(figure)
+
+
+def test_bands_of_accuracies_stay_in_their_range():
+    table = np.array([[0.9, 0.2], [1.0, 0.0]])
+    (axes,) = plotting.curves(
+        tidy({"fedavg": table}, "test/accuracy", rounds=(1, 2)), "test/accuracy", band="ci"
+    ).axes
+    _, (low, high) = band_of(axes, 0)
+    assert (low.min(), high.max()) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_curves_are_drawn_where_the_timelines_say():
     shuffled = history().iloc[[2, 0, 1, 6, 4, 3, 5]]
     figure = progress_curves(shuffled, "test/accuracy", TIMELINES, against, bits=BITS)
     labels = [axes.get_xlabel() for axes in figure.axes]
-    assert labels == ["simulated time", "server updates", "local steps", "bits moved"]
+    assert labels == ["simulated time", "server updates", "local steps", "bits sent"]
     expected = {
         "time": ([0, 100, 200], [7, 14, 21, 28]),
         "server_updates": ([0, 1, 2], [1, 2, 3]),

@@ -102,7 +102,9 @@ def test_sweep_figures_need_a_hyper_parameter(options, message):
 
 def test_unknown_measures_of_progress_are_refused():
     history = pd.DataFrame([("a", 0, 1, "loss", 1.0)], columns=COLUMNS)
-    with pytest.raises(ValueError, match="x is 'bits'; expected 'round', 'time' or 'local_steps'"):
+    with pytest.raises(ValueError, match="x is 'epoch'; expected one of 'round', 'time', 'loc"):
+        plotting.result_curves(history, x="epoch")
+    with pytest.raises(ValueError, match="x is 'bits', which the history does not have"):
         plotting.result_curves(history, x="bits")
 
 

@@ -280,7 +280,7 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
             assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
             for i, algorithm in enumerate(("fedac", "fedavg")):
                 rows = part.loc[part["algorithm"] == algorithm]
-                (line,) = lines_of(axes, algorithm)
+                (line,) = lines_of(axes, {"fedac": "FedAc", "fedavg": "FedAvg"}[algorithm])
                 np.testing.assert_array_equal(line.get_xdata(), [2, 8, 32])
                 np.testing.assert_array_equal(line.get_ydata(), rows[name])
                 assert to_hex(line.get_color()) == COLORS[i].lower()
@@ -298,7 +298,7 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
     assert panels[0, 0].get_ylabel() == "suboptimality"
     assert panels[1, 0].get_ylabel() == "speed-up over num clients = 2"
     texts = [t.get_text() for t in figure.legends[0].get_texts()]
-    assert texts == ["fedac", "fedavg", "linear speed-up"]
+    assert texts == ["FedAc", "FedAvg", "linear speed-up"]
     render(figure)
 
 
