@@ -29,6 +29,7 @@ from fedjax_sim.engine import (
     init,
     run,
 )
+from fedjax_sim.roles import freeze, personal_model, running_statistics
 from fedjax_sim.simulation.compare import Comparison, compare
 from fedjax_sim.simulation.forecast import forecast
 from fedjax_sim.simulation.result import Simulation
@@ -87,16 +88,19 @@ __all__ = [
     "evaluation",
     "execution",
     "forecast",
+    "freeze",
     "from_assignment",
     "from_clients",
     "full_batch",
     "init",
     "models",
     "objectives",
+    "personal_model",
     "plotting",
     "problems",
     "prox",
     "run",
+    "running_statistics",
     "shared_task",
     "simulate",
     "skip_nonfinite",

@@ -20,9 +20,12 @@ from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_objective, check_setup
+from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
+from fedjax_sim.roles import UpdatesStatistics
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -100,11 +103,13 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     """Returns the state before the first round.
 
     Raises:
-        ValueError: the timeline has staleness and the algorithm requires current broadcasts, or
-            the algorithm's own check refuses the task or the timeline.
+        ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
+            model has running statistics that the algorithm does not update, or the algorithm's own
+            check refuses the task or the timeline.
     """
     task, timeline = setup.task, setup.timeline
     _check_staleness(algorithm, timeline)
+    _check_statistics(algorithm, task)
     algorithm.check(task, timeline)
     params = _strong(setup.params)
     server = _strong(algorithm.init(params))
@@ -159,7 +164,7 @@ def advance(
 
     def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
         state, probed = rounds(task, state, part, key)
-        metrics = {} if eval_fn is None else eval_fn(state.server.params)
+        metrics = {} if eval_fn is None else evaluate(eval_fn, state)
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
         return state, History(state.round[None], metrics, probed)
 
@@ -317,6 +322,16 @@ def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
             f"{algorithm.synchronous_only}"
+        )
+
+
+def _check_statistics(algorithm: FedAlgorithm, task: Task) -> None:
+    handled = isinstance(algorithm.check, UpdatesStatistics)
+    if not handled and running_statistics_of(task) is not None:
+        raise ValueError(
+            "task has a model with running statistics (batch normalisation), which the algorithm "
+            "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
+            "objective of fs.models.frozen_statistics(model) with fs.freeze"
         )
 
 

@@ -1,15 +1,73 @@
 """The local loop, one masked scan over the steps of a visit, and learning rates."""
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
 from fedjax_sim.types import Params, PyTree, Scalar, Work
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
+
+
+class Carried:
+    """Value that an oracle's functions read and replace while a visit is traced.
+
+    An algorithm's ``local`` has no argument for it: :func:`local_steps` and :func:`local_path`
+    carry it through their loops beside the algorithm's own values.
+    """
+
+    def __init__(self, value: PyTree):
+        self._value, self._trace = value, get_opaque_trace_state()
+
+    @property
+    def value(self) -> PyTree:
+        """The current value.
+
+        Raises:
+            ValueError: the loop or the function that is traced does not carry the value.
+        """
+        if get_opaque_trace_state() != self._trace:
+            raise ValueError(
+                "the gradient of a client with running statistics is taken inside a loop or a "
+                "transformed function of the algorithm; expected calls in the steps of "
+                "fedjax_sim.local.local_steps or local_path, or outside of loops"
+            )
+        return self._value
+
+    @value.setter
+    def value(self, value: PyTree) -> None:
+        self._value, self._trace = value, get_opaque_trace_state()
+
+
+_CARRIED: contextvars.ContextVar[Carried | None] = contextvars.ContextVar("carried", default=None)
+
+
+@contextlib.contextmanager
+def carrying(value: PyTree) -> Iterator[Carried]:
+    """Context in which local loops carry a value.
+
+    Example:
+        >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
+        >>> with carrying(jnp.array(1)) as count:
+        ...     def step(x, k):
+        ...         count.value = 2 * count.value
+        ...         return x + k
+        ...     result = local_steps(step, jnp.array(0), work)
+        >>> int(result), int(count.value)
+        (3, 8)
+    """
+    carried = Carried(value)
+    token = _CARRIED.set(carried)
+    try:
+        yield carried
+    finally:
+        _CARRIED.reset(token)
 
 
 def local_steps(
@@ -27,6 +85,17 @@ def local_steps(
         3
     """
 
+    carried = _CARRIED.get()
+    if carried is None:
+        return _masked_scan(step, carry, work, unroll)
+    start = carry, carried.value
+    carry, carried.value = _masked_scan(_with(carried, step), start, work, unroll)
+    return carry
+
+
+def _masked_scan(
+    step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int
+) -> PyTree:
     # If clients are vmapped, the branch becomes a selection, and everything that it reads, the data
     # set included, becomes a batch of copies. XLA:CPU removes these copies
     # (tests/sweeps/test_sweep_program.py); accelerators run clients together anyway.
@@ -50,12 +119,34 @@ def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Wor
         [0, 1, 3, 3]
     """
 
+    carried = _CARRIED.get()
+    if carried is None:
+        return _masked_path(step, start, work)
+    path, values = _masked_path(_with(carried, step), (start, carried.value), work)
+    carried.value = jax.tree.map(lambda x: x[-1], values)
+    return path
+
+
+def _masked_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Work) -> PyTree:
     def one(carry: PyTree, k: Array) -> tuple[PyTree, PyTree]:
         carry = tree.where(k < work.num_steps, step(carry, k), carry)
         return carry, carry
 
     _, rest = jax.lax.scan(one, start, jnp.arange(work.max_steps, dtype=jnp.int32))
     return jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, rest)
+
+
+def _with(
+    carried: Carried, step: Callable[[PyTree, Array], PyTree]
+) -> Callable[[PyTree, Array], PyTree]:
+    """Returns the step of a loop whose carry is ``(carry, carried value)``."""
+
+    def step_of_both(pair: PyTree, k: Array) -> PyTree:
+        carry, carried.value = pair
+        carry = step(carry, k)
+        return carry, carried.value
+
+    return step_of_both
 
 
 def sgd(

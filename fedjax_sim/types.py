@@ -87,6 +87,34 @@ def send_state(state: ServerState, round: Round) -> Message:
     return state
 
 
+class Model(NamedTuple):
+    """A model: ``init(key) -> params`` and ``apply(params, x) -> outputs``.
+
+    Both are pure.  ``params`` is any pytree of arrays, ``x`` a batch ``[B, ...]`` of floating
+    inputs or of integers (token ids), ``outputs`` is ``[B, ...]`` (logits or predictions).  There
+    are no other requirements, so any pair of such functions is a model.
+
+    ``apply`` evaluates.  A model that computes something else in training (dropout, batch
+    normalisation) also has ``train(params, x, key, weights) -> (outputs, statistics)``: examples of
+    weight 0 (``[B]``) fill up a short batch.  ``statistics`` is a tree as ``params`` with the next
+    values of the leaves that the field ``statistics`` selects, and None for all other leaves.
+
+    Example:
+        >>> ridge = Model(
+        ...     init=lambda key: {"w": jnp.zeros(3)},
+        ...     apply=lambda params, x: x @ params["w"],
+        ... )
+        >>> ridge.apply(ridge.init(jax.random.key(0)), jnp.ones((2, 3))).shape
+        (2,)
+    """
+
+    init: Callable[[Array], Params]
+    apply: Callable[[Params, Any], Any]
+    train: Callable[[Params, Any, Array, Array], tuple[Any, PyTree]] | None = None
+    # (path, leaf) -> bool: running statistics, which no optimiser may move. None: there are none.
+    statistics: Callable[[tuple[str, ...], Any], bool] | None = None
+
+
 class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 

@@ -18,14 +18,15 @@ _ROOT = pathlib.Path(fedjax_sim.__file__).parent
 # other if that makes no cycle.
 _LAYERS = [
     "types",
-    "tree checks",
+    "tree checks leaves",
     "theory",
-    "prox timelines compression objectives",
+    "prox timelines compression losses",
+    "objectives",
     "data",
     "datasets execution",
     "local transforms models",
     "algorithms",
-    "engine evaluation wrappers",
+    "engine evaluation wrappers roles",
     "simulation",
     "sweeps",
     "analysis",

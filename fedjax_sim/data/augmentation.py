@@ -19,6 +19,7 @@ transforms every example once, with keys that depend on the task's ``full_grad_b
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,9 @@ from jax.typing import DTypeLike
 
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.leaves import Where
+from fedjax_sim.objectives import batch_losses, statistics_of
+from fedjax_sim.types import Model, Params, PyTree
 
 Transform = Callable[[Array, Array], Array]  # (images, key) -> images
 
@@ -161,15 +164,22 @@ def normalize(
 
 
 def normalized(
-    apply: Callable[[Params, Array], PyTree],
+    model: Callable[[Params, Array], PyTree] | Model,
     mean: Sequence[float] | float,
     std: Sequence[float] | float,
-) -> Callable[[Params, Array], PyTree]:
-    """Model on normalised inputs: ``apply(params, (x - mean) / std)``.
+) -> Any:
+    """Model on normalised inputs ``(x - mean) / std``, in training and in evaluation.
 
-    Objectives and metrics of the returned function use the same normalisation (example in
-    :func:`transformed`).  For a
-    :class:`~fedjax_sim.models.Model`: ``model._replace(apply=normalized(model.apply, ...))``.
+    Objectives and metrics of the returned model use the same normalisation (example in
+    :func:`transformed`).
+
+    Args:
+        model: a :class:`~fedjax_sim.models.Model`, or its function ``apply``.
+        mean: as in :func:`normalize`.
+        std: as in :func:`normalize`.
+
+    Returns:
+        A model, or a function ``apply``.
 
     Raises:
         ValueError: as :func:`normalize`.
@@ -180,6 +190,18 @@ def normalized(
         [[4.0]]
     """
     _statistics(mean, std)
+    if isinstance(model, Model):
+        train = model.train
+
+        def train_normalized(params: Params, x: Array, key: Array, weights: Array) -> tuple:
+            assert train is not None
+            return train(params, normalize(x, mean, std), key, weights)
+
+        return model._replace(
+            apply=normalized(model.apply, mean, std),
+            train=None if train is None else train_normalized,
+        )
+    apply = model
 
     def apply_normalized(params: Params, x: Array) -> PyTree:
         return apply(params, normalize(x, mean, std))
@@ -220,15 +242,43 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
         True
     """
 
+    if statistics_of(objective) is not None:
+        return _Transformed(objective, transform)
+
     def transformed_objective(params: Params, examples: PyTree, key: Array) -> Array:
-        if not isinstance(examples, dict) or "x" not in examples:
-            given = sorted(examples) if isinstance(examples, dict) else type(examples).__name__
-            raise ValueError(f"examples is {given}; expected a dict with images under 'x'")
-        transform_key, objective_key = jax.random.split(key)
-        images = transform(examples["x"], transform_key)
-        return objective(params, {**examples, "x": images}, objective_key)
+        examples, key = _transform(transform, examples, key)
+        return objective(params, examples, key)
 
     return transformed_objective
+
+
+class _Transformed(NamedTuple):
+    """Objective of a model with running statistics on transformed inputs."""
+
+    objective: Objective
+    transform: Transform
+
+    @property
+    def statistics(self) -> Where | None:
+        """Predicate of the running statistics."""
+        return statistics_of(self.objective)
+
+    def __call__(self, params: Params, examples: PyTree, key: Array) -> Array:
+        return self.objective(params, *_transform(self.transform, examples, key))
+
+    def weighted(self, params: Params, examples: PyTree, key: Array, weights: Array) -> Array:
+        """Losses of a batch of which examples of weight 0 are no part."""
+        examples, key = _transform(self.transform, examples, key)
+        return batch_losses(self.objective, params, examples, key, weights)
+
+
+def _transform(transform: Transform, examples: PyTree, key: Array) -> tuple[PyTree, Array]:
+    """Returns the transformed examples, and the key of the objective."""
+    if not isinstance(examples, dict) or "x" not in examples:
+        given = sorted(examples) if isinstance(examples, dict) else type(examples).__name__
+        raise ValueError(f"examples is {given}; expected a dict with images under 'x'")
+    transform_key, objective_key = jax.random.split(key)
+    return {**examples, "x": transform(examples["x"], transform_key)}, objective_key
 
 
 def _selectors(shifts: Array, size: int) -> Array:

@@ -14,7 +14,8 @@ from fedjax_sim.checks import INT32_MAX, check_at_most
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.source import ClientSource, from_data
-from fedjax_sim.objectives import check_labels
+from fedjax_sim.leaves import Where
+from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
@@ -125,6 +126,22 @@ def shared_task(
     return _task(oracle, _on_device(data), np.full(num_clients, lengths[0]))
 
 
+def running_statistics_of(task: Task) -> Where | None:
+    """Returns the predicate of the running statistics of a task's model; None: none.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((2, 1), np.float32)}, np.array([0, 2]))
+        >>> task = empirical_task(lambda w, batch, key: batch["x"] @ w, data, fs.full_batch(1))
+        >>> running_statistics_of(task) is None
+        True
+    """
+    build = getattr(task.placement, "build", None)  # examples on the host: built again per segment
+    oracle = task.oracle if build is None else build(_own_rows, None).oracle
+    objective = getattr(getattr(oracle, "func", None), "objective", None)
+    return None if objective is None else statistics_of(objective)
+
+
 def _on_device(data: FederatedData) -> FederatedData:
     data = jax.tree.map(jnp.asarray, data)
     return dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
@@ -212,7 +229,8 @@ class _EmpiricalOracle(NamedTuple):
         def loss(params: Params, step: Step) -> Array:
             rows, weights = pick(step)
             key = jax.random.fold_in(loss_key, step if first_step is None else first_step + step)
-            return weighted_mean(self.objective(params, gather(rows), key), weights)
+            losses = batch_losses(self.objective, params, gather(rows), key, weights)
+            return weighted_mean(losses, weights)
 
         def full_grad(params: Params) -> Params:
             block = min(self.full_grad_batch, max_size)
@@ -223,7 +241,8 @@ class _EmpiricalOracle(NamedTuple):
 
                 def summed(params: Params) -> Array:
                     key = jax.random.fold_in(full_key, first)
-                    losses = self.objective(params, gather(jnp.where(valid, rows, 0)), key)
+                    examples = gather(jnp.where(valid, rows, 0))
+                    losses = batch_losses(self.objective, params, examples, key, valid)
                     return jnp.sum(jnp.where(valid, losses, 0))
 
                 return jax.tree.map(jnp.add, total, jax.grad(summed)(params)), None

@@ -9,6 +9,7 @@ from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
+from fedjax_sim.models.statistics import frozen_statistics
 from fedjax_sim.models.vgg import vgg11
 from fedjax_sim.models.vit import vit, vit_base16, vit_tiny
 
@@ -25,6 +26,7 @@ __all__ = [
     "femnist_cnn_report",
     "from_linen",
     "from_nnx",
+    "frozen_statistics",
     "im2col",
     "in_precision",
     "lenet5",

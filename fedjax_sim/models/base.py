@@ -1,49 +1,38 @@
-"""Models as pairs of pure functions, and adapters for flax modules."""
+"""Models as pure functions: adapters for flax modules."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
-from fedjax_sim.types import Params
+from fedjax_sim.models.paths import lookup, nested
+from fedjax_sim.models.stateful_linen import call, is_stateful, stateful_linen
+from fedjax_sim.models.stateful_nnx import stateful_nnx
+from fedjax_sim.types import Model, Params
 
-
-class Model(NamedTuple):
-    """A model: ``init(key) -> params`` and ``apply(params, x) -> outputs``.
-
-    Both are pure.  ``params`` is any pytree of arrays, ``x`` a batch ``[B, ...]`` of floating
-    inputs, ``outputs`` is ``[B, ...]`` (logits or predictions).  There are no other requirements,
-    so any pair of such functions is a model:
-
-    Example:
-        >>> ridge = Model(
-        ...     init=lambda key: {"w": jnp.zeros(3)},
-        ...     apply=lambda params, x: x @ params["w"],
-        ... )
-        >>> ridge.apply(ridge.init(jax.random.key(0)), jnp.ones((2, 3))).shape
-        (2,)
-    """
-
-    init: Callable[[jax.Array], Params]
-    apply: Callable[[Params, Any], Any]
+__all__ = ["Model", "from_linen", "from_nnx"]
 
 
 def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     """Model of a flax ``nnx`` module.
 
-    ``params`` are the module's ``nnx.Param`` variables as nested dicts with string keys: numbered
-    children (of ``nnx.List``, ``nnx.Sequential``) get the keys "0", "1", ....
+    ``params`` are the module's ``nnx.Param`` and ``nnx.BatchStat`` variables as nested dicts with
+    string keys: numbered children (of ``nnx.List``, ``nnx.Sequential``) get the keys "0", "1", ....
+
+    ``apply`` runs the module in evaluation mode (``module.eval()``).  A module with random streams
+    (``Dropout``) or running statistics (``BatchNorm``) also has ``train``, in training mode: the
+    streams derive from the key, batch normalisation uses the mean and the variance of the examples
+    of the batch with positive weight, and the next running statistics are those that flax computes.
+    :func:`fedjax_sim.running_statistics` combines them over clients.
 
     Args:
         constructor: builds the module from random streams.  It is traced here for its structure,
             without allocating arrays, and again by ``init``.
 
     Raises:
-        ValueError: the module has variables other than ``nnx.Param``: running statistics
-            (``BatchNorm``) or random streams (``Dropout``).  A pure ``apply(params, x)`` could not
-            update them; normalise with ``GroupNorm`` or ``LayerNorm``.
+        ValueError: the module has other variables, such as caches.
 
     Example:
         >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
@@ -52,28 +41,43 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
         {'bias': (2,), 'kernel': (3, 2)}
         >>> model.apply(params, jnp.ones((4, 3))).shape
         (4, 2)
+
+        With dropout; the objective passes the key of each step to the module:
+
+        >>> from fedjax_sim.objectives import cross_entropy
+        >>> model = from_nnx(lambda rngs: nnx.Sequential(
+        ...     nnx.Dropout(0.5, rngs=rngs), nnx.Linear(8, 2, rngs=rngs)))
+        >>> examples = {"x": jnp.ones((1, 8)), "y": jnp.array([1])}
+        >>> def loss(seed):
+        ...     params = model.init(jax.random.key(0))
+        ...     return float(cross_entropy(model)(params, examples, jax.random.key(seed))[0])
+        >>> loss(1) == loss(1), loss(1) == loss(2)
+        (True, False)
     """
     abstract = nnx.eval_shape(lambda: constructor(nnx.Rngs(0)))
-    graphdef, state, rest = nnx.split(abstract, nnx.Param, ...)
+    graphdef, state, statistics, streams, rest = nnx.split(
+        abstract, nnx.Param, nnx.BatchStat, nnx.RngState, ...
+    )
     others = nnx.to_flat_state(rest)
     if len(others):
-        names = ", ".join(
+        shown = ", ".join(
             f"{'.'.join(map(str, path))} ({type(variable).__name__})" for path, variable in others
         )
         raise ValueError(
-            f"constructor returns a module with state besides nnx.Param: {names}; expected "
-            "parameters only, since apply(params, x) has no way to update or draw it "
-            "(use GroupNorm or LayerNorm for BatchNorm, and no Dropout)"
+            f"constructor returns a module with the variables {shown}; expected nnx.Param, "
+            "nnx.BatchStat and random streams only, since apply(params, x) cannot update others"
         )
+    if len(nnx.to_flat_state(statistics)) or len(nnx.to_flat_state(streams)):
+        return stateful_nnx(constructor, graphdef, state, statistics, streams)
     variables = dict(nnx.to_flat_state(state))
 
     def init(key: jax.Array) -> Params:
         created = nnx.state(constructor(nnx.Rngs(key)), nnx.Param)
-        return _nested({path: variable[...] for path, variable in nnx.to_flat_state(created)})
+        return nested({path: variable[...] for path, variable in nnx.to_flat_state(created)})
 
     def apply(params: Params, x: Any) -> Any:
         filled = {
-            path: variable.replace(_lookup(params, path)) for path, variable in variables.items()
+            path: variable.replace(lookup(params, path)) for path, variable in variables.items()
         }
         module = nnx.merge(graphdef, nnx.from_flat_state(filled))
         return module(x)  # pyright: ignore[reportCallIssue]
@@ -84,53 +88,51 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
 def from_linen(module: linen.Module, example_input: Any) -> Model:
     """Model of a flax ``linen`` module; ``params`` is its collection "params".
 
+    If the module has running statistics, ``params`` is ``{"params": ..., "batch_stats": ...}``.
+    Modules with random streams or running statistics have ``train`` as in :func:`from_nnx`.
+    Arguments ``train``, ``training``, ``deterministic`` and ``use_running_average`` of the
+    module's ``__call__`` are passed according to the mode; layers that leave ``deterministic`` or
+    ``use_running_average`` open get them, too.
+
     Args:
         module: called as ``module(x)``.
         example_input: array or ``jax.ShapeDtypeStruct`` of one batch, for the shapes only.
 
     Raises:
-        ValueError: the module has collections besides "params" (``BatchNorm`` has "batch_stats").
+        ValueError: the module has collections besides "params" and "batch_stats".
 
     Example:
         >>> model = from_linen(linen.Dense(2), jnp.ones((1, 3)))
         >>> params = model.init(jax.random.key(0))
         >>> model.apply(params, jnp.ones((4, 3))).shape
         (4, 2)
+        >>> norm = from_linen(linen.BatchNorm(), jnp.ones((1, 3)))
+        >>> sorted(norm.init(jax.random.key(0))["batch_stats"])
+        ['mean', 'var']
     """
-    collections = jax.eval_shape(module.init, jax.random.key(0), example_input)
-    others = sorted(set(collections) - {"params"})
+
+    def start(key: jax.Array, x: Any) -> Any:
+        return call(module, module.init, key, x, training=False)
+
+    collections = jax.eval_shape(start, jax.random.key(0), example_input)
+    others = sorted(set(collections) - {"params", "batch_stats"})
     if others:
         raise ValueError(
-            f"module has the collections {others} besides 'params'; expected parameters only, "
-            "since apply(params, x) has no way to update them (use GroupNorm or LayerNorm for "
-            "BatchNorm)"
+            f"module has the collections {others}; expected 'params' and 'batch_stats' only, "
+            "since apply(params, x) cannot update others"
         )
 
-    def init(key: jax.Array) -> Params:
+    def initial(key: jax.Array) -> Any:
         # Values do not matter to `init`, so it allocates zeros of the example's shape.
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example_input)
-        variables: Any = module.init(key, zeros)
-        return variables.get("params", {})
+        return start(key, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example_input))
+
+    if is_stateful(module, collections, example_input):
+        return stateful_linen(module, collections, initial)
+
+    def init(key: jax.Array) -> Params:
+        return initial(key).get("params", {})
 
     def apply(params: Params, x: Any) -> Any:
         return module.apply({"params": params}, x)
 
     return Model(init, apply)
-
-
-def _nested(flat: dict[tuple, Any]) -> Params:
-    # All keys are strings: integer and string keys in one dict cannot be sorted, and checkpoints do
-    # not keep integer keys.
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        node = tree
-        for key in path[:-1]:
-            node = node.setdefault(str(key), {})
-        node[str(path[-1])] = value
-    return tree
-
-
-def _lookup(params: Params, path: tuple) -> Any:
-    for key in path:
-        params = params[str(key)]
-    return params

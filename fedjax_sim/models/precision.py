@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim.models.base import Model
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim import leaves
+from fedjax_sim.leaves import Where
+from fedjax_sim.types import Model, Params, PyTree
 
 
 def in_precision(model: Model, dtype: DTypeLike) -> Model:
@@ -17,7 +18,8 @@ def in_precision(model: Model, dtype: DTypeLike) -> Model:
 
     With bfloat16 the products of a local step, forward and backward, are in half precision.  Local
     iterates, gradients, losses, uploads and the server's state have the dtype of the parameters
-    (float32): differences of models over a local step are too small for 8 bits.
+    (float32): differences of models over a local step are too small for 8 bits.  Running statistics
+    are not converted, either.
 
     Args:
         model: any model.
@@ -34,7 +36,28 @@ def in_precision(model: Model, dtype: DTypeLike) -> Model:
     """
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating dtype")
-    return Model(model.init, _Cast(model.apply, jnp.dtype(dtype).name))
+    name = jnp.dtype(dtype).name
+    train = None if model.train is None else _CastTraining(model.train, name, model.statistics)
+    return Model(model.init, _Cast(model.apply, name), train, model.statistics)
+
+
+class _CastTraining(NamedTuple):
+    """Function ``train`` of a model; hashable by value as :class:`_Cast`."""
+
+    train: Callable
+    dtype: str
+    statistics: Where | None
+
+    def __call__(self, params: Params, x: PyTree, key: Array, weights: Array) -> tuple:
+        kept, rest = leaves.split(params, self.statistics or (lambda path, leaf: False))
+        new = None
+
+        def apply(rest: Params, x: PyTree) -> PyTree:
+            nonlocal new
+            outputs, new = self.train(leaves.join(kept, rest), x, key, weights)
+            return outputs
+
+        return _Cast(apply, self.dtype)(rest, x), new
 
 
 class _Cast(NamedTuple):

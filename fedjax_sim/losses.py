@@ -1,0 +1,352 @@
+"""Losses of outputs and labels, and the objectives and metrics that consist of them.
+
+:mod:`fedjax_sim.objectives` has the functions for users.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from fedjax_sim import leaves, tree
+from fedjax_sim.leaves import Where
+from fedjax_sim.types import Model, Params, PyTree, Scalar
+
+Apply: TypeAlias = Callable[[Params, Any], Any]
+KeyedApply: TypeAlias = Callable[[Params, Any, Any], Any]  # (params, x, key) -> outputs
+Objective: TypeAlias = Callable[[Params, PyTree, Any], Array]
+Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
+Loss: TypeAlias = Callable[[Array, Array], Array]  # (outputs, y) -> [B]
+
+
+def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
+    """Converts inputs to the dtype of a model.
+
+    The dtype decides: uint8 are pixels and become ``x / 255`` in [0, 1], floating inputs are cast,
+    and all other integers are token ids, which reach the model unchanged. Images can be stored as
+    uint8, in a quarter of the memory; bytes that are tokens need another dtype (uint16, int32). The
+    objectives in this module call the function with the dtype of the parameters' first floating
+    leaf, so float64 parameters give a float64 computation.
+
+    Args:
+        x: array of any shape.
+        dtype: floating dtype of the result.
+
+    Example:
+        >>> print(as_float(jnp.array([0, 255], jnp.uint8)), as_float(jnp.array([0, 255])))
+        [0. 1.] [  0 255]
+    """
+    x = jnp.asarray(x)
+    if x.dtype == jnp.uint8:
+        return x.astype(dtype) / 255
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def check_labels(objective: Objective, params: Params, examples: PyTree) -> None:
+    """Refuses integer labels that the model has no output for; JAX would clamp their indices.
+
+    Objectives of this module are checked; those of users pass, unless they have a method
+    ``check(params, examples)``.
+
+    Args:
+        params: of one model.
+        examples: all of them, ``{"x": [N, ...], "y": [N, ...]}``, N at least 1.
+
+    Raises:
+        ValueError: naming the labels and the expected range.
+
+    Example:
+        >>> examples = {"x": jnp.ones((2, 3)), "y": jnp.array([1, 2])}
+        >>> objective = OfApply(lambda params, x: x @ params, softmax)
+        >>> check_labels(objective, jnp.ones((3, 2)), examples)
+        Traceback (most recent call last):
+        ...
+        ValueError: examples['y'] has labels 1 .. 2; expected 0 .. 1, since ... have shape (2,)
+    """
+    if hasattr(objective, "check"):
+        objective.check(params, examples)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def batch_losses(
+    objective: Objective, params: Params, examples: PyTree, key: Any, weights: Array
+) -> Array:
+    """Returns the losses ``[B]`` of a batch of which examples of weight 0 are no part.
+
+    Args:
+        objective: any objective; only those with a method ``weighted`` use the weights.
+        params: of the model.
+        examples: leaves ``[B, ...]``.
+        key: of the step.
+        weights: ``[B]``.
+
+    Example:
+        >>> objective = lambda params, examples, key: params * examples["x"]
+        >>> batch_losses(objective, 2.0, {"x": jnp.ones(2)}, None, jnp.array([1, 0])).tolist()
+        [2.0, 2.0]
+    """
+    weighted = getattr(objective, "weighted", None)
+    if weighted is None:
+        return objective(params, examples, key)
+    return weighted(params, examples, key, weights)
+
+
+def statistics_of(objective: Objective) -> Where | None:
+    """Returns the predicate of the running statistics of an objective's model; None: none.
+
+    Example:
+        >>> statistics_of(OfApply(lambda params, x: x, squared)) is None
+        True
+    """
+    return getattr(objective, "statistics", None)
+
+
+def objective_of(model: Apply | Model, loss: Loss) -> Objective:
+    """Returns the objective of a model or of its function ``apply``.
+
+    Example:
+        >>> objective = objective_of(lambda params, x: params * x, squared)
+        >>> objective(jnp.array(2.0), {"x": jnp.ones(1), "y": jnp.zeros(1)}, None).tolist()
+        [4.0]
+    """
+    if isinstance(model, Model) and model.train is not None:
+        return OfModel(model, loss)
+    return OfApply(apply_of(model), loss)
+
+
+def apply_of(model: Apply | Model) -> Apply:
+    """Returns the function ``apply`` of a model, or the function itself.
+
+    Example:
+        >>> apply_of(Model(init=lambda key: 1.0, apply=lambda params, x: params + x))(1.0, 2.0)
+        3.0
+    """
+    return model.apply if isinstance(model, Model) else model
+
+
+# Objectives and metrics are frozen dataclasses, hashable by value: a task or an evaluator that is
+# rebuilt from the same model does not trigger recompilation.
+@dataclasses.dataclass(frozen=True)
+class OfApply:
+    """Objective of a function ``apply``."""
+
+    apply: Apply
+    loss: Loss
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        del key
+        return self.loss(_outputs(self.apply, params, examples), examples["y"])
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError for integer labels that the model has no output for."""
+        y = examples["y"]
+        known = self.loss in (softmax, logistic) or isinstance(self.loss, MaskedSoftmax)
+        if not known or not jnp.issubdtype(y.dtype, jnp.integer):
+            return
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
+        outputs = jax.eval_shape(lambda p, e: _outputs(self.apply, p, e), params, one)
+        if isinstance(self.loss, MaskedSoftmax):
+            y = jnp.where(y == self.loss.ignore, 0, y)
+        count = 2 if self.loss is logistic else outputs.shape[-1]
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"examples['y'] has labels {low} .. {high}; expected 0 .. {count - 1}, since the "
+                f"outputs of the model have shape {outputs.shape[1:]}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OfModel:
+    """Objective of a model that trains otherwise than it is evaluated."""
+
+    model: Model
+    loss: Loss
+
+    @property
+    def statistics(self) -> Where | None:
+        """Predicate of the running statistics."""
+        return self.model.statistics
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        return self.weighted(params, examples, key, jnp.ones(examples["y"].shape[:1], bool))
+
+    def weighted(self, params: Params, examples: PyTree, key: Any, weights: Array) -> Array:
+        """Losses of a batch of which examples of weight 0 are no part."""
+        assert self.model.train is not None
+        outputs, new = self.model.train(params, _inputs(params, examples), key, weights)
+        losses = self.loss(outputs, examples["y"])
+        if self.statistics is None:
+            return losses
+        old, _ = leaves.split(params, self.statistics)
+        return losses + _zero_of_gradient(old, new).astype(losses.dtype)
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError for integer labels that the model has no output for."""
+        OfApply(self.model.apply, self.loss).check(params, examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class Keyed:
+    """Objective of a random function ``apply``."""
+
+    make: Callable[[Apply], Objective]
+    apply: KeyedApply
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        objective = self.make(lambda params, x: self.apply(params, x, key))
+        return objective(params, examples, key)
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective that :attr:`make` returns."""
+        key = jax.random.key(0)
+        check_labels(self.make(lambda params, x: self.apply(params, x, key)), params, examples)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # a traced weight has no value to compare
+class Regularised:
+    """Objective with the square of the parameters' norm."""
+
+    objective: Objective
+    weight: Scalar
+
+    @property
+    def statistics(self) -> Where | None:
+        """Predicate of the running statistics, which are no parameters."""
+        return statistics_of(self.objective)
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        return self._added(self.objective(params, examples, key), params)
+
+    def weighted(self, params: Params, examples: PyTree, key: Any, weights: Array) -> Array:
+        """Losses of a batch of which examples of weight 0 are no part."""
+        return self._added(batch_losses(self.objective, params, examples, key, weights), params)
+
+    def _added(self, losses: Array, params: Params) -> Array:
+        if self.statistics is not None:
+            _, params = leaves.split(params, self.statistics)
+        penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
+        return losses + jnp.asarray(self.weight, losses.dtype) * penalty
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective without the regulariser."""
+        check_labels(self.objective, params, examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class LossAndAccuracy:
+    """Metrics of a function ``apply``."""
+
+    apply: Apply
+    loss: Loss
+    correct: Callable[[Array, Array], Array]  # (outputs, y) -> bool [B, ...]
+
+    def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
+        logits, y = _outputs(self.apply, params, examples), examples["y"]
+        loss = self.loss(logits, y)
+        accuracy = _mean_per_example(self.correct(logits, y).astype(loss.dtype))
+        return {"loss": loss, "accuracy": accuracy}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLossAndAccuracy:
+    """Metrics of sequences of which some positions do not count."""
+
+    apply: Apply
+    ignore: int
+
+    def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
+        logits, y = _outputs(self.apply, params, examples), examples["y"]
+        loss = MaskedSoftmax(self.ignore)(logits, y)
+        correct = largest_is_label(logits, y).astype(loss.dtype)
+        return {"loss": loss, "accuracy": _mean_per_example(correct, y != self.ignore)}
+
+
+# ---- losses
+
+
+def softmax(logits: Array, y: Array) -> Array:
+    """``log sum_c exp(z_c) - z_y``, the mean over positions: ``[B, ..., C], [B, ...] -> [B]``."""
+    return _mean_per_example(_softmax(logits, y))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedSoftmax:
+    """:func:`softmax` without the positions of one label."""
+
+    ignore: int
+
+    def __call__(self, logits: Array, y: Array) -> Array:
+        counts = y != self.ignore
+        return _mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
+
+
+def logistic(logits: Array, y: Array) -> Array:
+    """``log(1 + exp(z)) - y z``: ``[B], [B] -> [B]``."""
+    _check_shape(y, logits.shape)
+    return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
+
+
+def squared(predictions: Array, y: Array) -> Array:
+    """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
+    _check_shape(y, predictions.shape)
+    errors = (predictions - y.astype(predictions.dtype)) ** 2
+    return errors.reshape(errors.shape[0], -1).sum(axis=1)
+
+
+def largest_is_label(logits: Array, y: Array) -> Array:
+    """True where the label has the largest logit: ``[B, ..., C], [B, ...] -> [B, ...]``."""
+    return logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
+
+
+def sign_is_label(logits: Array, y: Array) -> Array:
+    """True where the logit's sign agrees with the label: ``[B], [B] -> [B]``."""
+    return (logits > 0) == (y.astype(logits.dtype) > 0.5)
+
+
+def _softmax(logits: Array, y: Array) -> Array:
+    _check_shape(y, logits.shape[:-1])
+    if not jnp.issubdtype(y.dtype, jnp.integer):
+        raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
+    target = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - target
+
+
+def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:
+    return apply(params, _inputs(params, examples))
+
+
+def _inputs(params: Params, examples: PyTree) -> Array:
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(params)]
+    floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
+    return as_float(examples["x"], *floats[:1])
+
+
+def _zero_of_gradient(old: PyTree, new: PyTree) -> Array:
+    """Returns 0, whose gradient with respect to ``old`` is ``old - new``."""
+    stop = jax.lax.stop_gradient
+    terms = [
+        jnp.sum(stop(s - n) * (s - stop(s)))
+        for s, n in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
+    ]
+    return sum(terms[1:], terms[0])
+
+
+def _mean_per_example(values: Array, counts: Array | None = None) -> Array:
+    """Returns the mean over all axes but the first; only of entries that count."""
+    values = values.reshape(values.shape[0], -1)
+    if counts is None:
+        return values.mean(axis=1)
+    counts = counts.reshape(values.shape)
+    number = counts.sum(axis=1).astype(values.dtype)
+    return jnp.where(counts, values, 0).sum(axis=1) / jnp.maximum(number, 1)
+
+
+def _check_shape(y: Array, expected: tuple[int, ...]) -> None:
+    if y.shape != expected:
+        raise ValueError(
+            f"examples['y'] has shape {y.shape}; expected {expected}, the shape of the outputs"
+        )

@@ -1,0 +1,335 @@
+r"""Wrappers for models whose leaves have roles: frozen leaves and running statistics.
+
+The wrapped algorithm runs on the trainable leaves only; the model that is evaluated, saved and
+exported has all of them.  Apply these wrappers last, so that clipping, weight decay, codecs and
+averages over rounds act on the trainable leaves:
+``running_statistics(compressed(fedavg(0.1), codec), model.statistics)``.
+
+References:
+    Ioffe, Szegedy, "Batch Normalization", 2015.
+    Andreux et al., "Siloed Federated Learning for Multi-Centric Histopathology Datasets", 2020
+        (SiloBN: private statistics).
+    Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", 2021
+        (statistics, scales and biases private).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import leaves, tree
+from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.leaves import Where
+from fedjax_sim.local import Carried, carrying
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    ServerState,
+    Step,
+    Task,
+    Timeline,
+    Upload,
+    Work,
+)
+
+__all__ = ["freeze", "personal_model", "running_statistics"]
+
+
+class PartState(NamedTuple):
+    """State of a server whose algorithm has a part of the model."""
+
+    inner: ServerState
+    rest: Params  # the other leaves
+
+    @property
+    def params(self) -> Params:
+        """The model."""
+        return leaves.join(self.inner.params, self.rest)
+
+
+class PersonalState(NamedTuple):
+    """State of a client that keeps a part of the model."""
+
+    inner: ClientState
+    personal: Params
+
+
+class _Visit(NamedTuple):
+    upload: Upload
+    statistics: Params  # after the visit; zeros after a visit without steps
+    present: Array  # 1, or 0 after a visit without steps
+
+
+class UpdatesStatistics(NamedTuple):
+    """Check of an algorithm that updates the running statistics of its task's model."""
+
+    inner: Callable[[Task, Timeline], None]
+
+    def __call__(self, task: Task, timeline: Timeline) -> None:
+        self.inner(task, timeline)
+
+
+def freeze(algorithm: FedAlgorithm, where: Where) -> FedAlgorithm:
+    """Returns an algorithm that does not train some leaves of the model.
+
+    The trainable leaves follow exactly the run of a model that closes over the frozen ones.  Frozen
+    leaves are in neither uploads, optimiser states nor client states.  They are stored once, beside
+    the server's state, and count as a part of the message; on a timeline with staleness each buffer
+    for a past broadcast holds a copy.
+
+    Args:
+        algorithm: any algorithm.
+        where: ``(path, leaf) -> bool``, True for frozen leaves; the path is a tuple of strings.
+            Filters of flax, such as ``nnx.Not(nnx.PathContains("adapter"))``, are such predicates.
+
+    Raises:
+        ValueError: ``where`` is no predicate; at the start of the run, all leaves are selected or
+            none.
+
+    Example:
+        An adapter of rank 2 beside a frozen kernel:
+
+        >>> import fedjax_sim as fs
+        >>> x = jnp.arange(12.0).reshape(4, 3)
+        >>> data = fs.FederatedData({"x": x, "y": x @ jnp.ones((3, 3))}, jnp.array([0, 2, 4]))
+        >>> apply = lambda p, x: x @ (p["kernel"] + p["adapter"]["a"] @ p["adapter"]["b"])
+        >>> task = fs.empirical_task(
+        ...     fs.objectives.squared_error(apply), data, fs.epochs(1, batch_size=2))
+        >>> adapter = {"a": jnp.ones((3, 2)) / 10, "b": jnp.zeros((2, 3))}
+        >>> params = {"kernel": jnp.eye(3), "adapter": adapter}
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), params)
+        >>> algorithm = freeze(fs.fedadam(0.01, 0.1), lambda path, leaf: path[0] != "adapter")
+        >>> state, _ = fs.run(algorithm, setup, jax.random.key(0))
+        >>> bool((state.server.params["kernel"] == jnp.eye(3)).all())
+        True
+        >>> bool((state.server.params["adapter"]["b"] != 0).all())
+        True
+    """
+    _check_predicate(where)
+
+    def init(params: Params) -> PartState:
+        frozen, trainable = leaves.split(params, where)
+        for name, part in (("all", trainable), ("none", frozen)):
+            if not jax.tree.leaves(part):
+                paths = [
+                    "/".join(leaves.names(path))
+                    for path, _ in jax.tree_util.tree_leaves_with_path(params)
+                ]
+                raise ValueError(
+                    f"where selects {name} of the leaves; expected some of {', '.join(paths)}"
+                )
+        return PartState(algorithm.init(trainable), frozen)
+
+    def local(
+        message: tuple[Message, Params], state: ClientState, oracle: Oracle, work: Work
+    ) -> tuple[Upload, ClientState]:
+        received, frozen = message
+
+        def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
+            return lambda y, *step: leaves.without(function(leaves.join(y, frozen), *step), frozen)
+
+        part = Oracle(
+            gradient(oracle.grad),
+            lambda y, step: oracle.loss(leaves.join(y, frozen), step),
+            gradient(oracle.full_grad),
+        )
+        return algorithm.local(received, state, part, work)
+
+    return algorithm._replace(
+        init=init,
+        local=local,
+        update=_update_inner(algorithm),
+        broadcast=lambda state, round: (algorithm.broadcast(state.inner, round), state.rest),
+        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
+    )
+
+
+def running_statistics(
+    algorithm: FedAlgorithm,
+    where: Where,
+    combine: Literal["averaged", "private"] = "averaged",
+    server_rate: Scalar = 1.0,
+) -> FedAlgorithm:
+    r"""Returns an algorithm that trains a model with batch normalisation.
+
+    The algorithm runs on the other leaves; batches are normalised by their own mean and variance,
+    so the statistics do not influence it.  A visit starts from statistics s, and every gradient
+    that the algorithm takes updates them as flax does in training,
+
+    .. math:: s \leftarrow \beta s + (1 - \beta)\, m(y, B)
+
+    with the layer's momentum :math:`\beta`, the model y and the minibatch B of that gradient, and
+    the biased mean and variance m over the examples of B.  A method with two gradients per step
+    (SAM) updates twice.  A full local gradient counts as one update, by the mean of m over its
+    blocks of examples, weighted by their sizes.  Visits without steps change nothing.
+
+    With ``combine="averaged"`` a client starts from the server's statistics and uploads its
+    own, :math:`s_i`.  The server mixes their weighted mean into its statistics,
+
+    .. math:: s \leftarrow (1 - \rho)\, s + \rho \operatorname{mean}_i s_i
+
+    which is the average of whole models for :math:`\rho = 1`.  It is a convex combination, so
+    variances stay non-negative for every algorithm and staleness.  On a timeline with one report
+    per update a smaller :math:`\rho` averages over several clients.
+
+    With ``combine="private"`` a client keeps its statistics between its visits and sends none
+    (SiloBN).  The server's statistics stay the initial ones, so evaluate
+    :func:`personal_model` of the clients.  FedBN also keeps scales and biases private.
+
+    To keep the statistics of a pretrained model, in training as in evaluation, use
+    :func:`fedjax_sim.models.frozen_statistics` and :func:`freeze`.
+
+    Args:
+        algorithm: any algorithm whose gradients are taken in the steps of
+            :func:`fedjax_sim.local.local_steps`, or outside of loops.
+        where: the running statistics, ``model.statistics``; a variance has the name "var".
+        combine: "averaged" or "private".
+        server_rate: :math:`\rho`, in [0, 1].
+
+    Raises:
+        ValueError: ``where`` is no predicate, another ``combine``, a ``server_rate`` outside of
+            [0, 1].
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> from flax import nnx
+        >>> model = fs.models.from_nnx(lambda rngs: nnx.BatchNorm(2, momentum=0.5, rngs=rngs))
+        >>> examples = {"x": jnp.array([[1.0, 2.0], [3.0, 6.0]]), "y": jnp.zeros((2, 2))}
+        >>> task = fs.empirical_task(
+        ...     fs.objectives.squared_error(model), fs.from_clients([examples]), fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(1, 1, 1), model.init(jax.random.key(0)))
+        >>> algorithm = running_statistics(fs.fedavg(0.1), model.statistics)
+        >>> state, _ = fs.run(algorithm, setup, jax.random.key(1))
+        >>> params = state.server.params
+        >>> params["mean"].tolist(), params["var"].tolist()  # (0 + m) / 2 and (1 + m) / 2
+        ([1.0, 2.0], [1.0, 2.5])
+    """
+    _check_predicate(where)
+    if combine not in ("averaged", "private"):
+        raise ValueError(f"combine is {combine!r}; expected 'averaged' or 'private'")
+    check_at_least(0, server_rate=server_rate)
+    check_at_most(1, server_rate=server_rate)
+    check = UpdatesStatistics(algorithm.check)
+
+    def init(params: Params) -> PartState:
+        statistics, trainable = leaves.split(params, where)
+        return PartState(algorithm.init(trainable), statistics)
+
+    def visit(
+        message: Message, state: ClientState, start: Params, oracle: Oracle, work: Work
+    ) -> tuple[Upload, ClientState, Params]:
+        with carrying(start) as carried:
+            part = _updating(oracle, carried)
+            upload, state = algorithm.local(message, state, part, work)
+            return upload, state, tree.where(work.num_steps > 0, carried.value, start)
+
+    if combine == "private":
+
+        def local(
+            message: Message, state: PersonalState, oracle: Oracle, work: Work
+        ) -> tuple[Upload, PersonalState]:
+            upload, *new = visit(message, state.inner, state.personal, oracle, work)
+            return upload, PersonalState(*new)
+
+        def init_client(params: Params) -> PersonalState:
+            statistics, trainable = leaves.split(params, where)
+            return PersonalState(algorithm.init_client(trainable), statistics)
+
+        return algorithm._replace(
+            init=init,
+            local=local,
+            update=_update_inner(algorithm),
+            broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+            init_client=init_client,
+            check=check,
+        )
+
+    def local_averaged(
+        message: tuple[Message, Params], state: ClientState, oracle: Oracle, work: Work
+    ) -> tuple[_Visit, ClientState]:
+        upload, state, new = visit(message[0], state, message[1], oracle, work)
+        present = work.num_steps > 0
+        sent = tree.where(present, new, tree.zeros_like(new))
+        return _Visit(upload, sent, present.astype(jnp.result_type(float))), state
+
+    def update(state: PartState, mean: _Visit, round: Round) -> PartState:
+        some = mean.present > 0
+        # The quotient of means over all visits: the mean over visits with steps.
+        average = tree.divide(mean.statistics, jnp.where(some, mean.present, 1))
+        mixed = tree.add_scale(tree.scale(1 - server_rate, state.rest), server_rate, average)
+        inner = algorithm.update(state.inner, mean.upload, round)
+        return PartState(inner, tree.where(some, mixed, state.rest))
+
+    return algorithm._replace(
+        init=init,
+        local=local_averaged,
+        update=update,
+        broadcast=lambda state, round: (algorithm.broadcast(state.inner, round), state.rest),
+        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
+        check=check,
+    )
+
+
+def personal_model(server: PartState, client: PersonalState) -> Params:
+    """Returns one client's model: the server's leaves and the ones that the client keeps.
+
+    Args:
+        server: ``state.server`` of a run.
+        client: state of one client; of all clients with
+            ``jax.vmap(personal_model, (None, 0))(state.server, state.clients)``.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> params = {"scale": jnp.array(2.0), "mean": jnp.array(0.0)}
+        >>> mean = lambda path, leaf: path == ("mean",)
+        >>> algorithm = running_statistics(fedavg(0.1), mean, combine="private")
+        >>> client = algorithm.init_client(params)._replace(
+        ...     personal={"scale": None, "mean": jnp.array(5.0)})
+        >>> jax.tree.map(float, personal_model(algorithm.init(params), client))
+        {'mean': 5.0, 'scale': 2.0}
+    """
+    return leaves.join(client.personal, server.params)
+
+
+def _updating(oracle: Oracle, carried: Carried) -> Oracle:
+    """Oracle of the trainable leaves whose gradients update the carried statistics."""
+
+    def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
+        def of_part(y: Params, *step: Step) -> Params:
+            statistics = carried.value
+            whole = function(leaves.join(y, statistics), *step)
+            # The gradient of a statistic is its value minus its next value (objectives).
+            change = leaves.without(whole, y)
+            carried.value = jax.tree_util.tree_map_with_path(_moved, statistics, change)
+            return leaves.without(whole, statistics)
+
+        return of_part
+
+    def loss(y: Params, step: Step) -> Array:
+        return oracle.loss(leaves.join(y, carried.value), step)
+
+    return Oracle(gradient(oracle.grad), loss, gradient(oracle.full_grad))
+
+
+def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
+    # The weights of a mean sum to 1 up to rounding only, so a difference may be just below 0.
+    new = statistic - change
+    return jnp.maximum(new, 0) if leaves.names(path)[-1] == "var" else new
+
+
+def _update_inner(algorithm: FedAlgorithm) -> Callable[[PartState, Upload, Round], PartState]:
+    return lambda state, mean, round: state._replace(
+        inner=algorithm.update(state.inner, mean, round)
+    )
+
+
+def _check_predicate(where: Where) -> None:
+    leaves.split((), where)
