@@ -1,6 +1,8 @@
 """Argument checks that run before compilation."""
 
+import difflib
 import os
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -261,6 +263,17 @@ def host_memory() -> int:
         True
     """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown name: the most similar known one, if any.
+
+    Example:
+        >>> did_you_mean("fedpox", ["fedavg", "fedprox"]), did_you_mean("adam", ["fedavg"])
+        ('; did you mean fedprox?', '')
+    """
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def is_concrete(value: PyTree) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import tyro
 
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.cli import docstrings
+from fedjax_sim.cli import docstrings, registry
 from fedjax_sim.cli.build import hyper_parameters
 from fedjax_sim.cli.config import RunOptions, SweepConfig
 from fedjax_sim.cli.config_checks import check
@@ -63,7 +63,9 @@ def test_rows_of_the_algorithm_table_run():
     rows = re.findall(r"^\| \S+ \| (.*?) \| `(\w+)` \| `(.*?)` \|$", README, re.MULTILINE)
     papers = {function: paper for paper, function, _ in rows}
     assert len(papers) >= 35
-    assert papers == {name: docstrings.paper(name) for name in papers}  # as fedjax-sim list
+    assert papers == {
+        name: docstrings.paper(registry.ALGORITHMS[name]) for name in papers
+    }  # as fedjax-sim list
     for _, function, command in rows:
         if command.startswith("python -m "):
             assert (ROOT / f"{command[10:].replace('.', '/')}.py").exists()

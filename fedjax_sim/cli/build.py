@@ -5,26 +5,30 @@ Names become functions by the tables of :mod:`fedjax_sim.cli.names` and
 """
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
-from fedjax_sim import datasets, models
-from fedjax_sim.cli import config_checks
+from fedjax_sim import models
+from fedjax_sim.cli import config_checks, own_objects
 from fedjax_sim.cli.clocks import SCHEDULES
+from fedjax_sim.cli.code_digest import code_digests
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import to_json
-from fedjax_sim.cli.names import MODELS, PARTITIONS
+from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.problem import Problem, prepare
-from fedjax_sim.cli.registry import SHARED
+from fedjax_sim.cli.registry import SHARED, algorithms_of
 from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.types import FedAlgorithm, Setup
+
+Kind = TypeVar("Kind", bound=RunConfig)
 
 
 class ResolvedRun(NamedTuple):
@@ -32,9 +36,12 @@ class ResolvedRun(NamedTuple):
 
     options: dict[str, Any]  # JSON values of the options, as config.json records them
     output: pathlib.Path
+    entries: dict[str, AlgorithmEntry]  # by algorithm
     hyper: dict[str, dict[str, Any]]  # by algorithm
-    problem: Problem
+    code: dict[str, str]  # digests of the user's functions, by MODULE:FUNCTION
+    problem: Problem  # with a partition per seed: of the first seed, with the keys of all
     setups: dict[str, Setup]  # by algorithm
+    setup_of_seed: Callable[[str, int], Setup] | None  # with a partition per seed
     lowered: Callable[[Convolution], Problem]  # the problem with its convolutions computed so
     execution: Execution | None  # None: a stored choice, else by the rules of strategies.auto
     arithmetic: Callable[[], contextlib.AbstractContextManager[None]]  # around all computations
@@ -47,7 +54,7 @@ class ResolvedRun(NamedTuple):
 
     def algorithm(self, name: str) -> FedAlgorithm:
         """Returns one of the algorithms, for the clients of the problem."""
-        return self.problem.algorithm(name, self.hyper[name])
+        return self.problem.algorithm(self.entries[name], self.hyper[name])
 
 
 def resolve(config: RunConfig) -> ResolvedRun:
@@ -62,25 +69,34 @@ def resolve(config: RunConfig) -> ResolvedRun:
         {'fedavg': {'lr': 0.2}}
     """
     check(config)
+    entries = algorithms_of(config.algorithms)
     hyper = hyper_parameters(config)
     if jax.process_count() > 1 and config.num_strata is None:
         raise ValueError(
             f"num_strata is None; expected a multiple of the {jax.device_count()} devices of the "
             f"{jax.process_count()} processes"
         )
-    dataset = datasets.load(config.dataset, config.data_dir)
+    code = code_digests(own_objects.references(config))
+    dataset = own_objects.load_dataset(config)
 
     def lowered(conv: Convolution) -> Problem:
         with arithmetic(config):
             return prepare(config, dataset, conv)
 
+    def setup_of_seed(algorithm: str, seed: int) -> Setup:
+        with arithmetic(config):
+            return one_seed(prepare(of_seed(config, seed), dataset).setup_of(algorithm))
+
     problem = lowered(models.auto)
     return ResolvedRun(
         to_json(config),
         config.output,
+        entries,
         hyper,
+        code,
         problem,
         {name: problem.setup_of(name) for name in hyper},
+        setup_of_seed if config.partition_per_seed else None,
         lowered,
         execution(config),
         functools.partial(arithmetic, config),
@@ -94,20 +110,33 @@ def check(config: RunConfig) -> None:
         ValueError: naming the field, its value and what was expected.
     """
     config_checks.check(config)
-    names = {
-        "dataset": datasets.NAMES,
-        "model": ("auto", *MODELS),
-        "partition": PARTITIONS,
-    }
-    for field, known in names.items():
-        if (value := getattr(config, field)) not in known:
-            raise ValueError(f"{field} is {value!r}; expected one of {', '.join(known)}")
+    for _ in own_objects.references(config):  # loads every function that the options name
+        pass
     for name in config.algorithms:
         if config.clock == "none" and name in SCHEDULES:
             raise ValueError(
                 f"clock is 'none'; expected a law of step durations for {name}, as in the preset "
                 "asynchronous"
             )
+
+
+def of_seed(config: Kind, seed: int) -> Kind:
+    """Returns the options of one seed alone, whose partition has a seed of its own.
+
+    Example:
+        >>> of_seed(RunConfig(partition_per_seed=True, seeds=3), 2).partition_seed
+        2
+    """
+    partition_seed = config.partition_seed + seed
+    return dataclasses.replace(
+        config, seed=seed, seeds=1, partition_seed=partition_seed, partition_per_seed=False
+    )
+
+
+def one_seed(setup: Setup) -> Setup:
+    """Returns a setup of one seed without the axis of seeds."""
+    timeline, params = jax.tree.map(lambda x: x[0], (setup.timeline, setup.params))
+    return dataclasses.replace(setup, timeline=timeline, params=params)
 
 
 def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
@@ -122,7 +151,7 @@ def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
         {'fedprox': {'lr': 0.2, 'mu': 1.0}}
     """
     shared = {name: getattr(config, name) for name in SHARED}
-    return resolve_hyper(config.algorithms, config.hyper, shared)
+    return resolve_hyper(algorithms_of(config.algorithms), config.hyper, shared)
 
 
 @contextlib.contextmanager

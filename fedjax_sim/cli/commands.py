@@ -203,16 +203,16 @@ def list_names(arguments: list[str]) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli.listing import algorithm_table, list_tables
-    from fedjax_sim.cli.registry import ALGORITHMS
+    from fedjax_sim.cli.registry import algorithms_of
 
-    unknown = [name for name in arguments if name not in ALGORITHMS]
-    if unknown:
+    try:
+        entries = algorithms_of(arguments)
+    except ValueError as error:
         raise Failure(
-            f"unknown algorithm {shlex.join(unknown)!r}; expected some of {', '.join(ALGORITHMS)}",
-            2,
-        )
+            f"unknown {str(error).replace('algorithms has', 'algorithm', 1)}", 2
+        ) from error
     console = Console()
-    for table in map(algorithm_table, arguments) if arguments else list_tables():
+    for table in map(algorithm_table, entries.values()) if arguments else list_tables():
         console.print(table)
     return 0
 

@@ -34,14 +34,26 @@ class RunConfig:
     """Folder for the results; a folder with an unfinished run of this configuration is resumed."""
 
     dataset: str = "digits"
-    """Data set (see fedjax-sim list)."""
+    """Data set (see fedjax-sim list), a table (.csv, .parquet, .npz) or a function MODULE:FUNCTION
+    of the data_dir that returns a fedjax_sim.datasets.Dataset."""
     data_dir: pathlib.Path | None = None
     """Folder with the data set's files; default: the environment variable FEDJAX_SIM_DATA."""
+    label_column: str | None = None
+    """Column of a table with the labels, numbers or text; default: y or label."""
+    client_column: str | None = None
+    """Column of a table with the client of each example, for --partition natural; default: none."""
     model: str = "auto"
-    """Model (see fedjax-sim list); auto chooses by the shape of the examples."""
+    """Model (see fedjax-sim list); auto chooses by the shape of the examples. Or MODULE:FUNCTION of
+    shape and num_classes that returns a fedjax_sim.models.Model or a flax module."""
+    loss: str | None = None
+    """Loss MODULE:FUNCTION of outputs and y with one value per example; default: cross-entropy."""
+    metrics: str | None = None
+    """Metrics MODULE:FUNCTION of outputs and y, {name: one value per example}, evaluated beside
+    loss and accuracy; default: none."""
 
     partition: str = "dirichlet"
-    """Division of the training examples among the clients (see fedjax-sim list)."""
+    """Division of the training examples among the clients (see fedjax-sim list), or MODULE:FUNCTION
+    of dataset, num_clients, seed and alpha that returns row numbers per client."""
     num_clients: int = 100
     """Number of clients (not used by the natural partition)."""
     alpha: float = 0.1
@@ -50,9 +62,19 @@ class RunConfig:
     """Labels per client in the partition by classes."""
     partition_seed: int = 0
     """Seed of the partition, which is the same for all seeds of the runs."""
+    partition_per_seed: bool = False
+    """Divide the examples once per seed, with the partition seed plus the seed; the seeds then run
+    one after the other."""
+    validation: float = 0.0
+    """Fraction of the training examples that is kept out of training and evaluated as valid/loss
+    and valid/accuracy, so that rates need not be chosen on the test examples."""
+    validation_of: Literal["clients", "pool"] = "clients"
+    """Draw the validation examples from every client, or from all examples before they are
+    divided."""
 
     algorithms: tuple[str, ...] = ALGORITHMS
-    """Algorithms to compare (see fedjax-sim list)."""
+    """Algorithms to compare (see fedjax-sim list), and functions MODULE:FUNCTION that return a
+    fedjax_sim.FedAlgorithm."""
     lr: float | None = None
     """Client learning rate of all algorithms; default: one per algorithm (see fedjax-sim list)."""
     server_lr: float | None = None
@@ -68,11 +90,14 @@ class RunConfig:
     see fedjax-sim list, or those in CONFIG.json. Options for all algorithms, as --lr, replace those
     in CONFIG.json too."""
 
-    sampling: Literal["uniform", "weighted", "bernoulli", "cyclic", "full", "stratified"] = (
-        "uniform"
-    )
-    """Clients per round: a uniform subset, a subset weighted by examples, independent coin flips,
-    clients in turn, all clients, or a uniform subset of every stratum."""
+    sampling: str = "uniform"
+    """Clients per round: uniform, a subset; weighted, a subset weighted by examples; bernoulli,
+    independent coin flips; cyclic, clients in turn; full, all clients; stratified, a uniform subset
+    of every stratum; or MODULE:FUNCTION of key, rounds, sizes, cohort_size and num_steps that
+    returns a fedjax_sim.Timeline, inside jit."""
+    timeline: str | None = None
+    """Timeline MODULE:FUNCTION, as --sampling, but called per seed outside of jit; it replaces
+    --sampling; default: none."""
     num_strata: int | None = None
     """Store clients' data and states by device: number of blocks of clients, the same number on
     every device; default: all data on every device. Required for several processes."""
@@ -186,7 +211,8 @@ class SweepConfig(RunConfig):
     """Folder for the results; finished runs in it are not repeated."""
 
     algorithms: tuple[str, ...] = ("fedavg",)
-    """Algorithms to sweep (see fedjax-sim list)."""
+    """Algorithms to sweep (see fedjax-sim list), and functions MODULE:FUNCTION that return a
+    fedjax_sim.FedAlgorithm."""
     seeds: int = 3
     """Number of seeds per configuration."""
 
@@ -199,7 +225,8 @@ class SweepConfig(RunConfig):
     none."""
 
     metric: str = "test/accuracy"
-    """Metric by which configurations are chosen."""
+    """Metric by which configurations are chosen; with --validation, valid/accuracy keeps the test
+    examples out of the choice."""
     mode: Literal["max", "min"] = "max"
     """Direction of the metric: larger (max) or smaller (min) values are better."""
     last: int = 1

@@ -5,7 +5,7 @@ import sys
 import typing
 from typing import Any, Literal
 
-from fedjax_sim.checks import INT32_MAX
+from fedjax_sim.checks import INT32_MAX, did_you_mean
 from fedjax_sim.cli.config import RunConfig
 
 _POSITIVE = {
@@ -31,7 +31,10 @@ def check(config: RunConfig) -> None:
         value: Any = getattr(config, name)
         allowed = typing.get_args(hint)  # values of a Literal, types of a union
         if typing.get_origin(hint) is Literal and value not in allowed:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+            raise ValueError(
+                f"{name} is {value!r}; expected one of {', '.join(allowed)}"
+                f"{did_you_mean(value, allowed)}"
+            )
         if hint is int or (int in allowed and value is not None):
             low, high = 1, INT32_MAX
             if name.endswith("seed"):  # jax.random.key takes seeds modulo 2^32
@@ -53,8 +56,16 @@ def check(config: RunConfig) -> None:
         )
     if config.states == "host" and config.examples_memory is None:
         raise ValueError("states is host; expected examples_memory with it")
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"dropout is {config.dropout}; expected a number in [0, 1)")
+    for name in ("dropout", "validation"):
+        if not 0 <= (value := getattr(config, name)) < 1:
+            raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
+    for name, required in (("clock", "none"), ("num_strata", None), ("examples_memory", None)):
+        if config.partition_per_seed and (value := getattr(config, name)) != required:
+            raise ValueError(f"{name} is {value}; expected {required} with --partition-per-seed")
+    if config.timeline is not None and (config.num_strata is not None or config.clock != "none"):
+        raise ValueError(
+            f"timeline is {config.timeline!r}; expected none with --clock or --num-strata"
+        )
     if not 0 < config.target_accuracy <= 1:
         raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
     if config.sampling == "stratified" and config.num_strata is None:

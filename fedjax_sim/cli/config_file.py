@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.cli.registry import SHARED
+from fedjax_sim.cli.registry import SHARED, labels
 from fedjax_sim.cli.report import as_json
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.simulation.files import FolderError
@@ -21,6 +21,7 @@ class SavedRun:
 
     config: RunConfig
     algorithms: dict[str, HyperParameters]  # as resolved
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class SavedSweep:
     """The part of a sweep's ``config.json`` that is read again."""
 
     config: SweepConfig
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
@@ -59,13 +61,12 @@ def read(path: str | pathlib.Path) -> RunConfig:
     """
     saved = read_saved(pathlib.Path(path))
     config, resolved = saved.config, saved.algorithms
-    missing = [name for name in config.algorithms if name not in resolved]
+    names = labels(config.algorithms)
+    missing = [name for name in names if name not in resolved]
     if missing:
         raise FolderError(f"{path} lacks algorithms.{missing[0]}")
     settings = tuple(
-        f"{name}.{key}={_text(value)}"
-        for name in config.algorithms
-        for key, value in resolved[name].items()
+        f"{name}.{key}={_text(value)}" for name in names for key, value in resolved[name].items()
     )
     return dataclasses.replace(config, **dict.fromkeys(SHARED), hyper=settings)
 

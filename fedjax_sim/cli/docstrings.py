@@ -4,30 +4,32 @@ import inspect
 import re
 import sys
 
-from fedjax_sim.cli.registry import ALGORITHMS, adapted_descriptions
+from fedjax_sim.cli.entries import AlgorithmEntry
 
 
-def summary(name: str) -> str:
+def summary(entry: AlgorithmEntry) -> str:
     """Returns the first line of the algorithm's docstring.
 
     Example:
-        >>> summary("fedavg")[:6]
+        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> summary(ALGORITHMS["fedavg"])[:6]
         'FedAvg'
     """
-    return plain(_docstring(name).partition("\n")[0])
+    return plain(_docstring(entry).partition("\n")[0])
 
 
-def paper(name: str) -> str:
+def paper(entry: AlgorithmEntry) -> str:
     """Returns the algorithm's first citation, authors and year; empty if there is none.
 
     Example:
-        >>> paper("fedprox")
+        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> paper(ALGORITHMS["fedprox"])
         'Li et al., 2020'
     """
     short = r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})"  # Li et al., 2020
     full = r'([A-Z]\w+)( et al\.|(?:, [A-Z]\w+)+)?, "[^"]+",\s+(\d{4})'  # Hsu, Qi, "Title", 2019
-    module = sys.modules[ALGORITHMS[name].__module__]
-    for text in (_docstring(name), module.__doc__ or ""):
+    module = sys.modules[entry.factory.__module__]
+    for text in (_docstring(entry), module.__doc__ or ""):
         if cited := re.search(short, text):
             return f"{cited[1]}, {cited[2]}"
         if cited := re.search(full, text):
@@ -37,21 +39,22 @@ def paper(name: str) -> str:
     return ""
 
 
-def descriptions(name: str) -> dict[str, str]:
+def descriptions(entry: AlgorithmEntry) -> dict[str, str]:
     """Returns the text about each hyper-parameter, from the docstring's section ``Args``.
 
     Example:
-        >>> descriptions("fedavgm")["momentum"]
+        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> descriptions(ALGORITHMS["fedavgm"])["momentum"]
         'decay of the momentum, beta.'
     """
-    section = re.search(r"^Args:\n((?:[ ]{4}.*\n|\n)*)", _docstring(name), re.M)
+    section = re.search(r"^Args:\n((?:[ ]{4}.*\n|\n)*)", _docstring(entry), re.M)
     entries = re.findall(
         r"^    (\w[\w, ]*): ((?:.*\n)(?:[ ]{8}.*\n)*)", section[1] if section else "", re.M
     )
     texts = {
         key.strip(): " ".join(text.split()) for keys, text in entries for key in keys.split(",")
     }
-    return {key: plain(text) for key, text in texts.items()} | adapted_descriptions(name)
+    return {key: plain(text) for key, text in texts.items()} | entry.adapted_descriptions
 
 
 def plain(text: str) -> str:
@@ -71,5 +74,5 @@ def _letters(formula: str) -> str:
     return formula.replace("\\nabla", "grad").replace("\\", "")
 
 
-def _docstring(name: str) -> str:
-    return inspect.getdoc(ALGORITHMS[name]) or ""
+def _docstring(entry: AlgorithmEntry) -> str:
+    return inspect.getdoc(entry.factory) or ""

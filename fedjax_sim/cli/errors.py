@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from fedjax_sim.cli.references import EntryPointWarning
 from fedjax_sim.execution import distributed
 from fedjax_sim.simulation.files import FolderError, RecoveryWarning
 from fedjax_sim.simulation.locks import FolderInUseError
@@ -57,11 +58,11 @@ def running(output: pathlib.Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_in_one_line() -> Iterator[None]:
-    """Context in which a damaged file that the work goes on without is reported in one line."""
+    """Context in which a warning about a damaged file or a row of another package is one line."""
     show = warnings.showwarning
 
     def in_one_line(message: Any, category: type[Warning], *where: Any, **options: Any) -> None:
-        if issubclass(category, RecoveryWarning):
+        if issubclass(category, (RecoveryWarning, EntryPointWarning)):
             print(f"fedjax-sim: warning: {message}", file=sys.stderr)
         else:
             show(message, category, *where, **options)

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.cli import registry
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.build import check, hyper_parameters
 from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.cli.config_checks import MOST_GIGABYTES
+from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
 from fedjax_sim.sweeps.grid import Configuration, expand
 
@@ -48,11 +50,12 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         )
     resolved = hyper_parameters(config)
     option = "points" if config.points else "grid"
-    entries = _read_points(config.points) if config.points else [_parse_grid(config.grid)]
-    takers = {
-        name: {*registry.hyper_defaults(name), *registry.common_hyper(name)}
-        for name in config.algorithms
-    }
+    kinds = static_hyper(config)
+    entries = (
+        _read_points(config.points, kinds) if config.points else [_parse_grid(config.grid, kinds)]
+    )
+    algorithms = algorithms_of(config.algorithms)
+    takers = {name: set(entry.hyper) for name, entry in algorithms.items()}
     known = RUN_SETTINGS if config.clock == "none" else SETTINGS
     expanded: list[Configuration] = []
     for entry in entries:
@@ -68,7 +71,8 @@ def configurations(config: SweepConfig) -> list[Configuration]:
             expanded += expand({"algorithm": [algorithm], **settings, **hyper})
     expanded = [entry for i, entry in enumerate(expanded) if entry not in expanded[:i]]
     for entry in expanded:
-        _check_entry(option, config, entry, resolved[entry["algorithm"]])
+        algorithm = entry["algorithm"]
+        _check_entry(option, config, entry, algorithms[algorithm], resolved[algorithm])
     _check_results(config, expanded)
     return expanded
 
@@ -81,7 +85,19 @@ def with_settings(config: SweepConfig, configuration: Mapping[str, Any]) -> Swee
         5
     """
     settings = {name: value for name, value in configuration.items() if name in SETTINGS}
-    return dataclasses.replace(config, **settings, algorithms=(configuration["algorithm"],))
+    name = labels(config.algorithms).get(configuration["algorithm"], configuration["algorithm"])
+    return dataclasses.replace(config, **settings, algorithms=(name,))
+
+
+def static_hyper(config: SweepConfig) -> dict[str, type]:
+    """Returns the hyper-parameters that cannot vary inside a program: names, flags, integers.
+
+    Example:
+        >>> static_hyper(SweepConfig(algorithms=("scaffold",)))
+        {'option': <class 'str'>}
+    """
+    entries = algorithms_of(config.algorithms).values()
+    return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
 
 
 def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +111,11 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_entry(
-    option: str, config: SweepConfig, entry: Configuration, hyper: Mapping[str, Any]
+    option: str,
+    config: SweepConfig,
+    entry: Configuration,
+    algorithm: AlgorithmEntry,
+    hyper: Mapping[str, Any],
 ) -> None:
     """Checks one configuration before data are loaded."""
     try:
@@ -105,11 +125,10 @@ def _check_entry(
         if own.partition != "natural" and own.sampling != "full" and cohort > clients:
             raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
         swept = swept_hyper(entry)
-        algorithm = entry["algorithm"]
         for name, value in swept.items():
             if not isinstance(value, str | bool):
-                value_of(f"{algorithm}.{name}={value}", algorithm, name, str(value))
-        registry.algorithm(algorithm, {**hyper, **swept})
+                value_of(f"{algorithm.name}.{name}={value}", algorithm, name, str(value))
+        algorithm.build({**hyper, **swept})
     except ValueError as error:
         raise ValueError(f"{option} has {entry}: {error}") from error
 
@@ -145,18 +164,19 @@ def _check_taker(
     option: str, name: str, takers: Mapping[str, set[str]], settings: Sequence[str]
 ) -> None:
     """Refuses a name that is neither a hyper-parameter nor a setting of the run."""
-    algorithm, dot, own = name.partition(".")
+    algorithm, dot, own = name.rpartition(".")
     names = {own} if dot else {name}
     having = [a for a in takers if names & takers[a] and (not dot or a == algorithm)]
     if name not in settings and not having:
-        known = "; ".join(f"{a}: {', '.join(sorted(own))}" for a, own in takers.items())
+        known = "; ".join(f"{a}: {', '.join(sorted(names))}" for a, names in takers.items())
+        every = [*settings, *(key for names in takers.values() for key in names)]
         raise ValueError(
             f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option "
-            f"({', '.join(settings)})"
+            f"({', '.join(settings)}){did_you_mean(own if dot else name, every)}"
         )
 
 
-def _parse_grid(grid: Sequence[str]) -> dict[str, list[Any]]:
+def _parse_grid(grid: Sequence[str], kinds: Mapping[str, type]) -> dict[str, list[Any]]:
     """Returns ``{name: values}`` for ``NAME=...`` strings."""
     parsed: dict[str, list[Any]] = {}
     for text in grid:
@@ -165,17 +185,17 @@ def _parse_grid(grid: Sequence[str]) -> dict[str, list[Any]]:
             raise ValueError(
                 f"grid has {text!r}; expected NAME=V1,V2,... or NAME=LOW:HIGH:COUNT, each name once"
             )
-        if values.count(":") == 2:
-            parsed[name] = _geometric(text, name, *values.split(":"))
+        kind = _kind(name, kinds)
+        if values.count(":") == 2 and "," not in values:
+            parsed[name] = _geometric(text, name, kind, *values.split(":"))
         else:
-            parsed[name] = [_value("grid", name, value) for value in values.split(",")]
+            parsed[name] = [_value("grid", name, kind, value) for value in values.split(",")]
     if not parsed:
         raise ValueError("grid is empty; expected at least one NAME=V1,V2,...")
     return parsed
 
 
-def _geometric(text: str, name: str, low: str, high: str, count: str) -> list[Any]:
-    kind = _kind(name)
+def _geometric(text: str, name: str, kind: type, low: str, high: str, count: str) -> list[Any]:
     if kind is str:
         raise ValueError(
             f"grid has {text!r}; expected {name}=V1,V2,..., whose values are no numbers"
@@ -193,7 +213,7 @@ def _geometric(text: str, name: str, low: str, high: str, count: str) -> list[An
     return [float(f"{value:.12g}") for value in values]
 
 
-def _read_points(path: pathlib.Path) -> list[dict[str, list[Any]]]:
+def _read_points(path: pathlib.Path, kinds: Mapping[str, type]) -> list[dict[str, list[Any]]]:
     """The rows of a CSV file; empty fields are left out."""
     try:
         with path.open(newline="") as file:
@@ -205,12 +225,15 @@ def _read_points(path: pathlib.Path) -> list[dict[str, list[Any]]]:
         raise ValueError(
             f"points is {str(path)!r}; expected a line of distinct names and a row or more"
         )
-    return [{name: [_value("points", name, v)] for name, v in row.items() if v} for row in rows]
+    return [
+        {name: [_value("points", name, _kind(name, kinds), v)] for name, v in row.items() if v}
+        for row in rows
+    ]
 
 
-def _value(option: str, name: str, text: str) -> Any:
+def _value(option: str, name: str, kind: type, text: str) -> Any:
     """A value as its type: that of the setting; a number, name or flag for a hyper-parameter."""
-    kind, text = _kind(name), text.strip()
+    text = text.strip()
     convert = {"true": True, "false": False}.__getitem__ if kind is bool else kind
     try:
         return convert(text)
@@ -219,10 +242,10 @@ def _value(option: str, name: str, text: str) -> Any:
         raise ValueError(f"{option} has {name}={text}; expected {expected}") from None
 
 
-def _kind(name: str) -> type:
+def _kind(name: str, static: Mapping[str, type]) -> type:
     """The type of the values of a setting or hyper-parameter."""
     if name not in SETTINGS:
-        return registry.static_hyper().get(name.rpartition(".")[2], float)
+        return static.get(name.rpartition(".")[2], float)
     hint = typing.get_type_hints(SweepConfig)[name]
     kinds = typing.get_args(hint) or (hint,)
     return int if int in kinds else float if float in kinds else str

@@ -1,31 +1,42 @@
 """``fedjax-sim list``: the names that options take, and an algorithm's hyper-parameters."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rich.table import Table
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, names, registry
+from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.cli.references import installed
 
 
 def list_tables() -> Iterator[Table]:
     """Yields the names that options take: algorithms, data sets, models, partitions, presets."""
     table = Table("algorithm", "hyper-parameters and defaults", "paper")
-    for name in registry.ALGORITHMS:
-        defaults = registry.hyper_defaults(name)
-        settings = [f"{key}={_shown(value)}" for key, value in defaults.items()]
-        table.add_row(name, " ".join(settings), docstrings.paper(name))
+    others = installed("algorithms", registry.GROUP, registry.ALGORITHMS)
+    entries = registry.ALGORITHMS | registry.algorithms_of(list(others))
+    for name, entry in entries.items():
+        settings = [f"{key}={_shown(value)}" for key, value in entry.hyper_defaults.items()]
+        table.add_row(name, " ".join(settings), docstrings.paper(entry))
     yield table
-    table = Table("data set", "source")
+    table = Table(
+        "data set",
+        "source",
+        caption=f"searched in {datasets.data_folder()} (--data-dir or FEDJAX_SIM_DATA)",
+    )
     for name in datasets.NAMES:
-        table.add_row(name, "scikit-learn" if name == "digits" else "--data-dir or FEDJAX_SIM_DATA")
-    yield table
+        table.add_row(name, _source(name))
+    yield _with_installed(table, "dataset", "datasets", datasets.NAMES)
     table = Table("model", "shape of the examples")
     for name, (shape, _) in names.MODELS.items():
         table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
-    yield table
+    yield _with_installed(table, "model", "models", names.MODELS)
     table = Table("partition", "clients' examples")
     for name, (description, _) in names.PARTITIONS.items():
+        table.add_row(name, description)
+    yield _with_installed(table, "partition", "partitions", names.PARTITIONS)
+    table = Table("sampling", "clients per round")
+    for name, (description, _) in names.SAMPLINGS.items():
         table.add_row(name, description)
     yield table
     table = Table("preset", "algorithms", "data set")
@@ -34,17 +45,31 @@ def list_tables() -> Iterator[Table]:
     yield table
 
 
-def algorithm_table(name: str) -> Table:
+def _source(name: str) -> str:
+    if name == "digits":
+        return "scikit-learn"
+    folder = datasets.folder_of(name)
+    return "not found" if folder is None else f"found in {folder}"
+
+
+def _with_installed(table: Table, option: str, group: str, known: Collection[str]) -> Table:
+    """Adds the rows of other packages."""
+    for name, reference in installed(option, group, known).items():
+        table.add_row(name, f"of {reference.function.__module__}")
+    return table
+
+
+def algorithm_table(entry: AlgorithmEntry) -> Table:
     """Returns an algorithm's hyper-parameters: names, defaults and descriptions.
 
     Example:
-        >>> table = algorithm_table("fedprox")
+        >>> table = algorithm_table(registry.ALGORITHMS["fedprox"])
         >>> list(table.columns[0].cells), list(table.columns[1].cells)
         (['lr', 'mu'], ['0.2', '0.1'])
     """
-    table = Table("hyper-parameter", "default", "description", title=docstrings.summary(name))
-    described = docstrings.descriptions(name)
-    for key, default in registry.hyper_defaults(name).items():
+    table = Table("hyper-parameter", "default", "description", title=docstrings.summary(entry))
+    described = docstrings.descriptions(entry)
+    for key, default in entry.hyper_defaults.items():
         table.add_row(key, _shown(default), described.get(key, ""))
     return table
 

@@ -1,12 +1,15 @@
-"""Models, partitions and presets by name.  One more on the command line is one row here.
+"""Models, partitions, sampling rules and presets by name.  One more is one row here.
 
-Data sets by name are in :mod:`fedjax_sim.datasets`, algorithms in :mod:`fedjax_sim.cli.registry`.
+Data sets by name are in :mod:`fedjax_sim.datasets`, algorithms in :mod:`fedjax_sim.cli.registry`,
+functions of the user in :mod:`fedjax_sim.cli.own_objects`.
 """
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from jax import Array
 
 from fedjax_sim import models
 from fedjax_sim.cli.config import RunConfig
@@ -14,12 +17,19 @@ from fedjax_sim.data import partition
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.timelines import sampling
+from fedjax_sim.types import Timeline
 
 Shape = tuple[int, ...]
-Rows = list[np.ndarray]  # of each client
+Rows = Sequence[np.ndarray]  # of each client
+BuildModel = Callable[[Shape, int, Convolution], Model]
+# (options, data set) -> rows per client, and the clients' names if they have some
+Partition = Callable[[RunConfig, Dataset], tuple[Rows, tuple[str, ...] | None]]
+# (options, key, clients' numbers of examples [M] and of local steps [M])
+Sampling = Callable[[RunConfig, Array, Any, Any], Timeline]
 
 # Name -> shape of the examples it takes (None: any) and its builder from (shape, classes, conv).
-MODELS: dict[str, tuple[Shape | None, Callable[[Shape, int, Convolution], Model]]] = {
+MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
     "digits_cnn": ((8, 8, 1), lambda _, classes, conv: models.digits_cnn(classes, conv)),
     "femnist_cnn": ((28, 28, 1), lambda _, classes, conv: models.femnist_cnn(classes, conv)),
     "lenet5": ((32, 32, 3), lambda _, classes, conv: models.lenet5(classes, conv=conv)),
@@ -53,39 +63,84 @@ def _natural(dataset: Dataset) -> tuple[Rows, tuple[str, ...]]:
     return partition.by_group(np.asarray(dataset.group_names)[dataset.train_groups])
 
 
-# Name -> description, and (options, dataset) -> rows, with the clients' names if they have some.
-PARTITIONS: dict[
-    str, tuple[str, Callable[[RunConfig, Dataset], Rows | tuple[Rows, tuple[str, ...]]]]
-] = {
+def _unnamed(rule: Callable[[RunConfig, Dataset], Rows]) -> Partition:
+    return lambda config, dataset: (rule(config, dataset), None)
+
+
+# Name -> description, and the rule.
+PARTITIONS: dict[str, tuple[str, Partition]] = {
     "dirichlet": (
         "labels of each client Dirichlet(--alpha); equal sizes",
-        lambda c, d: partition.dirichlet(
-            d.train["y"], c.num_clients, c.alpha, c.partition_seed, disjoint=True
+        _unnamed(
+            lambda c, d: partition.dirichlet(
+                d.train["y"], c.num_clients, c.alpha, c.partition_seed, disjoint=True
+            )
         ),
     ),
     "dirichlet-by-class": (
         "each label split Dirichlet(--alpha) over the clients; ragged sizes",
-        lambda c, d: partition.dirichlet_by_class(
-            d.train["y"], c.num_clients, c.alpha, c.partition_seed
+        _unnamed(
+            lambda c, d: partition.dirichlet_by_class(
+                d.train["y"], c.num_clients, c.alpha, c.partition_seed
+            )
         ),
     ),
     "iid": (
         "at random; equal sizes",
-        lambda c, d: partition.iid(len(d.train["y"]), c.num_clients, c.partition_seed),
+        _unnamed(lambda c, d: partition.iid(len(d.train["y"]), c.num_clients, c.partition_seed)),
     ),
     "classes": (
         "--classes-per-client labels each; equal sizes",
-        lambda c, d: partition.classes_per_client(
-            d.train["y"], c.num_clients, c.classes_per_client, c.partition_seed, method="pairs"
+        _unnamed(
+            lambda c, d: partition.classes_per_client(
+                d.train["y"], c.num_clients, c.classes_per_client, c.partition_seed, method="pairs"
+            )
         ),
     ),
     "quantity": (
         "labels at random; sizes Dirichlet(--alpha)",
-        lambda c, d: partition.quantity_skew(
-            len(d.train["y"]), c.num_clients, c.alpha, c.partition_seed
+        _unnamed(
+            lambda c, d: partition.quantity_skew(
+                len(d.train["y"]), c.num_clients, c.alpha, c.partition_seed
+            )
         ),
     ),
     "natural": ("the data set's own clients (writers, ...)", lambda c, d: _natural(d)),
+}
+
+SAMPLINGS: dict[str, tuple[str, Sampling]] = {
+    "uniform": (
+        "a uniform subset",
+        lambda c, key, sizes, steps: sampling.uniform(
+            key, c.rounds, len(sizes), c.cohort_size, steps
+        ),
+    ),
+    "weighted": (
+        "a subset weighted by examples",
+        lambda c, key, sizes, steps: sampling.weighted(
+            key, c.rounds, np.asarray(sizes), c.cohort_size, steps
+        ),
+    ),
+    "bernoulli": (
+        "independent coin flips, --cohort-size clients on average",
+        lambda c, key, sizes, steps: sampling.bernoulli(
+            key, c.rounds, len(sizes), c.cohort_size / len(sizes), steps
+        ),
+    ),
+    "cyclic": (
+        "clients in turn",
+        lambda c, key, sizes, steps: sampling.cyclic(c.rounds, len(sizes), c.cohort_size, steps),
+    ),
+    "full": (
+        "all clients",
+        lambda c, key, sizes, steps: sampling.full(c.rounds, len(sizes), steps),
+    ),
+    "stratified": (
+        "a uniform subset of every stratum (--num-strata)",
+        lambda c, key, sizes, steps: sampling.stratified(
+            key, c.rounds, len(sizes), c.cohort_size, steps, num_strata=c.num_strata or 1
+        ),
+    ),
 }
 
 # Name -> a comparison.

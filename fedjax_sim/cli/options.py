@@ -9,10 +9,11 @@ from typing import Annotated, TypeVar
 import docstring_parser
 import tyro
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read, read_sweep
 from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.cli.registry import SHARED
+from fedjax_sim.cli.registry import SHARED, labels
 from fedjax_sim.cli.settings import parse_setting
 
 Kind = TypeVar("Kind", bound=RunConfig)
@@ -92,12 +93,13 @@ def parse(
     typed = kind(**vars(parsed))
     set_for_all = {key for key in SHARED if getattr(typed, key) != getattr(defaults, key)}
     # Later settings replace earlier ones, so typed ones need no comparison with the defaults.
+    algorithms = labels(typed.algorithms)
     kept = [
         setting
         for setting, (algorithm, key, _) in zip(
             defaults.hyper, map(parse_setting, defaults.hyper), strict=True
         )
-        if algorithm in typed.algorithms and key not in set_for_all
+        if algorithm in algorithms and key not in set_for_all
     ]
     return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
 
@@ -130,5 +132,6 @@ def _config_file(source: str) -> pathlib.Path:
     if not source.endswith(".json"):
         raise ValueError(
             f"PRESET is {source!r}; expected {', '.join(PRESETS)} or the path of a config.json"
+            f"{did_you_mean(source, PRESETS)}"
         )
     return pathlib.Path(source)

@@ -11,27 +11,25 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import models
-from fedjax_sim.cli import registry
+from fedjax_sim.cli import own_objects
+from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.clocks import Clock, step_law
 from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.names import AUTO_MODELS, MODELS, PARTITIONS
-from fedjax_sim.cli.registry import Hyper
+from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
+from fedjax_sim.cli.names import AUTO_MODELS
+from fedjax_sim.cli.own_functions import OwnFunctions
+from fedjax_sim.cli.own_objects import own_timeline
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
-from fedjax_sim.data.federated import FederatedData, from_assignment
-from fedjax_sim.data.source import ClientSource, assigned
+from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
 from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.datasets import Dataset
+from fedjax_sim.datasets import Dataset, layout_hint
 from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.execution.devices import workers
-from fedjax_sim.execution.offload import OnHost, on_host
-from fedjax_sim.execution.placement import ByClient, by_client, make_mesh
 from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.objectives import Metrics, classification_metrics, cross_entropy
-from fedjax_sim.timelines import arrange_by_stratum, sampling
+from fedjax_sim.objectives import Metrics, as_float
+from fedjax_sim.timelines import arrange_by_stratum, sampling, stacked
 from fedjax_sim.types import (
-    Device,
     FedAlgorithm,
     Setup,
     Task,
@@ -73,13 +71,13 @@ class Problem(NamedTuple):
             timeline = timeline[: timeline.num_rounds // every * every]
         return dataclasses.replace(self.setup, timeline=timeline, eval_every=every)
 
-    def algorithm(self, name: str, hyper: Hyper) -> FedAlgorithm:
+    def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
-        return registry.algorithm(name, hyper, self.steps_per_visit(name))
+        return entry.build(hyper, self.steps_per_visit(entry))
 
-    def steps_per_visit(self, name: str) -> registry.StepsPerVisit | None:
+    def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
-        if self.clock is None or not registry.reweights_visits(name):
+        if self.clock is None or not entry.reweights_visits:
             return None
         return self.clock.steps_per_visit()
 
@@ -95,9 +93,12 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
             population, a clock that admits no timeline.
     """
     model_name, net = model(config, dataset, conv)
-    loss, metrics = _functions(net, config.precision == "bfloat16")
-    data, source, placement = clients(config, dataset)
-    if config.sampling != "full" and config.cohort_size > data.num_clients:
+    own = OwnFunctions.of(config)
+    own.check(net, dataset)
+    loss, metrics = _functions(net, config.precision == "bfloat16", own)
+    data, source, placement, train, valid = clients(config, dataset)
+    all_take_part = config.sampling == "full" or config.timeline is not None
+    if not all_take_part and config.cohort_size > data.num_clients:
         raise ValueError(
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
@@ -107,14 +108,16 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     params = jax.vmap(net.init)(init_keys)
     if config.precision == "float64":
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
-    parts = {"test": dataset.test, "train": {key: dataset.train[key] for key in ("x", "y")}}
+    parts = {"test": dataset.test, "train": train} | ({} if valid is None else {"valid": valid})
     description = {
         "data": {
             "name": dataset.name,
             "source": dataset.source,
-            "train_examples": len(dataset.train["y"]),
+            "train_examples": len(train["y"]),
+            "valid_examples": 0 if valid is None else len(valid["y"]),
             "test_examples": len(dataset.test["y"]),
             "classes": dataset.num_classes,
+            "class_names": dataset.class_names,
         },
         "partition": summarize(data, dataset.num_classes)._asdict(),
         "model": {
@@ -156,14 +159,16 @@ def model(
         ValueError: a model that takes examples of another shape.
     """
     shape = dataset.train["x"].shape[1:]
-    name = AUTO_MODELS.get(shape, "softmax_regression") if config.model == "auto" else config.model
-    taken, build = MODELS[name]
+    if config.model == "auto":
+        name = AUTO_MODELS.get(shape, "softmax_regression")
+        config = dataclasses.replace(config, model=name)
+    taken, build = own_objects.model_row(config, as_float(dataset.train["x"][:1]).dtype)
     if taken not in (None, shape):
         raise ValueError(
-            f"model is {name!r}, which takes examples of shape {list(taken)}; expected one for "
-            f"{list(shape)}, the shape of {dataset.name}"
+            f"model is {config.model!r}, which takes examples of shape {list(taken)}; expected one "
+            f"for {list(shape)}, the shape of {dataset.name}{layout_hint(shape, taken)}"
         )
-    return name, _built(build, shape, dataset.num_classes, conv)
+    return config.model, _built(build, shape, dataset.num_classes, conv)
 
 
 @functools.cache
@@ -173,54 +178,13 @@ def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolut
 
 
 @functools.cache
-def _functions(net: Model, half: bool) -> tuple[Objective, Metrics]:
+def _functions(net: Model, half: bool, own: OwnFunctions) -> tuple[Objective, Metrics]:
     """Loss and metrics, one object each per model, so that rebuilding a problem does not recompile.
 
     In half precision only the clients' models are half; the server's are evaluated as they are.
     """
     trained = in_precision(net, jnp.bfloat16) if half else net
-    return cross_entropy(trained.apply), classification_metrics(net.apply)
-
-
-class Clients(NamedTuple):
-    """Clients' examples and their placement."""
-
-    data: FederatedData  # the labels only, if placed by client
-    source: FederatedData | ClientSource
-    placement: ByClient | OnHost | None
-
-
-def clients(config: RunConfig, dataset: Dataset) -> Clients:
-    """Returns the training examples, divided among the clients.
-
-    Raises:
-        ValueError: a partition that the data set does not admit, or strata that the devices do not
-            divide.
-    """
-    try:
-        rows = PARTITIONS[config.partition][1](config, dataset)
-    except ValueError as error:
-        raise ValueError(f"partition is {config.partition!r}: {error}") from error
-    assignment, names = rows if isinstance(rows, tuple) else (rows, None)
-    examples = {key: dataset.train[key] for key in ("x", "y")}
-    if config.num_strata is None:
-        data = from_assignment(examples, assignment, names)
-        if config.examples_memory is None:
-            return Clients(data, data, None)
-        memory = int(1e9 * config.examples_memory)
-        return Clients(data, data, on_host(memory, states=config.states == "host"))
-    mesh = make_mesh(_owners(config.num_strata))
-    placement = by_client(len(assignment), mesh, num_strata=config.num_strata)
-    labels = from_assignment({"y": examples["y"]}, assignment, names)
-    return Clients(labels, assigned(examples, assignment), placement)
-
-
-def _owners(num_strata: int) -> list[Device]:
-    """The largest number of devices that divides the strata; all devices of several processes."""
-    if jax.process_count() > 1:
-        return jax.devices()
-    devices = workers()
-    return devices[: max(n for n in range(1, len(devices) + 1) if num_strata % n == 0)]
+    return own.objective(trained), own.evaluated(net)
 
 
 def batches(config: RunConfig) -> Batches:
@@ -239,36 +203,22 @@ def seed_keys(config: RunConfig) -> tuple[Array, Array, Array]:
 
 def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:
     """Returns one timeline of rounds per key, ``[n, T, S]``."""
-    rounds, size, steps = config.rounds, config.cohort_size, task.num_steps
-    num_clients = task.num_clients
+    reference = own_objects.reference_of(config, "timeline")
+    rule = own_objects.sampling_of(config) if reference is None else own_timeline(reference)
 
     def schedule(key: Array) -> Timeline:
         sample_key, dropout_key = jax.random.split(key)
-        match config.sampling:
-            case "uniform":
-                drawn = sampling.uniform(sample_key, rounds, num_clients, size, steps)
-            case "weighted":
-                sizes = np.asarray(task.num_examples)
-                drawn = sampling.weighted(sample_key, rounds, sizes, size, steps)
-            case "bernoulli":
-                share = size / num_clients
-                drawn = sampling.bernoulli(sample_key, rounds, num_clients, share, steps)
-            case "cyclic":
-                drawn = sampling.cyclic(rounds, num_clients, size, steps)
-            case "full":
-                drawn = sampling.full(rounds, num_clients, steps)
-            case "stratified":
-                drawn = sampling.stratified(
-                    sample_key, rounds, num_clients, size, steps, num_strata=config.num_strata or 1
-                )
+        drawn = rule(config, sample_key, task.num_examples, task.num_steps)
         if config.dropout:
             drawn = sampling.dropout(dropout_key, drawn, config.dropout)
         return drawn
 
+    if reference is not None:
+        return stacked([schedule(key) for key in keys])
     drawn = jax.jit(jax.vmap(schedule))(keys)
     if config.num_strata is None or config.sampling == "stratified":
         return drawn
-    return arrange_by_stratum(drawn, num_clients, config.num_strata)
+    return arrange_by_stratum(drawn, task.num_clients, config.num_strata)
 
 
 def _clock(config: RunConfig, num_clients: int) -> Clock:

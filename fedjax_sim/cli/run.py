@@ -16,9 +16,11 @@ from fedjax_sim import plotting
 from fedjax_sim.cli import build, report
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
+from fedjax_sim.cli.code_digest import changed_code
 from fedjax_sim.cli.config import FREE_FIELDS, RunConfig
 from fedjax_sim.cli.config_file import read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
+from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import label_counts
 from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
@@ -182,13 +184,14 @@ def _run_all(
             )
             report.add_timing(comparison.output / name, timing)
 
+    make_setup = comparison.setup_of_seed or (lambda algorithm: chosen[algorithm][0])
     return compare_algorithms(
         {name: comparison.algorithm(name) for name in comparison.hyper},
-        lambda algorithm: chosen[algorithm][0],
+        make_setup,
         comparison.problem.keys,
         directory=comparison.output,
         execution={name: execution for name, (_, execution) in chosen.items()},
-        seeds=comparison.seeds,
+        seeds=[int(seed) for seed in comparison.seeds],
         config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
         on_divergence=comparison.options["on_divergence"],
         on_progress=on_progress,
@@ -202,7 +205,9 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
     Raises:
         ValueError: the output folder's config.json is of another comparison, or damaged.
     """
-    new = report.as_json({"config": comparison.options, "algorithms": comparison.hyper})
+    new = report.as_json(
+        {"config": comparison.options, "algorithms": comparison.hyper, "code": comparison.code}
+    )
     path = comparison.output / "config.json"
     if not path.exists():
         return new
@@ -221,14 +226,25 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
         for name, values in new["algorithms"].items()
         if old_hyper.get(name, values) != values
     ]
+    differing += changed_code(old.code, new["code"])
+    # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
+    names = [*dict.fromkeys([*old.config.algorithms, *comparison.options["algorithms"]])]
+    known = old_hyper | new["algorithms"]
+    differing += [
+        f"{label} is {name} here and another function there"
+        for label, name in labels(names).items()
+        if label not in known
+    ]
     if differing:
         raise ValueError(
             f"output is '{comparison.output}', which holds another comparison: "
             f"{'; '.join(differing)}; choose another folder or delete that one"
         )
-    # Algorithms of earlier calls stay in the comparison.
-    known = old_hyper | new["algorithms"]
-    return {"config": new["config"] | {"algorithms": list(known)}, "algorithms": known}
+    return {
+        "config": new["config"] | {"algorithms": names},
+        "algorithms": known,
+        "code": dict(old.code) | new["code"],
+    }
 
 
 def _write_results(

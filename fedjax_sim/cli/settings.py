@@ -1,29 +1,23 @@
 """Hyper-parameters of algorithms from ``ALGORITHM.NAME=VALUE`` texts and common options."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_sim.cli.registry import (
-    ALGORITHMS,
-    COMMON,
-    Hyper,
-    algorithm,
-    common_hyper,
-    hyper_defaults,
-    required_hyper,
-    tuned_defaults,
-)
+from fedjax_sim.checks import did_you_mean
+from fedjax_sim.cli.entries import COMMON, AlgorithmEntry, Hyper
 
 
 def resolve_hyper(
-    names: Sequence[str], settings: Sequence[str] = (), shared: Hyper | None = None
+    entries: Mapping[str, AlgorithmEntry],
+    settings: Sequence[str] = (),
+    shared: Hyper | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Returns the hyper-parameters of each algorithm: defaults, then shared ones, then settings.
 
     Args:
-        names: algorithms.
+        entries: algorithms by name.
         settings: ``ALGORITHM.NAME=VALUE``.
         shared: values of the options for all algorithms; None for those that are not given.
 
@@ -32,16 +26,14 @@ def resolve_hyper(
             value out of range.
 
     Example:
-        >>> resolve_hyper(["fedprox"], ["fedprox.mu=1"], {"lr": 0.3})
+        >>> from fedjax_sim.cli.registry import algorithms_of
+        >>> resolve_hyper(algorithms_of(["fedprox"]), ["fedprox.mu=1"], {"lr": 0.3})
         {'fedprox': {'lr': 0.3, 'mu': 1.0}}
     """
-    for name in names:
-        if name not in ALGORITHMS:
-            raise ValueError(f"algorithms has {name!r}; expected some of {', '.join(ALGORITHMS)}")
-    resolved = {name: tuned_defaults(name) for name in names}
+    resolved = {name: entry.tuned_defaults for name, entry in entries.items()}
     given = {key: value for key, value in (shared or {}).items() if value is not None}
     for key, value in given.items():
-        takers = [name for name in resolved if key in (*hyper_defaults(name), *common_hyper(name))]
+        takers = [name for name, entry in entries.items() if key in entry.hyper]
         if key in COMMON and len(takers) < len(resolved):
             name = next(name for name in resolved if name not in takers)
             raise ValueError(f"{key} is {value}, but {name} does not have it")
@@ -52,18 +44,25 @@ def resolve_hyper(
     for setting in settings:
         name, key, text = parse_setting(setting)
         if name not in resolved:
-            raise ValueError(f"hyper has {setting!r}; expected one of {', '.join(resolved)}")
-        known = (*hyper_defaults(name), *common_hyper(name))
+            raise ValueError(
+                f"hyper has {setting!r}; expected one of {', '.join(resolved)}"
+                f"{did_you_mean(name, resolved)}"
+            )
+        known = entries[name].hyper
         if key not in known:
-            raise ValueError(f"hyper has {setting!r}; {name} has {', '.join(known)}")
-        resolved[name][key] = value_of(setting, name, key, text)
+            raise ValueError(
+                f"hyper has {setting!r}; {name} has {', '.join(known)}{did_you_mean(key, known)}"
+            )
+        resolved[name][key] = value_of(setting, entries[name], key, text)
     for name, hyper in resolved.items():
-        missing = [key for key in required_hyper(name) if key not in hyper]
+        missing = [key for key in entries[name].required if key not in hyper]
         if missing:
             raise ValueError(f"hyper lacks {name}.{missing[0]}; expected {name}.{missing[0]}=VALUE")
         try:
-            algorithm(name, hyper)
+            entries[name].build(hyper)
         except ValueError as error:  # a range that only the function checks
+            if entries[name].reference is not None:
+                raise
             raise ValueError(f"hyper has {hyper} for {name}: {error}") from error
     return resolved
 
@@ -79,31 +78,37 @@ def parse_setting(setting: str) -> tuple[str, str, str]:
         ('fedprox', 'mu', '1')
     """
     target, equals, text = setting.partition("=")
-    name, dot, key = target.partition(".")
+    name, dot, key = target.rpartition(".")
     if not (equals and dot and name and key and text):
         raise ValueError(f"hyper has {setting!r}; expected ALGORITHM.NAME=VALUE")
     return name, key, text
 
 
-def value_of(setting: str, name: str, key: str, text: str) -> Any:
+def value_of(setting: str, entry: AlgorithmEntry, key: str, text: str) -> Any:
     """Returns the value of a hyper-parameter that is given as text.
 
-    Rates are positive, other numbers not negative; flags are ``true`` or ``false``.
+    Rates are positive, other numbers not negative; a parameter that is annotated as an integer
+    takes integers; flags are ``true`` or ``false``.
 
     Raises:
         ValueError: another text; the message begins with ``hyper has SETTING``.
 
     Example:
-        >>> value_of("fedprox.mu=0", "fedprox", "mu", "0")
+        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> value_of("fedprox.mu=0", ALGORITHMS["fedprox"], "mu", "0")
         0.0
     """
-    default = hyper_defaults(name).get(key)
-    if isinstance(default, bool):
+    kind = entry.static_hyper.get(key)
+    if kind is bool:
         if text not in ("true", "false"):
             raise ValueError(f"hyper has {setting!r}; expected true or false")
         return text == "true"
-    if isinstance(default, str):
+    if kind is str:
         return text
+    if kind is int:
+        if not text.isdecimal():
+            raise ValueError(f"hyper has {setting!r}; expected an integer of at least 0")
+        return int(text)
     positive = key.endswith("lr")
     try:
         value = float(text)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,21 +11,26 @@ import jax
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim import datasets
 from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
-from fedjax_sim.cli import build, registry, report
+from fedjax_sim.cli import build, own_objects, report
+from fedjax_sim.cli.code_digest import changed_code, code_digests
 from fedjax_sim.cli.config import SweepConfig
-from fedjax_sim.cli.config_file import to_json
+from fedjax_sim.cli.config_file import SavedSweep, to_json
+from fedjax_sim.cli.entries import StepsPerVisit
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
     configurations,
+    static_hyper,
     swept_hyper,
     with_settings,
 )
 from fedjax_sim.cli.problem import Problem, prepare, seed_keys
+from fedjax_sim.cli.registry import algorithms_of
+from fedjax_sim.cli.validation import validated
+from fedjax_sim.datasets import Dataset
 from fedjax_sim.plotting import heat_maps, sweeps
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
@@ -69,8 +75,11 @@ def run_sweep(
     """
     entries = configurations(config)
     report.check_folder(config.output)
-    dataset = datasets.load(config.dataset, config.data_dir)
-    header = {"config": to_json(config), "environment": environment()}
+    own = (own_objects.references(with_settings(config, entry)) for entry in entries)
+    code = code_digests(itertools.chain.from_iterable(own))
+    _check_code(config, code)
+    dataset = own_objects.load_dataset(config)
+    header = {"config": to_json(config), "code": code, "environment": environment()}
     runs = _Runs(config, dataset, entries)
 
     def record(progress: SweepProgress) -> None:
@@ -86,8 +95,8 @@ def run_sweep(
             entries,
             seed_keys(config)[2],
             execution=build.execution(config),
-            static=("algorithm", *SETTINGS, *registry.static_hyper()),
-            seeds=[str(config.seed + i) for i in range(config.seeds)],
+            static=("algorithm", *SETTINGS, *static_hyper(config)),
+            seeds=range(config.seed, config.seed + config.seeds),
             memory=None if config.memory is None else int(config.memory * 1e9),
             directory=config.output,
             config={"dataset": config.dataset, "precision": config.precision},
@@ -102,16 +111,32 @@ def run_sweep(
     return results
 
 
+def _check_code(config: SweepConfig, code: dict[str, str]) -> None:
+    """Refuses a folder whose runs are of other code of the user's functions.
+
+    Raises:
+        ValueError: naming the functions.
+    """
+    path = config.output / "config.json"
+    if not code or not path.exists():
+        return
+    changed = changed_code(validated(SavedSweep, path).code, code)
+    if changed:
+        raise ValueError(
+            f"output is '{config.output}', which holds another sweep: {'; '.join(changed)}; "
+            "choose another folder or delete that one"
+        )
+
+
 class _Runs:
     """The setups, algorithms and identities of a sweep's configurations."""
 
-    def __init__(
-        self, config: SweepConfig, dataset: datasets.Dataset, entries: Sequence[Configuration]
-    ):
+    def __init__(self, config: SweepConfig, dataset: Dataset, entries: Sequence[Configuration]):
         self.config, self.entries = config, entries
+        self.algorithms = algorithms_of(config.algorithms)
         self.hyper = build.hyper_parameters(config)
         # Filled outside of compiled programs, read inside.
-        self.laws: dict[tuple, registry.StepsPerVisit | None] = {}
+        self.laws: dict[tuple, StepsPerVisit | None] = {}
 
         @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
         def problem(own: SweepConfig) -> Problem:
@@ -122,9 +147,10 @@ class _Runs:
     def make_setup(self) -> Callable[..., Setup]:
         """Returns the setup as a function of the algorithm and the settings."""
 
-        def make(algorithm: str, **settings: Any) -> Setup:
+        def make(algorithm: str, seed: int | None = None, **settings: Any) -> Setup:
             own = with_settings(self.config, {"algorithm": algorithm, **settings})
-            problem = self.problem(dataclasses.replace(own, algorithms=self.config.algorithms))
+            own = dataclasses.replace(own, algorithms=self.config.algorithms)
+            problem = self.problem(own if seed is None else build.of_seed(own, seed))
             setup = problem.setup_of(algorithm)
             assert setup.eval_fn is not None
             first = jax.tree.map(lambda x: x[0], setup.params)
@@ -132,11 +158,12 @@ class _Runs:
             if self.config.metric not in measured:
                 known = ", ".join(sorted(measured))
                 raise ValueError(f"metric is {self.config.metric!r}; expected one of {known}")
-            law = problem.steps_per_visit(algorithm)
+            law = problem.steps_per_visit(self.algorithms[algorithm])
             self.laws[algorithm, *sorted(settings.items())] = law
-            return setup
+            return setup if seed is None else build.one_seed(setup)
 
-        return _named(make, ("algorithm", *SETTINGS))
+        per_seed = ("seed",) if self.config.partition_per_seed else ()
+        return _named(make, ("algorithm", *per_seed, *SETTINGS))
 
     def factory(self) -> Callable[..., FedAlgorithm]:
         """Returns the algorithm as a function of its name and hyper-parameters.
@@ -150,7 +177,7 @@ class _Runs:
             law = None
             if self.config.clock != "none":
                 law = self.laws[algorithm, *sorted(settings.items())]
-            return registry.algorithm(algorithm, {**self.hyper[algorithm], **swept}, law)
+            return self.algorithms[algorithm].build({**self.hyper[algorithm], **swept}, law)
 
         settings = () if self.config.clock == "none" else SETTINGS
         return _named(make, ("algorithm", *settings), others=True)

@@ -1,13 +1,13 @@
 """JSON files that are validated: one line names the file, the key and what was expected."""
 
 import dataclasses
-import difflib
 import functools
 import json
 import pathlib
 import typing
 from typing import Any
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.simulation.files import FolderError
 
 # Kinds of errors of pydantic -> what was expected.
@@ -84,5 +84,4 @@ def _suggestion(kind: Any, where: tuple) -> str:
     for key in where[:-1]:
         kind = typing.get_type_hints(kind)[key]
     known = [field.name for field in dataclasses.fields(kind)]
-    close = difflib.get_close_matches(str(where[-1]), known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(where[-1], known)

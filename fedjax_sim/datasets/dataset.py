@@ -35,7 +35,8 @@ class Dataset(NamedTuple):
     train_groups: np.ndarray | None  # int32 [N], indices into group_names
     test_groups: np.ndarray | None
     group_names: tuple[str, ...] | None  # groups of the train part come first
-    source: str  # origin: "tfds", "files", "scikit-learn" or "download"
+    source: str  # origin: "tfds", "files", "scikit-learn", "download" or "arrays"
+    class_names: tuple[str, ...] | None = None  # of the labels in the source; None: 0, 1, ...
 
 
 def drop_duplicates(dataset: Dataset) -> Dataset:

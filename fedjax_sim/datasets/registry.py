@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.datasets import cifar, femnist, linear, mnist, tiny_imagenet
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates
 from fedjax_sim.datasets.digits import load_digits
@@ -38,6 +39,16 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         ("epsilon", "epsilon-subset"),
         linear.WANTED["epsilon"],
     ),
+}
+# Files by which a folder shows that it has a data set, before anything is read.
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "mnist": ("train-images-idx3-ubyte*",),
+    "femnist": ("data/train", "train/*.json", "femnist*.tar*"),
+    "cifar10": ("cifar-10-b*", "cifar-10-p*", "cifar-10-webp.tar"),
+    "cifar100": ("cifar-100-b*", "cifar-100-p*", "cifar-100-webp.tar"),
+    "tiny_imagenet": ("wnids.txt",),
+    "a9a": ("a9a", "a9a.bz2", "a9a.*rows*"),
+    "epsilon": ("epsilon_normalized*",),
 }
 _DOWNLOADS = ("mnist", "cifar10", "cifar100")  # data sets of tensorflow-datasets
 NAMES = ("digits", *_FILES)
@@ -93,7 +104,9 @@ def load(
         (359, 8, 8, 1)
     """
     if name not in NAMES:
-        raise ValueError(f"name is {name!r}; expected one of {', '.join(NAMES)}")
+        raise ValueError(
+            f"name is {name!r}; expected one of {', '.join(NAMES)}{did_you_mean(name, NAMES)}"
+        )
     if source not in (None, "tfds", "files"):
         raise ValueError(f"source is {source!r}; expected 'tfds', 'files' or None")
     dataset = load_digits() if name == "digits" else _find(name, data_dir, source, download)
@@ -101,12 +114,9 @@ def load(
 
 
 def _find(name: str, data_dir: str | Path | None, source: str | None, download: bool) -> Dataset:
-    if data_dir is None:
-        data_dir = os.environ.get(DATA_DIR_VARIABLE) or None
-    tfds_dir = prepared_format.default_dir()
-    given = tfds_dir if data_dir is None else Path(data_dir).expanduser()
+    given = data_folder(data_dir)
     notes = []
-    for root in dict.fromkeys((given, tfds_dir)):
+    for root in _roots(data_dir):
         prepared = prepared_format.find_prepared(root, name) if source != "files" else None
         if prepared is not None and prepared_format.is_readable(prepared):
             return prepared_format.read_prepared(prepared, name)
@@ -120,13 +130,55 @@ def _find(name: str, data_dir: str | Path | None, source: str | None, download: 
     wanted = _FILES[name][2]
     if download:
         notes.append(f"tensorflow-datasets offers no download of {name}")
-    if data_dir is None:
+    if data_dir is None and not os.environ.get(DATA_DIR_VARIABLE):
         notes.append(f"data_dir is not given and {DATA_DIR_VARIABLE} is not set")
     raise DataError(
         "; ".join(
             [f"{name}: nothing found in {given}; expected {wanted} in {given / name}", *notes]
         )
     )
+
+
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """Returns the folder in which data sets are searched first.
+
+    Args:
+        data_dir: the folder; default: the environment variable ``FEDJAX_SIM_DATA``, else the
+            folder of tensorflow-datasets.
+
+    Example:
+        >>> data_folder("data").name
+        'data'
+    """
+    chosen = data_dir or os.environ.get(DATA_DIR_VARIABLE)
+    return Path(chosen).expanduser() if chosen else prepared_format.default_dir()
+
+
+def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
+    """Returns the folder with files of a data set, or None; reads nothing.
+
+    Args:
+        name: one of :data:`NAMES` besides digits, which is part of scikit-learn.
+        data_dir: as for :func:`load`.
+
+    Example:
+        >>> folder_of("mnist", "/no/such/folder") is None or "files of tensorflow-datasets"
+        True
+    """
+    folders, patterns = _FILES[name][1], _PATTERNS[name]
+    for root in _roots(data_dir):
+        prepared = prepared_format.find_prepared(root, name)
+        if prepared is not None and prepared_format.is_readable(prepared):
+            return prepared
+        for folder in (root, *(root / below for below in folders)):
+            if any(True for pattern in patterns for _ in folder.glob(pattern)):
+                return folder
+    return None
+
+
+def _roots(data_dir: str | Path | None) -> tuple[Path, ...]:
+    """Folders to search: the given one, and that of tensorflow-datasets."""
+    return tuple(dict.fromkeys((data_folder(data_dir), prepared_format.default_dir())))
 
 
 def _read_files(name: str, root: Path) -> Dataset | None:

@@ -64,7 +64,7 @@ def test_files_that_are_no_config_are_refused(tmp_path, text, problem):
         ("dropout", False, "config.dropout is false; expected a number"),
         ("lr", "fast", 'config.lr is "fast"; expected a number'),
         ("output", 3, "config.output is 3; expected text"),
-        ("sampling", "random", "config.sampling is \"random\"; expected 'uniform', 'weighted'"),
+        ("clock", "sun", "config.clock is \"sun\"; expected 'none', 'geometric'"),
         ("algorithms", "fedavg", 'config.algorithms is "fedavg"; expected a list'),
         ("algorithms", [1], "config.algorithms.0 is 1; expected text"),
         ("round", 3, "has the unknown key config.round; did you mean rounds?"),

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import docstrings, names, registry, run
+from fedjax_sim.cli import docstrings, entries, names, registry, run
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
 from fedjax_sim.simulation import compare as comparing
@@ -67,7 +67,7 @@ def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
 
 def test_config_json_repeats_the_run_under_changed_defaults(tmp_path, finished, monkeypatch):
     # The file holds resolved hyper-parameters, so that later defaults do not matter.
-    monkeypatch.setattr(registry, "LR", 9.0)
+    monkeypatch.setattr(entries, "LR", 9.0)
     assert main(["run", str(finished / "config.json"), "--output", str(tmp_path)]) == 0
     assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
 
@@ -273,7 +273,7 @@ def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
     assert main(["run", preset, "--help"]) == 0
     shown = capsys.readouterr().out
     parts = re.split(r"\n\W*--(?=[a-z])", shown)[1:]
-    described = {part.split()[0]: part for part in parts}
+    described = {re.split(r"[\s,]", part)[0]: part for part in parts}
     for field in dataclasses.fields(RunConfig):
         value = getattr(names.PRESETS[preset], field.name)
         value = " ".join(value) if isinstance(value, tuple) else value
@@ -298,7 +298,7 @@ def test_list_describes_an_algorithm(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "favano"]) == 0
     shown = capsys.readouterr().out
-    assert docstrings.summary("favano") in shown
+    assert docstrings.summary(registry.ALGORITHMS["favano"]) in shown
     assert "client learning rate" in shown
     assert "reweighting" in shown
 

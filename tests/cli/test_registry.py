@@ -12,9 +12,10 @@ from small_problems import quadratic_task
 
 import fedjax_sim as fs
 from fedjax_sim import algorithms
-from fedjax_sim.cli import docstrings, registry
+from fedjax_sim.cli import docstrings, entries, registry
 from fedjax_sim.cli.build import hyper_parameters, resolve
 from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.types import FedAlgorithm, Scalar
 
@@ -40,46 +41,46 @@ def toy(
     return algorithms.fedprox(lr, strength)
 
 
-def test_a_new_algorithm_needs_nothing_but_its_function(monkeypatch, capsys):
-    monkeypatch.setitem(registry.ALGORITHMS, "toy", toy)
-    assert registry.hyper_defaults("toy") == {
-        "lr": 0.2, "strength": None, "rule": "a", "twice": False
-    }  # fmt: skip
-    assert docstrings.descriptions("toy")["strength"] == "a number without default."
-    assert (docstrings.summary("toy")[:3], docstrings.paper("toy")) == (
+def test_a_new_algorithm_needs_nothing_but_its_function():
+    entry = AlgorithmEntry("toy", toy)
+    assert entry.hyper_defaults == {"lr": 0.2, "strength": None, "rule": "a", "twice": False}
+    assert docstrings.descriptions(entry)["strength"] == "a number without default."
+    assert (docstrings.summary(entry)[:3], docstrings.paper(entry)) == (
         "Toy",
         "Nobody et al., 2026",
     )
     with pytest.raises(ValueError, match=r"hyper lacks toy\.strength; expected toy\.str"):
-        resolve_hyper(["toy"])
+        resolve_hyper({"toy": entry})
     with pytest.raises(ValueError, match=r"hyper has 'toy\.twice=yes'; expected true or false"):
-        resolve_hyper(["toy"], ["toy.twice=yes"])
+        resolve_hyper({"toy": entry}, ["toy.twice=yes"])
     settings = ["toy.strength=3", "toy.twice=true", "toy.rule=b"]
     expected = {"lr": 0.2, "strength": 3.0, "rule": "b", "twice": True}
-    assert resolve_hyper(["toy"], settings) == {"toy": expected}
+    assert resolve_hyper({"toy": entry}, settings) == {"toy": expected}
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_defaults_and_descriptions_name_parameters(name):
     """A renamed parameter must be renamed in the table of defaults, too."""
-    known = {*inspect.signature(registry.ALGORITHMS[name]).parameters}
-    known |= {key for adapter in registry.ADAPTERS.values() for key in adapter.hyper}
+    entry = registry.ALGORITHMS[name]
+    known = {*inspect.signature(entry.factory).parameters}
+    known |= {key for adapter in entries.ADAPTERS.values() for key in adapter.hyper}
     assert set(registry.DEFAULTS.get(name, {})) <= known
-    assert docstrings.summary(name)
-    described = docstrings.descriptions(name)
-    assert all(described[key] for key in registry.hyper_defaults(name))
-    assert not re.search(r"[\\`]|math", " ".join([docstrings.summary(name), *described.values()]))
-    assert resolve_hyper([name])  # the defaults are complete and in range
+    assert docstrings.summary(entry)
+    described = docstrings.descriptions(entry)
+    assert all(described[key] for key in entry.hyper_defaults)
+    assert not re.search(r"[\\`]|math", " ".join([docstrings.summary(entry), *described.values()]))
+    assert resolve_hyper({name: entry})  # the defaults are complete and in range
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
-    defaults = registry.hyper_defaults(name) | dict.fromkeys(registry.common_hyper(name))
+    entry = registry.ALGORITHMS[name]
+    defaults = dict.fromkeys(entry.hyper) | entry.hyper_defaults
     values = {key: v if isinstance(v, str | bool) else 0.25 for key, v in defaults.items()}
     settings = [
         f"{name}.{key}={str(v).lower() if v in (True, False) else v}" for key, v in values.items()
     ]
-    assert resolve_hyper([name], settings)[name] == values
+    assert resolve_hyper({name: entry}, settings)[name] == values
 
 
 def test_hyper_parameters_that_all_algorithms_have():
@@ -98,7 +99,7 @@ def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
     hyper = {"lr": 0.1, "lr_decay": 0.5, "clip": 2.0, "weight_decay": 0.5}
     task = quadratic_task(np.ones((1, 1, 1)), np.full((1, 1), 10.0), 1)
     timeline = fs.timelines.full(3, 1, task.num_steps)
-    algorithm = registry.algorithm(name, hyper)
+    algorithm = registry.ALGORITHMS[name].build(hyper)
     state, _ = fs.run(algorithm, fs.Setup(task, timeline, jnp.ones(1)), jax.random.key(0))
     x = 1.0
     for t in range(3):

@@ -11,9 +11,10 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import names, registry, report
+from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import read
-from fedjax_sim.cli.problem import clients, prepare
+from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.simulation.result import Progress
 
@@ -69,7 +70,7 @@ def test_each_seed_is_what_a_run_of_its_own_gives(result):
     for i, seed in enumerate((7, 8)):
         params, timeline = jax.tree.map(lambda x, i=i: x[i], (shared.params, shared.timeline))
         state, _ = jax.jit(
-            lambda setup, key: fs.run(registry.algorithm("fedavg", {"lr": 0.2}), setup, key)
+            lambda setup, key: fs.run(registry.ALGORITHMS["fedavg"].build({"lr": 0.2}), setup, key)
         )(fs.Setup(shared.task, timeline, params), problem.keys[i])
         for metric, value in shared.eval_fn(state.server.params).items():
             recorded = curves(result.history, "fedavg", metric).loc[5, seed]

@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import console, sweep
+from fedjax_sim.cli import console, own_objects, sweep
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import with_settings
 from fedjax_sim.cli.main import main
@@ -393,7 +393,7 @@ def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, 
 
     monkeypatch.setattr(program.Programs, "prepare", compiled)
     if change is not None:
-        monkeypatch.setattr(sweep.datasets, "load", load_as(change))
+        monkeypatch.setattr(own_objects.datasets, "load", load_as(change))
     assert main(["sweep", str(folder / "config.json"), *options.split()]) == 2
     error = capsys.readouterr().err
     assert error.startswith("fedjax-sim: error: ")

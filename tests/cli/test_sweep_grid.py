@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from fedjax_sim.cli import names, sweep
+from fedjax_sim.cli import names, own_objects, sweep
 from fedjax_sim.cli.build import hyper_parameters
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read_sweep, to_json
@@ -208,7 +208,7 @@ def no_data(monkeypatch):
     def load(*arguments):
         raise AssertionError("reached the data")
 
-    monkeypatch.setattr(sweep.datasets, "load", load)
+    monkeypatch.setattr(own_objects.datasets, "load", load)
 
 
 OF_FEDAVG = "fedavg: clip, lr, lr_decay, weight_decay"

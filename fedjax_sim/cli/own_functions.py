@@ -1,0 +1,113 @@
+"""The user's loss and metrics: functions of outputs and labels with one value per example."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.own_objects import reference_of
+from fedjax_sim.cli.references import Reference
+from fedjax_sim.datasets import Dataset
+from fedjax_sim.models import Model
+from fedjax_sim.objectives import (
+    Metrics,
+    Objective,
+    as_float,
+    classification_metrics,
+    cross_entropy,
+)
+from fedjax_sim.types import Params, PyTree
+
+PerExample = Callable[[Array, Array], Any]  # (outputs, y) -> [B], or {name: [B]}
+
+
+class OwnFunctions(NamedTuple):
+    """Loss and metrics of the user; None where the built-in ones are used.
+
+    Example:
+        >>> OwnFunctions.of(RunConfig())
+        OwnFunctions(loss=None, metrics=None)
+    """
+
+    loss: Reference | None = None
+    metrics: Reference | None = None
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "OwnFunctions":
+        """Returns the functions that the options name."""
+        return cls(reference_of(config, "loss"), reference_of(config, "metrics"))
+
+    def check(self, net: Model, dataset: Dataset) -> None:
+        """Refuses functions whose results are not one value per example; compiles nothing.
+
+        Raises:
+            ValueError: naming the function, the shape of its result and what was expected.
+        """
+        if self == OwnFunctions():
+            return
+        params = jax.eval_shape(net.init, jax.random.key(0))
+        x, y = (np.asarray(dataset.train[key][:3]) for key in ("x", "y"))
+        outputs = jax.eval_shape(lambda params: net.apply(params, as_float(x)), params)
+        for reference in filter(None, self):
+            values = jax.eval_shape(reference.call, outputs, y)
+            if reference is self.metrics:
+                reference.check_result(values, dict, "{name: values [B]}")
+            for name, value in values.items() if isinstance(values, dict) else [("", values)]:
+                if getattr(value, "shape", None) == y.shape:
+                    continue
+                shape = getattr(value, "shape", type(value).__name__)
+                reference.fail(
+                    f"which returned shape {shape}{f' for {name!r}' if name else ''} for outputs "
+                    f"{outputs.shape} and y {y.shape}; expected {y.shape}, one value per example"
+                )
+
+    def objective(self, net: Model) -> Objective:
+        """Returns the objective of the clients."""
+        if self.loss is None:
+            return cross_entropy(net.apply)
+        return _Objective(net.apply, self.loss.function)
+
+    def evaluated(self, net: Model) -> Metrics:
+        """Returns ``loss``, ``accuracy`` and the user's metrics, which replace them if equal."""
+        own = {key: getattr(self, key) for key in ("loss", "metrics")}
+        functions = {key: None if row is None else row.function for key, row in own.items()}
+        built_in = classification_metrics(net.apply)
+        return built_in if self == OwnFunctions() else _Metrics(net.apply, built_in, **functions)
+
+
+# Hashable by value, like the objectives of the library.
+@dataclasses.dataclass(frozen=True)
+class _Objective:
+    apply: Callable[[Params, Any], Array]
+    loss: PerExample
+
+    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
+        del key
+        return self.loss(_outputs(self.apply, params, examples), examples["y"])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Metrics:
+    apply: Callable[[Params, Any], Array]
+    built_in: Metrics
+    loss: PerExample | None
+    metrics: PerExample | None
+
+    def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
+        outputs, y = _outputs(self.apply, params, examples), examples["y"]
+        values = {} if self.loss is None else {"loss": self.loss(outputs, y)}
+        if self.metrics is not None:
+            values |= self.metrics(outputs, y)
+        if {"loss", "accuracy"} <= set(values):
+            return values
+        return self.built_in(params, examples) | values
+
+
+def _outputs(apply: Callable[[Params, Any], Array], params: Params, examples: PyTree) -> Array:
+    floats = [x.dtype for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return apply(params, as_float(examples["x"], *floats[:1]))
