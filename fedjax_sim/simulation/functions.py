@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import jax
 from jax.tree_util import Partial
 
-from fedjax_sim.simulation.identity import fingerprint
+from fedjax_sim.simulation.fingerprint import fingerprint
 from fedjax_sim.types import PyTree, Setup
 
 # The latest functions by fingerprint; a setup has two, its oracle and its evaluation.
@@ -21,7 +21,7 @@ def share_functions(setup: Setup) -> Setup:
     A compiled program takes a setup as an argument only if the functions in it are those that the
     program was compiled for.  JAX compares most functions by identity, and a function that builds a
     setup for a seed returns new objects each time.  Here functions are equal if their
-    :func:`~fedjax_sim.simulation.identity.fingerprint` is.
+    :func:`~fedjax_sim.simulation.fingerprint.fingerprint` is.
 
     Example:
         >>> import numpy as np

@@ -1,57 +1,30 @@
-"""Identity of functions and data by value.
-
-An algorithm is a tuple of closures.  Two calls of ``fedavg(0.1)`` return different function objects
-that compute the same.  :func:`fingerprint` describes a function by its code and by the values that
-it closes over, so that equal algorithms have equal fingerprints.
-"""
+"""Identity of a run: digests of data and functions that are equal in other processes."""
 
 import dataclasses
 import functools
-import sys
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.tree_util import Partial
 
 from fedjax_sim.simulation.files import digest
+from fedjax_sim.simulation.fingerprint import (
+    LIBRARIES,
+    Inner,
+    Rules,
+    as_numpy,
+    closure,
+    global_values,
+    is_installed,
+    walk,
+)
 from fedjax_sim.types import FedAlgorithm, PyTree, Timeline
 
 _DEEPEST = 8  # levels of closures that are shown
-_LIBRARIES = ("fedjax_sim", "jax", "optax", "flax", "chex", "numpy", "functools")
-
-
-class Same:
-    """A value that equals only itself, for objects that have no value of their own."""
-
-    def __init__(self, value: Any):
-        self.value = value  # a reference, so that no other object gets its address
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def fingerprint(value: Any) -> Hashable:
-    """Returns a key of a value for caches of this process.
-
-    Functions count by their code object, defaults, closed-over values and the global values they
-    name; arrays by shape, dtype and bytes; other objects by equality if they are hashable, else by
-    structure and leaves if they are pytrees, else by identity.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.1))
-        True
-        >>> fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.2))
-        False
-    """
-    return _walk(value, _code_here, _object_here, frozenset())
 
 
 def description(value: Any) -> str:
@@ -68,7 +41,23 @@ def description(value: Any) -> str:
         >>> description(lambda x: x + 1) == description(lambda x: x + 2)
         False
     """
-    return digest(repr(_walk(value, _code_elsewhere, _object_elsewhere, frozenset())))
+    return digest(repr(walk(value, _ELSEWHERE)))
+
+
+def functions_digest(value: Any) -> str:
+    """Returns a digest of functions and of all values behind them, equal in other processes.
+
+    As :func:`description`; in addition, functions and classes of the user's modules count with the
+    global values that they name, with helpers and constants of these modules.  Of pytrees only the
+    functions count, those in :class:`jax.tree_util.Partial` objects included, not the arrays.
+
+    Example:
+        >>> functions_digest({"f": jnp.sin, "x": 1}) == functions_digest({"f": jnp.sin, "x": 2})
+        True
+        >>> functions_digest(lambda x: x + 1) == functions_digest(lambda x: x + 2)
+        False
+    """
+    return digest(repr(walk(list(_functions(value)), _WITH_GLOBALS)))
 
 
 def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
@@ -93,7 +82,7 @@ def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
             name = value.__qualname__.split(".<locals>")[0]
             if value.__module__.partition(".")[0] not in ("jax", "optax") and name not in functions:
                 functions.append(name)
-            for free, inner in _closure(value).items():
+            for free, inner in closure(value).items():
                 visit(free, inner, depth + 1)
         elif isinstance(value, FedAlgorithm):
             visit("local", value.local, depth)
@@ -110,7 +99,7 @@ def arrays_digest(tree: PyTree) -> str:
         >>> arrays_digest({"a": np.arange(3)}) == arrays_digest({"a": jnp.arange(3)})
         False
     """
-    return digest(*(_as_numpy(leaf) for leaf in jax.tree.leaves(tree) if not callable(leaf)))
+    return digest(*(as_numpy(leaf) for leaf in jax.tree.leaves(tree) if not callable(leaf)))
 
 
 def timeline_arrays(timeline: Timeline) -> list[np.ndarray]:
@@ -125,7 +114,7 @@ def timeline_arrays(timeline: Timeline) -> list[np.ndarray]:
         >>> [array.dtype.name for array in timeline_arrays(timeline)]
         ['int32', 'int32', 'int32', 'bool', 'float32']
     """
-    arrays = [_as_numpy(leaf) for leaf in jax.tree.leaves(timeline)]
+    arrays = [as_numpy(leaf) for leaf in jax.tree.leaves(timeline)]
     return [x.astype(np.float32) if x.dtype == np.float64 else x for x in arrays]
 
 
@@ -158,82 +147,21 @@ def _checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(words * weights, dtype=jnp.uint32)
 
 
-def _walk(value: Any, of_code: Any, of_object: Any, above: frozenset[int]) -> Hashable:
-    if value is None or isinstance(value, (bool, int, str, bytes)):
-        return type(value).__name__, value
-    if isinstance(value, (float, complex)):
-        return type(value).__name__, repr(value)  # NaN equals itself
-    if id(value) in above:
-        return ("cycle",)
-    above = above | {id(value)}
-
-    def inner(part: Any) -> Hashable:
-        return _walk(part, of_code, of_object, above)
-
-    if isinstance(value, Tracer):
-        return of_object(value)
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        if not getattr(value, "is_fully_addressable", True):
-            return of_object(value)
-        return "array", str(value.dtype), np.shape(value), digest(_as_numpy(value))
-    if isinstance(value, functools.partial):  # jax's Partial too
-        return "partial", inner(value.func), inner(value.args), inner(value.keywords)
-    if isinstance(value, types.FunctionType):
-        defaults = inner((value.__defaults__, value.__kwdefaults__))
-        return "function", of_code(value, inner), defaults, inner(_closure(value))
-    if isinstance(value, types.MethodType):
-        return "method", inner(value.__func__), inner(value.__self__)
-    if isinstance(value, (tuple, list)):
-        return type(value).__qualname__, tuple(inner(part) for part in value)
-    if isinstance(value, Mapping):
-        return "mapping", tuple((str(k), inner(value[k])) for k in sorted(value, key=str))
-    if isinstance(value, (set, frozenset)):
-        return "set", tuple(sorted(repr(inner(part)) for part in value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f.name, inner(getattr(value, f.name))) for f in dataclasses.fields(value)]
-        return type(value).__qualname__, tuple(fields)
-    return of_object(value)
-
-
-def _code_here(function: types.FunctionType, inner: Any) -> Hashable:
-    """Returns the code object, and the values of the globals that it names.
-
-    Functions of the user's modules count by value too, so that one of them can be defined again.
-    """
-    known = function.__globals__
-    names = _names(function.__code__)
-    values: list[tuple[str, Hashable]] = []
-    for name in sorted(names & known.keys()):
-        value = known[name]
-        if isinstance(value, types.ModuleType) and not _is_installed(value.__name__, value):
-            attributes = sorted(names & vars(value).keys())
-            part = tuple((key, _global(getattr(value, key), inner)) for key in attributes)
-            values.append((name, part))
-        else:
-            values.append((name, _global(value, inner)))
-    return function.__code__, tuple(values)
-
-
-def _global(value: Any, inner: Any) -> Hashable:
-    if isinstance(value, types.FunctionType) and not _is_installed(value.__module__, value):
-        return inner(value)
-    return _object_here(value)
-
-
-def _is_installed(module: str | None, value: Any) -> bool:
-    """Returns True for modules and functions that do not change while a program runs."""
-    if (module or "").partition(".")[0] in _LIBRARIES:
-        return True
-    code = getattr(value, "__code__", None)
-    path = code.co_filename if code is not None else getattr(value, "__file__", None)
-    return path is None or path.startswith((sys.prefix, sys.base_prefix))
+def _functions(tree: PyTree) -> Iterator[Callable]:
+    """Yields the functions in a pytree."""
+    for leaf in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Partial)):
+        if isinstance(leaf, Partial):
+            yield leaf.func
+            yield from _functions((leaf.args, leaf.keywords))
+        elif callable(leaf):
+            yield leaf
 
 
 def _code_elsewhere(function: types.FunctionType, inner: Any) -> Hashable:
     del inner
     name = f"{function.__module__}.{function.__qualname__}"
     interactive = function.__code__.co_filename.startswith("<")
-    if name.partition(".")[0] in _LIBRARIES and not interactive:
+    if name.partition(".")[0] in LIBRARIES and not interactive:
         return name
     return name, _byte_code(function.__code__)
 
@@ -250,44 +178,46 @@ def _constant(value: Any) -> Hashable:
     return repr(value)
 
 
-def _object_here(value: Any) -> Hashable:
-    try:
-        hash(value)
-    except TypeError:
-        leaves, structure = jax.tree.flatten(value)
-        if jax.tree_util.treedef_is_leaf(structure):
-            return Same(value)
-        return "pytree", structure, fingerprint(leaves)  # a variable of a flax module, for example
-    return type(value), value
-
-
-def _object_elsewhere(value: Any) -> Hashable:
+def _type_name(value: Any, inner: Inner | None = None) -> str:
+    del inner
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Global names that a function and the functions inside it use."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return names
+def _code_and_globals(function: types.FunctionType, inner: Inner) -> Hashable:
+    own = _code_elsewhere(function, inner)
+    if isinstance(own, str):
+        return own
+    # Without the module: a script has another name where it is imported than where it runs.
+    own = function.__qualname__, _byte_code(function.__code__)
+    return own, global_values(function, lambda value: _value_elsewhere(value, inner))
 
 
-def _closure(function: Any) -> dict[str, Any]:
-    """The values that a function closes over, by name."""
-    cells = getattr(function, "__closure__", None) or ()
-    code = getattr(function, "__code__", None)
-    values: dict[str, Any] = {}
-    for name, cell in zip(() if code is None else code.co_freevars, cells, strict=True):
-        try:
-            values[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            values[name] = None
-    return values
+def _value_elsewhere(value: Any, inner: Inner) -> Hashable:
+    """Returns a global value, or an object that is not taken apart otherwise."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    wrapped = getattr(value, "__wrapped__", None)  # of a jitted function, for example
+    if isinstance(wrapped, types.FunctionType):
+        return inner(wrapped)
+    if isinstance(value, type):
+        return _class(value, inner)
+    if isinstance(value, _PLAIN) or dataclasses.is_dataclass(value):
+        return inner(value)
+    attributes = () if is_installed(type(value)) else sorted(getattr(value, "__dict__", {}).items())
+    return _class(type(value), inner), tuple((name, inner(part)) for name, part in attributes)
 
 
-def _as_numpy(x: Any) -> np.ndarray:
-    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    return np.asarray(x)
+def _class(kind: type, inner: Inner) -> Hashable:
+    """Returns a class's name, and the functions of a class of the user's modules."""
+    if is_installed(kind):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    methods = {k: v for k, v in vars(kind).items() if isinstance(v, types.FunctionType)}
+    return kind.__qualname__, inner(methods)
+
+
+_PLAIN = (
+    bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None),
+    np.ndarray, np.generic, jax.Array, types.FunctionType, types.MethodType, functools.partial,
+)  # fmt: skip
+_ELSEWHERE = Rules(_code_elsewhere, _type_name)
+_WITH_GLOBALS = Rules(_code_and_globals, _value_elsewhere, _class)

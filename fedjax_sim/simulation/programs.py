@@ -15,7 +15,7 @@ from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
-from fedjax_sim.simulation.identity import Same, fingerprint
+from fedjax_sim.simulation.fingerprint import Same, fingerprint
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
@@ -97,7 +97,7 @@ def programs(
 ) -> Programs:
     """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
 
-    Algorithms are compared by value (:func:`~fedjax_sim.simulation.identity.fingerprint`), so a
+    Algorithms are compared by value (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a
     loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
     """
     task, timeline = setup.task, setup.timeline

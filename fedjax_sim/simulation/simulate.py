@@ -50,9 +50,10 @@ def simulate(
     With ``n`` keys, n replicas (seeds) run in one compiled program; ``setup.params`` then has a
     leading axis n, and ``setup.timeline`` may have one.  With a directory, the history is written
     to ``history.csv`` segment by segment and the state to ``checkpoints/``.  Calling again with the
-    same arguments resumes the run and gives the same bits as an uninterrupted run; ``run.json``
-    holds the algorithm, the data and everything else that identifies the run.  Ctrl-C or SIGTERM
-    ends the run after the segment in progress; a second one ends it at once.
+    same arguments resumes the run and gives the same bits as an uninterrupted run; a longer
+    timeline with the same beginning extends it.  ``run.json`` holds digests of the algorithm, the
+    functions, the data and everything else that identifies the run.  Ctrl-C or SIGTERM ends the run
+    after the segment in progress; a second one ends it at once.
 
     Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
     once.  If the clients of the task are placed over the devices of several processes, all
@@ -117,8 +118,8 @@ def simulate(
     with contextlib.ExitStack() as stack:
         if directory is not None:
             stack.enter_context(locked(pathlib.Path(directory)))
-            identity = identify(algorithm, config, setup, keys, names)
-            store = Store(pathlib.Path(directory), identity, checkpoint_seconds)
+            run = identify(algorithm, config, setup, keys, names, probes, execution)
+            store = Store(pathlib.Path(directory), run, checkpoint_seconds)
             state = store.restore(state)
         done = resumed = int(np.max(state.round))
         if store is not None and done < num_rounds:

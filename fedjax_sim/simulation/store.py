@@ -6,14 +6,14 @@ The rows of a segment are written first, then the checkpoint that records the hi
 import json
 import pathlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import RunState
+from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.checkpoints import Checkpoints, newest_mark
@@ -25,6 +25,7 @@ from fedjax_sim.simulation.identity import (
     algorithm_identity,
     arrays_digest,
     description,
+    functions_digest,
     sharded_digest,
     timeline_arrays,
 )
@@ -34,12 +35,12 @@ from fedjax_sim.types import FedAlgorithm, Setup
 class Store:
     """Directory of a run: identity, history, checkpoints."""
 
-    def __init__(self, directory: pathlib.Path, identity: dict, checkpoint_seconds: float):
+    def __init__(self, directory: pathlib.Path, run: "RunIdentity", checkpoint_seconds: float):
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
         directory.mkdir(parents=True, exist_ok=True)
-        distributed.on_first(lambda: claim(directory / "run.json", identity))
-        claim(directory / "run.json", identity)
+        distributed.on_first(lambda: claim(directory / "run.json", run.values, run.extends))
+        claim(directory / "run.json", run.values, run.extends)
         self._calls = directory / "calls.jsonl"
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.history = HistoryFile(directory / "history.csv")
@@ -100,14 +101,27 @@ def read_history(directory: pathlib.Path) -> Iterator[tuple[str, str, str, str]]
     return read_text(directory / "history.csv")
 
 
-def claim(path: pathlib.Path, identity: dict) -> None:
+def claim(
+    path: pathlib.Path,
+    identity: dict,
+    extends: Callable[[Mapping[str, Any]], bool] = lambda known: False,
+) -> None:
     """Writes a run's identity, or compares it with the identity that is there.
+
+    Values that an identity of an earlier version lacks are not compared.
+
+    Args:
+        path: the file.
+        identity: JSON-able values.
+        extends: returns True for the identity of a run that this one continues; the file then gets
+            the new identity.
 
     Raises:
         FolderError: the directory holds another run, or its file is damaged.
     """
+    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
     if not path.exists():
-        write_text(path, json.dumps(identity, indent=2, sort_keys=True) + "\n")
+        write_text(path, text)
         return
     try:
         known = dict(json.loads(path.read_text()))
@@ -116,13 +130,23 @@ def claim(path: pathlib.Path, identity: dict) -> None:
             f"{path} is damaged ({error}); expected a JSON object: choose another directory or "
             "delete this one"
         ) from error
-    identity = json.loads(json.dumps(identity))
-    differing = sorted(k for k in known.keys() | identity.keys() if known.get(k) != identity.get(k))
+    new = json.loads(text)
+    differing = sorted(name for name in known if known[name] != new.get(name))
+    if differing and extends(known):
+        write_text(path, text)
+        return
     if differing:
         raise FolderError(
             f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "
             "choose another directory or delete this one"
         )
+
+
+class RunIdentity(NamedTuple):
+    """Values that make two calls the same run, and the test for a shorter run."""
+
+    values: dict[str, Any]
+    extends: Callable[[Mapping[str, Any]], bool]
 
 
 def identify(
@@ -131,21 +155,52 @@ def identify(
     setup: Setup,
     keys: Array,
     names: Sequence[str],
-) -> dict[str, Any]:
-    """Returns the values that make two calls the same run: digests and the given config."""
+    probes: Probes = NO_PROBES,
+    execution: Execution | None = None,
+) -> RunIdentity:
+    """Returns the values that make two calls the same run: digests and the given config.
+
+    ``functions`` covers the code of the algorithm, the objective, the model, the evaluation and the
+    probes.  An execution counts if it was given.
+    """
     timeline = jax.tree.map(np.asarray, setup.timeline)
     placement = setup.task.placement
     # Another number of devices may continue a run with data by client, and no process has it all.
     by_client = placement is not None and placement.axis is not None
     data_digest = sharded_digest if by_client else arrays_digest
-    return {
+    values = {
         "algorithm": algorithm_identity(algorithm),
+        "functions": functions_digest(
+            (algorithm, setup.task.oracle, setup.eval_fn, setup.weighting, probes)
+        ),
+        "execution": None if execution is None else functions_digest(execution),
         "config": dict(config or {}),
         "data": data_digest((setup.task, setup.eval_fn)),
         "timeline": arrays_digest(timeline_arrays(timeline)),
+        "rounds": timeline.num_rounds,
         "params": arrays_digest(setup.params),
         "key": arrays_digest(keys),
         "eval_every": setup.eval_every,
         "weighting": description(setup.weighting),
         "replicas": list(names),
     }
+
+    def extends(known: Mapping[str, Any]) -> bool:
+        """Returns True if the known run is the beginning of this one."""
+        rounds = known.get("rounds")
+        if not isinstance(rounds, int) or not 0 < rounds < timeline.num_rounds:
+            return False
+        beginning = {
+            "rounds": rounds,
+            "timeline": arrays_digest(timeline_arrays(timeline[:rounds])),
+        }
+        same = all(value == known.get(name, value) for name, value in (values | beginning).items())
+        if same and rounds % setup.eval_every:
+            raise FolderError(
+                f"rounds is {timeline.num_rounds}, and the directory has {rounds} rounds with an "
+                f"evaluation every {setup.eval_every} and after the last one; expected "
+                f"{rounds}, since only a multiple of {setup.eval_every} can be extended"
+            )
+        return same
+
+    return RunIdentity(values, extends)

@@ -15,8 +15,8 @@ from fedjax_sim.engine import History
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import make_mesh
 from fedjax_sim.execution.strategies import is_ragged
+from fedjax_sim.simulation.fingerprint import fingerprint
 from fedjax_sim.simulation.functions import share_functions
-from fedjax_sim.simulation.identity import fingerprint
 from fedjax_sim.sweeps.blocks import Spread, block_functions, on_devices
 from fedjax_sim.sweeps.grid import Block, Group, Plan, cut, widths
 from fedjax_sim.sweeps.trial import Trial

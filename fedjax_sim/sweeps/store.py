@@ -31,7 +31,8 @@ class _Kept(NamedTuple):
     """One run of a slice file."""
 
     data: str
-    algorithm: str | None  # None: a file of an earlier version, without descriptions
+    algorithm: str | None  # None: a file of an earlier version, which has none
+    functions: str | None  # so too
     run: SweepRun
     model: list[np.ndarray]  # leaves of the final model, if kept
 
@@ -134,6 +135,8 @@ class SweepStore:
         differing = "data or settings" if kept.data != identity.data else ""
         if kept.algorithm not in (None, identity.algorithm):
             differing = "algorithm" + (differing and ", data or settings")
+        elif not differing and kept.functions not in (None, identity.functions):
+            differing = "code of algorithm, objective, model or evaluation"
         if differing:
             raise ValueError(
                 f"directory {str(self._folder)!r} holds another sweep: {dict(configuration)} with "
@@ -180,7 +183,7 @@ def _read_or_set_aside(path: pathlib.Path) -> dict[RunKey, _Kept]:
     except FileNotFoundError:  # another process has renamed it
         return {}
     except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
-        if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO, errno.EINVAL):
             raise
         aside = path.with_suffix(".damaged")
         reason = f"{type(error).__name__}: {error}"
@@ -198,7 +201,8 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
     with path.open("rb") as archive, np.load(archive) as file:
         arrays = {name: file[name] for name in file.files}
     result = {}
-    for i, (configuration, seed, data, *algorithm) in enumerate(json.loads(str(arrays["meta"]))):
+    for i, entry in enumerate(json.loads(str(arrays["meta"]))):
+        configuration, seed, data, algorithm, functions = [*entry, None, None][:5]
         parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}, "model": {}}
         for name, values in arrays.items():
             kind, colon, rest = name.partition(":")
@@ -207,5 +211,5 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
         history = History(arrays["round"], parts["metrics"], parts["probes"])
         run = SweepRun(json.loads(configuration), seed, history, int(arrays["diverged_at"][i]))
         model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
-        result[configuration, seed] = _Kept(data, next(iter(algorithm), None), run, model)
+        result[configuration, seed] = _Kept(data, algorithm, functions, run, model)
     return result

@@ -160,7 +160,7 @@ def sweep(
             group_keys = keys[np.array(numbers)]
             extra = identity(**group.static) if callable(identity) else identity
             # Without a directory nothing is looked up, and hashing the data would take time.
-            none = [RunIdentity("", "")] * len(numbers)
+            none = [RunIdentity("", "", "")] * len(numbers)
             known = none if directory is None else identities(trial, group_keys, extra)
             yield Batch(
                 group, configurations, names, numbers, trial, group_keys, known, store, keep_models

@@ -15,7 +15,7 @@ from fedjax_sim.engine import Probes
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.files import digest
-from fedjax_sim.simulation.identity import description, timeline_arrays
+from fedjax_sim.simulation.identity import description, functions_digest, timeline_arrays
 from fedjax_sim.simulation.seeds import Seed
 from fedjax_sim.sweeps.grid import Configuration
 from fedjax_sim.types import FedAlgorithm, Setup
@@ -38,6 +38,7 @@ class RunIdentity(NamedTuple):
 
     data: str  # data, timeline, initial model, key, times of evaluation
     algorithm: str  # the factory with its static hyper-parameters
+    functions: str  # code of the factory, the objective, the model, the evaluation, the probes
 
 
 class Trials:
@@ -105,16 +106,16 @@ class Trials:
 
 
 def identities(trial: Trial, keys: Array, extra: Mapping[str, Any] | None) -> list[RunIdentity]:
-    """Returns the identities of the runs of each seed.
-
-    The digest of the data does not cover functions; that of the algorithm covers the factory.
-    """
+    """Returns the identities of the runs of each seed."""
     setup = trial.setup
     batched = setup.timeline.clients.ndim == 3
     words = np.asarray(jax.random.key_data(keys))
     leaves = jax.tree.leaves((setup.task, setup.eval_fn))
     data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
     algorithm = description(trial.factory)
+    functions = functions_digest(
+        (trial.factory, setup.task.oracle, setup.eval_fn, setup.weighting, trial.probes)
+    )
 
     def of_seed(seed: int) -> str:
         timeline = setup.timeline
@@ -124,7 +125,7 @@ def identities(trial: Trial, keys: Array, extra: Mapping[str, Any] | None) -> li
         arrays = [*map(np.asarray, jax.tree.leaves(model)), *timeline_arrays(timeline)]
         return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
 
-    return [RunIdentity(of_seed(seed), algorithm) for seed in range(len(words))]
+    return [RunIdentity(of_seed(seed), algorithm, functions) for seed in range(len(words))]
 
 
 def check_names(function: Callable, names: Sequence[str]) -> None:

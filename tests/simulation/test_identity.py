@@ -14,11 +14,11 @@ from small_problems import ZERO, no_data
 from sweep_problems import compilations, quadratic_trial
 
 import fedjax_sim as fs
+from fedjax_sim.simulation.fingerprint import fingerprint
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
     arrays_digest,
     description,
-    fingerprint,
     sharded_digest,
     timeline_arrays,
 )

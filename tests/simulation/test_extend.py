@@ -1,0 +1,53 @@
+"""More rounds in the same folder continue the run."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sweep_problems import quadratic_trial
+
+import fedjax_sim as fs
+
+TRIAL = quadratic_trial(num_seeds=1, num_rounds=12).setup
+
+
+def go(directory, rounds, *, eval_every=2, seed=0):
+    timeline = TRIAL.timeline
+    if seed:
+        timeline = dataclasses.replace(timeline, num_steps=np.asarray(timeline.num_steps) - 1)
+    setup = fs.Setup(
+        TRIAL.task, timeline[:rounds], TRIAL.params[0], TRIAL.eval_fn, eval_every=eval_every
+    )
+    return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), directory=directory)
+
+
+def test_more_rounds_continue_the_run(tmp_path):
+    whole = go(tmp_path / "whole", 12)
+    go(tmp_path / "parts", 4)
+    go(tmp_path / "parts", 8)
+    last = go(tmp_path / "parts", 12)
+    assert last.history is not None
+    assert last.history.round.tolist() == [10, 12]
+    jax.tree.map(np.testing.assert_array_equal, last.state, whole.state)
+    histories = [(tmp_path / name / "history.csv").read_bytes() for name in ("parts", "whole")]
+    assert histories[0] == histories[1]
+    with pytest.raises(ValueError, match="another run: rounds, timeline differ"):
+        go(tmp_path / "parts", 8)
+
+
+def test_other_rounds_are_refused(tmp_path):
+    go(tmp_path, 5)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ValueError, match="rounds is 12, and the directory has 5 rounds with an"):
+        go(tmp_path, 12)
+    with pytest.raises(ValueError, match="rounds, timeline differ"):
+        go(tmp_path, 12, seed=1)
+    with pytest.raises(ValueError, match="eval_every, rounds, timeline differ"):
+        go(tmp_path, 12, eval_every=5)
+    assert (tmp_path / "run.json").read_bytes() == before
+    assert json.loads(before)["rounds"] == 5
+    assert go(tmp_path, 5).history is None
+    assert jnp.isfinite(go(tmp_path, 5).state.server.params).all()
