@@ -1,0 +1,28 @@
+"""Evaluation over whole data sets, in batches, so that only one batch's activations are stored.
+
+An evaluator is a ``jax.tree_util.Partial`` that carries its data: ``evaluator(params)`` is a dict
+of scalars.  It works under ``jit``, ``vmap`` over parameters and ``grad`` (which recomputes the
+activations of each batch).  Pass an evaluator to a jitted function as an argument; in a closure its
+data would become constants of the program.
+"""
+
+from fedjax_sim.evaluation.clients import (
+    client_evaluator,
+    client_statistics,
+    personal_evaluator,
+)
+from fedjax_sim.evaluation.means import evaluator, merge_evaluators
+from fedjax_sim.evaluation.state import at_rounds, evaluate, takes_state
+from fedjax_sim.evaluation.streaming import subsample
+
+__all__ = [
+    "at_rounds",
+    "client_evaluator",
+    "client_statistics",
+    "evaluate",
+    "evaluator",
+    "merge_evaluators",
+    "personal_evaluator",
+    "subsample",
+    "takes_state",
+]

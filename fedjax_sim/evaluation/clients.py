@@ -1,0 +1,279 @@
+"""Metrics per client: statistics over clients, and the values of every client."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.tree_util import Partial
+
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, stream
+from fedjax_sim.objectives import Metrics
+from fedjax_sim.types import Params, PyTree
+
+PER_CLIENT = "per_client"  # first part of the names of arrays [M]
+_QUANTILES = (0.1, 0.5, 0.9)
+_HIGHER_IS_BETTER = ("accuracy",)
+
+Personal = Callable[[Params, Any], Params]  # (server's parameters, client's state) -> parameters
+
+
+def client_evaluator(
+    metrics: Metrics,
+    data: FederatedData,
+    batch_size: int | None = None,
+    quantiles: Sequence[float] = _QUANTILES,
+    *,
+    per_client: bool = False,
+    higher_is_better: Collection[str] = _HIGHER_IS_BETTER,
+) -> Partial:
+    """Statistics of the server's model over clients, see :func:`client_statistics`.
+
+    Let ``v_i`` be the mean of a metric over the examples of client i.  All clients have the same
+    weight; clients without examples are excluded.  The clients may be others than those that train.
+
+    Args:
+        metrics: ``(params, examples) -> {name: values [B]}``.
+        data: the clients' examples, concatenated; concrete, not traced.
+        batch_size: examples evaluated at once, of any number of clients; default by the model.
+        quantiles: numbers in [0, 1].
+        per_client: also return ``per_client/{name}``, all values ``[M]`` (NaN without examples),
+            and ``per_client/num_examples``.  :func:`~fedjax_sim.simulate` writes these to
+            ``clients.csv`` and not to the history.
+        higher_is_better: metrics of which the worst decile has the smallest values.
+
+    Returns:
+        ``Partial``: ``params -> {name/statistic: scalar}``.
+
+    Raises:
+        ValueError: see :func:`~fedjax_sim.evaluation.evaluator`; a quantile outside [0, 1].
+
+    Example:
+        >>> data = FederatedData({"x": jnp.array([1.0, 3.0, 8.0])}, np.array([0, 2, 3]))
+        >>> metrics = lambda params, examples: {"value": params * examples["x"]}
+        >>> result = client_evaluator(metrics, data, quantiles=(0.5,))(jnp.array(1.0))
+        >>> {name: round(float(value), 3) for name, value in sorted(result.items())}
+        {'value/jain': 0.735, 'value/max': 8.0, 'value/mean': 5.0, 'value/min': 2.0, \
+'value/q50': 5.0, 'value/std': 3.0, 'value/worst_decile': 8.0}
+        >>> both = client_evaluator(metrics, data, per_client=True)(jnp.array(1.0))
+        >>> both["per_client/value"].tolist(), both["per_client/num_examples"].tolist()
+        ([2.0, 8.0], [2, 1])
+    """
+    summary = _Summary(_checked(quantiles), per_client, tuple(sorted(higher_is_better)))
+    examples = check_examples(data.examples, batch_size)
+    sizes = np.asarray(data.sizes, np.int32)
+    owners = data.owners().astype(np.int32)
+    statistics = _ClientStatistics(metrics, batch_size, summary)
+    return Partial(statistics, examples, *map(jnp.asarray, (owners, sizes, _present(sizes))))
+
+
+class _ClientStatistics(NamedTuple):
+    """Static part of a client evaluator. Hashable by value."""
+
+    metrics: Metrics
+    batch_size: int | None
+    summary: "_Summary"
+
+    def __call__(
+        self, examples: PyTree, owners: Array, sizes: Array, present: Array, params: Params
+    ) -> dict[str, Array]:
+        def add(totals: Array, values: Array, counted: Array, start: Array) -> Array:
+            # Updates in place inside the scan; the cost is independent of the number of clients.
+            clients = lax.dynamic_slice_in_dim(owners, start, values.shape[0])
+            return totals.at[clients].add(masked(values, counted))
+
+        totals = stream(self.metrics, examples, params, self.batch_size, sizes.shape, add)
+        return self.summary(totals, sizes, present)
+
+
+def personal_evaluator(
+    metrics: Metrics,
+    data: FederatedData,
+    personal: Personal,
+    batch_size: int | None = None,
+    quantiles: Sequence[float] = _QUANTILES,
+    *,
+    per_client: bool = False,
+    higher_is_better: Collection[str] = _HIGHER_IS_BETTER,
+) -> Partial:
+    """Statistics over clients of personal models: client i's model on client i's examples.
+
+    The evaluator receives the run's state instead of the server's model
+    (:mod:`fedjax_sim.evaluation.state`).  Client states must be on one device.
+
+    Args:
+        metrics, batch_size, quantiles, per_client, higher_is_better: as for
+            :func:`client_evaluator`.
+        data: examples of the task's M clients, in the task's order (training or test examples).
+        personal: ``(server's parameters, state of one client) -> parameters``.
+
+    Raises:
+        ValueError: as :func:`client_evaluator`.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = FederatedData({"x": jnp.array([1.0, 3.0, 8.0])}, np.array([0, 2, 3]))
+        >>> metrics = lambda params, examples: {"loss": jnp.abs(examples["x"] - params)}
+        >>> evaluate = personal_evaluator(metrics, data, lambda server, own: server + own)
+        >>> server = fs.fedavg(0.1).init(jnp.array(1.0))
+        >>> state = fs.RunState(jnp.array(1), server, jnp.array([1.0, 7.0]), (), jnp.array(0))
+        >>> result = evaluate(state)  # models 2 and 8: losses 1 and 0
+        >>> float(result["loss/mean"]), float(result["loss/max"])
+        (0.5, 1.0)
+    """
+    summary = _Summary(_checked(quantiles), per_client, tuple(sorted(higher_is_better)))
+    examples = check_examples(data.examples, batch_size)
+    sizes = np.asarray(data.sizes, np.int32)
+    batch = _batch(sizes, 32 if batch_size is None else batch_size)
+    chunks = _chunks(np.asarray(data.offsets), batch)
+    statistics = _PersonalStatistics(metrics, personal, batch, summary)
+    return Partial(statistics, examples, chunks, *map(jnp.asarray, (sizes, _present(sizes))))
+
+
+class _Chunks(NamedTuple):
+    """Batches that hold examples of one client each; K of them."""
+
+    owner: Array  # [K] int
+    first: Array  # [K] int    first example that counts
+    count: Array  # [K] int    examples that count
+
+
+class _PersonalStatistics(NamedTuple):
+    """Static part of a personal evaluator. Hashable by value."""
+
+    metrics: Metrics
+    personal: Personal
+    batch: int
+    summary: "_Summary"
+    takes_state = True
+
+    def __call__(
+        self, examples: PyTree, chunks: _Chunks, sizes: Array, present: Array, state: Any
+    ) -> dict[str, Array]:
+        rows = {leaf.shape[0] for leaf in jax.tree.leaves(state.clients)}
+        if rows != {sizes.shape[0]}:
+            raise ValueError(
+                f"the algorithm keeps states of {sorted(rows)} clients on the device; expected "
+                f"{sizes.shape[0]}, those of the evaluated data: personal models require an "
+                "algorithm with client states, stored on one device"
+            )
+        length = num_examples(examples)
+
+        def evaluate(chunk: _Chunks) -> dict[str, Array]:
+            start = jnp.minimum(chunk.first, length - self.batch)
+            part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.batch), examples)
+            row = start + jnp.arange(self.batch)
+            counted = (row >= chunk.first) & (row < chunk.first + chunk.count)
+            client = jax.tree.map(lambda x: x[chunk.owner], state.clients)
+            values = self.metrics(self.personal(state.server.params, client), part)
+            return {name: masked(x, counted).sum() for name, x in values.items()}
+
+        sums = lax.map(evaluate, chunks)
+        totals = {
+            name: jnp.zeros(sizes.shape, x.dtype).at[chunks.owner].add(x)
+            for name, x in sums.items()
+        }
+        return self.summary(totals, sizes, present)
+
+
+def client_statistics(
+    values: Array | np.ndarray,
+    quantiles: Sequence[float] = _QUANTILES,
+    *,
+    higher_is_better: bool = True,
+) -> dict[str, Array]:
+    """Statistics of one value per client, ``v [M]``, all clients with the same weight.
+
+    ``mean``, ``min``, ``max``; ``q10``, ...: quantiles (with linear interpolation between
+    clients); ``std``: standard deviation ``sqrt(1/M sum_i (v_i - mean)^2)``; ``worst_decile``: mean
+    of the worst ``ceil(M / 10)`` clients; ``jain``: Jain's index of fairness
+    ``(sum_i v_i)^2 / (M sum_i v_i^2)``, 1 if all values are equal, 1/M if all but one are 0.
+
+    R. Jain, D. Chiu, W. Hawe, "A quantitative measure of fairness and discrimination for resource
+    allocation in shared computer systems", DEC-TR-301, 1984.
+
+    Args:
+        values: floating ``[M]``, M at least 1.
+        quantiles: numbers in [0, 1].
+        higher_is_better: the worst clients have the smallest values.
+
+    Raises:
+        ValueError: a quantile outside [0, 1].
+
+    Example:
+        >>> result = client_statistics(jnp.array([0.5, 1.0, 0.0, 0.5]), quantiles=())
+        >>> {name: round(float(value), 4) for name, value in result.items()}
+        {'mean': 0.5, 'min': 0.0, 'max': 1.0, 'std': 0.3536, 'worst_decile': 0.0, 'jain': 0.6667}
+    """
+    values = jnp.asarray(values)
+    count = values.shape[0]
+    ordered = jnp.sort(values if higher_is_better else -values)
+    worst = ordered[: -(-count // 10)].mean()
+    squares = count * (values**2).sum()
+    result = {"mean": values.mean(), "min": values.min(), "max": values.max()}
+    for quantile in _checked(quantiles):
+        level = jnp.asarray(quantile, values.dtype)
+        result[f"q{100 * quantile:g}"] = jnp.quantile(values, level)
+    return result | {
+        "std": values.std(),
+        "worst_decile": worst if higher_is_better else -worst,
+        # All values 0: equal values.
+        "jain": jnp.where(squares == 0, 1, values.sum() ** 2 / jnp.where(squares == 0, 1, squares)),
+    }
+
+
+class _Summary(NamedTuple):
+    """From sums per client to results."""
+
+    quantiles: tuple[float, ...]
+    per_client: bool
+    higher_is_better: tuple[str, ...]
+
+    def __call__(self, totals: dict[str, Array], sizes: Array, present: Array) -> dict[str, Array]:
+        summary = {}
+        for name, total in totals.items():
+            means = total / sizes.astype(total.dtype)  # NaN without examples
+            statistics = client_statistics(
+                means[present], self.quantiles, higher_is_better=name in self.higher_is_better
+            )
+            summary |= {f"{name}/{statistic}": value for statistic, value in statistics.items()}
+            if self.per_client:
+                summary[f"{PER_CLIENT}/{name}"] = means
+        if self.per_client:
+            summary[f"{PER_CLIENT}/num_examples"] = sizes
+        return summary
+
+
+def _checked(quantiles: Sequence[float]) -> tuple[float, ...]:
+    for quantile in quantiles:
+        if not 0 <= quantile <= 1:
+            raise ValueError(f"quantiles contains {quantile}; expected numbers in [0, 1]")
+    return tuple(quantiles)
+
+
+def _present(sizes: np.ndarray) -> np.ndarray:
+    """Returns the clients that have examples."""
+    return np.flatnonzero(sizes).astype(np.int32)
+
+
+def _batch(sizes: np.ndarray, most: int) -> int:
+    """Returns the examples per chunk, a power of 2 or ``most``, that costs least.
+
+    A chunk costs as much as its examples plus 4, whether they count or not.
+    """
+    most = min(most, int(sizes.sum()))
+    options = [2**i for i in range(most.bit_length()) if 2**i < most] + [most]
+    return min(options, key=lambda batch: int((-(-sizes // batch)).sum()) * (batch + 4))
+
+
+def _chunks(offsets: np.ndarray, batch: int) -> _Chunks:
+    sizes = np.diff(offsets)
+    per_client = -(-sizes // batch)
+    owner = np.repeat(np.arange(len(sizes)), per_client)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(per_client) - per_client, per_client)
+    first = offsets[owner] + number * batch
+    count = np.minimum(offsets[owner + 1] - first, batch)
+    return _Chunks(*(jnp.asarray(x, jnp.int32) for x in (owner, first, count)))

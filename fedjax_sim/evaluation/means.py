@@ -1,0 +1,114 @@
+"""Means of metrics over examples, and evaluators combined into one."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.evaluation.state import evaluate, takes_state
+from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, stream, subsample
+from fedjax_sim.objectives import Metrics
+from fedjax_sim.types import Params, PyTree
+
+
+def evaluator(
+    metrics: Metrics,
+    examples: PyTree,
+    batch_size: int | None = None,
+    *,
+    max_examples: int | None = None,
+    seed: int = 0,
+) -> Partial:
+    """Means over all N examples: ``{name: 1/N sum_n metrics(params, examples)[name][n]}``.
+
+    Exact for any ``batch_size``: a short last batch is filled with earlier examples of weight 0.
+
+    Args:
+        metrics: ``(params, examples) -> {name: values [B]}``, for instance
+            :func:`fedjax_sim.objectives.classification_metrics`.
+        examples: pytree of arrays ``[N, ...]``.
+        batch_size: examples evaluated at once; default by the model
+            (:func:`~fedjax_sim.evaluation.streaming.default_batch`).
+        max_examples: evaluate at most this many examples, a fixed uniform subsample without
+            replacement; the result then has their number as ``examples``.
+        seed: of the subsample.
+
+    Returns:
+        ``Partial``: ``params -> {name: scalar}``.
+
+    Raises:
+        ValueError: no examples, leaves of different lengths, ``batch_size`` or ``max_examples``
+            below 1. The evaluator raises it for metrics that are not one value per example.
+
+    Example:
+        >>> metrics = lambda params, examples: {"error": (examples["x"] - params) ** 2}
+        >>> evaluate = evaluator(metrics, {"x": jnp.array([0.0, 1.0, 5.0])}, batch_size=2)
+        >>> float(evaluate(jnp.array(2.0))["error"])  # (4 + 1 + 9) / 3
+        4.666666507720947
+        >>> part = evaluator(metrics, {"x": jnp.arange(9.0)}, max_examples=4)
+        >>> int(part(jnp.array(2.0))["examples"])
+        4
+    """
+    if max_examples is not None:
+        check_at_least(1, max_examples=max_examples)
+        examples = subsample(examples, max_examples, seed)
+    examples = check_examples(examples, batch_size)
+    return Partial(_Means(metrics, batch_size, max_examples is not None), examples)
+
+
+class _Means(NamedTuple):
+    """Static part of an evaluator. Hashable by value, so an equal evaluator is not recompiled."""
+
+    metrics: Metrics
+    batch_size: int | None
+    counts: bool  # report the number of examples
+
+    def __call__(self, examples: PyTree, params: Params) -> dict[str, Array]:
+        def add(total: Array, values: Array, counted: Array, start: Array) -> Array:
+            del start
+            return total + masked(values, counted).sum()
+
+        count = num_examples(examples)
+        totals = stream(self.metrics, examples, params, self.batch_size, (), add)
+        means = {name: total / count for name, total in totals.items()}
+        return means | ({"examples": jnp.asarray(count, jnp.int32)} if self.counts else {})
+
+
+def merge_evaluators(**evaluators: Callable[[Params], dict[str, Any]]) -> Partial:
+    """Combines evaluators into one, with results ``{prefix/name: scalar}``.
+
+    Raises:
+        ValueError: no evaluators.
+
+    Example:
+        >>> metrics = lambda params, examples: {"loss": params * examples["x"]}
+        >>> train = evaluator(metrics, {"x": jnp.array([1.0, 3.0])})
+        >>> test = evaluator(metrics, {"x": jnp.array([4.0])})
+        >>> result = merge_evaluators(train=train, test=test)(jnp.array(1.0))
+        >>> {name: float(value) for name, value in result.items()}
+        {'train/loss': 2.0, 'test/loss': 4.0}
+    """
+    if not evaluators:
+        raise ValueError("evaluators is empty; expected at least one, given by name")
+    parts = tuple(
+        part if isinstance(part, Partial) else Partial(part) for part in evaluators.values()
+    )
+    return Partial(_All(tuple(evaluators), any(map(takes_state, parts))), parts)
+
+
+class _All(NamedTuple):
+    """Static part of merged evaluators."""
+
+    names: tuple[str, ...]
+    takes_state: bool  # a part requires the run's state
+
+    def __call__(self, parts: tuple[Partial, ...], argument: Any) -> dict[str, Any]:
+        call = evaluate if self.takes_state else lambda part, params: part(params)
+        return {
+            f"{prefix}/{name}": value
+            for prefix, part in zip(self.names, parts, strict=True)
+            for name, value in call(part, argument).items()
+        }

@@ -1,0 +1,101 @@
+"""Evaluators that receive the run's state instead of the server's model.
+
+An ``eval_fn`` is a function of the server's model.  If the function of a ``Partial`` has the
+attribute ``takes_state``, the engine passes the :class:`~fedjax_sim.engine.RunState`, with the
+states of all clients and the round.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+from jax.tree_util import Partial
+
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.types import EvalFn
+
+EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
+
+
+def takes_state(eval_fn: Any) -> bool:
+    """Returns True for an evaluator that receives the run's state.
+
+    Example:
+        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
+        >>> takes_state(norm), takes_state(at_rounds(norm, 10))
+        (False, True)
+    """
+    return bool(getattr(getattr(eval_fn, "func", eval_fn), "takes_state", False))
+
+
+def evaluate(eval_fn: EvalFn, state: Any) -> dict[str, Any]:
+    """Returns the metrics of a run's state: of its server's model unless the evaluator takes all.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> server = fs.fedavg(0.1).init(jnp.array(-2.0))
+        >>> state = fs.RunState(jnp.array(3), server, (), (), jnp.array(0))
+        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
+        >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
+        {'norm': 2.0, 'evaluated': True}
+    """
+    return eval_fn(state if takes_state(eval_fn) else state.server.params)
+
+
+def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
+    """Evaluates only after rounds that are multiples of ``every``; otherwise costs nothing.
+
+    The result has a metric ``evaluated``.  Where it is False the other metrics have no meaning (NaN
+    or 0), and tables and files leave them out.
+
+    Args:
+        eval_fn: an expensive evaluator, for instance of all clients.
+        every: rounds; a multiple of the setup's ``eval_every``.
+
+    Raises:
+        ValueError: ``every`` below 1.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> slow = fs.evaluation.at_rounds(lambda w: {"norm": abs(w)}, 50)
+        >>> both = fs.evaluation.merge_evaluators(test=lambda w: {"loss": w**2}, slow=slow)
+    """
+    check_at_least(1, every=every)
+    return Partial(_AtRounds(every), eval_fn if isinstance(eval_fn, Partial) else Partial(eval_fn))
+
+
+class _AtRounds(NamedTuple):
+    """Static part of an evaluator at some rounds."""
+
+    every: int
+    takes_state = True
+
+    def __call__(self, eval_fn: Partial, state: Any) -> dict[str, Any]:
+        due = _common(state.round) % self.every == 0
+        shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, evaluate(eval_fn, state)))
+
+        def skip() -> dict[str, Any]:
+            return jax.tree.map(_missing, shapes)
+
+        def run() -> dict[str, Any]:
+            return jax.tree.map(jnp.asarray, evaluate(eval_fn, state))
+
+        return lax.cond(due, run, skip) | {EVALUATED: due}
+
+
+def _missing(x: jax.ShapeDtypeStruct) -> Array:
+    return jnp.full(x.shape, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0, x.dtype)
+
+
+@custom_vmap
+def _common(round: Array) -> Array:
+    """Round of all replicas: a condition on it does not become a selection under ``vmap``."""
+    return round
+
+
+@_common.def_vmap
+def _(axis_size: int, in_batched: list[bool], round: Array) -> tuple[Array, bool]:
+    del axis_size
+    return (round[0] if in_batched[0] else round), False
