@@ -176,7 +176,7 @@ def auto(
         num_slots = weights.shape[0]
         if jax.default_backend() != "cpu":
             chosen = chunked(max(_ACCELERATOR_CHUNK_PARAMETERS // (replicas * size), 1))
-        elif any(leaf.ndim >= 4 for leaf in leaves):  # convolution kernels
+        elif runs_in_turn(leaves):
             chosen = sequential()
         else:
             sharing = list(_sharing() if devices is None else devices)[:num_slots]
@@ -195,6 +195,24 @@ def auto(
         return chosen(local, shared, slots, weights)
 
     return run
+
+
+def runs_in_turn(params: PyTree) -> bool:
+    """Returns True if replicas of a model should run one after the other, not vmapped.
+
+    That is the case for convolutions on a CPU: with a kernel per replica they would be grouped
+    convolutions, and the activations of all replicas together do not fit the cache.  Replicas are
+    clients, and seeds as well.
+
+    Args:
+        params: of one model, or their shapes.
+
+    Example:
+        >>> runs_in_turn({"kernel": jnp.zeros((784, 10))})
+        False
+    """
+    kernels = any(np.ndim(leaf) >= 4 for leaf in jax.tree.leaves(params))
+    return kernels and jax.default_backend() == "cpu"
 
 
 def is_ragged(timeline: Timeline) -> bool:
