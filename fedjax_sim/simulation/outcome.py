@@ -1,0 +1,151 @@
+"""``outcome.json`` of a run's folder: divergence and communication, for figures and tables.
+
+The file follows from the run's history and setup and identifies nothing, so it may be deleted; a
+folder without it has no bits, and rounds of divergence are those of the evaluations.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_sim.simulation.files import FolderError, write_text
+from fedjax_sim.simulation.history import Clock
+from fedjax_sim.types import FedAlgorithm, Oracle, PyTree, Round, Setup, Work
+
+FILE = "outcome.json"
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Divergence and communication of a run."""
+
+    rounds: int  # done
+    diverged_at: Mapping[str, int]  # by seed; 0: the server state stayed finite
+    num_clients: int
+    upload_bits: int | None  # of one upload; None: unknown
+    download_bits: int | None  # of one message to a client
+    # Clients' reports until a round, by seed: reports per round if all rounds have equally many,
+    # else [[round, reports], ...] for every evaluated round.
+    uploads: Mapping[str, int | Sequence[Sequence[int]]]
+
+    def bits(self, seed: str) -> Mapping[int, int] | int | None:
+        """Returns the bits that server and clients sent until a round.
+
+        Returns:
+            bits per round, or bits by round; None: unknown.
+
+        Example:
+            >>> outcome = Outcome(9, {"0": 0}, 5, 32, 64, {"0": 2})
+            >>> outcome.bits("0"), outcome.bits("1")
+            (192, None)
+        """
+        if self.upload_bits is None or self.download_bits is None or seed not in self.uploads:
+            return None
+        size, uploads = self.upload_bits + self.download_bits, self.uploads[seed]
+        if isinstance(uploads, int):
+            return size * uploads
+        return {done: size * reports for done, reports in uploads}
+
+
+def describe(
+    algorithm: FedAlgorithm, setup: Setup, seeds: Sequence[str], clock: Clock, *, batched: bool
+) -> dict[str, Any]:
+    """Returns the part of a run's outcome that is known before the run: its communication.
+
+    Bits are those of the arrays that an upload and a message consist of; a codec's compression does
+    not count.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0))
+        >>> communication = describe(
+        ...     fs.scaffold(0.1), setup, ["0"], Clock(setup.timeline, 1), batched=False)
+        >>> communication["upload_bits"], communication["download_bits"], communication["uploads"]
+        (64, 64, {'0': 2})
+    """
+    upload, download = None, None
+    params = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), setup.params)
+    if batched:
+        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params)
+    try:
+        shapes = jax.eval_shape(lambda x: visit(algorithm, setup, x), params)
+        upload, download = _bits(shapes[1]), _bits(shapes[0])
+    except (TypeError, ValueError, AttributeError):
+        pass  # an algorithm that needs a real oracle even for the shapes of its uploads
+    num_rounds = setup.timeline.num_rounds
+    evaluated = range(setup.eval_every, num_rounds, setup.eval_every)
+    rounds = np.array([*evaluated, num_rounds])
+    reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
+    uploads: dict[str, Any] = {}
+    for seed, per_round in zip(seeds, reports, strict=True):
+        if (per_round == per_round[0]).all():
+            uploads[seed] = int(per_round[0])
+        else:
+            until = np.cumsum(per_round)[rounds - 1]
+            uploads[seed] = np.stack([rounds, until], axis=1).tolist()
+    return {
+        "num_clients": setup.task.num_clients,
+        "upload_bits": upload,
+        "download_bits": download,
+        "uploads": uploads,
+    }
+
+
+def visit(algorithm: FedAlgorithm, setup: Setup, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+    """Returns one client's message, upload and state, to be traced for their shapes only."""
+    oracle = Oracle(
+        grad=lambda x, step: x, loss=lambda x, step: jnp.zeros(()), full_grad=lambda x: x
+    )
+    zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
+    server = algorithm.init(params)
+    message = algorithm.broadcast(server, Round(zero, zero, setup.task.num_clients, key))
+    client = algorithm.init_client(params)
+    work = Work(zero, zero, zero, zero, zero, key, setup.timeline.max_steps)
+    return message, algorithm.local(message, client, oracle, work)[0], client
+
+
+def write(folder: pathlib.Path, outcome: Outcome) -> None:
+    """Writes the file, whole or not at all."""
+    values = {"version": VERSION, **dataclasses.asdict(outcome)}
+    write_text(folder / FILE, json.dumps(values) + "\n")
+
+
+def read(folder: pathlib.Path) -> Outcome | None:
+    """Returns the outcome in a run's folder; None if it has none.
+
+    Raises:
+        FolderError: the file is damaged or of a later version.
+
+    Example:
+        >>> import tempfile
+        >>> outcome = Outcome(2, {"0": 0}, 5, 32, 32, {"0": [[1, 3], [2, 4]]})
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     write(pathlib.Path(name), outcome)
+        ...     read(pathlib.Path(name)).bits("0")
+        {1: 192, 2: 256}
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text())
+        version = values.pop("version")
+        if version == VERSION:
+            return Outcome(**values)
+        problem = f"has version {version}; expected {VERSION}"
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"is damaged ({error})"
+    raise FolderError(f"{path} {problem}; delete it (it can be missed)")
+
+
+def _bits(tree: PyTree) -> int:
+    return sum(8 * int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
