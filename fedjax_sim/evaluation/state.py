@@ -41,14 +41,14 @@ def evaluate(eval_fn: EvalFn, state: Any) -> dict[str, Any]:
         >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
         {'norm': 2.0, 'evaluated': True}
     """
-    return eval_fn(state if takes_state(eval_fn) else state.server.params)
+    return dict(eval_fn(state if takes_state(eval_fn) else state.server.params))
 
 
 def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
     """Evaluates only after rounds that are multiples of ``every``; otherwise costs nothing.
 
-    The result has a metric ``evaluated``.  Where it is False the other metrics have no meaning (NaN
-    or 0), and tables and files leave them out.
+    The result has a metric ``evaluated``.  Where it is False the other metrics are 0 and have no
+    meaning; tables and files leave them out.
 
     Args:
         eval_fn: an expensive evaluator, for instance of all clients.
@@ -77,16 +77,12 @@ class _AtRounds(NamedTuple):
         shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, evaluate(eval_fn, state)))
 
         def skip() -> dict[str, Any]:
-            return jax.tree.map(_missing, shapes)
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def run() -> dict[str, Any]:
             return jax.tree.map(jnp.asarray, evaluate(eval_fn, state))
 
         return lax.cond(due, run, skip) | {EVALUATED: due}
-
-
-def _missing(x: jax.ShapeDtypeStruct) -> Array:
-    return jnp.full(x.shape, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0, x.dtype)
 
 
 @custom_vmap

@@ -8,8 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedjax_sim as fs
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.evaluation import client_evaluator, evaluator, merge_evaluators
+from fedjax_sim.evaluation import (
+    at_rounds,
+    client_evaluator,
+    client_statistics,
+    evaluate,
+    evaluator,
+    merge_evaluators,
+    personal_evaluator,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((23, 3)).astype(np.float32)
@@ -33,7 +42,10 @@ def expected_values(w=W):
 def expected_summary(values):
     means = np.array([values[a:b].mean() for a, b in itertools.pairwise(OFFSETS) if b > a])
     quantiles = {f"q{q}": np.quantile(means, q / 100) for q in (10, 50, 90)}
-    return {"mean": means.mean(), "min": means.min(), "max": means.max(), **quantiles}
+    worst = {"worst_decile": means.max(), "std": means.std()}  # of 4 clients, of a loss
+    jain = means.sum() ** 2 / (len(means) * (means**2).sum())
+    extremes = {"mean": means.mean(), "min": means.min(), "max": means.max()}
+    return {**extremes, **quantiles, **worst, "jain": jain}
 
 
 # Divisors of 23, non-divisors, one batch, and a batch larger than the data.
@@ -146,6 +158,85 @@ def test_merged_names():
     np.testing.assert_allclose(result["norm/params"], np.linalg.norm(W), rtol=TOLERANCE)
 
 
+def test_subsample_is_fixed_and_counted():
+    evaluators = [evaluator(metrics, {"x": X, "y": Y}, max_examples=9) for _ in range(2)]
+    results = [evaluate(jnp.asarray(W)) for evaluate in evaluators]
+    chex.assert_trees_all_equal(*results)
+    assert results[0]["examples"] == 9
+    rows = {tuple(row) for row in np.asarray(evaluators[0].args[0]["x"])}
+    assert len(rows) == 9  # distinct examples, all of them from the data
+    assert rows <= {tuple(row) for row in X}
+    everything = evaluator(metrics, {"x": X, "y": Y}, max_examples=100)(jnp.asarray(W))
+    assert everything["examples"] == len(X)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_statistics_of_25_clients(better):
+    values = RNG.random(25)
+    result = client_statistics(jnp.asarray(values, jnp.float32), higher_is_better=better)
+    worst = np.sort(values)[:3] if better else np.sort(values)[-3:]
+    np.testing.assert_allclose(result["worst_decile"], worst.mean(), rtol=TOLERANCE)
+    np.testing.assert_allclose(result["std"], values.std(), rtol=TOLERANCE)
+    np.testing.assert_allclose(result["q90"], np.quantile(values, 0.9), rtol=TOLERANCE)
+    equal = client_statistics(jnp.zeros(4), higher_is_better=better)
+    assert equal["jain"] == 1
+    assert client_statistics(jnp.array([0.0, 0.0, 3.0, 0.0]))["jain"] == 0.25
+
+
+def state_of(params, clients=(), done=1):
+    server = fs.fedavg(0.1).init(jnp.asarray(params))
+    return fs.RunState(jnp.array(done), server, clients, (), jnp.array(0))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+def test_personal_models(batch_size):
+    """Client i's examples under client i's model, the server's plus its state."""
+    own = RNG.standard_normal((len(OFFSETS) - 1, 3)).astype(np.float32)
+    evaluate = personal_evaluator(
+        metrics,
+        FederatedData({"x": X, "y": Y}, OFFSETS),
+        lambda server, client: server + client,
+        batch_size,
+        per_client=True,
+    )
+    result = jax.jit(lambda evaluate, state: evaluate(state))(evaluate, state_of(W, own))
+    losses = np.array(
+        [
+            expected_values(W + own[i])["loss"][a:b].mean() if b > a else 0
+            for i, (a, b) in enumerate(itertools.pairwise(OFFSETS))
+        ]
+    )
+    np.testing.assert_allclose(result["per_client/loss"], losses, rtol=TOLERANCE)
+    assert result["per_client/num_examples"].tolist() == np.diff(OFFSETS).tolist()
+    np.testing.assert_allclose(
+        result["loss/mean"], losses[np.diff(OFFSETS) > 0].mean(), rtol=TOLERANCE
+    )
+
+
+def test_personal_models_require_states_of_all_clients():
+    data = FederatedData({"x": X, "y": Y}, OFFSETS)
+    evaluate = personal_evaluator(metrics, data, lambda server, client: server)
+    for clients in ((), jnp.zeros((2, 3))):
+        with pytest.raises(ValueError, match="expected 7, those of the evaluated data"):
+            evaluate(state_of(W, clients))
+
+
+@pytest.mark.slow
+def test_evaluation_at_some_rounds():
+    """A condition, also for several replicas; other rounds are marked."""
+    slow = at_rounds(evaluator(metrics, {"x": X, "y": Y}, 4, max_examples=5), 3)
+    both = merge_evaluators(slow=slow, test=evaluator(metrics, {"x": X, "y": Y}, 4))
+    replicas = jax.tree.map(lambda *x: jnp.stack(x), state_of(W, done=6), state_of(-W, done=6))
+    program = jax.jit(lambda both, state: jax.vmap(evaluate, (None, 0))(both, state))
+    assert "conditional" in program.lower(both, replicas).as_text("hlo")
+    due = program(both, replicas)
+    assert due["slow/evaluated"].tolist() == [True, True]
+    np.testing.assert_allclose(due["test/loss"][0], both(state_of(W))["test/loss"], rtol=TOLERANCE)
+    other = program(both, replicas._replace(round=jnp.array([7, 7])))
+    assert other["slow/evaluated"].tolist() == [False, False]
+    np.testing.assert_array_equal(other["test/loss"], due["test/loss"])
+
+
 def test_errors():
     data = FederatedData({"x": X, "y": Y}, OFFSETS)
     with pytest.raises(ValueError, match=r"lengths \[22, 23\]"):
@@ -154,6 +245,10 @@ def test_errors():
         evaluator(metrics, {"x": X[:0], "y": Y[:0]})
     with pytest.raises(ValueError, match="batch_size is 0"):
         evaluator(metrics, {"x": X, "y": Y}, batch_size=0)
+    with pytest.raises(ValueError, match="max_examples is 0"):
+        evaluator(metrics, {"x": X, "y": Y}, max_examples=0)
+    with pytest.raises(ValueError, match="every is 0"):
+        at_rounds(evaluator(metrics, {"x": X, "y": Y}), 0)
     with pytest.raises(ValueError, match="quantiles contains 10"):
         client_evaluator(metrics, data, quantiles=(10,))
     with pytest.raises(ValueError, match="evaluators is empty"):
