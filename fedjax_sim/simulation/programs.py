@@ -8,13 +8,15 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
-from fedjax_sim.execution.strategies import Execution, auto, is_ragged
+from fedjax_sim.execution.strategies import Execution, auto, is_ragged, runs_in_turn
 from fedjax_sim.simulation.fingerprint import Same, fingerprint
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
@@ -50,8 +52,16 @@ class Programs:
             return advance(algorithm, part, state, key, execution=execution, probes=probes)
 
         def one_after_the_other(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
-            replicas = timeline, state, key
-            return jax.lax.map(lambda replica: segment(task, eval_fn, *replica), replicas)
+            def one(states: RunState, replica: tuple) -> tuple[RunState, History]:
+                i, key, part = replica
+                part = timeline if in_timeline is None else part
+                state, history = segment(task, eval_fn, part, tree.take(states, i), key)
+                # The carried states are updated in place; a map would copy all of them.
+                return jax.tree.map(lambda x, y: x.at[i].set(y), states, state), history
+
+            count = jnp.arange(key.shape[0])
+            parts = None if in_timeline is None else timeline
+            return jax.lax.scan(one, state, (count, key, parts))
 
         together = segment
         if batched:
@@ -102,19 +112,20 @@ def programs(
     """
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
-    # would compute all steps of the longest visit, so on a CPU they run one after the other.
+    # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
+    # do replicas of models with convolutions.
     ragged = is_ragged(timeline)
     in_turn = (
-        ragged
-        and timeline.clients.ndim == 3
+        batched
         and execution is None
         and task.placement is None
         and jax.default_backend() == "cpu"
+        and (runs_in_turn(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
     )
     key = fingerprint(
         (
             algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
-            timeline.clients.ndim, ragged, Same(task.placement),
+            timeline.clients.ndim, ragged, in_turn, Same(task.placement),
         )
     )  # fmt: skip
     if key in _programs:
@@ -128,6 +139,11 @@ def programs(
     while len(_programs) > _MOST_PROGRAMS:
         _programs.popitem(last=False)
     return result
+
+
+def _one_model(params: Params) -> Params:
+    """Returns the shapes of one of several models."""
+    return jax.eval_shape(lambda stack: jax.tree.map(lambda x: jnp.asarray(x)[0], stack), params)
 
 
 _programs: OrderedDict[Hashable, Programs] = OrderedDict()

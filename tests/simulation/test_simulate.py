@@ -359,3 +359,24 @@ def test_ragged_replicas_equal_single_runs(task):
         alone = simulate(fs.scaffold(0.05), one, keys[r])
         mine = jax.tree.map(lambda x, r=r: x[r], (together.state, together.history))
         chex.assert_trees_all_close(mine, (alone.state, alone.history), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared_timeline", [False, True])
+def test_replicas_with_convolutions_run_one_after_the_other(shared_timeline):
+    """Kernels have four dimensions; each seed computes the bits of a single run."""
+    data = fs.FederatedData({"y": np.arange(6, dtype=np.float32)}, np.array([0, 2, 6]))
+    objective = lambda w, batch, key: (batch["y"] - w.sum()) ** 2  # noqa: E731
+    task = fs.empirical_task(objective, data, fs.with_replacement(2, num_steps=2))
+    keys = jax.random.split(jax.random.key(3), 2)
+    timelines = jax.vmap(lambda k: fs.timelines.uniform(k, 3, 2, 1, 2))(keys)
+    if shared_timeline:
+        timelines = jax.tree.map(lambda x: x[0], timelines)
+    setup = fs.Setup(task, timelines, jnp.arange(8.0).reshape(2, 1, 1, 2, 2) / 9, eval_fn=norm)
+    together = simulate(fs.scaffold(0.05), setup, keys)
+    for r in range(2):
+        timeline = timelines if shared_timeline else jax.tree.map(lambda x, r=r: x[r], timelines)
+        one = dataclasses.replace(setup, timeline=timeline, params=setup.params[r])
+        alone = simulate(fs.scaffold(0.05), one, keys[r])
+        mine = jax.tree.map(lambda x, r=r: x[r], (together.state, together.history))
+        chex.assert_trees_all_equal(mine, (alone.state, alone.history))
