@@ -53,6 +53,10 @@ class Outcome:
             return size * uploads
         return {done: size * reports for done, reports in uploads}
 
+    def with_bits(self, upload: int, download: int) -> "Outcome":
+        """Returns the outcome with other sizes of an upload and a message."""
+        return dataclasses.replace(self, upload_bits=upload, download_bits=download)
+
 
 def describe(
     algorithm: FedAlgorithm, setup: Setup, seeds: Sequence[str], clock: Clock, *, batched: bool

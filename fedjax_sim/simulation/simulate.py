@@ -15,6 +15,7 @@ from fedjax_sim.engine import NO_PROBES, History, Probes
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, rows
 from fedjax_sim.simulation.interrupt import deferred_interrupt
@@ -119,7 +120,12 @@ def simulate(
         if directory is not None:
             stack.enter_context(locked(pathlib.Path(directory)))
             run = identify(algorithm, config, setup, keys, names, probes, execution)
-            store = Store(pathlib.Path(directory), run, checkpoint_seconds)
+            store = Store(
+                pathlib.Path(directory),
+                run,
+                checkpoint_seconds,
+                lambda: outcome.describe(algorithm, setup, names, clock, batched=batched),
+            )
             state = store.restore(state)
         done = resumed = int(np.max(state.round))
         if store is not None and done < num_rounds:
@@ -151,6 +157,8 @@ def simulate(
                 store.append(rows(lead, clock, names, probes.client.keys()))
             diverged_at = np.atleast_1d(np.asarray(state.diverged_at))
             if on_divergence == "raise" and diverged_at.any():
+                if store is not None:
+                    store.write_outcome(state)
                 raise _divergence(diverged_at, names, store)
             stopped = on_divergence == "stop" and bool(diverged_at.all())
             if store is not None:

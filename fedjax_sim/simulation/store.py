@@ -3,6 +3,7 @@
 The rows of a segment are written first, then the checkpoint that records the history's length.
 """
 
+import functools
 import json
 import pathlib
 import time
@@ -16,6 +17,7 @@ from jax import Array
 from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.checkpoints import Checkpoints, newest_mark
 from fedjax_sim.simulation.environment import log_call
 from fedjax_sim.simulation.files import FolderError, write_text
@@ -35,7 +37,15 @@ from fedjax_sim.types import FedAlgorithm, Setup
 class Store:
     """Directory of a run: identity, history, checkpoints."""
 
-    def __init__(self, directory: pathlib.Path, run: "RunIdentity", checkpoint_seconds: float):
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        run: "RunIdentity",
+        checkpoint_seconds: float,
+        communication: Callable[[], Mapping[str, Any]],
+    ):
+        self._directory, self._names = directory, run.values["replicas"]
+        self._communication = functools.cache(communication)
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
         directory.mkdir(parents=True, exist_ok=True)
@@ -74,8 +84,20 @@ class Store:
             self.save(state)
 
     def save(self, state: RunState) -> None:
+        self.write_outcome(state)
         self.checkpoints.save(state, self.history.mark())
         self._saved = time.monotonic()
+
+    def write_outcome(self, state: RunState) -> None:
+        """Writes ``outcome.json``, which figures and tables read."""
+        diverged_at = np.atleast_1d(np.asarray(state.diverged_at)).tolist()
+        values = outcome.Outcome(
+            rounds=int(np.max(state.round)),
+            diverged_at=dict(zip(self._names, diverged_at, strict=True)),
+            **self._communication(),
+        )
+        if distributed.is_first():
+            outcome.write(self._directory, values)
 
 
 def verify_history(directory: pathlib.Path) -> None:
