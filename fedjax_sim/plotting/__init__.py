@@ -7,6 +7,7 @@ pyplot and needs no display.
 from fedjax_sim.plotting.bounds import bound_curves
 from fedjax_sim.plotting.clients import client_label_map, size_histogram
 from fedjax_sim.plotting.curves import curves
+from fedjax_sim.plotting.folders import plot_folder
 from fedjax_sim.plotting.heat_maps import heat_map
 from fedjax_sim.plotting.progress import progress_curves, with_progress
 from fedjax_sim.plotting.results import result_curves, sweep_figure
@@ -21,6 +22,7 @@ __all__ = [
     "contours",
     "curves",
     "heat_map",
+    "plot_folder",
     "progress_curves",
     "reliefs",
     "result_curves",

@@ -176,6 +176,37 @@ class SweepStore:
             self._kept[run_key(run.configuration, run.seed)] = kept
 
 
+def read_runs(directory: pathlib.Path) -> list[SweepRun]:
+    """Returns the finished runs in a sweep's folder, by configuration and seed; writes nothing.
+
+    Damaged slices are left out.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     read_runs(pathlib.Path(folder))
+        []
+    """
+    runs: dict[RunKey, SweepRun] = {}
+    for path in sorted((directory / "slices").glob("[!.]*.npz")):
+        try:
+            kept = _read(path)
+        except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
+            warnings.warn(f"{path} is damaged ({error}) and was left out", RecoveryWarning, 2)
+            continue
+        runs |= {key: entry.run for key, entry in kept.items()}
+
+    def place(key: RunKey) -> list[Any]:
+        values = [*sorted(json.loads(key[0]).items()), ("seed", key[1])]
+        numbers = (int, float)
+        return [
+            (name, not isinstance(v, numbers), v if isinstance(v, numbers) else 0, str(v).zfill(9))
+            for name, v in values
+        ]
+
+    return [runs[key] for key in sorted(runs, key=place)]
+
+
 def _read_or_set_aside(path: pathlib.Path) -> dict[RunKey, _Kept]:
     """Returns the runs of a file; a damaged file is renamed, and its runs are repeated."""
     try:

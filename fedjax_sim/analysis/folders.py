@@ -1,0 +1,186 @@
+"""Histories of the folders that ``simulate``, ``compare``, ``sweep`` and the command line write."""
+
+import json
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.analysis.labels import PROGRESS
+from fedjax_sim.simulation import outcome
+from fedjax_sim.simulation.seeds import seed_column
+from fedjax_sim.simulation.store import read_history
+from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.sweeps.store import read_runs
+
+Bits = Mapping[str, tuple[int, int]]
+
+
+class FolderHistory(NamedTuple):
+    """Content of a folder of results."""
+
+    # Tidy: the configuration (algorithm, for sweeps the hyper-parameters), seed, diverged_at,
+    # round, metric, value. Where the folder records them, "bits" is a metric.
+    history: pd.DataFrame
+    setting: str  # one line for captions: data set, clients, cohort, local work
+    target: float | None  # target accuracy of `fedjax-sim run`
+
+
+def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHistory:
+    """Returns the history of a run, a comparison or a sweep, finished or not.
+
+    The round of a divergence is exact where the folder records it (``outcome.json``, slices of a
+    sweep), else it is the first evaluation with a loss that is not finite.
+
+    Args:
+        path: folder that ``simulate``, ``compare``, ``sweep`` or ``fedjax-sim`` wrote.
+        bits: per algorithm the bits of an upload and of a message to a client, which replace the
+            recorded ones; for uploads through a codec.
+
+    Raises:
+        ValueError: no such folder, or no run in it.
+        ~fedjax_sim.simulation.files.FolderError: damaged files.
+
+    Example:
+        >>> import tempfile
+        >>> import jax
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0),
+        ...                  lambda w: {"error": abs(w - 1)}, eval_every=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=folder)
+        ...     history = read_folder(folder).history
+        >>> error = history.loc[history["metric"] == "error"]
+        >>> error.set_index("round")["value"].round(2)[3]
+        np.float64(0.51)
+    """
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        raise ValueError(f"folder is '{path}', which does not exist; expected a folder of results")
+    config = read_config(path)
+    if (path / "slices").is_dir():
+        history = Sweep(read_runs(path), False, 0, 0, 0.0, 0.0).to_frame()
+        return FolderHistory(history, _setting(config, None), config.get("target_accuracy"))
+    algorithms = _runs_by_algorithm(path, config)
+    if not algorithms:
+        raise ValueError(
+            f"folder is '{path}', which has no run; expected a folder that simulate, compare, "
+            "sweep or fedjax-sim wrote"
+        )
+    rows: list[tuple] = []
+    outcomes = []
+    for name, folders in algorithms.items():
+        for folder in folders:
+            recorded = outcome.read(folder)
+            outcomes.append(recorded)
+            rows += [(name, *row) for row in _rows(folder, recorded, (bits or {}).get(name))]
+    columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
+    history = pd.DataFrame(rows, columns=columns)
+    history["seed"] = seed_column(history["seed"].tolist())
+    setting = _setting(config, outcomes[0])
+    return FolderHistory(history, setting, config.get("target_accuracy"))
+
+
+def default_metrics(history: pd.DataFrame) -> list[str]:
+    """Returns the metrics of a figure by default: test accuracy and training loss.
+
+    For histories that have neither, the first three metrics.
+
+    Example:
+        >>> default_metrics(pd.DataFrame({"metric": ["time", "a", "train/loss"]}))
+        ['train/loss']
+    """
+    known = [name for name in history["metric"].unique() if name not in PROGRESS]
+    usual = [name for name in ("test/accuracy", "train/loss") if name in known]
+    return usual or known[:3]
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the options in config.json; empty if there is none."""
+    try:
+        values = json.loads((path / "config.json").read_text())
+        return dict(values["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _runs_by_algorithm(
+    path: pathlib.Path, config: Mapping[str, Any]
+) -> dict[str, list[pathlib.Path]]:
+    """Returns the run folders of every algorithm: one of all seeds, or one per seed."""
+    if (path / "run.json").exists():
+        return {config.get("algorithm") or path.resolve().name: [path]}
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
+    order: dict[str, int] = {name: i for i, name in enumerate(config.get("algorithms") or ())}
+    folders.sort(key=lambda folder: order.get(folder.name, len(order)))
+    runs = {folder.name: [folder] for folder in folders if (folder / "run.json").exists()}
+    if runs and all(_is_seed(folder) for (folder,) in runs.values()):
+        return {path.resolve().name: [folder for (folder,) in runs.values()]}
+    for folder in folders:
+        parts = sorted(file.parent for file in folder.glob("*/run.json"))
+        if parts:
+            runs[folder.name] = parts
+    return runs
+
+
+def _is_seed(folder: pathlib.Path) -> bool:
+    """Returns True for the folder of a single seed, which has the seed's name."""
+    replicas = json.loads((folder / "run.json").read_text()).get("replicas")
+    return replicas == [folder.name]
+
+
+def _rows(
+    folder: pathlib.Path, recorded: outcome.Outcome | None, bits: tuple[int, int] | None
+) -> Iterable[tuple]:
+    """Yields (seed, diverged_at, round, metric, value), with bits after the other metrics."""
+    entries = [(s, int(r), m, float(v)) for s, r, m, v in read_history(folder)]
+    diverged_at: dict[str, int] = {}
+    for seed, done, metric, value in entries:
+        if "loss" in metric and not np.isfinite(value):
+            diverged_at.setdefault(seed, done)
+    if recorded is not None:
+        diverged_at |= {seed: at for seed, at in recorded.diverged_at.items() if at}
+    for seed, done, metric, value in entries:
+        yield seed, diverged_at.get(seed, 0), done, metric, value
+    if recorded is None:
+        return
+    if bits is not None:
+        recorded = recorded.with_bits(*bits)
+    for seed, done in dict.fromkeys((seed, done) for seed, done, *_ in entries):
+        sent = recorded.bits(seed)
+        total = sent * done if isinstance(sent, int) else (sent or {}).get(done)
+        if done == 0 and sent is not None:
+            total = 0
+        if total is not None:
+            yield seed, diverged_at.get(seed, 0), done, "bits", float(total)
+
+
+def _setting(config: Mapping[str, Any], recorded: outcome.Outcome | None) -> str:
+    """Returns data set, clients, cohort and local work in one line."""
+    if not config:
+        if recorded is None:
+            return ""
+        uploads = next(iter(recorded.uploads.values()), None)
+        cohort = f", {uploads} per round" if isinstance(uploads, int) else ""
+        return f"{recorded.num_clients} clients{cohort}."
+    partition = str(config.get("partition"))
+    if partition == "dirichlet":
+        partition += f" with alpha = {config.get('alpha')}"
+    clients = f"{config.get('num_clients')} clients, " if partition != "natural" else ""
+    steps = config.get("local_steps")
+    work = f"{config.get('local_epochs')} local epochs" if steps is None else f"{steps} local steps"
+    cohort = f"{config.get('cohort_size')} clients per round"
+    if config.get("sampling") == "full":
+        cohort = "all clients per round"
+    if config.get("clock", "none") != "none":
+        cohort = f"clock {config['clock']}"
+    model = config.get("model")
+    return (
+        f"{config.get('dataset')}: {clients}partition {partition}, {cohort}, {work}, "
+        f"{config.get('batch_size')} examples per step"
+        + (f", model {model}." if model not in (None, "auto") else ".")
+    )

@@ -1,0 +1,113 @@
+"""Histories of several folders as one, with a method per configuration."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.analysis.folders import (
+    Bits,
+    FolderHistory,
+    default_metrics,
+    read_config,
+    read_folder,
+)
+from fedjax_sim.analysis.frames import configuration_columns, grid_values
+from fedjax_sim.analysis.labels import algorithm_labels, better
+from fedjax_sim.analysis.selection import best, scores
+
+_FIXED = ("seed", "diverged_at", "round", "metric", "value")
+
+
+def read_folders(
+    paths: Sequence[str | pathlib.Path],
+    *,
+    configurations: Literal["best", "all"] = "best",
+    metric: str | None = None,
+    bits: Bits | None = None,
+) -> FolderHistory:
+    """Returns the histories of several folders as one, with a method per value of ``algorithm``.
+
+    A sweep gives the best configuration of every algorithm, or all of them; the values of its
+    hyper-parameters follow the name.  With several folders, the folder's name follows.
+
+    Args:
+        paths: folders, as for :func:`read_folder`.
+        configurations: of a sweep, "best" or "all".
+        metric: metric by which the best is chosen; default: the sweep's, else the first.
+        bits: as for :func:`read_folder`.
+
+    Raises:
+        ValueError: as :func:`read_folder`; no folders; another value of ``configurations``.
+    """
+    if not paths:
+        raise ValueError("paths is empty; expected at least one folder")
+    if configurations not in ("best", "all"):
+        raise ValueError(f"configurations is {configurations!r}; expected 'best' or 'all'")
+    folders = [pathlib.Path(path) for path in paths]
+    names = _distinct_names(folders) if len(folders) > 1 else [""]
+    parts, settings, targets = [], [], []
+    for folder, name in zip(folders, names, strict=True):
+        part = read_folder(folder, bits)
+        chosen = metric or read_config(folder).get("metric")
+        frame = _labelled(part.history, configurations, chosen, name)
+        parts.append(frame)
+        settings.append(part.setting)
+        targets.append(part.target)
+    if len(set(settings)) == 1:
+        setting = settings[0]
+    else:
+        setting = "\n".join(f"{name}: {text}" for name, text in zip(names, settings, strict=True))
+    return FolderHistory(pd.concat(parts, ignore_index=True), setting, targets[0])
+
+
+def _labelled(
+    history: pd.DataFrame, configurations: str, metric: str | None, folder: str
+) -> pd.DataFrame:
+    """Returns the history with one column for the configuration, "algorithm"."""
+    hyper = [name for name in history.columns if name not in (*_FIXED, "algorithm")]
+    if "algorithm" not in history:
+        history = history.assign(algorithm="")
+    if hyper and configurations == "best":
+        history = _best_only(history, metric or default_metrics(history)[0])
+    known = algorithm_labels(str(name) for name in history["algorithm"].unique())
+    varied = [name for name in hyper if len(grid_values(history, name)) > 1]
+    shown = hyper if configurations == "best" else varied
+    labels = []
+    columns = [history["algorithm"], *(history[name] for name in shown)]
+    cache: dict[tuple, str] = {}
+    for name, *values in zip(*columns, strict=True):
+        key = (name, *map(str, values))
+        if key not in cache:
+            settings = [
+                f"{h} {v:g}" if isinstance(v, float) else f"{h} {v}"
+                for h, v in zip(shown, values, strict=True)
+                if not pd.isna(v)
+            ]
+            parts = [known[str(name)], *(text.replace("_", " ") for text in settings), folder]
+            cache[key] = ", ".join(filter(None, parts))
+        labels.append(cache[key])
+    return history.assign(algorithm=labels)[["algorithm", *_FIXED]]
+
+
+def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Returns the best configuration of every algorithm; configurations with all seeds count."""
+    mode = better(metric)
+    score = scores(history, metric, mode=mode)
+    config = configuration_columns(score)
+    counts = score.groupby(config, dropna=False)["seed"].transform("size")
+    complete = score.loc[np.asarray(counts) == np.max(np.asarray(counts)), :]
+    chosen = best(complete, per=["algorithm"], mode=mode)[config]
+    return pd.DataFrame(history.merge(chosen, on=config))
+
+
+def _distinct_names(folders: Sequence[pathlib.Path]) -> list[str]:
+    """Returns the shortest ends of the paths that differ."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise ValueError(f"folders has {[str(folder) for folder in folders]}; expected distinct ones")
