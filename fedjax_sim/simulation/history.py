@@ -3,13 +3,15 @@
 Values are written in the shortest decimal form that reads back to the same bits.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from fedjax_sim.engine import History
+from fedjax_sim.evaluation.clients import PER_CLIENT
+from fedjax_sim.evaluation.state import EVALUATED
 from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")
@@ -40,11 +42,11 @@ def complete(
     ``seeds`` selects the clock's replicas that belong to the history.
     """
     history = jax.tree.map(np.asarray, history)
-    at = np.asarray(history.round) - 1
-    metrics: dict[str, Any] = {
-        name: np.take_along_axis(getattr(clock, name)[seeds], at, axis=1)
-        for name in ("time", "local_steps")
-    }
+    at = np.asarray(history.round) - 1  # -1 before the first round
+    metrics: dict[str, Any] = {}
+    for name in ("time", "local_steps"):
+        values = np.take_along_axis(getattr(clock, name)[seeds], np.maximum(at, 0), axis=1)
+        metrics[name] = np.where(at >= 0, values, np.zeros_like(values))
     metrics |= dict(sorted(history.metrics.items()))
     probes: dict[str, Any] = dict(sorted(history.probes.items()))
     for name in client_probes:
@@ -74,14 +76,49 @@ def rows(
 
 
 def melted(history: History) -> Iterator[tuple[int, str, Any]]:
-    """Yields ``(round, metric, value)`` of one replica's complete history."""
+    """Yields ``(round, metric, value)`` of one replica's complete history.
+
+    Metrics that were not evaluated in a round (:func:`fedjax_sim.evaluation.at_rounds`) and values
+    of all clients (:mod:`fedjax_sim.simulation.client_rows`) are left out.
+    """
     for e, done in enumerate(history.round):
-        for name, values in history.metrics.items():
-            yield from _entries(int(done), name, values[e])
+        metrics = {name: values[e] for name, values in history.metrics.items()}
+        for name, value in metrics.items():
+            if f"/{PER_CLIENT}/" not in f"/{name}" and due(metrics, name):
+                yield from _entries(int(done), name, value)
     for name, values in history.probes.items():
         first = int(history.round[-1]) - len(values) + 1
         for done, value in enumerate(values, start=first):
             yield from _entries(done, name, value)
+
+
+def due(metrics: Mapping[str, Any], name: str) -> bool:
+    """Returns True if a metric of one evaluation is a value; False for marks and skipped ones.
+
+    Example:
+        >>> metrics = {"slow/loss": 0.0, "slow/evaluated": False, "test/loss": 2.0}
+        >>> [name for name in metrics if due(metrics, name)]
+        ['test/loss']
+    """
+    marks = [key for key in metrics if f"/{key}".endswith(f"/{EVALUATED}")]
+    prefixes = [key.removesuffix(EVALUATED) for key in marks if not metrics[key]]
+    return name not in marks and not name.startswith(tuple(prefixes))
+
+
+def latest(history: History) -> dict[str, float]:
+    """Returns the scalar metrics of the last evaluation, means over the leading axis of replicas.
+
+    Example:
+        >>> metrics = {"loss": np.array([[4.0, 1.0], [6.0, 3.0]]), "classes": np.ones((2, 2, 10))}
+        >>> latest(History(np.array([[1, 2], [1, 2]]), metrics, {}))
+        {'loss': 2.0}
+    """
+    last = {name: np.asarray(x)[0, -1] for name, x in history.metrics.items()}
+    return {
+        name: float(np.asarray(history.metrics[name])[:, -1].mean())
+        for name, value in last.items()
+        if value.ndim == 0 and due(last, name)
+    }
 
 
 def _mean(values: np.ndarray, reported: np.ndarray) -> np.ndarray:

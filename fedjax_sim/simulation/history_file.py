@@ -11,13 +11,13 @@ import io
 import os
 import pathlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_sim.simulation.files import FolderError, naming, replacing, sync, write_text
-from fedjax_sim.simulation.history import COLUMNS, Row
+from fedjax_sim.simulation.history import COLUMNS
 
 _CRC = np.dtype("<u4")
 
@@ -45,14 +45,15 @@ class HistoryFile:
         ([('0', 1, 'loss', 0.5)], [])
     """
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, columns: Sequence[str] = COLUMNS):
         self.path = path
+        self._columns = columns
         self._length = 0
         self._sha = hashlib.sha256()
 
     def create(self) -> None:
         """Writes a history without rows."""
-        header = ",".join(COLUMNS) + "\n"
+        header = ",".join(self._columns) + "\n"
         write_text(self.path, header)
         self._begin(header.encode())
 
@@ -68,7 +69,7 @@ class HistoryFile:
             sync(self.path)
         self._begin(content)
 
-    def append(self, new: Iterable[Row]) -> None:
+    def append(self, new: Iterable[Sequence]) -> None:
         """Appends rows and forces them to the disk."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(new)
@@ -106,20 +107,31 @@ def verify(path: pathlib.Path, mark: Mark) -> bytes:
     whole = len(content) == mark.length
     if whole and mark.sha256 in (None, hashlib.sha256(content).hexdigest()):
         return content
+    check_lines(path, content)
     advice = f"restore it from a copy, or delete {path.parent} to run again"
-    written, now = _written_crcs(path), _crcs(content)
-    shared = min(len(written), len(now))
-    changed = np.flatnonzero(now[:shared] != written[:shared])
-    if changed.size:
-        line = content.split(b"\n")[changed[0]].decode(errors="replace")
-        where = f"line {changed[0] + 1}: {line!r}"
-        raise FolderError(f"{path}, {where} was changed after it was written; {advice}")
     if not whole:
         raise FolderError(
             f"{path} has {len(content)} bytes; expected at least the {mark.length} that its "
             f"checkpoint recorded: {advice}"
         )
     raise FolderError(f"{path} differs from the digest in its checkpoint; {advice}")
+
+
+def check_lines(path: pathlib.Path, content: bytes) -> None:
+    """Compares the beginning of a file with the checksums of its lines.
+
+    Raises:
+        FolderError: a line was changed, with its number.
+    """
+    written, now = _written_crcs(path), _crcs(content)
+    shared = min(len(written), len(now))
+    changed = np.flatnonzero(now[:shared] != written[:shared])
+    if changed.size:
+        line = content.split(b"\n")[changed[0]].decode(errors="replace")
+        raise FolderError(
+            f"{path}, line {changed[0] + 1}: {line!r} was changed after it was written; restore it "
+            f"from a copy, or delete {path.parent} to run again"
+        )
 
 
 def read(path: pathlib.Path) -> Iterator[tuple[str, int, str, float]]:

@@ -1,0 +1,209 @@
+"""``clients.csv`` of a run: a row per seed, evaluated round, client and split.
+
+Metrics ``per_client/NAME`` or ``SPLIT/per_client/NAME`` are arrays ``[M]``
+(:func:`fedjax_sim.evaluation.client_evaluator` with ``per_client=True``).  They are too many for
+``history.csv`` and go to this file, or to the folder ``clients.parquet`` if there are more than
+100,000 rows and pyarrow is installed.  Rows are written before the checkpoint of their round;
+resuming removes later rows, and the same rounds, run again, write the same rows.
+"""
+
+import hashlib
+import importlib.util
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine import History
+from fedjax_sim.evaluation.clients import PER_CLIENT
+from fedjax_sim.simulation.files import FolderError, replacing
+from fedjax_sim.simulation.history import due
+from fedjax_sim.simulation.history_file import HistoryFile, Mark, check_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INDEX = ("seed", "round", "client", "split", "num_examples")
+_MOST_TEXT = 100_000  # rows in a text file
+
+
+class Table(NamedTuple):
+    """Values of all clients with examples, for one seed, round and split."""
+
+    seed: str
+    round: int
+    split: str
+    columns: dict[str, np.ndarray]  # "client", "num_examples" and metrics, [clients]
+
+
+def tables(history: History, seeds: Sequence[str]) -> Iterator[Table]:
+    """Yields the clients' values by round, seed and split.
+
+    Args:
+        history: arrays with a leading axis of seeds.
+        seeds: names of the seeds.
+
+    Example:
+        >>> metrics = {"test/per_client/loss": np.array([[[0.5, 0.0, 2.0]]]),
+        ...            "test/per_client/num_examples": np.array([[[4, 0, 1]]])}
+        >>> (table,) = tables(History(np.array([[10]]), metrics, {}), ["0"])
+        >>> table.seed, table.round, table.split, table.columns["client"].tolist()
+        ('0', 10, 'test', [0, 2])
+        >>> table.columns["loss"].tolist()
+        [0.5, 2.0]
+    """
+    splits = _splits(history)
+    for e in range(np.shape(history.round)[1] if splits else 0):
+        for r, seed in enumerate(seeds):
+            for split, names in splits.items():
+                values = {name: np.asarray(history.metrics[key])[r, e] for key, name in names}
+                one = jax.tree.map(lambda x, r=r, e=e: np.asarray(x)[r, e], history.metrics)
+                if not due(one, names[0][0]):
+                    continue
+                present = np.flatnonzero(values["num_examples"])
+                columns = {name: value[present] for name, value in values.items()}
+                done = int(np.asarray(history.round)[r, e])
+                yield Table(seed, done, split, {"client": present, **columns})
+
+
+class ClientRows:
+    """The files of clients' values in a run's folder."""
+
+    def __init__(self, directory: pathlib.Path, num_evaluations: int):
+        self._file = directory / "clients.csv"
+        self._folder = directory / "clients.parquet"
+        self._num_evaluations = num_evaluations
+        self._csv: HistoryFile | None = None
+
+    def resume(self, done: int) -> None:
+        """Removes rows of rounds after ``done``.
+
+        Raises:
+            FolderError: a row was changed.
+        """
+        for part in self._folder.glob("part-*.parquet"):
+            if int(part.stem.removeprefix("part-")) > done:
+                part.unlink()
+        if not done:
+            self._file.unlink(missing_ok=True)
+        elif self._file.exists():
+            content = _until(self._file, done)
+            check_lines(self._file, content)
+            self._csv = HistoryFile(self._file)
+            self._csv.resume(Mark(len(content), hashlib.sha256(content).hexdigest()))
+
+    def append(self, history: History, seeds: Sequence[str]) -> None:
+        """Appends a segment's rows, if it has clients' values."""
+        splits = _splits(history)
+        if not splits:
+            return
+        metrics = _metrics(splits)
+        if self._csv is None and (self._folder.exists() or self._is_large(history, splits)):
+            self._write_part(list(tables(history, seeds)), metrics, int(np.max(history.round)))
+            return
+        if self._csv is None:
+            self._csv = HistoryFile(self._file, (*INDEX, *metrics))
+            self._csv.create()
+        self._csv.append(
+            row for table in tables(history, seeds) for row in _text_rows(table, metrics)
+        )
+
+    def _is_large(self, history: History, splits: dict[str, list[tuple[str, str]]]) -> bool:
+        clients = sum(history.metrics[names[0][0]].shape[-1] for names in splits.values())
+        rows = np.shape(history.round)[0] * self._num_evaluations * clients
+        return rows > _MOST_TEXT and importlib.util.find_spec("pyarrow") is not None
+
+    def _write_part(self, parts: list[Table], metrics: Sequence[str], last: int) -> None:
+        import pyarrow  # optional
+        import pyarrow.parquet
+
+        self._folder.mkdir(exist_ok=True)
+        if not parts:
+            return
+        columns: dict[str, Any] = {
+            "seed": np.concatenate([[t.seed] * len(t.columns["client"]) for t in parts]),
+            "round": np.concatenate([np.full(len(t.columns["client"]), t.round) for t in parts]),
+            "split": np.concatenate([[t.split] * len(t.columns["client"]) for t in parts]),
+        }
+        for name in ("client", "num_examples", *metrics):
+            columns[name] = np.concatenate(
+                [t.columns.get(name, np.full(len(t.columns["client"]), np.nan)) for t in parts]
+            )
+        table = pyarrow.table({name: columns[name] for name in (*INDEX, *metrics)})
+        with replacing(self._folder / f"part-{last:09d}.parquet") as partial:
+            pyarrow.parquet.write_table(table, partial)
+
+
+def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
+    """Returns the clients' values in a run's folder.
+
+    Raises:
+        FolderError: the folder has none.
+    """
+    import pandas as pd  # slow to import
+
+    if (folder := directory / "clients.parquet").exists():
+        parts = [pd.read_parquet(part) for part in sorted(folder.glob("part-*.parquet"))]
+        if parts:
+            return pd.concat(parts, ignore_index=True)
+    elif (file := directory / "clients.csv").exists():
+        return pd.read_csv(file, dtype={"seed": str, "split": str}).fillna({"split": ""})
+    raise FolderError(
+        f"{directory} has no clients.csv; expected a run that was evaluated per client"
+    )
+
+
+def client_frame(history: History, seeds: Sequence[str]) -> "pd.DataFrame":
+    """Returns the clients' values in a history whose arrays have a leading axis of seeds.
+
+    Columns seed, round, client, split, num_examples, then a column per metric.  There are no rows
+    without an evaluation per client.
+    """
+    import pandas as pd  # slow to import
+
+    columns = [*INDEX, *_metrics(_splits(history))]
+    frame = pd.DataFrame(columns=pd.Index(columns))
+    for table in tables(history, seeds):
+        fixed = {"seed": table.seed, "round": table.round, "split": table.split}
+        part = pd.DataFrame({**table.columns, **fixed}, columns=pd.Index(columns))
+        frame = part if frame.empty else pd.concat([frame, part], ignore_index=True)
+    return frame
+
+
+def _splits(history: History) -> dict[str, list[tuple[str, str]]]:
+    """Returns the metrics of all clients by split: their keys and their names."""
+    result: dict[str, list[tuple[str, str]]] = {}
+    for key in sorted(history.metrics):
+        split, marker, name = f"/{key}".rpartition(f"/{PER_CLIENT}/")
+        if marker:
+            result.setdefault(split.removeprefix("/"), []).append((key, name))
+    return result
+
+
+def _metrics(splits: dict[str, list[tuple[str, str]]]) -> list[str]:
+    names = {name for pairs in splits.values() for _, name in pairs}
+    return sorted(names - {"num_examples"})
+
+
+def _text_rows(table: Table, metrics: Sequence[str]) -> Iterator[tuple]:
+    empty = [""] * len(table.columns["client"])
+    values = [table.columns.get(name, empty) for name in metrics]
+    clients = zip(table.columns["client"], table.columns["num_examples"], *values, strict=True)
+    for client, num_examples, *row in clients:
+        fixed = table.seed, table.round, client, table.split, num_examples
+        yield *fixed, *(str(value) for value in row)
+
+
+def _until(path: pathlib.Path, done: int) -> bytes:
+    """Returns the whole lines of rounds up to ``done``; rows are ordered by round."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    length = 0
+    for number, line in enumerate(lines):
+        fields = line.decode(errors="replace").split(",")
+        later = number and (len(fields) < len(INDEX) or not fields[1].isdecimal())
+        if not line.endswith(b"\n") or later or (number and int(fields[1]) > done):
+            break
+        length += len(line)
+    return b"".join(lines)[:length]
