@@ -57,7 +57,7 @@ class Task(NamedTuple):
     def build_model(self) -> models.Model:
         """The model with the initial values of Keras."""
         glorot = jax.nn.initializers.glorot_uniform()
-        return models.mlp((28, 28, 1), self.hidden, self.classes, kernel_init=glorot)
+        return models.mlp((28, 28, 1), self.hidden, self.classes, initializer=glorot)
 
 
 TASKS = {

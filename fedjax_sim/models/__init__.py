@@ -4,7 +4,7 @@ from fedjax_sim.models.base import Model, from_linen, from_nnx
 from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_report, lenet5
 from fedjax_sim.models.convolution.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.convolution.pooling import max_pool
-from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
+from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression, torch_uniform
 from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
@@ -41,6 +41,7 @@ __all__ = [
     "resnet18",
     "resnet20",
     "softmax_regression",
+    "torch_uniform",
     "vgg11",
     "vit",
     "vit_base16",

@@ -2,16 +2,46 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
 from fedjax_sim.models.base import Model, from_nnx
 
 LECUN_NORMAL = jax.nn.initializers.lecun_normal()
+
+
+class LayerInitializer(NamedTuple):
+    """Initial kernel and bias of a dense layer, both from the kernel's shape."""
+
+    kernel: nnx.Initializer  # (key, (inputs, outputs), dtype) -> [inputs, outputs]
+    bias: Callable[[Array, tuple[int, int], DTypeLike], Array]  # as kernel -> [outputs]
+
+
+def torch_uniform() -> LayerInitializer:
+    r"""PyTorch's default for dense layers: kernel and bias uniform on :math:`\pm 1/\sqrt{inputs}`.
+
+    Source: ``torch.nn.Linear.reset_parameters``.
+
+    Example:
+        >>> params = mlp(100, (50,), 10, initializer=torch_uniform()).init(jax.random.key(0))
+        >>> largest = [float(abs(leaf).max()) for leaf in jax.tree.leaves(params["dense1"])]
+        >>> [0.09 < x < 0.1 for x in largest]
+        [True, True]
+    """
+
+    def bias(key: Array, shape: tuple[int, int], dtype: DTypeLike) -> Array:
+        bound = shape[0] ** -0.5
+        return jax.random.uniform(key, shape[1:], dtype, -bound, bound)
+
+    # Uniform of variance 1 / (3 inputs).
+    kernel = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+    return LayerInitializer(kernel, bias)
+
 
 # (x [B, inputs], kernel [outputs, inputs]) -> x kernel^T [B, outputs]
 Product: TypeAlias = Callable[[Array, Array], Array]
@@ -72,7 +102,7 @@ def mlp(
     hidden: Sequence[int],
     num_classes: int,
     activation: Callable[[Array], Array] = jax.nn.relu,
-    kernel_init: nnx.Initializer = LECUN_NORMAL,
+    initializer: nnx.Initializer | LayerInitializer = LECUN_NORMAL,
     dot: Product = dense_product,
 ) -> Model:
     """Multilayer perceptron: ``[B, *features] -> logits [B, num_classes]``.
@@ -82,7 +112,8 @@ def mlp(
         hidden: widths of the hidden layers.
         num_classes: number of outputs.
         activation: function after every hidden layer.
-        kernel_init: initializer of every kernel; biases start at zero.
+        initializer: of every kernel, for example ``jax.nn.initializers.he_normal()``; biases then
+            start at zero.  :func:`torch_uniform` draws kernels and biases.
         dot: implementation of the layers' products, ``(x, kernel) -> x kernel^T``.
 
     Example:
@@ -91,7 +122,7 @@ def mlp(
         ['dense1', 'dense2', 'dense3']
     """
     return from_nnx(
-        lambda rngs: Dense(_size(features), hidden, num_classes, activation, kernel_init, rngs, dot)
+        lambda rngs: Dense(_size(features), hidden, num_classes, activation, initializer, rngs, dot)
     )
 
 
@@ -108,14 +139,18 @@ class Linear(nnx.Module):
         inputs: int,
         outputs: int,
         *,
-        kernel_init: nnx.Initializer,
+        initializer: nnx.Initializer | LayerInitializer,
         rngs: nnx.Rngs,
         dot: Product = dense_product,
     ):
         self.dot = dot
         # Initialisers take fan-in and fan-out from [inputs, outputs].
-        self.kernel = nnx.Param(kernel_init(rngs.params(), (inputs, outputs), jnp.float32).T)
-        self.bias = nnx.Param(jnp.zeros(outputs))
+        shape = inputs, outputs
+        both = isinstance(initializer, LayerInitializer)
+        kernel = initializer.kernel if both else initializer
+        self.kernel = nnx.Param(kernel(rngs.params(), shape, jnp.float32).T)
+        bias = initializer.bias(rngs.params(), shape, jnp.float32) if both else jnp.zeros(outputs)
+        self.bias = nnx.Param(bias)
 
     def __call__(self, x: Array) -> Array:
         return self.dot(x, self.kernel[...]) + self.bias[...]
@@ -125,14 +160,14 @@ class Dense(nnx.Module):
     """Layers ``dense1``, ``dense2``, ... on flattened inputs, ``activation`` between them."""
 
     def __init__(
-        self, features, hidden, num_outputs, activation, kernel_init, rngs, dot=dense_product
+        self, features, hidden, num_outputs, activation, initializer, rngs, dot=dense_product
     ):
         widths = [features, *hidden, num_outputs]
         self.activation = activation
         self.names = tuple(f"dense{i}" for i in range(1, len(widths)))
         for name, fan_in, fan_out in zip(self.names, widths[:-1], widths[1:], strict=True):
             setattr(
-                self, name, Linear(fan_in, fan_out, kernel_init=kernel_init, rngs=rngs, dot=dot)
+                self, name, Linear(fan_in, fan_out, initializer=initializer, rngs=rngs, dot=dot)
             )
 
     def __call__(self, x: Array) -> Array:
@@ -145,7 +180,7 @@ class Dense(nnx.Module):
 class _Linear(nnx.Module):
     def __init__(self, features, num_outputs, rngs):
         zeros = jax.nn.initializers.zeros
-        self.linear = Linear(_size(features), num_outputs, kernel_init=zeros, rngs=rngs)
+        self.linear = Linear(_size(features), num_outputs, initializer=zeros, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         return self.linear(x.reshape(x.shape[0], -1))

@@ -145,7 +145,8 @@ def call(
         for name, value in _mode(type(module), training, by_batch).items()
         if getattr(module, name, None) is None
     }
-    with linen.intercept_methods(fill_in):
+    # flax's normalisations promote dtypes, which strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"), linen.intercept_methods(fill_in):
         return method(*args, **mode, **options)
 
 

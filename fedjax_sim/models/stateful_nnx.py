@@ -52,7 +52,7 @@ def stateful_nnx(
         module.set_attributes(
             deterministic=True, use_running_average=True, raise_if_not_found=False
         )
-        return module(x)  # pyright: ignore[reportCallIssue]
+        return _called(module, x)
 
     where = nnx.filterlib.PathIn(*map(strings, parts.statistics)) if parts.statistics else None
     return Model(init, apply, NnxTraining(parts), where)
@@ -91,15 +91,21 @@ class NnxTraining:
             deterministic=False, use_running_average=self.frozen, raise_if_not_found=False
         )
         if self.frozen:
-            outputs = module(x)  # pyright: ignore[reportCallIssue]
+            outputs = _called(module, x)
         else:
             with _padding_excluded(module, weights):
-                outputs = module(x)  # pyright: ignore[reportCallIssue]
+                outputs = _called(module, x)
         new = dict(nnx.to_flat_state(nnx.state(module, nnx.BatchStat)))
         updated = dict.fromkeys(self.parts.variables)
         for path in self.parts.statistics:
             updated[path] = new[path][...].astype(lookup(params, path).dtype)
         return outputs, nested(updated)
+
+
+def _called(module: nnx.Module, x: Any) -> Any:
+    # flax's normalisations promote dtypes, which strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        return module(x)  # pyright: ignore[reportCallIssue]
 
 
 @contextlib.contextmanager
