@@ -1,4 +1,4 @@
-"""The commands ``run``, ``sweep``, ``tune`` and ``list``: options in, exit code out.
+"""The commands of ``fedjax-sim``: options in, exit code out.
 
 Heavy modules are imported inside functions, so that ``--help`` does not wait for them.
 """

@@ -6,7 +6,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedjax_sim.cli.references import EntryPointWarning
@@ -24,12 +24,16 @@ class Failure(Exception):
 
 
 @contextlib.contextmanager
-def resolving() -> Iterator[None]:
-    """Context in which options become objects; its errors are one line."""
+def resolving(options: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Context in which options become objects; its errors are one line.
+
+    Args:
+        options: the option for a name that a message may begin with; default: those of runs.
+    """
     try:
         yield
     except ValueError as error:
-        raise Failure(_option_named(str(error)), 2) from error
+        raise Failure(_option_named(str(error), options), 2) from error
     except (FloatingPointError, ImportError, FolderInUseError) as error:
         # There is no optimum, an extra is missing, another process works in the output folder.
         raise Failure(str(error), 1) from error
@@ -80,11 +84,13 @@ def _of_system(error: OSError) -> str:
     return cause if error.filename is None else f"{error.filename}: {cause}"
 
 
-def _option_named(message: str) -> str:
+def _option_named(message: str, options: Mapping[str, str] | None) -> str:
     """The message with ``--name`` for the field that it begins with."""
-    from fedjax_sim.cli.config import SweepConfig
+    if options is None:
+        from fedjax_sim.cli.config import SweepConfig
 
+        options = {name: name for name in SweepConfig.__dataclass_fields__}
     field = re.match(r"(\w+) (?:is|has|lacks) ", message)
-    if field and field[1] in SweepConfig.__dataclass_fields__:
-        return f"--{field[1].replace('_', '-')}{message[field.end(1) :]}"
+    if field and field[1] in options:
+        return f"--{options[field[1]].replace('_', '-')}{message[field.end(1) :]}"
     return message

@@ -2,7 +2,8 @@
 
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
 grids of their hyper-parameters, ``fedjax-sim tune`` measures ways to execute them, ``fedjax-sim
-list`` prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options,
+plot`` and ``fedjax-sim table`` show results, ``fedjax-sim list`` prints the names that options
+take.  Exit codes: 0 done, 1 a run that failed, 2 bad options,
 130 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has the details.
 """
 
@@ -11,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from fedjax_sim.cli import commands
+from fedjax_sim.cli import commands, folder_commands
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
 from fedjax_sim.simulation import interrupt
 
@@ -19,7 +20,9 @@ USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algorithms
        fedjax-sim sweep [PRESET | CONFIG.json] [options]  a grid of hyper-parameters and settings
        fedjax-sim tune [PRESET | CONFIG.json] [options]   measure ways to execute a run
-       fedjax-sim run | sweep | tune --help               all options and their defaults
+       fedjax-sim plot FOLDER [FOLDER ...] [options]      figures of finished and unfinished runs
+       fedjax-sim table FOLDER [FOLDER ...] [options]     tables: Markdown, LaTeX, CSV
+       fedjax-sim run | sweep | ... --help                all options and their defaults
        fedjax-sim list                                    algorithms, data sets, models, presets
        fedjax-sim list ALGORITHM                          an algorithm's hyper-parameters
        fedjax-sim --version
@@ -43,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run": commands.run,
         "sweep": commands.sweep,
         "tune": commands.tune,
+        "plot": folder_commands.plot,
+        "table": folder_commands.table,
         "list": commands.list_names,
     }
     try:

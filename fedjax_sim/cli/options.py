@@ -17,6 +17,7 @@ from fedjax_sim.cli.registry import SHARED, labels
 from fedjax_sim.cli.settings import parse_setting
 
 Kind = TypeVar("Kind", bound=RunConfig)
+Options = TypeVar("Options")
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -82,7 +83,7 @@ def parse(
         >>> parse(RunConfig, "run", "quickstart", "", typed, defaults).hyper
         ('fedprox.mu=1', 'fedavg.lr=0.3')
     """
-    shown = _with_help(kind)
+    shown = with_help(kind)
     parsed = tyro.cli(
         shown,
         prog=f"fedjax-sim {command} {source}",
@@ -104,7 +105,7 @@ def parse(
     return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
 
 
-def _with_help(kind: type[Kind]) -> type[Kind]:
+def with_help(kind: type[Options]) -> type[Options]:
     """Returns the class with its docstrings as tyro prints them best.
 
     tyro keeps the line breaks of indented docstrings, and shows None as a default although the text
@@ -125,7 +126,7 @@ def _with_help(kind: type[Kind]) -> type[Kind]:
         for name, text in texts.items()
     ]
     shown = dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
-    return typing.cast(type[Kind], shown)
+    return typing.cast(type[Options], shown)
 
 
 def _config_file(source: str) -> pathlib.Path:

@@ -1,0 +1,61 @@
+"""The commands ``plot`` and ``table``, which read the folders of results.
+
+Heavy modules are imported inside functions, so that ``--help`` of other commands does not wait for
+them.
+"""
+
+import itertools
+import pathlib
+from typing import TypeVar
+
+from fedjax_sim.cli.errors import resolving
+
+Options = TypeVar("Options")
+
+
+def plot(arguments: list[str]) -> int:
+    """Draws folders of results; returns the exit code."""
+    from fedjax_sim.cli import plot as plotting
+
+    with resolving({"x": "x", "metric": "y", "metrics": "y", "size": "size", "output": "output"}):
+        folders, options = _of_folders(
+            plotting.PlotOptions, "plot", plotting.DESCRIPTION, arguments
+        )
+        print(f"figure: {plotting.plot(folders, options)}")
+    return 0
+
+
+def table(arguments: list[str]) -> int:
+    """Prints a table of folders of results; returns the exit code."""
+    from fedjax_sim.cli import table as tables
+    from fedjax_sim.simulation.files import write_text
+
+    with resolving({"metric": "metric", "metrics": "metric", "last": "last", "digits": "digits"}):
+        folders, options = _of_folders(tables.TableOptions, "table", tables.DESCRIPTION, arguments)
+        text = tables.table(folders, options)
+        if options.output is None:
+            print(text)
+        else:
+            write_text(options.output, text + "\n")
+            print(f"table: {options.output}")
+    return 0
+
+
+def _of_folders(
+    kind: type[Options], command: str, description: str, arguments: list[str]
+) -> tuple[list[pathlib.Path], Options]:
+    """Returns the folders and the options of a command."""
+    import tyro
+
+    from fedjax_sim.cli.options import with_help
+
+    folders = list(itertools.takewhile(lambda text: not text.startswith("-"), arguments))
+    options = tyro.cli(
+        with_help(kind),
+        prog=f"fedjax-sim {command} FOLDER [FOLDER ...]",
+        description=description,
+        args=arguments[len(folders) :],
+    )
+    if not folders:
+        raise ValueError(f"FOLDER is missing; expected fedjax-sim {command} FOLDER [options]")
+    return list(map(pathlib.Path, folders)), options

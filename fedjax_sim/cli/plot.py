@@ -1,0 +1,75 @@
+"""``fedjax-sim plot``: figures of the folders of finished and unfinished runs."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Literal
+
+from fedjax_sim.plotting import plot_folder, save
+from fedjax_sim.plotting.style import figure_format
+
+DESCRIPTION = """\
+Draws learning curves of FOLDER, which fedjax-sim run or sweep, or simulate, compare or sweep in
+Python wrote; curves of several folders are drawn over each other with the folders' names. A run
+that diverged ends at its last finite point with a cross."""
+
+_AXES: dict[str, Literal["round", "time", "local_steps", "bits"]] = {
+    "rounds": "round",
+    "time": "time",
+    "steps": "local_steps",
+    "bits": "bits",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlotOptions:
+    """Options of ``fedjax-sim plot``."""
+
+    x: Literal["rounds", "time", "steps", "bits"] = "rounds"
+    """Horizontal axis: rounds of communication, simulated time, local steps of all clients, or bits
+    that server and clients send (of the arrays, without compression)."""
+    y: tuple[str, ...] = ()
+    """Metrics, one panel each; default: test accuracy and training loss, else the first three."""
+    log: tuple[Literal["x", "y"], ...] = ()
+    """Logarithmic axes; a logarithmic x has no place for round 0."""
+    output: pathlib.Path = pathlib.Path("curves.pdf")
+    """File of the figure: .pdf, .svg or .png. In PDF and SVG, text stays text."""
+    size: tuple[float, float] | None = None
+    """Width and height in inches, e.g. 3.5 2.6 for one of two columns; default: by the panels."""
+    dpi: float = 200
+    """Dots per inch of a PNG file."""
+    band: Literal["std", "ci", "minmax", "none"] = "std"
+    """Band around the mean over seeds: one standard deviation, the 95 % confidence interval of the
+    mean, or from the smallest to the largest seed."""
+    seeds_as_lines: bool = False
+    """Draw the single seeds as thin lines; replaces --band."""
+    configurations: Literal["best", "all"] = "best"
+    """Configurations of a sweep: the best of every algorithm by the first metric, or all."""
+    caption: str | None = None
+    """Text under the figure; default: data set, clients, cohort and local work."""
+
+
+def plot(folders: Sequence[pathlib.Path], options: PlotOptions) -> pathlib.Path:
+    """Draws the figure and returns its path.
+
+    Raises:
+        ValueError: a name that ends in no format, or as :func:`fedjax_sim.plotting.plot_folder`.
+    """
+    figure_format(options.output)
+    if options.size is not None and not min(options.size) > 0:
+        raise ValueError(f"size is {options.size}; expected two positive numbers")
+    band = None if options.band == "none" else options.band
+    figure = plot_folder(
+        folders,
+        options.y or None,
+        x=_AXES[options.x],
+        configurations=options.configurations,
+        caption=options.caption,
+        band="seeds" if options.seeds_as_lines else band,
+        xscale="log" if "x" in options.log else "linear",
+        yscale="log" if "y" in options.log else "linear",
+        size=options.size,
+    )
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    save(figure, options.output, dpi=options.dpi)
+    return options.output

@@ -1,0 +1,69 @@
+"""``fedjax-sim table``: tables of the results in folders of runs."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Literal
+
+from fedjax_sim.analysis.folders import default_metrics
+from fedjax_sim.analysis.methods import read_folders
+from fedjax_sim.analysis.rendering import Format, results_table
+from fedjax_sim.analysis.results import Target, results
+
+DESCRIPTION = """\
+Prints a table of the results in FOLDER, which fedjax-sim run or sweep, or simulate, compare or
+sweep in Python wrote: mean over seeds and 95 % confidence interval, the best in bold with those
+that a paired t test over seeds (two-sided, Holm's correction) does not distinguish from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+    """Options of ``fedjax-sim table``."""
+
+    metric: tuple[str, ...] = ()
+    """Metrics, one column each; default: test accuracy and training loss, else the first three."""
+    mode: Literal["auto", "max", "min"] = "auto"
+    """Better values: larger (max) or smaller (min); auto: larger for accuracies and the like."""
+    last: int = 1
+    """Number of evaluations at the end of a run over which a metric is averaged."""
+    target: float | None = None
+    """Value of the first metric; adds the rounds until runs reach it, the median over seeds."""
+    format: Format = "markdown"
+    """Format of the table; latex needs the package booktabs, csv has all numbers in full."""
+    digits: int = 3
+    """Decimals of means and intervals."""
+    percent: bool = False
+    """Write accuracies in percent."""
+    configurations: Literal["best", "all"] = "best"
+    """Configurations of a sweep: the best of every algorithm by the first metric, or all."""
+    output: pathlib.Path | None = None
+    """File of the table; default: print it."""
+
+
+def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
+    """Returns the table as text.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.analysis.read_folders` and
+            :func:`fedjax_sim.analysis.results`.
+    """
+    first = options.metric[0] if options.metric else None
+    content = read_folders(folders, configurations=options.configurations, metric=first)
+    metrics = options.metric or default_metrics(content.history)
+    target = None if options.target is None else Target(metrics[0], options.target)
+    mode = options.mode
+    frame = results(
+        content.history,
+        metrics,
+        modes=None if mode == "auto" else dict.fromkeys(metrics, mode),
+        last=options.last,
+        target=target,
+    )
+    return results_table(
+        frame,
+        options.format,
+        digits=options.digits,
+        percent=options.percent,
+        target=options.target,
+        note=content.setting,
+    )
