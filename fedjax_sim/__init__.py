@@ -50,11 +50,22 @@ from fedjax_sim.types import (
 from fedjax_sim.wrappers import average_rounds, skip_nonfinite
 
 if TYPE_CHECKING:
-    from fedjax_sim import analysis, datasets, diagnostics, models, plotting, problems, theory
+    from fedjax_sim import (
+        analysis,
+        callbacks,
+        datasets,
+        diagnostics,
+        models,
+        plotting,
+        problems,
+        theory,
+    )
     from fedjax_sim.simulation.tuning import tune
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
-_LAZY = {"analysis", "datasets", "diagnostics", "models", "plotting", "problems", "theory"}
+_LAZY = {
+    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "presets", "problems", "theory",
+}  # fmt: skip
 
 __all__ = [
     "Comparison",
@@ -77,6 +88,7 @@ __all__ = [
     "algorithms",
     "analysis",
     "average_rounds",
+    "callbacks",
     "compare",
     "compressed",
     "compression",
@@ -97,6 +109,7 @@ __all__ = [
     "objectives",
     "personal_model",
     "plotting",
+    "presets",
     "problems",
     "prox",
     "run",

@@ -28,18 +28,19 @@ _LAYERS = [
     "algorithms",
     "engine evaluation wrappers roles",
     "simulation",
-    "sweeps",
+    "sweeps callbacks",
     "analysis",
     "problems diagnostics",
     "plotting",
     "cli",
+    "presets",
 ]
 _LEVEL = {package: level for level, row in enumerate(_LAYERS) for package in row.split()}
 
 # What a package may import of the library besides itself, where that is less than all below it.
 _ONLY = {"theory": set()}
 # Packages that only these packages import (and users).
-_IMPORTED_BY = {"datasets": {"cli"}}
+_IMPORTED_BY = {"datasets": {"cli", "presets"}}
 
 
 # The results in these modules have a method ``plot``, which imports the figures when it is called.

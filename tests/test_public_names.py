@@ -8,10 +8,10 @@ import fedjax_sim as fs
 # Without the algorithms: their files' ``__all__`` are the list.
 PUBLIC = """
 Comparison FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Simulation
-Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds compare
+Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds callbacks compare
 compressed compression data datasets diagnostics empirical_task epochs evaluation execution
 forecast freeze from_assignment from_clients full_batch init models objectives personal_model
-plotting problems prox run running_statistics shared_task simulate skip_nonfinite stream sweep
+plotting presets problems prox run running_statistics shared_task simulate skip_nonfinite stream sweep
 theory timelines transforms tune uniform_weights weight_by_examples with_replacement
 """.split()
 
@@ -34,7 +34,7 @@ def test_import_is_light():
     heavy = """
     pandas matplotlib rich tyro sklearn tensorflow_datasets PIL orbax scipy.stats flax
     fedjax_sim.models fedjax_sim.datasets fedjax_sim.plotting fedjax_sim.diagnostics
-    fedjax_sim.theory fedjax_sim.problems fedjax_sim.analysis
+    fedjax_sim.theory fedjax_sim.problems fedjax_sim.analysis fedjax_sim.presets
     """.split()
     code = f"import sys, fedjax_sim; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

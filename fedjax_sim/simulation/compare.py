@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.events import Action, Callback, Event
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
@@ -85,6 +86,8 @@ def compare(
     execution: Execution | Mapping[str, Execution | None] | None = None,
     probes: Probes = NO_PROBES,
     seeds: Sequence[Seed] | None = None,
+    eval_initial: bool = False,
+    callbacks: Sequence[Callback] = (),
     config: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None = None,
     checkpoint_seconds: float = 5.0,
     on_divergence: Literal["raise", "stop", "record"] = "record",
@@ -112,6 +115,9 @@ def compare(
             :func:`~fedjax_sim.execution.auto`.
         probes: diagnostics inside every round.
         seeds: names of the seeds, also the values of ``seed``; default 0, 1, ...
+        eval_initial: also evaluate the initial models, as round 0.
+        callbacks: as in :func:`~fedjax_sim.simulate`; ``event.name`` is the algorithm's name.  If
+            one returns "stop", the next algorithm follows.
         config: JSON-able description, or a function of the algorithm's name that returns it; an
             algorithm's folder with another one is refused.
         checkpoint_seconds, on_divergence: as in :func:`~fedjax_sim.simulate`; by default a
@@ -175,6 +181,8 @@ def compare(
                         keys[part.rows],
                         execution=execution.get(name),
                         probes=probes,
+                        eval_initial=eval_initial,
+                        callbacks=[_Named(callback, name) for callback in callbacks],
                         directory=folder,
                         replicas=part.names,
                         config=config(name) if callable(config) else config,
@@ -269,6 +277,17 @@ def _with_axis(setup: Setup) -> Setup:
     """Adds the axis of seeds to the initial model of a setup for one seed."""
     params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
     return dataclasses.replace(setup, params=params)
+
+
+class _Named:
+    """A callback whose events have the name of the algorithm."""
+
+    def __init__(self, callback: Callback, name: str):
+        self._callback, self._name = callback, name
+        self.every_evaluation = getattr(callback, "every_evaluation", False)
+
+    def __call__(self, event: Event) -> Action:
+        return self._callback(event._replace(name=self._name))
 
 
 def _named(on_progress: OnProgress, name: str) -> Callable[[Progress], None]:

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import platform
+import time
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ class FolderInUseError(RuntimeError):
     """Another process, or another thread, works in the folder."""
 
 
+_BETWEEN = 1.0  # seconds between taking a lock and describing oneself, at most
 # Folders that the callers of this function, in this thread, have locked.
 _LOCKED: ContextVar[frozenset[pathlib.Path]] = ContextVar("_LOCKED", default=frozenset())
 
@@ -69,7 +71,11 @@ def _locked(directory: pathlib.Path, wait: bool) -> Iterator[None]:
     if not os.access(directory, os.W_OK):
         yield
         return
-    lock = try_lock(directory / ".lock", wait=wait)
+    lock, deadline = try_lock(directory / ".lock", wait=wait), time.monotonic() + _BETWEEN
+    # Between taking the lock and describing itself, another process has no name yet.
+    while lock is None and _holder(directory) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        lock = try_lock(directory / ".lock")
     if lock is None:
         raise FolderInUseError(_in_use(directory))
     holder = directory / ".lock.json"
@@ -107,11 +113,16 @@ def _this_process() -> dict[str, Any]:
     }
 
 
-def _in_use(directory: pathlib.Path) -> str:
-    who, path = "another process", directory / ".lock"
+def _holder(directory: pathlib.Path) -> str | None:
+    """Returns a text on the process that works in a folder; None if it has not described itself."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         holder = json.loads((directory / ".lock.json").read_text())
-        who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    return None
+
+
+def _in_use(directory: pathlib.Path) -> str:
+    path, who = directory / ".lock", _holder(directory) or "another process"
     text = f"{directory} is in use by {who}; wait until it ends, or choose another directory"
     # Locks of the operating system end with their process; a marker, which has content, may stay.
     is_marker = path.exists() and path.stat().st_size > 0

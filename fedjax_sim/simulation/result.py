@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
+from fedjax_sim.simulation.client_rows import client_frame, read_clients
 from fedjax_sim.simulation.history import Clock, complete, melted
 from fedjax_sim.simulation.history_file import read
 from fedjax_sim.simulation.seeds import Seed, seed_column
@@ -48,6 +49,7 @@ class Simulation(NamedTuple):
     run_seconds: float
     local_steps: int  # of this call, all replicas together
     record: Record
+    stopped: bool = False  # ended early: a callback stopped it, or all replicas have diverged
 
     @property
     def batched(self) -> bool:
@@ -79,6 +81,21 @@ class Simulation(NamedTuple):
 
         frame = pd.DataFrame(self.rows(), columns=list(FRAME_COLUMNS))
         return frame.astype({"value": float})
+
+    def per_client(self) -> "pd.DataFrame":
+        """Returns the clients' values: seed, round, client, split, num_examples and metrics.
+
+        With a directory, the rounds of earlier calls are included.  Requires an evaluation with
+        ``client_evaluator(..., per_client=True)``.
+        """
+        import pandas as pd  # slow to import
+
+        if self.record.path is not None:
+            return read_clients(self.record.path.parent)
+        lead = self.history
+        if not self.batched:
+            lead = jax.tree.map(lambda x: np.asarray(x)[None], lead)
+        return client_frame(lead, self.record.seeds) if lead is not None else pd.DataFrame()
 
     def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
         """Returns learning curves: the mean over seeds with a band, a panel per metric.

@@ -16,11 +16,13 @@ from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
+from fedjax_sim.simulation.events import Action, Callback, Listeners
 from fedjax_sim.simulation.functions import share_functions
-from fedjax_sim.simulation.history import Clock, rows
+from fedjax_sim.simulation.history import Clock, latest
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
+from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.store import Store, identify
@@ -38,7 +40,9 @@ def simulate(
     *,
     execution: Execution | None = None,
     probes: Probes = NO_PROBES,
+    eval_initial: bool = False,
     evals_per_segment: int | None = None,
+    callbacks: Sequence[Callback] = (),
     directory: str | pathlib.Path | None = None,
     replicas: Sequence[Seed] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -63,7 +67,11 @@ def simulate(
     Args:
         algorithm, setup, execution, probes: as in :func:`~fedjax_sim.engine.run`.
         keys: one key, or n keys ``[n]``.
-        evals_per_segment: evaluations per dispatch; default a twentieth of the run.
+        eval_initial: also evaluate the initial model, as round 0.
+        evals_per_segment: evaluations per dispatch; default a twentieth of the run, or one if a
+            callback needs every model.
+        callbacks: functions of an :class:`~fedjax_sim.simulation.events.Event`, called after every
+            segment with each of its evaluations; see :mod:`fedjax_sim.callbacks`.
         directory: folder for history and checkpoints; None keeps everything in memory.
         replicas: names of the replicas in the history; default "0", "1", ...
         config: JSON-able description of the run; resuming with another one is refused.
@@ -109,7 +117,9 @@ def simulate(
 
     clock = Clock(setup.timeline, len(names))
     num_rounds = setup.timeline.num_rounds
-    step = stride(num_rounds, eval_every, evals_per_segment)
+    folder = None if directory is None else pathlib.Path(directory)
+    listeners = Listeners(callbacks, names, num_rounds, folder)
+    step = stride(num_rounds, eval_every, 1 if listeners.every_evaluation else evals_per_segment)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
     state = compiled.initial(task, put(setup.params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)
@@ -117,21 +127,21 @@ def simulate(
         state = state._replace(clients=offload.table(state.clients, task.num_clients, keys.ndim))
     store = None
     with contextlib.ExitStack() as stack:
-        if directory is not None:
-            stack.enter_context(locked(pathlib.Path(directory)))
-            run = identify(algorithm, config, setup, keys, names, probes, execution)
+        if folder is not None:
+            stack.enter_context(locked(folder))
+            run = identify(algorithm, config, setup, keys, names, probes, execution, eval_initial)
             store = Store(
-                pathlib.Path(directory),
+                folder,
                 run,
                 checkpoint_seconds,
                 lambda: outcome.describe(algorithm, setup, names, clock, batched=batched),
             )
             state = store.restore(state)
         done = resumed = int(np.max(state.round))
-        if store is not None and done < num_rounds:
-            store.log_call(done, compiled.execution)
-        parts: list[History] = []
-        run_seconds, stopped = 0.0, False
+        recorder = Recorder(names, clock, list(probes.client), listeners, store)
+        run_seconds, action = 0.0, None
+        if done < num_rounds:
+            action = recorder.resume(done, compiled.execution, -(-num_rounds // eval_every))
         if on_host:
             loads = offload.plan(task, timeline, done, eval_every, step)
             execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads)
@@ -143,35 +153,39 @@ def simulate(
         def interrupted() -> bool:
             return distributed.any_of(signalled())
 
-        while done < num_rounds and not stopped and not interrupted():
+        def record(history: History) -> Action:
+            part = history if batched else jax.tree.map(lambda x: x[None], history)
+            return recorder.add(part, state)
+
+        if eval_initial and done == 0 and setup.eval_fn is not None:
+            initial = compiled.evaluation(put(setup.eval_fn), state)
+            action = record(jax.tree.map(np.asarray, initial)) or action
+        while done < num_rounds and action is None and not interrupted():
             last = min(done + step, num_rounds)
             began = time.perf_counter()
             before = compiled.seconds
             state, history = execute(done, last, state)
             history = jax.tree.map(np.asarray, history)  # waits for the device
             run_seconds += time.perf_counter() - began - (compiled.seconds - before)
-            parts.append(history)
             done = last
-            lead = history if batched else jax.tree.map(lambda x: x[None], history)
-            if store is not None:
-                store.append(rows(lead, clock, names, probes.client.keys()))
+            action = record(history)
             diverged_at = np.atleast_1d(np.asarray(state.diverged_at))
             if on_divergence == "raise" and diverged_at.any():
                 if store is not None:
                     store.write_outcome(state)
                 raise _divergence(diverged_at, names, store)
-            stopped = on_divergence == "stop" and bool(diverged_at.all())
+            if on_divergence == "stop" and diverged_at.all():
+                action = action or "stop"
             if store is not None:
                 store.save_if_due(state)
             if on_progress is not None:
-                latest = {k: float(v[:, -1].mean()) for k, v in lead.metrics.items() if v.ndim == 2}
-                on_progress(Progress(done, num_rounds, latest))
-        if store is not None and parts:
-            store.save(state)
-        was_interrupted = interrupted() and done < num_rounds
+                on_progress(Progress(done, num_rounds, latest(recorder.parts[-1])))
+        recorder.finish(state)
+        was_interrupted = (action == "interrupt" or interrupted()) and done < num_rounds
 
-    axis = 1 if batched else 0
-    history = jax.tree.map(lambda *x: np.concatenate(x, axis), *parts) if parts else None
+    history = recorder.history()
+    if history is not None and not batched:
+        history = jax.tree.map(lambda x: x[0], history)
     steps = clock.local_steps[:, done - 1] - (clock.local_steps[:, resumed - 1] if resumed else 0)
     return Simulation(
         state,
@@ -182,6 +196,7 @@ def simulate(
         run_seconds,
         int(steps.sum()) if done else 0,
         Record(names, clock, list(probes.client), None if store is None else store.history.path),
+        stopped=action == "stop" and done < num_rounds,
     )
 
 

@@ -51,6 +51,7 @@ class Store:
         directory.mkdir(parents=True, exist_ok=True)
         distributed.on_first(lambda: claim(directory / "run.json", run.values, run.extends))
         claim(directory / "run.json", run.values, run.extends)
+        self.folder = directory
         self._calls = directory / "calls.jsonl"
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.history = HistoryFile(directory / "history.csv")
@@ -179,6 +180,7 @@ def identify(
     names: Sequence[str],
     probes: Probes = NO_PROBES,
     execution: Execution | None = None,
+    eval_initial: bool = False,
 ) -> RunIdentity:
     """Returns the values that make two calls the same run: digests and the given config.
 
@@ -206,6 +208,8 @@ def identify(
         "weighting": description(setup.weighting),
         "replicas": list(names),
     }
+    if eval_initial:
+        values["eval_initial"] = True
 
     def extends(known: Mapping[str, Any]) -> bool:
         """Returns True if the known run is the beginning of this one."""

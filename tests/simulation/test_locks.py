@@ -83,11 +83,23 @@ def test_an_error_releases_the_lock(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
-def test_a_lock_without_a_description_of_its_holder(tmp_path, text):
+def test_a_lock_without_a_description_of_its_holder(tmp_path, text, monkeypatch):
+    monkeypatch.setattr(locks, "_BETWEEN", 0.0)
     with locked(tmp_path):
         (tmp_path / ".lock.json").write_text(text)
         (error,) = in_another_thread(lambda: enter(tmp_path))
     assert "is in use by another process; wait" in str(error)
+
+
+def test_a_holder_that_has_just_taken_the_lock_is_named(tmp_path):
+    with locked(tmp_path):
+        described = (tmp_path / ".lock.json").read_text()
+        (tmp_path / ".lock.json").unlink()
+        later = threading.Timer(0.1, (tmp_path / ".lock.json").write_text, (described,))
+        later.start()
+        (error,) = in_another_thread(lambda: enter(tmp_path))
+        later.join()
+    assert f"is in use by process {os.getpid()} on " in str(error)
 
 
 def test_remains_of_killed_writers_are_removed(tmp_path):

@@ -1,0 +1,95 @@
+"""``BestModel``: keeps the best model of every seed."""
+
+import jax
+import numpy as np
+
+from fedjax_sim.callbacks.direction import Mode, better, run_of, sign
+from fedjax_sim.execution import distributed
+from fedjax_sim.simulation.events import Action, Event
+from fedjax_sim.simulation.model_files import (
+    BEST,
+    Models,
+    named_leaves,
+    read_models,
+    write_models,
+)
+from fedjax_sim.types import PyTree
+
+
+class BestModel:
+    """Keeps, for every seed, the model with the best value of a metric so far.
+
+    With a directory the models are in ``best.npz`` beside the run's history, where
+    ``fs.load(directory).models("best")`` reads them; without one they are in :attr:`models`.  The
+    run then has a segment per evaluation.
+
+    Args:
+        metric: name of the metric, best of a validation part.
+        mode: "min" or "max"; default: "min" for names with "loss" or "error".
+
+    Raises:
+        ValueError: another mode; during the run, an unknown metric.
+
+    Example:
+        >>> best = BestModel("accuracy")
+        >>> for round, accuracy in enumerate([0.5, 0.9, 0.7], start=1):
+        ...     metrics, params = {"accuracy": np.array([accuracy])}, np.array([10.0 * round])
+        ...     best(Event("FedAvg", ["0"], round, 3, metrics, None, False, params))
+        >>> best.models["FedAvg"].params, best.models["FedAvg"].rounds
+        (array([20.]), [2])
+    """
+
+    every_evaluation = True
+
+    def __init__(self, metric: str, *, mode: Mode = None) -> None:
+        self._metric, self._sign = metric, sign(metric, mode)
+        self._best: dict[tuple, Models] = {}
+        self._round: dict[tuple, int] = {}
+
+    @property
+    def models(self) -> dict[str, Models]:
+        """The best models by algorithm; of seeds with setups of their own, the last seed's."""
+        return {name: models for (name, _), models in self._best.items()}
+
+    def __call__(self, event: Event) -> Action:
+        event.mean(self._metric)  # refuses an unknown metric
+        run = run_of(event)
+        if event.round <= self._round.get(run, 0):  # another run begins
+            self._best.pop(run, None)
+        self._round[run] = event.round
+        if event.replayed and event.folder is not None and (event.folder / BEST).exists():
+            # A file of a later round, which a kill left, has the models that the run finds there.
+            self._best.setdefault(run, read_models(event.folder / BEST))
+        if event.replayed or event.params is None:
+            return None
+        values = np.asarray(event.metrics[self._metric], float)
+        models = self._merged(self._best.get(run), event, values)
+        if models is not None:
+            self._best[run] = models
+            if event.folder is not None and distributed.is_first():
+                write_models(event.folder / BEST, models)
+        return None
+
+    def _merged(self, old: Models | None, event: Event, values: np.ndarray) -> Models | None:
+        """Returns the best models with those of this evaluation; None if no seed improved."""
+        kept = [np.nan] * len(values) if old is None else old.metrics[self._metric]
+        improved = better(self._sign * values, self._sign * np.array(kept))
+        if not improved.any():
+            return None
+        new = jax.tree.map(np.asarray, event.params)
+        before = new if old is None else _with_structure(old.params, new)
+
+        def chosen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return np.where(improved.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+        rounds = [0] * len(values) if old is None else old.rounds
+        metrics = {self._metric: np.where(improved, values, kept).tolist()}
+        rounds = np.where(improved, event.round, rounds).tolist()
+        return Models(jax.tree.map(chosen, new, before), list(event.seeds), rounds, metrics)
+
+
+def _with_structure(params: PyTree, like: PyTree) -> PyTree:
+    """Returns models that were read from a file in the containers that the run has."""
+    arrays = named_leaves(params)
+    leaves = [arrays[name] for name in named_leaves(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

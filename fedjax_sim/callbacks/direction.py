@@ -1,0 +1,45 @@
+"""Direction of a metric: smaller losses and larger accuracies are better."""
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fedjax_sim.simulation.events import Event
+
+Mode: TypeAlias = Literal["min", "max"] | None
+
+
+def sign(metric: str, mode: Mode) -> int:
+    """Returns 1 if larger values are better and -1 if smaller ones are.
+
+    Args:
+        metric: name of the metric.
+        mode: "min" or "max"; None: "min" for names with "loss" or "error", else "max".
+
+    Raises:
+        ValueError: another mode.
+
+    Example:
+        >>> sign("test/accuracy", None), sign("train/loss", None), sign("train/loss", "max")
+        (1, -1, 1)
+    """
+    if mode not in (None, "min", "max"):
+        raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")
+    if mode is None:
+        mode = "min" if "loss" in metric or "error" in metric else "max"
+    return 1 if mode == "max" else -1
+
+
+def run_of(event: Event) -> tuple[str, tuple[str, ...]]:
+    """Returns the run of an event among the runs of a comparison: its algorithm and its seeds."""
+    return event.name, tuple(event.seeds)
+
+
+def better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Returns True where a value is larger than an old one, or the old one is NaN.
+
+    Example:
+        >>> better(np.array([1.0, np.nan, 1.0]), np.array([np.nan, 1.0, 2.0])).tolist()
+        [True, False, False]
+    """
+    return (new > old) | (np.isnan(old) & ~np.isnan(new))

@@ -1,0 +1,63 @@
+"""``EarlyStopping``: ends a run whose metric no longer improves."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_sim.callbacks.direction import Mode, better, run_of, sign
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.simulation.events import Action, Event
+
+
+class _Progress(NamedTuple):
+    best: float
+    waited: int  # evaluations without an improvement
+
+
+class EarlyStopping:
+    """Ends a run after ``patience`` evaluations without an improvement of a metric.
+
+    The metric's mean over the seeds counts, since all seeds of a run share one program.  A resumed
+    run counts the evaluations of earlier calls.
+
+    Args:
+        metric: name of the metric, best of a validation part.
+        patience: evaluations.
+        mode: "min" or "max"; default: "min" for names with "loss" or "error".
+        min_delta: least change that counts as an improvement.
+
+    Raises:
+        ValueError: a patience below 1 or another mode; during the run, an unknown metric.
+
+    Example:
+        >>> stop = EarlyStopping("loss", patience=2)
+        >>> for round, loss in enumerate([3.0, 1.0, 2.0, 1.0], start=1):
+        ...     metrics = {"loss": np.array([loss])}
+        ...     print(stop(Event("", ["0"], round, 9, metrics, None, False, None)))
+        None
+        None
+        None
+        stop
+    """
+
+    every_evaluation = True
+
+    def __init__(
+        self, metric: str, patience: int, *, mode: Mode = None, min_delta: float = 0.0
+    ) -> None:
+        check_at_least(1, patience=patience)
+        self._metric, self._patience, self._min_delta = metric, patience, min_delta
+        self._sign = sign(metric, mode)
+        self._progress: dict[tuple, tuple[int, _Progress]] = {}
+
+    def __call__(self, event: Event) -> Action:
+        value = self._sign * event.mean(self._metric)
+        last_round, progress = self._progress.get(run_of(event), (0, None))
+        if progress is None or event.round <= last_round:  # another run begins
+            progress = _Progress(np.nan, 0)
+        if better(np.array(value), np.array(progress.best + self._min_delta)):
+            progress = _Progress(value, 0)
+        else:
+            progress = progress._replace(waited=progress.waited + 1)
+        self._progress[run_of(event)] = event.round, progress
+        return "stop" if progress.waited >= self._patience else None

@@ -1,0 +1,52 @@
+"""``CsvLog``: one CSV file with a row per evaluation, for programs that watch a run."""
+
+import csv
+import pathlib
+
+from fedjax_sim.execution import distributed
+from fedjax_sim.simulation.events import Action, Event
+
+
+class CsvLog:
+    """Appends the metrics of every evaluation to a file, as columns.
+
+    Unlike ``history.csv``, the file has a column per metric, and a resumed run does not verify it.
+    Columns: algorithm, seed, round and the metrics of the first evaluation.
+
+    Args:
+        path: the file; rows are appended to an existing one.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "log.csv"
+        ...     log = CsvLog(path)
+        ...     log(Event("FedAvg", ["0"], 2, 9, {"loss": np.array([0.5])}, None, False, None))
+        ...     print(path.read_text(), end="")
+        algorithm,seed,round,loss
+        FedAvg,0,2,0.5
+    """
+
+    def __init__(self, path: str | pathlib.Path) -> None:
+        self._path = pathlib.Path(path)
+
+    def __call__(self, event: Event) -> Action:
+        if event.replayed or not distributed.is_first():
+            return None
+        exists = self._path.exists() and self._path.stat().st_size > 0
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("r+" if exists else "w", newline="") as file:
+            columns = next(csv.reader(file)) if exists else _columns(event)
+            file.seek(0, 2)
+            writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+            if not exists:
+                writer.writeheader()
+            for i, seed in enumerate(event.seeds):
+                values = {name: x[i] for name, x in event.metrics.items()}
+                names = {"algorithm": event.name, "seed": seed, "round": event.round}
+                writer.writerow(values | names)
+        return None
+
+
+def _columns(event: Event) -> list[str]:
+    return ["algorithm", "seed", "round", *event.metrics]

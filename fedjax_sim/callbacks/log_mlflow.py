@@ -1,0 +1,60 @@
+"""``MLflow``: scalars of a run for MLflow (extra ``tracking``)."""
+
+import importlib
+from typing import Any
+
+from fedjax_sim.execution import distributed
+from fedjax_sim.simulation.events import Action, Event
+
+
+class MLflow:
+    """Logs the metrics of every evaluation, one MLflow run per algorithm and seed.
+
+    The step is the round.  Runs have the name of the algorithm and the seed; a later call with the
+    same experiment continues the run of that name.
+
+    Args:
+        experiment: name of the experiment.
+        tracking_uri: where MLflow keeps its records; default: MLflow's own.
+
+    Raises:
+        ImportError: the package mlflow is not installed.
+
+    Example:
+        >>> log = MLflow("federated", "sqlite:///mlflow.db")  # doctest: +SKIP
+        >>> fs.simulate(fs.fedavg(0.1), setup, key, callbacks=[log])  # doctest: +SKIP
+    """
+
+    def __init__(self, experiment: str, tracking_uri: str | None = None) -> None:
+        self._client = importlib.import_module("mlflow").MlflowClient(tracking_uri)
+        self._metric = importlib.import_module("mlflow.entities").Metric
+        known = self._client.get_experiment_by_name(experiment)
+        self._experiment = (
+            known.experiment_id if known else self._client.create_experiment(experiment)
+        )
+        self._runs: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> Action:
+        if event.replayed or not distributed.is_first():
+            return None
+        for i, seed in enumerate(event.seeds):
+            name = f"{event.name}-{seed}" if event.name else seed
+            if name not in self._runs:
+                self._runs[name] = self._run(name)
+            metrics = [
+                self._metric(metric, float(values[i]), 0, event.round)
+                for metric, values in event.metrics.items()
+            ]
+            self._client.log_batch(self._runs[name], metrics=metrics)
+        return None
+
+    def close(self) -> None:
+        """Ends the runs."""
+        for run in self._runs.values():
+            self._client.set_terminated(run)
+
+    def _run(self, name: str) -> str:
+        where = f"attributes.run_name = '{name}'"
+        found: list[Any] = self._client.search_runs([self._experiment], where, max_results=1)
+        run = found[0] if found else self._client.create_run(self._experiment, run_name=name)
+        return run.info.run_id

@@ -1,0 +1,32 @@
+"""``TimeLimit``: interrupts the work after some time; a later call continues."""
+
+import time
+
+from fedjax_sim.simulation.events import Action, Event
+
+
+class TimeLimit:
+    """Interrupts a run or a comparison after the segment in which the time ends.
+
+    Everything so far is kept, as after Ctrl-C.  The time begins when the object is made, and
+    compilation counts.
+
+    Args:
+        seconds: the limit.
+
+    Raises:
+        ValueError: ``seconds`` is not positive.
+
+    Example:
+        >>> limit = TimeLimit(3600)
+        >>> limit(Event("", ["0"], 1, 9, {}, None, False, None)) is None
+        True
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds > 0:
+            raise ValueError(f"seconds is {seconds}; expected a positive number")
+        self._end = time.monotonic() + seconds
+
+    def __call__(self, event: Event) -> Action:
+        return "interrupt" if time.monotonic() >= self._end and not event.replayed else None

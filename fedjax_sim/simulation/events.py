@@ -1,0 +1,132 @@
+"""Callbacks of a run: functions that receive every evaluation and may end the run."""
+
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine import History, RunState
+from fedjax_sim.simulation.history import Clock, complete
+from fedjax_sim.simulation.history_file import read
+from fedjax_sim.types import PyTree
+
+# "stop" ends this run; "interrupt" ends everything, as Ctrl-C does, so that a later call goes on.
+Action: TypeAlias = Literal["stop", "interrupt"] | None
+Callback: TypeAlias = Callable[["Event"], Action]
+
+
+class Event(NamedTuple):
+    """Argument of a callback: one evaluation of a run with n seeds.
+
+    When a run is resumed, callbacks first receive the evaluations of earlier calls, as ``replayed``
+    events.
+    """
+
+    name: str  # of the algorithm in a comparison, else empty
+    seeds: Sequence[str]
+    round: int
+    num_rounds: int
+    metrics: Mapping[str, np.ndarray]  # [n], "time" and "local_steps" among them
+    folder: pathlib.Path | None  # of the run
+    replayed: bool
+    params: PyTree | None  # models [n, ...] after the last evaluation of a segment, else None
+
+    def mean(self, metric: str) -> float:
+        """Returns the mean of a metric over the seeds.
+
+        Raises:
+            ValueError: there is no such metric.
+
+        Example:
+            >>> Event("", ["0", "1"], 1, 9, {"loss": np.array([1, 3])}, None, False, None).mean(
+            ...     "loss")
+            2.0
+        """
+        if metric not in self.metrics:
+            raise ValueError(f"metric is {metric!r}; expected one of {', '.join(self.metrics)}")
+        return float(self.metrics[metric].mean())
+
+
+class Listeners:
+    """The callbacks of one run."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        seeds: Sequence[str],
+        num_rounds: int,
+        folder: pathlib.Path | None,
+    ):
+        for callback in callbacks:
+            if not callable(callback):
+                raise ValueError(f"callbacks has {callback!r}; expected functions of an Event")
+        self._callbacks, self._folder = callbacks, folder
+        self._seeds, self._num_rounds = seeds, num_rounds
+
+    @property
+    def every_evaluation(self) -> bool:
+        """True if a callback needs the model of every evaluation, or ends the run after one."""
+        return any(getattr(callback, "every_evaluation", False) for callback in self._callbacks)
+
+    def replay(self, path: pathlib.Path, until: int) -> Action:
+        """Passes on the evaluations of earlier calls from the history file; returns the action."""
+        action: Action = None
+        for done, metrics in _evaluations(path, until, self._seeds) if self._callbacks else ():
+            action = self._pass_on(done, metrics, replayed=True) or action
+        return action
+
+    def new(self, history: History, clock: Clock, state: RunState) -> Action:
+        """Passes on the evaluations of a segment; arrays have a leading axis of seeds."""
+        action: Action = None
+        if not self._callbacks:
+            return action
+        history = complete(history._replace(probes={}), clock)
+        rounds = np.asarray(history.round)[0]
+        params = state.server.params
+        if np.ndim(state.diverged_at) == 0:
+            params = jax.tree.map(lambda x: x[None], params)
+        for i, done in enumerate(rounds):
+            metrics = {k: np.asarray(v)[:, i] for k, v in history.metrics.items() if v.ndim == 2}
+            last = params if i == len(rounds) - 1 else None
+            action = self._pass_on(int(done), metrics, params=last) or action
+        return action
+
+    def _pass_on(
+        self,
+        done: int,
+        metrics: Mapping[str, np.ndarray],
+        *,
+        replayed: bool = False,
+        params: PyTree | None = None,
+    ) -> Action:
+        event = Event(
+            "", self._seeds, done, self._num_rounds, metrics, self._folder, replayed, params
+        )
+        actions = {_checked(callback, callback(event)) for callback in self._callbacks}
+        return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
+
+
+def _checked(callback: Callback, action: Action) -> Action:
+    if action not in (None, "stop", "interrupt"):
+        name = getattr(callback, "__qualname__", type(callback).__qualname__)
+        raise ValueError(
+            f"callbacks has {name}, which returned {action!r}; expected None, 'stop' or 'interrupt'"
+        )
+    return action
+
+
+def _evaluations(
+    path: pathlib.Path, until: int, seeds: Iterable[str]
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields round and metrics of the evaluations in a history file."""
+    order = {seed: i for i, seed in enumerate(seeds)}
+    table: dict[int, dict[str, np.ndarray]] = {}
+    for seed, done, metric, value in read(path):
+        if done <= until:
+            values = table.setdefault(done, {})
+            values.setdefault(metric, np.full(len(order), np.nan))[order[seed]] = value
+    for done in sorted(table):
+        if "time" in table[done]:  # not a round that has only probes
+            yield done, table[done]

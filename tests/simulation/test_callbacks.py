@@ -1,0 +1,194 @@
+"""Callbacks: events, early stopping, best models, limits, logs, also over resumed calls."""
+
+import csv
+import signal
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sweep_problems import quadratic_trial
+
+import fedjax_sim as fs
+from fedjax_sim import callbacks
+from fedjax_sim.simulation.model_files import read_models
+
+SETUP = quadratic_trial(num_seeds=2, num_rounds=8).setup
+KEYS = jax.random.split(jax.random.key(1), 2)
+
+
+def bump(params):
+    """A metric that rises with the norm of the model until it is 1 and falls then."""
+    size = jnp.abs(params).max()
+    return {"score": -((size - 0.3) ** 2), "size": size}
+
+
+def go(directory=None, **options):
+    setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, bump)
+    return fs.simulate(fs.fedavg(0.1), setup, KEYS, directory=directory, **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return go()
+
+
+def test_events_have_every_evaluation(whole):
+    events = []
+    result = go(callbacks=[events.append], evals_per_segment=4, eval_initial=True)
+    assert [event.round for event in events] == list(range(9))
+    assert [event.params is not None for event in events] == [True] + 2 * [*3 * [False], True]
+    scores = np.stack([event.metrics["score"] for event in events], axis=1)
+    np.testing.assert_array_equal(scores, result.history.metrics["score"])
+    np.testing.assert_array_equal(scores[:, 1:], whole.history.metrics["score"])
+    np.testing.assert_array_equal(events[0].params, SETUP.params)
+    assert events[0].metrics["time"].tolist() == events[0].metrics["local_steps"].tolist() == [0, 0]
+    frame = result.to_frame()
+    assert frame.query("round == 0").metric.nunique() == 4
+
+
+def test_stopping_early_also_when_resumed(tmp_path, whole):
+    means = whole.history.metrics["score"].mean(0)
+    best = int(means.argmax())
+    assert 0 < best < 5
+    stop = callbacks.EarlyStopping("score", patience=2)
+    result = go(tmp_path, callbacks=[stop])
+    assert (result.rounds_done, result.stopped, result.interrupted) == (best + 3, True, False)
+    again = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=2)])
+    assert (again.rounds_done, again.stopped, again.history) == (best + 3, True, None)
+    rest = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=20)])
+    assert (rest.rounds_done, rest.stopped) == (8, False)
+    np.testing.assert_array_equal(rest.models(), whole.models())
+    # The same object serves another run, which begins with nothing.
+    assert go(callbacks=[stop]).rounds_done == best + 3
+
+
+def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
+    def interrupt(event):
+        if event.round == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    assert go(tmp_path, callbacks=[callbacks.BestModel("score"), interrupt]).interrupted
+    best = callbacks.BestModel("score")
+    events = []
+    go(tmp_path, callbacks=[best, events.append])
+    assert [event.replayed for event in events] == 3 * [True] + 5 * [False]
+    scores = whole.history.metrics["score"]
+    models = read_models(tmp_path / "best.npz")
+    assert models.rounds == (scores.argmax(1) + 1).tolist()
+    np.testing.assert_array_equal(models.metrics["score"], scores.max(1))
+    np.testing.assert_array_equal(best.models[""].params, models.params)
+    size = jax.vmap(lambda params: bump(params)["score"])(models.params)
+    np.testing.assert_allclose(size, scores.max(1), rtol=1e-6)
+    last = read_models(tmp_path / "models.npz")
+    np.testing.assert_array_equal(last.params, whole.models())
+    assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
+
+
+def test_a_time_limit_interrupts_a_comparison(monkeypatch):
+    limit = callbacks.TimeLimit(100)
+    now = callbacks.time_limit.time.monotonic()
+    clock = types.SimpleNamespace(monotonic=lambda: now + 200)
+    setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, bump)
+    algorithms = {"first": fs.fedavg(0.1), "second": fs.fedavg(0.1)}
+    assert not fs.compare(algorithms, setup, KEYS, callbacks=[limit]).interrupted
+    monkeypatch.setattr(callbacks.time_limit, "time", clock)
+    result = fs.compare(algorithms, setup, KEYS, callbacks=[limit])
+    assert result.interrupted
+    assert [parts[0].rounds_done for parts in result.simulations.values()] == [1]
+
+
+def test_a_comparison_goes_on_after_a_stop():
+    names = []
+
+    def stop(event):
+        names.append(event.name)
+        return "stop" if event.name == "first" else None
+
+    setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, bump)
+    algorithms = {"first": fs.fedavg(0.1), "second": fs.fedavg(0.1)}
+    result = fs.compare(algorithms, setup, KEYS, callbacks=[stop])
+    assert [parts[0].rounds_done for parts in result.simulations.values()] == [1, 8]
+    assert names == ["first"] + 8 * ["second"]
+
+
+def test_logs(tmp_path):
+    logs = [callbacks.CsvLog(tmp_path / "a/log.csv"), callbacks.TensorBoard(tmp_path / "board")]
+    go(callbacks=logs)
+    logs[1].close()
+    with (tmp_path / "a/log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    assert list(rows[0]) == ["algorithm", "seed", "round", "time", "local_steps", "score", "size"]
+    assert [row["seed"] for row in rows[:2]] == ["0", "1"]
+    (events,) = (tmp_path / "board/1").iterdir()
+    assert events.stat().st_size > 1000
+
+
+class _Service:
+    """Stands for the package of a tracking service and notes its calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        def call(*arguments, **options):
+            self.calls.append((name, arguments, options))
+            return None if name in ("get_experiment_by_name", "search_runs") else self
+
+        return call
+
+
+def test_calls_of_tracking_services(monkeypatch):
+    service = _Service()
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=service.init))
+    log = callbacks.WandB("project", group="group", mode="offline")
+    go(callbacks=[log])
+    log.close()
+    names = [name for name, _, _ in service.calls]
+    assert [names.count(name) for name in ("init", "log", "finish")] == [2, 16, 2]
+    assert service.calls[0][2]["id"] == "group-run-0"
+    assert service.calls[-3][2] == {"step": 8}
+
+    client = _Service()
+    client.info = types.SimpleNamespace(run_id="r")
+    mlflow = types.SimpleNamespace(MlflowClient=lambda uri: client)
+    entities = types.SimpleNamespace(Metric=lambda *values: values)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    log = callbacks.MLflow("experiment")
+    go(callbacks=[log])
+    log.close()
+    batches = [options["metrics"] for name, _, options in client.calls if name == "log_batch"]
+    assert len(batches) == 16
+    assert [metric[0] for metric in batches[0]] == ["time", "local_steps", "score", "size"]
+    assert batches[-1][0][2:] == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        ("loss", "callbacks has 'loss'; expected functions of an Event"),
+        (lambda event: "end", "which returned 'end'; expected None, 'stop' or 'interrupt'"),
+        (callbacks.EarlyStopping("loss", 2), "metric is 'loss'; expected one of time, local_steps"),
+        (callbacks.BestModel("loss"), "metric is 'loss'; expected one of time, local_steps, score"),
+    ],
+)
+def test_bad_callbacks_are_refused(callback, message):
+    with pytest.raises(ValueError, match=message):
+        go(callbacks=[callback])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: callbacks.EarlyStopping("loss", 0), "patience is 0; expected at least 1"),
+        (lambda: callbacks.EarlyStopping("loss", 1, mode="up"), "mode is 'up'; expected 'min', "),
+        (lambda: callbacks.TimeLimit(0), "seconds is 0; expected a positive number"),
+    ],
+)
+def test_bad_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
