@@ -16,7 +16,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
 
     Example:
         >>> row = {"accuracy_mean": 0.9, "accuracy_std": 0.01, "rounds_to_target": 6.0,
-        ...        "reached": 1, "seeds": 2, "diverged": 0, "rounds": 9, "finished": True,
+        ...        "reached": 1, "seeds": 2, "divergence": "", "rounds": 9, "finished": True,
         ...        "run_seconds": 1.5, "compile_seconds": 2.0, "local_steps_per_second": 1e4}
         >>> table = summary_table(pd.DataFrame([row], index=["fedavg"]), target=0.8)
         >>> [next(iter(column.cells)) for column in table.columns]
@@ -39,9 +39,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
             to_target += f" ({row['reached']} of {row['seeds']} seeds)"
-        accuracy = f"{row['accuracy_mean']:.3f} ± {row['accuracy_std']:.3f}"
-        if row["diverged"]:
-            accuracy += f"\n{row['diverged']} of {row['seeds']} seeds diverged"
+        accuracy = row["divergence"] or f"{row['accuracy_mean']:.3f} ± {row['accuracy_std']:.3f}"
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
@@ -66,7 +64,7 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
         >>> [next(iter(column.cells)) for column in table.columns]
         ['fedavg', '0.1 (edge)', '0.9 [0.8, 1]', '3']
     """
-    known = ("mean", "low", "high", "num_seeds", "num_failed")
+    known = ("mean", "low", "high", "num_seeds", "num_failed", "diverged")
     names = [n for n in best if n not in known and not str(n).endswith("_at_edge")]
     table = Table(*map(str, names), f"{metric}, 95 % interval", "seeds")
     for row in best.to_dict(orient="records"):
@@ -76,11 +74,11 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
             text = f"{value:.6g}" if isinstance(value, float) else str(value)
             text = "" if text == "nan" else text
             cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
-        score = "diverged" if math.isnan(row["mean"]) else f"{row['mean']:.4g}"
+        failed = row.get("diverged") or f"{row['num_failed']} seeds failed"
+        score = failed if math.isnan(row["mean"]) else f"{row['mean']:.4g}"
         if not math.isnan(row["low"]):
             score += f" [{row['low']:.4g}, {row['high']:.4g}]"
-        failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
-        table.add_row(*cells, score, f"{row['num_seeds']}{failed}")
+        table.add_row(*cells, score, str(row["num_seeds"]))
     return table
 
 
@@ -114,7 +112,9 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
     """Returns the needs of a comparison's algorithms, a column each.
 
     Example:
-        >>> forecast = Forecast(650, 0, 2600, {"examples": 10**9}, 2 * 10**9, 4e6, 100, 0.01, 3.0)
+        >>> from fedjax_sim.simulation.forecast import Seconds
+        >>> parts, seconds = {"examples": 10**9}, Seconds(3.0, 0.01, 0.2)
+        >>> forecast = Forecast(650, 0, 2600, parts, 2 * 10**9, 4e6, 100, 50, seconds)
         >>> table = forecast_table({"fedavg": forecast})
         >>> [next(iter(column.cells)) for column in table.columns]
         ['parameters of a model', '650']
@@ -133,10 +133,14 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
     row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
     row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
     row("GFLOP per round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
-    row("seconds to compile a round", *(f"{f.compile_seconds:.1f}" for f in every))
-    seconds = [math.nan if f.seconds_per_round is None else f.seconds_per_round for f in every]
-    minutes = [s * f.rounds / 60 for s, f in zip(seconds, every, strict=True)]
-    for name, values in (("seconds per round", seconds), ("minutes without evaluations", minutes)):
+    for name, values in (
+        ("seconds per round", [f.seconds.per_round for f in every]),
+        ("seconds per evaluation", [f.seconds.per_evaluation for f in every]),
+        ("seconds to compile", [f.seconds.compile for f in every]),
+        ("seconds of rounds", [f.seconds_of_rounds for f in every]),
+        ("seconds of evaluations", [f.seconds_of_evaluations for f in every]),
+        ("seconds in all", [f.total_seconds for f in every]),
+    ):
         row(name, *("not run" if math.isnan(x) else f"{x:.3g}" for x in values))
     return table
 

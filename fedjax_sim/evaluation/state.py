@@ -66,6 +66,22 @@ def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
     return Partial(_AtRounds(every), eval_fn if isinstance(eval_fn, Partial) else Partial(eval_fn))
 
 
+def periods(eval_fn: Any) -> set[int]:
+    """Returns the periods of all :func:`at_rounds` in an evaluator.
+
+    Example:
+        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
+        >>> periods(at_rounds(norm, 10)), periods(norm)
+        ({10}, set())
+    """
+    if isinstance(eval_fn, tuple) and not isinstance(eval_fn, _AtRounds):
+        return {period for part in eval_fn for period in periods(part)}
+    if not isinstance(eval_fn, Partial):
+        return set()
+    own = {eval_fn.func.every} if isinstance(eval_fn.func, _AtRounds) else set()
+    return own | periods(eval_fn.args)
+
+
 class _AtRounds(NamedTuple):
     """Static part of an evaluator at some rounds."""
 

@@ -1,6 +1,7 @@
 """Forecast of a run: parameters, memory by part, arithmetic, time."""
 
 import dataclasses
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -8,28 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import PartitionSpec
 
 from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
-from fedjax_sim.execution.placement import WHOLE, everywhere
+from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation import measuring, outcome
 from fedjax_sim.simulation.programs import programs, stride
-from fedjax_sim.types import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    PyTree,
-    Round,
-    Setup,
-    Task,
-    Timeline,
-    Work,
-)
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Task, Timeline
 
-MEASURED = 3  # rounds; the fastest counts
 # Options that reduce the memory of a part.
 KNOBS = {
     "examples": "load them before they are needed (offload.on_host, --examples-memory) or "
@@ -44,20 +34,33 @@ KNOBS = {
 }
 
 
+class Seconds(NamedTuple):
+    """Times of a run on this machine; NaN: not measured."""
+
+    compile: float  # of the rounds and of the evaluation
+    per_round: float
+    per_evaluation: float  # mean over the run's evaluations
+
+
 class Forecast(NamedTuple):
     """Forecast of one run, or of a batch of runs together; bytes are those of one device.
 
     Attributes:
         parameters: parameters of one model.
         client_bytes: state of one client between rounds, of all runs together.
-        upload_bytes: upload of one client per round.
+        upload_bytes: upload of one client per round, of all runs together.
         parts: bytes on the device at the peak, by part; ``temporaries`` by XLA's analysis of the
             compiled round.
         memory: bytes that may be used.
         flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
         rounds: rounds of the whole run.
-        seconds_per_round: measured time; None: not measured.
-        compile_seconds: compilation of the program of one round.
+        evaluations: evaluations of the whole run.
+        seconds: measured times.
+
+    Example:
+        >>> one = Forecast(650, 0, 2600, {}, 10**9, 4e6, 100, 50, Seconds(3.0, 0.01, 0.2))
+        >>> one.seconds_of_rounds, one.seconds_of_evaluations, one.total_seconds
+        (1.0, 10.0, 14.0)
     """
 
     parameters: int
@@ -67,8 +70,23 @@ class Forecast(NamedTuple):
     memory: int
     flops_per_round: float
     rounds: int
-    seconds_per_round: float | None
-    compile_seconds: float
+    evaluations: int
+    seconds: Seconds
+
+    @property
+    def seconds_of_rounds(self) -> float:
+        """Time of all rounds; NaN: not measured."""
+        return self.rounds * self.seconds.per_round
+
+    @property
+    def seconds_of_evaluations(self) -> float:
+        """Time of all evaluations; NaN: not measured."""
+        return self.evaluations * self.seconds.per_evaluation if self.evaluations else 0.0
+
+    @property
+    def total_seconds(self) -> float:
+        """Time of the whole run; NaN: not measured."""
+        return self.seconds.compile + self.seconds_of_rounds + self.seconds_of_evaluations
 
     @property
     def peak(self) -> int:
@@ -101,12 +119,15 @@ def forecast(
     memory: int | None = None,
     measure: bool = True,
 ) -> Forecast:
-    """Returns the memory and time that a run needs; compiles one round and runs a few.
+    """Returns the memory and time that a run needs; compiles and measures one round.
+
+    It takes the time of one compilation, of one round and of one evaluation (up to three rounds if
+    they are short); equal evaluations of several algorithms are measured once.
 
     Args:
         algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulate`.
         memory: bytes per device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
-        measure: run the first rounds, if they fit.
+        measure: run the first rounds and an evaluation, if they fit.
 
     Raises:
         ValueError: contradictory arguments.  A run that does not fit is refused by
@@ -149,14 +170,16 @@ def forecast(
     compiled = program.segment.lower(on_device.task, None, first, state, key).compile()
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
-    upload, client = jax.eval_shape(lambda: _visit(algorithm, on_device.task, timeline, model))
+    resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
+    _, upload, client = jax.eval_shape(lambda x: outcome.visit(algorithm, resident, x), model)
     steps = float(np.where(timeline.mask, timeline.num_steps, 0).sum() / timeline.num_rounds)
     if timeline.clients.ndim == 2:  # the same in all runs
         steps *= replicas
+    evaluations = measuring.count_evaluations(setup)
     result = Forecast(
         parameters=sum(int(np.size(x)) for x in jax.tree.leaves(model)),
         client_bytes=replicas * _bytes(client),
-        upload_bytes=_bytes(upload),
+        upload_bytes=replicas * _bytes(upload),
         parts={
             "examples": on_device.examples,
             "client states": _bytes(state.clients),
@@ -165,10 +188,10 @@ def forecast(
             "temporaries": program_bytes(compiled, arguments=False),
         },
         memory=memory_limit(jax.local_devices()[0]) if memory is None else memory,
-        flops_per_round=steps * _step_flops(on_device.task, timeline, model),
+        flops_per_round=steps * measuring.step_flops(on_device.task, timeline, model),
         rounds=timeline.num_rounds,
-        seconds_per_round=None,
-        compile_seconds=compile_seconds,
+        evaluations=sum(evaluations),
+        seconds=Seconds(compile_seconds, math.nan, math.nan),
     )
     if not measure or result.peak > result.memory:
         return result
@@ -178,16 +201,19 @@ def forecast(
         rest = jax.jit(lambda *x: program.initial(*x)._replace(clients=()))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
         current = rest(task, params, first)._replace(clients=zeros)
-    seconds = []
-    for t in range(min(MEASURED, timeline.num_rounds)):
+
+    def one_round(t: int) -> None:
+        nonlocal current
         # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
         arguments = on_device.task, None, part, current, key
         arguments = jax.device_put(arguments, compiled.input_shardings[0])
-        began = time.perf_counter()
         current = jax.block_until_ready(compiled(*arguments))[0]
-        seconds.append(time.perf_counter() - began)
-    return result._replace(seconds_per_round=min(seconds))
+
+    per_round = measuring.shortest(one_round, timeline.num_rounds)
+    evaluation = measuring.evaluation(put(eval_fn), current, evaluations, batched=batched)
+    seconds = Seconds(compile_seconds + evaluation.compile, per_round, evaluation.run)
+    return result._replace(seconds=seconds)
 
 
 class _OnDevice(NamedTuple):
@@ -241,36 +267,3 @@ def _bytes(tree: PyTree) -> int:
         return int(np.prod(shape)) * x.dtype.itemsize
 
     return sum(size(x) for x in jax.tree.leaves(tree))
-
-
-def _visit(
-    algorithm: FedAlgorithm, task: Task, timeline: Timeline, params: Params
-) -> tuple[PyTree, PyTree]:
-    """Returns one client's upload and its state, to be traced for their shapes only."""
-    oracle = Oracle(
-        grad=lambda x, step: x, loss=lambda x, step: jnp.zeros(()), full_grad=lambda x: x
-    )
-    zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
-    server = algorithm.init(jax.tree.map(jnp.asarray, params))
-    message = algorithm.broadcast(server, Round(zero, zero, task.num_clients, key))
-    client = algorithm.init_client(params)
-    work = Work(zero, zero, zero, zero, zero, key, timeline.max_steps)
-    return algorithm.local(message, client, oracle, work)[0], client
-
-
-def _step_flops(task: Task, timeline: Timeline, params: Params) -> float:
-    """Returns the operations of one client's local gradient.
-
-    XLA counts the body of a loop once, so the program has no loop over steps.
-    """
-
-    def step(task: Task, params: Params) -> Params:
-        start = (jnp.array(0, jnp.int32),) if task.resumable else ()
-        key, client = jax.random.key(0), jnp.array(0, jnp.int32)
-        return task.oracle(client, key, timeline.max_steps, *start).grad(params, 0)
-
-    where = WHOLE if task.placement is None else task.placement
-    program = where.spread(step, (PartitionSpec(),), PartitionSpec())
-    params = everywhere(task)(jax.tree.map(jnp.asarray, params))
-    analysis = jax.jit(program).lower(task, params).compile().cost_analysis()
-    return float((analysis or {}).get("flops", 0.0))

@@ -1,0 +1,134 @@
+"""Measurements behind a forecast: seconds of rounds and evaluations, operations of a step."""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from fedjax_sim.engine import RunState
+from fedjax_sim.evaluation.state import evaluate, periods, takes_state
+from fedjax_sim.execution.placement import WHOLE, everywhere
+from fedjax_sim.types import EvalFn, Params, Setup, Task, Timeline
+
+_MOST = 3  # calls; the fastest counts
+_SECONDS = 1.0  # after which no further call is measured
+
+
+class Timed(NamedTuple):
+    """Seconds to compile a program and to run it."""
+
+    compile: float
+    run: float
+
+
+def shortest(
+    call: Callable[[int], object],
+    count: int = _MOST,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Returns the shortest time of a few calls ``call(0)``, ``call(1)``, ...: one if it is long.
+
+    Example:
+        >>> times = iter([0.0, 0.5, 0.5, 0.7, 0.7, 1.5])
+        >>> shortest(lambda i: None, 9, lambda: next(times))
+        0.2
+    """
+    seconds: list[float] = []
+    while len(seconds) < min(count, _MOST) and sum(seconds) < _SECONDS:
+        began = clock()
+        call(len(seconds))
+        seconds.append(round(clock() - began, 9))
+    return min(seconds)
+
+
+class Evaluations(NamedTuple):
+    """Number of evaluations of a run: with and without the parts of :func:`at_rounds`."""
+
+    whole: int
+    partial: int
+
+
+def count_evaluations(setup: Setup) -> Evaluations:
+    """Returns the evaluations of a run; the last round always has one.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(25, 2, task.num_steps)
+        >>> norm = lambda w: {"norm": abs(w)}
+        >>> count_evaluations(fs.Setup(task, timeline, np.float32(0), norm, eval_every=10))
+        Evaluations(whole=3, partial=0)
+        >>> rare = fs.evaluation.at_rounds(norm, 20)
+        >>> count_evaluations(fs.Setup(task, timeline, np.float32(0), rare, eval_every=10))
+        Evaluations(whole=1, partial=2)
+    """
+    if setup.eval_fn is None:
+        return Evaluations(0, 0)
+    rounds = setup.timeline.num_rounds
+    evaluated = {*range(setup.eval_every, rounds, setup.eval_every), rounds}
+    every = periods(setup.eval_fn)
+    due = sum(not every or any(t % period == 0 for period in every) for t in evaluated)
+    return Evaluations(due, len(evaluated) - due)
+
+
+class _Model(NamedTuple):
+    """Server state of which an evaluator reads the model only."""
+
+    params: Params
+
+
+def evaluation(
+    eval_fn: EvalFn | None, state: RunState, counts: Evaluations, *, batched: bool
+) -> Timed:
+    """Measures a run's mean evaluation of a state; equal evaluations are measured once."""
+    if eval_fn is None:
+        return Timed(0.0, math.nan)
+    if not takes_state(eval_fn):
+        state = RunState(state.round, _Model(state.server.params), (), (), state.round)
+    leaves, structure = jax.tree.flatten((eval_fn, state))
+    shapes = tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
+    key = structure, shapes, counts, batched
+    if key not in _measured:
+        program = _evaluate_batch if batched else _evaluate
+        began = time.perf_counter()
+        compiled = program.lower(eval_fn, state).compile()
+        compile_seconds = time.perf_counter() - began
+        total = 0.0
+        for done, count in enumerate(counts):  # round 0 is a multiple of every period
+            if count:
+                now = state._replace(round=jnp.full_like(state.round, done))
+                arguments = jax.device_put((eval_fn, now), compiled.input_shardings[0])
+                run = functools.partial(compiled, *arguments)
+                total += count * shortest(lambda _, run=run: jax.block_until_ready(run()))
+        _measured[key] = Timed(compile_seconds, total / sum(counts))
+    return _measured[key]
+
+
+_measured: dict[Hashable, Timed] = {}
+_evaluate = jax.jit(evaluate)
+_evaluate_batch = jax.jit(jax.vmap(evaluate, (None, 0)))
+
+
+def step_flops(task: Task, timeline: Timeline, params: Params) -> float:
+    """Returns the operations of one client's local gradient, by XLA's count before optimization.
+
+    XLA counts the body of a loop once, so the program has no loop over steps.
+    """
+
+    def step(task: Task, params: Params) -> Params:
+        start = (jnp.array(0, jnp.int32),) if task.resumable else ()
+        key, client = jax.random.key(0), jnp.array(0, jnp.int32)
+        return task.oracle(client, key, timeline.max_steps, *start).grad(params, 0)
+
+    where = WHOLE if task.placement is None else task.placement
+    program = where.spread(step, (PartitionSpec(),), PartitionSpec())
+    params = everywhere(task)(jax.tree.map(jnp.asarray, params))
+    analysis = jax.jit(program).lower(task, params).cost_analysis()
+    return float((analysis or {}).get("flops", 0.0))
