@@ -56,6 +56,7 @@ __all__ = [
     "classification_metrics",
     "cross_entropy",
     "keyed",
+    "objective_of",
     "squared_error",
     "statistics_of",
     "with_l2",

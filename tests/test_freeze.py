@@ -19,7 +19,7 @@ def test_upload_and_optimiser_have_no_frozen_leaves():
     oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.array(0.0), lambda x: x)
     number = jnp.array(1, jnp.int32)
     work = fs.Work(number, number, number, number, number * 0, jax.random.key(0), 1)
-    message = frozen.broadcast(frozen.init(params), None)
+    message = frozen.broadcast(frozen.init(params), None)  # pyright: ignore
     upload, _ = frozen.local(message, (), oracle, work)
     assert [leaf.size for leaf in jax.tree.leaves(upload)] == [3]
 

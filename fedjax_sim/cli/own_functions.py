@@ -20,6 +20,7 @@ from fedjax_sim.objectives import (
     as_float,
     classification_metrics,
     cross_entropy,
+    objective_of,
 )
 from fedjax_sim.types import Params, PyTree
 
@@ -68,9 +69,7 @@ class OwnFunctions(NamedTuple):
 
     def objective(self, net: Model) -> Objective:
         """Returns the objective of the clients."""
-        if self.loss is None:
-            return cross_entropy(net.apply)
-        return _Objective(net.apply, self.loss.function)
+        return cross_entropy(net) if self.loss is None else objective_of(net, self.loss.function)
 
     def evaluated(self, net: Model) -> Metrics:
         """Returns ``loss``, ``accuracy`` and the user's metrics, which replace them if equal."""
@@ -81,16 +80,6 @@ class OwnFunctions(NamedTuple):
 
 
 # Hashable by value, like the objectives of the library.
-@dataclasses.dataclass(frozen=True)
-class _Objective:
-    apply: Callable[[Params, Any], Array]
-    loss: PerExample
-
-    def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
-        del key
-        return self.loss(_outputs(self.apply, params, examples), examples["y"])
-
-
 @dataclasses.dataclass(frozen=True)
 class _Metrics:
     apply: Callable[[Params, Any], Array]

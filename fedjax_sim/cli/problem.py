@@ -16,6 +16,7 @@ from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.clocks import Clock, step_law
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
+from fedjax_sim.cli.model_statistics import for_model, trained_model
 from fedjax_sim.cli.names import AUTO_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
 from fedjax_sim.cli.own_objects import own_timeline
@@ -54,6 +55,7 @@ class Problem(NamedTuple):
     clock: Clock | None
     eval_time: float  # with a clock: simulated time between evaluations
     schedule_keys: Array  # [n]
+    statistics: str  # --statistics
 
     def setup_of(self, algorithm: str) -> Setup:
         """Returns the setup of one algorithm: with a clock it has a timeline of its own.
@@ -73,7 +75,8 @@ class Problem(NamedTuple):
 
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
-        return entry.build(hyper, self.steps_per_visit(entry))
+        algorithm = entry.build(hyper, self.steps_per_visit(entry))
+        return for_model(algorithm, self.model.statistics, self.statistics)
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
@@ -95,7 +98,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     model_name, net = model(config, dataset, conv)
     own = OwnFunctions.of(config)
     own.check(net, dataset)
-    loss, metrics = _functions(net, config.precision == "bfloat16", own)
+    loss, metrics = _functions(net, config.precision == "bfloat16", config.statistics, own)
     data, source, placement, train, valid = clients(config, dataset)
     all_take_part = config.sampling == "full" or config.timeline is not None
     if not all_take_part and config.cohort_size > data.num_clients:
@@ -147,6 +150,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         clock,
         config.eval_time or config.horizon / _EVALUATIONS,
         schedule_keys,
+        config.statistics,
     )
 
 
@@ -178,12 +182,15 @@ def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolut
 
 
 @functools.cache
-def _functions(net: Model, half: bool, own: OwnFunctions) -> tuple[Objective, Metrics]:
+def _functions(
+    net: Model, half: bool, statistics: str, own: OwnFunctions
+) -> tuple[Objective, Metrics]:
     """Loss and metrics, one object each per model, so that rebuilding a problem does not recompile.
 
     In half precision only the clients' models are half; the server's are evaluated as they are.
     """
-    trained = in_precision(net, jnp.bfloat16) if half else net
+    trained = trained_model(net, statistics)
+    trained = in_precision(trained, jnp.bfloat16) if half else trained
     return own.objective(trained), own.evaluated(net)
 
 

@@ -27,7 +27,8 @@ from fedjax_sim.cli.grid import (
     swept_hyper,
     with_settings,
 )
-from fedjax_sim.cli.problem import Problem, prepare, seed_keys
+from fedjax_sim.cli.model_statistics import for_model
+from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets import Dataset
@@ -135,6 +136,7 @@ class _Runs:
         self.config, self.entries = config, entries
         self.algorithms = algorithms_of(config.algorithms)
         self.hyper = build.hyper_parameters(config)
+        self.model = model(config, dataset)[1]
         # Filled outside of compiled programs, read inside.
         self.laws: dict[tuple, StepsPerVisit | None] = {}
 
@@ -177,7 +179,8 @@ class _Runs:
             law = None
             if self.config.clock != "none":
                 law = self.laws[algorithm, *sorted(settings.items())]
-            return self.algorithms[algorithm].build({**self.hyper[algorithm], **swept}, law)
+            built = self.algorithms[algorithm].build({**self.hyper[algorithm], **swept}, law)
+            return for_model(built, self.model.statistics, self.config.statistics)
 
         settings = () if self.config.clock == "none" else SETTINGS
         return _named(make, ("algorithm", *settings), others=True)

@@ -1,0 +1,44 @@
+"""Running statistics of a model (batch normalisation) by ``--statistics``."""
+
+from fedjax_sim.leaves import Where
+from fedjax_sim.models import Model, frozen_statistics
+from fedjax_sim.roles import freeze, running_statistics
+from fedjax_sim.types import FedAlgorithm
+
+
+def trained_model(net: Model, statistics: str) -> Model:
+    """Returns the model as the clients train it.
+
+    Raises:
+        ValueError: an option other than the default for a model without running statistics.
+
+    Example:
+        >>> from fedjax_sim import models
+        >>> trained_model(models.mlp(3, (4,), 2), "frozen")
+        Traceback (most recent call last):
+        ...
+        ValueError: statistics is 'frozen'; expected 'averaged', the default, since the model ...
+    """
+    if net.statistics is None and statistics != "averaged":
+        raise ValueError(
+            f"statistics is {statistics!r}; expected 'averaged', the default, since the model has "
+            "no running statistics"
+        )
+    return frozen_statistics(net) if statistics == "frozen" else net
+
+
+def for_model(algorithm: FedAlgorithm, where: Where | None, statistics: str) -> FedAlgorithm:
+    """Returns the algorithm for a model with these running statistics (None: without).
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = fedavg(0.1)
+        >>> for_model(algorithm, None, "averaged") is algorithm
+        True
+    """
+    if where is None:
+        return algorithm
+    if statistics == "frozen":
+        return freeze(algorithm, where)
+    combine = "private" if statistics == "private" else "averaged"
+    return running_statistics(algorithm, where, combine)
