@@ -6,7 +6,7 @@ import pathlib
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedjax_sim.cli.references import Reference
@@ -17,8 +17,9 @@ from fedjax_sim.simulation.identity import description
 def code_digests(references: Iterable[Reference]) -> dict[str, str]:
     """Returns the digest of each reference's code by ``MODULE:FUNCTION``.
 
-    The code is the source of the function's module and of the modules that it imports, as far as
-    they lie outside of installed packages; comments and formatting do not count.  A function of an
+    The code is the source of the function, of everything in its module that it names, directly or
+    through another function, and of the modules that it imports, as far as they lie outside of
+    installed packages.  Comments, docstrings and formatting do not count.  A function of an
     installed package counts by :func:`~fedjax_sim.simulation.identity.description`.
 
     Example:
@@ -31,35 +32,98 @@ def code_digests(references: Iterable[Reference]) -> dict[str, str]:
 
 
 def changed_code(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Returns a line per reference that is in both and whose code differs.
+    """Returns a text per reference that is in both and whose code differs.
 
     Example:
         >>> changed_code({"mine:net": "12"}, {"mine:net": "34", "mine:loss": "56"})
         ['the code of mine:net has changed']
     """
-    return [
-        f"the code of {name} has changed" for name in old if new.get(name, old[name]) != old[name]
-    ]
+    changed = [name for name in old if new.get(name, old[name]) != old[name]]
+    return [f"the code of {name} has changed" for name in changed]
 
 
 def _digest(function: Any) -> str:
+    function = inspect.unwrap(function)
     module = inspect.getmodule(function)
-    sources = {} if module is None else _sources(module, {})
+    path = None if module is None else _own_file(module)
+    if module is None or path is None:
+        return description(function)
     name = getattr(function, "__qualname__", "")
-    return digest(name, dict(sorted(sources.items()))) if sources else description(function)
+    sources: dict[str, str] = {}
+    texts = []
+    for statement in _needed(ast.parse(path.read_text()), name.partition(".")[0]):
+        texts.append(_text(statement))
+        for used in _names(statement):
+            _add_imported(vars(module).get(used), module, sources)
+    return digest(name, "\n".join(texts), dict(sorted(sources.items())))
 
 
-def _sources(module: types.ModuleType, known: dict[str, str]) -> dict[str, str]:
-    """Adds the sources of a module and of those that it imports to ``known``."""
-    path = _own_file(module)
-    if path is None or module.__name__ in known:
-        return known
-    known[module.__name__] = ast.unparse(ast.parse(path.read_text()))
-    for value in list(vars(module).values()):
-        name = value.__name__ if isinstance(value, types.ModuleType) else _module_name(value)
-        if name in sys.modules:
-            _sources(sys.modules[name], known)
-    return known
+def _needed(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """Returns the statements of a module that a name depends on, in their order.
+
+    Statements that bind no name, such as settings of JAX, count always.  If nothing binds the name,
+    all statements count.
+    """
+    binding: dict[str, list[ast.stmt]] = {}
+    needed: set[int] = set()
+    waiting: list[str] = [name]
+    for statement in tree.body:
+        bound = list(_bound(statement))
+        for target in bound:
+            binding.setdefault(target, []).append(statement)
+        if not bound:
+            needed.add(id(statement))
+            waiting += _names(statement)
+    if name not in binding:
+        return tree.body
+    while waiting:
+        for statement in binding.pop(waiting.pop(), []):
+            needed.add(id(statement))
+            waiting += _names(statement)
+    return [statement for statement in tree.body if id(statement) in needed]
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """Yields the names that a statement of a module binds."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+
+
+def _names(statement: ast.stmt) -> set[str]:
+    """Returns the names that a statement uses."""
+    imported = (
+        set(_bound(statement)) if isinstance(statement, ast.Import | ast.ImportFrom) else set()
+    )
+    return imported | {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+
+
+def _text(statement: ast.AST) -> str:
+    """Returns the source of a statement without comments and docstrings."""
+    for node in ast.walk(statement):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list) or not body or not isinstance(body[0], ast.Expr):
+            continue
+        if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
+            setattr(node, "body", body[1:] or [ast.Pass()])  # noqa: B010
+    return ast.unparse(statement)
+
+
+def _add_imported(value: Any, importing: types.ModuleType, known: dict[str, str]) -> None:
+    """Adds the source of the module that a value is from, and of those that it imports."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else _module_name(value)
+    module = sys.modules.get(name)
+    path = None if module is None or module is importing else _own_file(module)
+    if module is None or path is None or name in known:
+        return
+    known[name] = _text(ast.parse(path.read_text()))
+    for inner in list(vars(module).values()):
+        _add_imported(inner, importing, known)
 
 
 def _module_name(value: Any) -> str:
@@ -70,10 +134,9 @@ def _module_name(value: Any) -> str:
 def _own_file(module: types.ModuleType) -> pathlib.Path | None:
     """Returns the source of a module that is neither installed nor part of this library."""
     file = getattr(module, "__file__", None)
-    if file is None or not file.endswith(".py") or module.__name__.startswith("fedjax_sim."):
+    if file is None or not file.endswith(".py") or module.__name__.startswith("fedjax_sim"):
         return None
     path = pathlib.Path(file).resolve()
-    folders = {
-        pathlib.Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib", "stdlib")
-    }
+    keys = ("purelib", "platlib", "stdlib")
+    folders = [pathlib.Path(sysconfig.get_path(key)).resolve() for key in keys]
     return None if any(path.is_relative_to(folder) for folder in folders) else path

@@ -30,6 +30,8 @@ CONFIG.json and options describe: clients at once, host devices, and lowerings o
 Stores the fastest in {cache}, where fedjax-sim run finds it (with --execution
 auto) for the same model, batch size, cohort size and number of seeds."""
 
+_WATCHED = ("log", "keep_best", "stop_early", "time_limit")
+
 
 def run(arguments: list[str]) -> int:
     """Runs a comparison, or forecasts it; returns the exit code."""
@@ -42,15 +44,22 @@ def run(arguments: list[str]) -> int:
         description = _described(RUN_DESCRIPTION)
         given = vars(options.parse(RunOptions, "run", source, description, rest, defaults))
         diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
+        watched = {name: given.pop(name) for name in _WATCHED}
         config = _connected(given)
         _start_jax()
 
+        from fedjax_sim.cli import report
         from fedjax_sim.cli.build import resolve
 
+        if not dry_run:
+            report.check_folder(config.output)
+        from fedjax_sim.cli.watching import Watching
+
         comparison = resolve(config)
+        callbacks = Watching(**watched).callbacks(comparison.problem.setup)
     if dry_run:
         return _forecast(comparison)
-    return _compare(comparison, ["fedjax-sim", "run", source, *rest], diagnose)
+    return _compare(comparison, ["fedjax-sim", "run", source, *rest], diagnose, callbacks)
 
 
 def _connected(given: dict[str, Any]):
@@ -73,7 +82,7 @@ def _connected(given: dict[str, Any]):
     return RunConfig(**given)
 
 
-def _compare(comparison, command: list[str], diagnose: bool) -> int:
+def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) -> int:
     # Imported here, so that --help does not wait for pandas and matplotlib.
     from rich.console import Console
 
@@ -88,7 +97,7 @@ def _compare(comparison, command: list[str], diagnose: bool) -> int:
         with resolving():
             job = stack.enter_context(ready(comparison, diagnose=diagnose))
         with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
-            result = execute(job, on_progress, _tuning_file())
+            result = execute(job, on_progress, _tuning_file(), callbacks)
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
     if result.interrupted:

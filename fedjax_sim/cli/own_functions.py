@@ -51,21 +51,17 @@ class OwnFunctions(NamedTuple):
         """
         if self == OwnFunctions():
             return
-        params = jax.eval_shape(net.init, jax.random.key(0))
+        params = jax.eval_shape(lambda: net.init(jax.random.key(0)))
         x, y = (np.asarray(dataset.train[key][:3]) for key in ("x", "y"))
         outputs = jax.eval_shape(lambda params: net.apply(params, as_float(x)), params)
         for reference in filter(None, self):
             values = jax.eval_shape(reference.call, outputs, y)
             if reference is self.metrics:
                 reference.check_result(values, dict, "{name: values [B]}")
-            for name, value in values.items() if isinstance(values, dict) else [("", values)]:
-                if getattr(value, "shape", None) == y.shape:
-                    continue
-                shape = getattr(value, "shape", type(value).__name__)
-                reference.fail(
-                    f"which returned shape {shape}{f' for {name!r}' if name else ''} for outputs "
-                    f"{outputs.shape} and y {y.shape}; expected {y.shape}, one value per example"
-                )
+                for name, value in values.items():
+                    _check_shape(reference, value, outputs, y, f" for {name!r}")
+            else:
+                _check_shape(reference, values, outputs, y)
 
     def objective(self, net: Model) -> Objective:
         """Returns the objective of the clients."""
@@ -77,6 +73,17 @@ class OwnFunctions(NamedTuple):
         functions = {key: None if row is None else row.function for key, row in own.items()}
         built_in = classification_metrics(net.apply)
         return built_in if self == OwnFunctions() else _Metrics(net.apply, built_in, **functions)
+
+
+def _check_shape(reference: Reference, value: Any, outputs: Any, y: Any, name: str = "") -> None:
+    reference.check_result(value, jax.ShapeDtypeStruct, f"one value per example{name}")
+    if value.shape != y.shape:
+        reference.fail(
+            f"which returned shape {value.shape}{name} for outputs {outputs.shape} and y "
+            f"{y.shape}; expected {y.shape}, one value per example"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        reference.fail(f"which returned {value.dtype}{name}; expected floating values")
 
 
 # Hashable by value, like the objectives of the library.

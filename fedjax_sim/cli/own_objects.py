@@ -56,6 +56,8 @@ def reference_of(config: RunConfig, option: str) -> Reference | None:
         >>> reference_of(RunConfig(), "model")
     """
     name, (group, known) = getattr(config, option), _KINDS[option]
+    if callable(name):  # of a program, which has no need of references
+        return Reference(option, getattr(name, "__qualname__", type(name).__name__), name)
     if name is None or name in known:
         return None
     if option == "dataset" and datasets.is_table(name):

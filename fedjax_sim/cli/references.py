@@ -105,14 +105,17 @@ class Reference:
 
     def parameters(self) -> dict[str, inspect.Parameter]:
         """Returns the parameters of the function, annotations as objects where possible."""
-        try:
-            return dict(inspect.signature(self.function, eval_str=True).parameters)
-        except (NameError, AttributeError, SyntaxError, TypeError):  # of annotations
-            pass
-        try:
-            return dict(inspect.signature(self.function).parameters)
-        except (ValueError, TypeError) as error:  # a function without signature, as some in C
-            self.fail(f"whose parameters are not known: {error}", error)
+        target = self.function
+        if inspect.isclass(target):  # the signature of flax classes is that of their metaclass
+            target = functools.partial(target.__init__, None)
+        for eval_str in (True, False):
+            try:
+                return dict(inspect.signature(target, eval_str=eval_str).parameters)
+            except (NameError, AttributeError, SyntaxError):  # of annotations
+                continue
+            except (ValueError, TypeError) as error:  # of some functions in C
+                self.fail(f"whose parameters are not known: {error}", error)
+        return {}
 
     def check_result(self, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
         """Returns the function's result if it has the type.

@@ -33,6 +33,20 @@ class FederatedData:
     offsets: np.ndarray | jax.Array
     client_ids: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        """Converts lists of numbers to NumPy arrays."""
+        if isinstance(self.offsets, list):
+            object.__setattr__(self, "offsets", np.asarray(self.offsets, np.int32))
+            examples = from_lists(self.examples)
+            object.__setattr__(self, "examples", examples)
+            if self.offsets[-1] != _num_rows(examples, 0):
+                raise ValueError(
+                    f"offsets ends with {self.offsets[-1]}; expected {_num_rows(examples, 0)}, the "
+                    "number of examples"
+                )
+        elif isinstance(self.examples, dict) and any(map(_is_list, self.examples.values())):
+            object.__setattr__(self, "examples", from_lists(self.examples))
+
     @property
     def num_clients(self) -> int:
         return self.offsets.shape[0] - 1
@@ -64,7 +78,7 @@ jax.tree_util.register_dataclass(
 def from_clients(
     clients: Sequence[PyTree], client_ids: Sequence[str] | None = None
 ) -> FederatedData:
-    """Concatenates one pytree of examples per client.
+    """Concatenates one pytree of examples per client; lists of numbers are arrays.
 
     Raises:
         ValueError: no clients, leaves of one client that differ in length, or not one id each.
@@ -76,6 +90,7 @@ def from_clients(
     """
     if not clients:
         raise ValueError("clients is empty; expected one pytree of examples per client")
+    clients = [from_lists(examples) for examples in clients]
     sizes = [_num_rows(examples, i) for i, examples in enumerate(clients)]
     if client_ids is not None and len(client_ids) != len(clients):
         raise ValueError(
@@ -105,10 +120,50 @@ def from_assignment(
         raise ValueError(
             f"client_ids has {len(client_ids)} names; expected {len(assignment)}, one per client"
         )
+    examples = from_lists(examples)
     rows = check_assignment(examples, assignment)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in assignment])]).astype(np.int32)
     ids = None if client_ids is None else tuple(client_ids)
     return FederatedData(jax.tree.map(lambda x: np.asarray(x)[rows], examples), offsets, ids)
+
+
+def from_lists(examples: PyTree) -> PyTree:
+    """Returns the examples with lists of numbers as arrays; floats in single precision.
+
+    Raises:
+        ValueError: a ragged list, or text; :func:`fedjax_sim.datasets.from_arrays` numbers labels
+            and clients that are text.
+
+    Example:
+        >>> from_lists({"x": [[0.5], [1.5]], "y": [0, 1]})["x"].dtype
+        dtype('float32')
+    """
+    if not isinstance(examples, dict):
+        return _array("", examples) if _is_list(examples) else examples
+    arrays = {k: _array(f"[{k!r}]", v) if _is_list(v) else v for k, v in examples.items()}
+    return arrays
+
+
+def _is_list(value: object) -> bool:
+    """True for a list of numbers or text, nested or not; a list of arrays is a pytree."""
+    if not isinstance(value, list):
+        return False
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, (bool, int, float, str)) for leaf in leaves[:100])
+
+
+def _array(key: str, values: list) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"examples{key} is a ragged list; expected equal lengths") from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"examples{key} has text; expected numbers (fedjax_sim.datasets.from_arrays numbers "
+            "text)"
+        )
+    kinds = {"f": np.float32, "i": np.int32, "u": np.int32}
+    return array.astype(kinds.get(array.dtype.kind, array.dtype))
 
 
 def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.ndarray:
