@@ -64,8 +64,8 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     config = read_config(path)
     if (path / "slices").is_dir():
         history = Sweep(read_runs(path), False, 0, 0, 0.0, 0.0).to_frame()
-        return FolderHistory(history, _setting(config, None), config.get("target_accuracy"))
-    algorithms = _runs_by_algorithm(path, config)
+        return FolderHistory(history, setting_text(config, None), config.get("target_accuracy"))
+    algorithms = run_folders(path, config)
     if not algorithms:
         raise ValueError(
             f"folder is '{path}', which has no run; expected a folder that simulate, compare, "
@@ -81,7 +81,7 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
     history = pd.DataFrame(rows, columns=columns)
     history["seed"] = seed_column(history["seed"].tolist())
-    setting = _setting(config, outcomes[0])
+    setting = setting_text(config, outcomes[0])
     return FolderHistory(history, setting, config.get("target_accuracy"))
 
 
@@ -108,10 +108,16 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
         return {}
 
 
-def _runs_by_algorithm(
-    path: pathlib.Path, config: Mapping[str, Any]
+def run_folders(
+    path: pathlib.Path, config: Mapping[str, Any] | None = None
 ) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm: one of all seeds, or one per seed."""
+    """Returns the run folders of every algorithm: one of all seeds, or one per seed.
+
+    Args:
+        path: folder of a run or a comparison.
+        config: options in its config.json; default: read here.
+    """
+    config = read_config(path) if config is None else config
     if (path / "run.json").exists():
         return {config.get("algorithm") or path.resolve().name: [path]}
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
@@ -133,17 +139,35 @@ def _is_seed(folder: pathlib.Path) -> bool:
     return replicas == [folder.name]
 
 
-def _rows(
-    folder: pathlib.Path, recorded: outcome.Outcome | None, bits: tuple[int, int] | None
-) -> Iterable[tuple]:
-    """Yields (seed, diverged_at, round, metric, value), with bits after the other metrics."""
-    entries = [(s, int(r), m, float(v)) for s, r, m, v in read_history(folder)]
+def divergences(
+    entries: Iterable[tuple[str, int, str, float]], recorded: outcome.Outcome | None
+) -> dict[str, int]:
+    """Returns the rounds of the seeds that diverged, by seed.
+
+    Args:
+        entries: (seed, round, metric, value) of a run's history.
+        recorded: outcome in the run's folder; without one, the round is that of the first loss that
+            is not finite.
+
+    Example:
+        >>> divergences([("0", 2, "test/loss", 1.0), ("1", 2, "test/loss", float("nan"))], None)
+        {'1': 2}
+    """
     diverged_at: dict[str, int] = {}
     for seed, done, metric, value in entries:
         if "loss" in metric and not np.isfinite(value):
             diverged_at.setdefault(seed, done)
     if recorded is not None:
         diverged_at |= {seed: at for seed, at in recorded.diverged_at.items() if at}
+    return diverged_at
+
+
+def _rows(
+    folder: pathlib.Path, recorded: outcome.Outcome | None, bits: tuple[int, int] | None
+) -> Iterable[tuple]:
+    """Yields (seed, diverged_at, round, metric, value), with bits after the other metrics."""
+    entries = [(s, int(r), m, float(v)) for s, r, m, v in read_history(folder)]
+    diverged_at = divergences(entries, recorded)
     for seed, done, metric, value in entries:
         yield seed, diverged_at.get(seed, 0), done, metric, value
     if recorded is None:
@@ -159,8 +183,17 @@ def _rows(
             yield seed, diverged_at.get(seed, 0), done, "bits", float(total)
 
 
-def _setting(config: Mapping[str, Any], recorded: outcome.Outcome | None) -> str:
-    """Returns data set, clients, cohort and local work in one line."""
+def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = None) -> str:
+    """Returns data set, clients, cohort and local work in one line.
+
+    Args:
+        config: options of ``fedjax-sim``; empty for folders that Python wrote.
+        recorded: outcome of a run, from which the line is made without options.
+
+    Example:
+        >>> setting_text({}, outcome.Outcome(2, {}, 5, 32, 32, {"0": 3}))
+        '5 clients, 3 per round.'
+    """
     if not config:
         if recorded is None:
             return ""

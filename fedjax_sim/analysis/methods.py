@@ -89,7 +89,7 @@ def _labelled(
             parts = [known[str(name)], *(text.replace("_", " ") for text in settings), folder]
             cache[key] = ", ".join(filter(None, parts))
         labels.append(cache[key])
-    return history.assign(algorithm=labels)[["algorithm", *_FIXED]]
+    return history.assign(algorithm=labels).loc[:, ["algorithm", *_FIXED]]
 
 
 def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:
     counts = score.groupby(config, dropna=False)["seed"].transform("size")
     complete = score.loc[np.asarray(counts) == np.max(np.asarray(counts)), :]
     chosen = best(complete, per=["algorithm"], mode=mode)[config]
-    return pd.DataFrame(history.merge(chosen, on=config))
+    return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 
 def _distinct_names(folders: Sequence[pathlib.Path]) -> list[str]:

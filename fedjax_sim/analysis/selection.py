@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.analysis.divergence import divergence_text, first_divergences
 from fedjax_sim.analysis.frames import (
     check_columns,
     check_unique,
@@ -155,8 +156,9 @@ def best(
 
     Returns:
         a row per cell in grid order; columns: ``per``, the rest of the configuration, ``mean``,
-        ``low`` and ``high`` (:func:`mean_interval`), ``num_seeds``, ``num_failed``, and
-        ``<hyper>_at_edge`` for every hyper-parameter not in ``per``.
+        ``low`` and ``high`` (:func:`mean_interval`), ``num_seeds``, ``num_failed``, with
+        ``diverged_at`` in the scores ``diverged`` ("diverged in round 3 (1 of 2 seeds)" or empty),
+        and ``<hyper>_at_edge`` for every hyper-parameter not in ``per``.
 
     Raises:
         ValueError: an unknown column in ``per``, two scores for one configuration and seed,
@@ -178,9 +180,11 @@ def best(
             same = np.asarray(cell["algorithm"] == chosen["algorithm"].iloc[0])
             cell = cell.loc[same, :]
         values = score_values(chosen)
+        diverged = {"diverged": divergence_text(first_divergences(chosen))}
         statistics.append(
             mean_interval(values, level, bounds)._asdict()
             | {"num_seeds": len(values), "num_failed": int(np.isnan(values).sum())}
+            | (diverged if "diverged_at" in scores else {})
             | {f"{name}_at_edge": _at_edge(chosen[name].iloc[0], cell[name]) for name in tuned}
         )
         first.append(chosen.head(1))

@@ -13,11 +13,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedjax_sim.analysis.divergence import divergence_text, first_divergences
+from fedjax_sim.analysis.folders import divergences
 from fedjax_sim.cli.validation import validated
+from fedjax_sim.plotting.style import save
+from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.files import FolderError, replacing, write_text
 from fedjax_sim.simulation.store import read_history
 
-HISTORY_COLUMNS = ("algorithm", "seed", "round", "metric", "value")
+HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 
 
@@ -26,8 +30,9 @@ def merge_histories(
 ) -> pd.DataFrame:
     """Returns one frame of all algorithms' ``history.csv``, and writes ``directory/history.csv``.
 
-    Columns: algorithm, seed, round, metric, value; with ``clock`` also time, the simulated time of
-    the round.  Values are copied digit by digit, so the file holds the bits of the run.
+    Columns: algorithm, seed, diverged_at (first round whose server state was not finite, or 0),
+    round, metric, value; with ``clock`` also time, the simulated time of the round.  Values are
+    copied digit by digit, so the file holds the bits of the run.
     Algorithms without a history are left out.
 
     Raises:
@@ -35,13 +40,15 @@ def merge_histories(
     """
     rows: list[tuple] = []
     for algorithm in algorithms:
-        if not (directory / algorithm / "history.csv").exists():
-            continue
-        read = list(read_history(directory / algorithm))
-        times = {(seed, at): value for seed, at, metric, value in read if metric == "time"}
-        for seed, at, metric, value in read:
-            time = (times[seed, at],) if clock else ()
-            rows.append((algorithm, int(seed), int(at), *time, metric, value))
+        for folder in run_folders(directory / algorithm):
+            read = list(read_history(folder))
+            times = {(seed, at): value for seed, at, metric, value in read if metric == "time"}
+            numbers = [(seed, int(at), metric, float(value)) for seed, at, metric, value in read]
+            diverged_at = divergences(numbers, outcome.read(folder))
+            for seed, at, metric, value in read:
+                time = (times[seed, at],) if clock else ()
+                run = algorithm, int(seed), diverged_at.get(seed, 0)
+                rows.append((*run, int(at), *time, metric, value))
     columns: list[str] = list(HISTORY_COLUMNS)
     if clock:
         columns.insert(columns.index("round") + 1, "time")
@@ -55,10 +62,34 @@ def merge_histories(
     return frame.astype({"seed": int, "value": float} | ({"time": float} if clock else {}))
 
 
+def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders with an algorithm's histories: its own, or one per seed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for seed in ("10", "9"):
+        ...         (pathlib.Path(folder) / seed).mkdir()
+        ...         _ = (pathlib.Path(folder) / seed / "history.csv").write_text("")
+        ...     [path.name for path in run_folders(pathlib.Path(folder))]
+        ['9', '10']
+    """
+    if (directory / "history.csv").exists():
+        return [directory]
+    seeds = [
+        path.parent for path in directory.glob("*/history.csv") if path.parent.name.isdecimal()
+    ]
+    return sorted(seeds, key=lambda path: int(path.name))
+
+
 def summarize(
     history: pd.DataFrame, target: float, timings: Mapping[str, Mapping[str, Any]]
 ) -> pd.DataFrame:
     """Returns a row per algorithm: final accuracy, rounds to the target, time.
+
+    If a seed diverged, ``divergence`` says so ("diverged in round 3 (1 of 2 seeds)") and the
+    algorithm has no accuracy (NaN): the mean of the other seeds would reward it.  A seed that
+    diverged has not reached the target.
 
     ``rounds_to_target`` is the median over the seeds that reached the target (``reached`` of
     them), at the rounds of evaluation; NaN if none did.  ``time_to_target`` is the same in
@@ -73,7 +104,8 @@ def summarize(
             ``num_rounds``; a shorter history is that of an unfinished run.
 
     Example:
-        >>> rows = [("fedavg", s, r, "test/accuracy", 0.1 * r + s) for s in (0, 1) for r in (1, 2)]
+        >>> rows = [
+        ...     ("fedavg", s, 0, r, "test/accuracy", 0.1 * r + s) for s in (0, 1) for r in (1, 2)]
         >>> history = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
         >>> timing = {"compile_seconds": 1.0, "run_seconds": 2.0, "local_steps": 8, "num_rounds": 2}
         >>> row = summarize(history, 0.15, {"fedavg": timing}).loc["fedavg"]
@@ -84,9 +116,11 @@ def summarize(
     for algorithm in history["algorithm"].unique():
         chosen = (history["metric"] == ACCURACY) & (history["algorithm"] == algorithm)
         part = history.loc[chosen, :]
+        diverged_at = np.array(first_divergences(part))
         curves = part.pivot(index="round", columns="seed", values="value")
         at, values = curves.index.to_numpy(), curves.to_numpy()  # [E], [E, seeds]
-        final, above = values[-1], values >= target
+        final = np.where(diverged_at.any(), np.nan, values[-1])
+        above = (values >= target) & (diverged_at == 0)
         first, reached = above.argmax(axis=0), above.any(axis=0)
         timing = timings[algorithm]
         seconds = timing["run_seconds"]
@@ -98,7 +132,8 @@ def summarize(
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
-            "diverged": timing.get("diverged", 0),
+            "diverged": int(np.count_nonzero(diverged_at)),
+            "divergence": divergence_text(diverged_at),
             "run_seconds": seconds,
             "compile_seconds": timing["compile_seconds"],
             "local_steps": timing["local_steps"],
@@ -159,7 +194,17 @@ def read_timing(directory: pathlib.Path) -> Timing:
 
 def read_timings(directory: pathlib.Path, algorithms: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the timings of algorithms as :func:`summarize` takes them."""
-    return {name: dataclasses.asdict(read_timing(directory / name)) for name in algorithms}
+    return {name: dataclasses.asdict(_total_timing(directory / name)) for name in algorithms}
+
+
+def _total_timing(directory: pathlib.Path) -> Timing:
+    """Returns the sum of the timings of an algorithm's seeds."""
+    timings = [read_timing(folder) for folder in run_folders(directory)] or [Timing()]
+    sums = {
+        name: sum(getattr(timing, name) for timing in timings)
+        for name in ("compile_seconds", "run_seconds", "local_steps", "diverged")
+    }
+    return Timing(**sums, num_rounds=max(timing.num_rounds for timing in timings))
 
 
 def check_folder(path: pathlib.Path) -> None:
@@ -189,13 +234,13 @@ def is_read_only(path: pathlib.Path) -> bool:
 
 
 def write_all(folder: pathlib.Path, files: Mapping[str, pd.DataFrame | Figure | str]) -> None:
-    """Writes tables as CSV, figures as PNG and texts, each whole or not at all."""
+    """Writes tables as CSV, figures and texts, each whole or not at all."""
     for name, content in files.items():
         with replacing(folder / name) as partial:
             if isinstance(content, pd.DataFrame):
                 content.to_csv(partial, index=False)
             elif isinstance(content, Figure):
-                content.savefig(partial, format="png", dpi=110)
+                save(content, partial, format=pathlib.Path(name).suffix[1:])
             else:
                 partial.write_text(content)
 

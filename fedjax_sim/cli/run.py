@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim import plotting
+from fedjax_sim.analysis.folders import setting_text
 from fedjax_sim.cli import build, report
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
@@ -38,7 +39,7 @@ from fedjax_sim.types import Setup
 class ComparisonResult(NamedTuple):
     """Results of a comparison; the files of its output folder hold the same."""
 
-    history: pd.DataFrame  # columns algorithm, seed, round, metric, value; with a clock also time
+    history: pd.DataFrame  # as report.merge_histories returns it
     summary: pd.DataFrame  # a row per algorithm, see report.summarize
     output: pathlib.Path
     interrupted: bool
@@ -62,7 +63,7 @@ def compare(
 ) -> ComparisonResult:
     """Runs every algorithm of the configuration and writes the results to ``config.output``.
 
-    ``history.csv`` (algorithm, seed, round, metric, value; with a clock also the simulated time),
+    ``history.csv`` (algorithm, seed, diverged_at, round, metric, value; with a clock also time),
     ``summary.json``, ``config.json`` (everything needed to repeat the run), ``curves.png``,
     ``clients.png``, and a folder per algorithm with its own history and checkpoints.  A second call
     resumes unfinished algorithms and does not repeat finished ones; with other algorithms, it adds
@@ -268,8 +269,7 @@ def _write_results(
         axis = "time" if clock else "round"
         # Seeds with fewer updates than others repeat their last time, in updates without uploads.
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
-        figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis)
-        for axes in figure.axes if clock else ():
-            axes.set_xlabel("simulated time")
+        caption = setting_text(report.as_json(comparison.options))
+        figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis, caption=caption)
         report.write_all(output, {"curves.png": figure})
     return history, summary

@@ -11,6 +11,8 @@ import jax
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedjax_sim.analysis.frames import score_values
+from fedjax_sim.analysis.labels import bounds_of, metric_label
 from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
@@ -223,9 +225,10 @@ def _results(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str,
     if complete.empty:
         return SweepResult(history, score, complete, result), files
     per = ["algorithm", *config.cells]
-    chosen = best(complete, per=per, mode=config.mode)
+    bounds = bounds_of(config.metric, score_values(complete))
+    chosen = best(complete, per=per, mode=config.mode, bounds=bounds)
     files["best.csv"] = chosen
-    label = config.metric
+    label = metric_label(config.metric)
     if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
         files["paired.csv"] = paired_differences(complete, mode=config.mode)
     if len(config.cells) == 2:
@@ -264,7 +267,10 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
         ]
         for name in swept:
             key = f"sensitivity_{algorithm}_{name}"
-            figures[key] = sweeps.sensitivity(own, name, mode=config.mode, label=label)
+            bounds = bounds_of(config.metric, score_values(own))
+            figures[key] = sweeps.sensitivity(
+                own, name, mode=config.mode, label=label, bounds=bounds
+            )
         if len(swept) > 1:
             heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
             figures[f"heat_map_{algorithm}"] = heat_map

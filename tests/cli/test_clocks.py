@@ -147,7 +147,7 @@ def test_curves_are_drawn_against_simulated_time(result):
     last = result.history.query("algorithm == 'fedavg' and seed == 1 and metric == 'test/accuracy'")
     assert last["time"].tolist() == [51.0, 60.0, 60.0]
     frame = pd.read_csv(result.output / "history.csv")
-    columns = ["algorithm", "seed", "round", "time", "metric", "value"]
+    columns = ["algorithm", "seed", "diverged_at", "round", "time", "metric", "value"]
     assert frame.columns.tolist() == result.history.columns.tolist() == columns
     assert (result.output / "curves.png").read_bytes().startswith(b"\x89PNG")
     summary = json.loads((result.output / "summary.json").read_text())["algorithms"]

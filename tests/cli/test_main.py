@@ -55,7 +55,14 @@ def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
     for name in ("curves.png", "clients.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     history = pd.read_csv(tmp_path / "history.csv")
-    assert history.columns.tolist() == ["algorithm", "seed", "round", "metric", "value"]
+    assert history.columns.tolist() == [
+        "algorithm",
+        "seed",
+        "diverged_at",
+        "round",
+        "metric",
+        "value",
+    ]
     assert not history.duplicated(["algorithm", "seed", "round", "metric"]).any()
     # Another folder, the same command: the same bytes.
     assert (tmp_path / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
@@ -111,7 +118,7 @@ def test_ctrl_c_outside_a_simulation_keeps_what_is_there(tmp_path, monkeypatch, 
     monkeypatch.setattr(comparing, "simulate", stopped)
     assert main([*TINY, "--output", str(tmp_path)]) == 130
     assert "to resume" in capsys.readouterr().out
-    header = "algorithm,seed,round,metric,value\n"
+    header = "algorithm,seed,diverged_at,round,metric,value\n"
     assert (tmp_path / "history.csv").read_text() == header
 
 

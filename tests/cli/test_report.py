@@ -20,7 +20,7 @@ def test_json_is_strict(tmp_path):
 
 def test_summary_when_only_some_seeds_reach_the_target():
     values = {0: [0.1, 0.9], 1: [0.2, 0.3], 2: [0.8, 0.7]}
-    rows = [("a", s, r, report.ACCURACY, v[r - 1]) for s, v in values.items() for r in (1, 2)]
+    rows = [("a", s, 0, r, report.ACCURACY, v[r - 1]) for s, v in values.items() for r in (1, 2)]
     history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
     timing = {"a": {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0, "num_rounds": 3}}
     row = report.summarize(history, 0.75, timing).loc["a"]
