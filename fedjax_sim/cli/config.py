@@ -168,6 +168,16 @@ class RunConfig:
 
     eval_every: int = 2
     """Rounds between evaluations on the test and training examples (not used with --clock)."""
+    eval_examples: int | Literal["all"] = 10_000
+    """Training examples in an evaluation: a fixed uniform subsample of at most this many, or all.
+    The metric train/examples is their number."""
+    per_client: int | None = None
+    """Rounds between evaluations of every client, a multiple of --eval-every: statistics over
+    clients in the history, and a row per client in a run's clients.csv (clients.parquet, if there
+    are more than 100,000 rows and pyarrow is installed); default: none."""
+    held_out_clients: float = 0.0
+    """Fraction of the clients that never train, drawn with the partition's seed; they are evaluated
+    as held_out, and one by one with --per-client."""
     target_accuracy: float = 0.8
     """Test accuracy; the table shows the rounds, or the simulated time, until a run reaches it."""
 

@@ -35,7 +35,7 @@ def check(config: RunConfig) -> None:
                 f"{name} is {value!r}; expected one of {', '.join(allowed)}"
                 f"{did_you_mean(value, allowed)}"
             )
-        if hint is int or (int in allowed and value is not None):
+        if hint is int or (int in allowed and isinstance(value, int)):
             low, high = 1, INT32_MAX
             if name.endswith("seed"):  # jax.random.key takes seeds modulo 2^32
                 low, high = 0, 2**32 - (config.seeds if name == "seed" else 1)
@@ -56,7 +56,7 @@ def check(config: RunConfig) -> None:
         )
     if config.states == "host" and config.examples_memory is None:
         raise ValueError("states is host; expected examples_memory with it")
-    for name in ("dropout", "validation"):
+    for name in ("dropout", "validation", "held_out_clients"):
         if not 0 <= (value := getattr(config, name)) < 1:
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
     for name, required in (("clock", "none"), ("num_strata", None), ("examples_memory", None)):
@@ -66,6 +66,15 @@ def check(config: RunConfig) -> None:
         raise ValueError(
             f"timeline is {config.timeline!r}; expected none with --clock or --num-strata"
         )
+    if config.per_client is not None:
+        for name in ("num_strata", "examples_memory"):
+            if getattr(config, name) is not None:
+                raise ValueError(f"per_client is {config.per_client}; expected none with {name}")
+        if config.clock == "none" and config.per_client % config.eval_every:
+            raise ValueError(
+                f"per_client is {config.per_client}; expected a multiple of eval_every, "
+                f"{config.eval_every}"
+            )
     if not 0 < config.target_accuracy <= 1:
         raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
     if config.sampling == "stratified" and config.num_strata is None:

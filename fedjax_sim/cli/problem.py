@@ -16,6 +16,7 @@ from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.clocks import Clock, step_law
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
+from fedjax_sim.cli.evaluation import evaluation
 from fedjax_sim.cli.model_statistics import for_model, trained_model
 from fedjax_sim.cli.names import AUTO_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
@@ -25,7 +26,6 @@ from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.datasets import Dataset, layout_hint
-from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.objectives import Metrics, as_float
@@ -99,7 +99,8 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     own = OwnFunctions.of(config)
     own.check(net, dataset)
     loss, metrics = _functions(net, config.precision == "bfloat16", config.statistics, own)
-    data, source, placement, train, valid = clients(config, dataset)
+    divided = clients(config, dataset)
+    data, source, placement, train, valid, *_ = divided
     all_take_part = config.sampling == "full" or config.timeline is not None
     if not all_take_part and config.cohort_size > data.num_clients:
         raise ValueError(
@@ -111,7 +112,6 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     params = jax.vmap(net.init)(init_keys)
     if config.precision == "float64":
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
-    parts = {"test": dataset.test, "train": train} | ({} if valid is None else {"valid": valid})
     description = {
         "data": {
             "name": dataset.name,
@@ -135,7 +135,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         if clock is None
         else clock.timelines(config.algorithms[0], schedule_keys),
         params,
-        eval_fn=merge_evaluators(**{k: evaluator(metrics, part) for k, part in parts.items()}),
+        eval_fn=evaluation(config, metrics, dataset, divided),
         eval_every=config.eval_every,
         weighting=weight_by_examples if config.weighting == "examples" else uniform_weights,
     )

@@ -1,10 +1,10 @@
 """``clients.csv`` of a run: a row per seed, evaluated round, client and split.
 
-Metrics ``per_client/NAME`` or ``SPLIT/per_client/NAME`` are arrays ``[M]``
-(:func:`fedjax_sim.evaluation.client_evaluator` with ``per_client=True``).  They are too many for
-``history.csv`` and go to this file, or to the folder ``clients.parquet`` if there are more than
-100,000 rows and pyarrow is installed.  Rows are written before the checkpoint of their round;
-resuming removes later rows, and the same rounds, run again, write the same rows.
+Metrics ``per_client/NAME``, ``SPLIT/per_client/NAME`` and ``client/SPLIT/per_client/NAME`` are
+arrays ``[M]`` (:func:`fedjax_sim.evaluation.client_evaluator` with ``per_client=True``).  They are
+too many for ``history.csv`` and go to this file, or to the folder ``clients.parquet`` if there are
+more than 100,000 rows and pyarrow is installed.  Rows are written before the checkpoint of their
+round; resuming removes later rows, and the same rounds, run again, write the same rows.
 """
 
 import hashlib
@@ -178,7 +178,8 @@ def _splits(history: History) -> dict[str, list[tuple[str, str]]]:
     for key in sorted(history.metrics):
         split, marker, name = f"/{key}".rpartition(f"/{PER_CLIENT}/")
         if marker:
-            result.setdefault(split.removeprefix("/"), []).append((key, name))
+            split = split.removeprefix("/").removeprefix("client/")
+            result.setdefault(split, []).append((key, name))
     return result
 
 

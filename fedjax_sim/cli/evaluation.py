@@ -1,0 +1,41 @@
+"""Evaluation of a comparison: test and training examples, validation part, every client."""
+
+from jax.tree_util import Partial
+
+from fedjax_sim.cli.clients import Clients
+from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.datasets import Dataset
+from fedjax_sim.evaluation import at_rounds, client_evaluator, evaluator, merge_evaluators
+from fedjax_sim.objectives import Metrics
+
+
+def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: Clients) -> Partial:
+    """Returns the evaluator of a comparison's models.
+
+    ``test/...``, ``train/...`` (a fixed subsample of ``--eval-examples``; ``train/examples`` is its
+    size), ``valid/...`` with ``--validation`` and ``held_out/...`` with ``--held-out-clients`` are
+    means over examples.  With ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
+    """
+    train = clients.train
+    most = len(train["y"]) if config.eval_examples == "all" else config.eval_examples
+    parts = {
+        "test": evaluator(metrics, dataset.test),
+        "train": evaluator(metrics, train, max_examples=most),
+    }
+    if clients.valid is not None:
+        parts["valid"] = evaluator(metrics, clients.valid)
+    if clients.held_out is not None:
+        parts["held_out"] = evaluator(metrics, clients.held_out.examples)
+    if config.per_client is not None:
+        splits = {
+            "train": clients.data,
+            "valid": clients.valid_of_clients,
+            "held_out": clients.held_out,
+        }
+        each = {
+            split: client_evaluator(metrics, data, per_client=True)
+            for split, data in splits.items()
+            if data is not None
+        }
+        parts["client"] = at_rounds(merge_evaluators(**each), config.per_client)
+    return merge_evaluators(**parts)
