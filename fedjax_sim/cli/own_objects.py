@@ -109,7 +109,11 @@ def load_dataset(config: RunConfig) -> Dataset:
 def model_row(config: RunConfig, dtype: Any = np.float32) -> tuple[Shape | None, BuildModel]:
     """Returns the shape of the examples that a model takes (None: any), and its builder."""
     reference = reference_of(config, "model")
-    return MODELS[config.model] if reference is None else (None, _OwnModel(reference, str(dtype)))
+    return (
+        MODELS[config.model]
+        if reference is None
+        else (None, _OwnModel(reference, np.dtype(dtype).name))
+    )
 
 
 @dataclasses.dataclass(frozen=True)

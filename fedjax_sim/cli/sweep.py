@@ -102,7 +102,7 @@ def run_sweep(
             seeds=range(config.seed, config.seed + config.seeds),
             memory=None if config.memory is None else int(config.memory * 1e9),
             directory=config.output,
-            config={"dataset": config.dataset, "precision": config.precision},
+            config=_fixed(config),
             identity=runs.identity,
             on_progress=record,
         )
@@ -112,6 +112,15 @@ def run_sweep(
             report.write_json(config.output / "config.json", header)
             report.write_all(config.output, files)
     return results
+
+
+def _fixed(config: SweepConfig) -> dict[str, Any]:
+    """Returns options that no grid varies and that the digests of data do not cover."""
+    names = ("loss", "metrics", "partition_per_seed", "validation", "validation_of")
+    default = SweepConfig()
+    values = {name: getattr(config, name) for name in names}
+    chosen = {name: v for name, v in values.items() if v != getattr(default, name)}
+    return {"dataset": config.dataset, "precision": config.precision, **chosen}
 
 
 def _check_code(config: SweepConfig, code: dict[str, str]) -> None:

@@ -1,0 +1,98 @@
+"""Data sets from arrays, lists and tables."""
+
+import numpy as np
+import pytest
+
+from fedjax_sim.datasets import from_arrays, read_table, to_channels_last
+from fedjax_sim.datasets.dataset import DataError
+
+RNG = np.random.default_rng(0)
+
+
+def test_text_labels_and_clients_are_numbered_and_remembered():
+    labels = ["eel", "cat", "dog", "cat", "eel"] * 10
+    clients = [f"writer {i % 7}" for i in range(50)]
+    data = from_arrays([[float(i)] for i in range(50)], labels, clients=clients)
+    assert data.class_names == ("cat", "dog", "eel")
+    for part, groups in ((data.train, data.train_groups), (data.test, data.test_groups)):
+        rows = part["x"][:, 0].astype(int)
+        assert [data.class_names[y] for y in part["y"]] == [labels[i] for i in rows]
+        assert [data.group_names[g] for g in groups] == [clients[i] for i in rows]
+    together = np.concatenate([data.train["x"], data.test["x"]])
+    assert sorted(together[:, 0].tolist()) == list(
+        range(50)
+    )  # a fifth of each class is for testing
+    assert np.bincount(data.test["y"]).tolist() == [4, 2, 4]
+
+
+def test_labels_may_be_any_integers():
+    data = from_arrays(np.zeros((4, 1)), [5, 7, 5, -1], test=(np.zeros((1, 1)), [7]))
+    assert data.train["y"].tolist() == [1, 2, 1, 0]
+    assert (data.test["y"].tolist(), data.class_names) == ([2], ("-1", "5", "7"))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize(("shape", "axes"), [((3, 8, 9), (1, 2, 0)), ((8, 9, 3), (0, 1, 2))])
+def test_images_get_their_channels_last(shape, axes, dtype):
+    x = RNG.integers(0, 255, (6, *shape)).astype(dtype)
+    data = from_arrays(x, [0, 1] * 3, test=(x, [0, 1] * 3))
+    assert data.test["x"].dtype == dtype
+    np.testing.assert_array_equal(data.test["x"], np.moveaxis(x, [a + 1 for a in axes], [1, 2, 3]))
+
+
+def test_images_without_channels_get_one_if_they_are_bytes():
+    x = np.zeros((5, 8, 8), np.uint8)
+    assert from_arrays(x, [0, 1, 0, 1, 0]).train["x"].shape[1:] == (8, 8, 1)
+    assert from_arrays(x.astype(float), [0, 1, 0, 1, 0]).train["x"].shape[1:] == (8, 8)
+    with pytest.raises(ValueError, match="on one side only"):
+        to_channels_last(np.zeros((2, 3, 8, 3)))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_of_rows(tmp_path, suffix):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": [1.0, 2, 3, 4], "who": ["x", "y", "x", "y"], "b": [5, 6, 7, 8],
+         "kind": ["cat", "dog", "cat", "dog"], "split": ["train", "train", "train", "test"]}
+    )  # fmt: skip
+    path = tmp_path / f"table{suffix}"
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    data = read_table(path, label_column="kind", client_column="who")
+    assert data.train["x"].tolist() == [[1, 5], [2, 6], [3, 7]]
+    assert (data.train["y"].tolist(), data.class_names) == ([0, 1, 0], ("cat", "dog"))
+    assert (data.train_groups.tolist(), data.group_names) == ([0, 1, 0], ("x", "y"))
+    assert (data.test["x"].tolist(), data.test_groups.tolist()) == ([[4, 8]], [1])
+
+
+def test_tables_of_arrays(tmp_path):
+    path = tmp_path / "table.npz"
+    x = RNG.integers(0, 255, (6, 1, 8, 8)).astype(np.uint8)
+    np.savez(
+        path, x=x[:4], y=["b", "a", "b", "a"], who=[1, 2, 2, 1], x_test=x[4:], y_test=["a", "b"]
+    )
+    data = read_table(path, client_column="who")
+    assert data.test["x"].shape == (2, 8, 8, 1)
+    assert (data.train["y"].tolist(), data.test["y"].tolist()) == ([1, 0, 1, 0], [0, 1])
+    assert (data.train_groups.tolist(), data.group_names[:2]) == ([0, 1, 1, 0], ("1", "2"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "no column y or label; expected --label-column, one of a, b"),
+        ("a,label\n1,\n2,3\n", "column 'label' has no value in row 1"),
+        ("a,label,split\n1,0,train\n2,1,valid\n", "column 'split' has train, valid; expected"),
+        ("label\n1\n", "no columns besides label; expected features"),
+        ("a,label\n1,0\n,1\n", "examples have NaN or infinity at"),
+        ("", "table.csv cannot be read: No columns to parse"),
+    ],
+)
+def test_damaged_tables_are_named(tmp_path, content, message):
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_table(path)
