@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         problems,
         theory,
     )
+    from fedjax_sim.cli.saved import load
     from fedjax_sim.simulation.tuning import tune
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
@@ -105,6 +106,7 @@ __all__ = [
     "from_clients",
     "full_batch",
     "init",
+    "load",
     "models",
     "objectives",
     "personal_model",
@@ -133,6 +135,8 @@ __all__ += algorithms.__all__
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "load":  # knows the models of the command line
+        return importlib.import_module(f"{__name__}.cli.saved").load
     if name == "tune":  # needs the models
         return importlib.import_module(f"{__name__}.simulation.tuning").tune
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

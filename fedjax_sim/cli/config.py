@@ -203,6 +203,16 @@ class RunOptions(RunConfig):
     diagnose: bool = False
     """Convex problems (softmax_regression): measure the constants of FedAvg's theory, and draw its
     bounds over the suboptimality."""
+    log: tuple[str, ...] = ()
+    """Where every evaluation is logged: csv:FILE, tensorboard:DIRECTORY, wandb:PROJECT or
+    mlflow:EXPERIMENT."""
+    keep_best: str | None = None
+    """Metric, e.g. valid/accuracy, by which the best model of every seed is kept (best.npz)."""
+    stop_early: str | None = None
+    """METRIC:PATIENCE, e.g. valid/loss:10: ends an algorithm after 10 evaluations without an
+    improvement of the metric's mean over the seeds."""
+    time_limit: float | None = None
+    """Seconds after which the comparison is interrupted; the same command continues."""
     distributed: bool = False
     """Run as one of several processes that a cluster started (Slurm, Open MPI, Kubernetes, Cloud
     TPU); all processes need the same options."""

@@ -1,4 +1,4 @@
-"""The commands ``plot`` and ``table``, which read the folders of results.
+"""The commands ``plot``, ``table`` and ``export``, which read the folders of results.
 
 Heavy modules are imported inside functions, so that ``--help`` of other commands does not wait for
 them.
@@ -38,6 +38,20 @@ def table(arguments: list[str]) -> int:
         else:
             write_text(options.output, text + "\n")
             print(f"table: {options.output}")
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    """Writes a model of a folder of results; returns the exit code."""
+    from fedjax_sim.cli import export as exporting
+
+    with resolving({name: name for name in ("output", "algorithm", "seed", "which")}):
+        folders, options = _of_folders(
+            exporting.ExportOptions, "export", exporting.DESCRIPTION, arguments
+        )
+        if len(folders) > 1:
+            raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
+        print(f"model: {exporting.export(folders[0], options)}")
     return 0
 
 

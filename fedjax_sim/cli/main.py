@@ -2,8 +2,8 @@
 
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
 grids of their hyper-parameters, ``fedjax-sim tune`` measures ways to execute them, ``fedjax-sim
-plot`` and ``fedjax-sim table`` show results, ``fedjax-sim list`` prints the names that options
-take.  Exit codes: 0 done, 1 a run that failed, 2 bad options,
+plot`` and ``fedjax-sim table`` show results, ``fedjax-sim export`` writes models, ``fedjax-sim
+list`` prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options,
 130 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has the details.
 """
 
@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import commands, folder_commands
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
 from fedjax_sim.simulation import interrupt
@@ -22,6 +23,7 @@ usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algo
        fedjax-sim tune [PRESET | CONFIG.json] [options]   measure ways to execute a run
        fedjax-sim plot FOLDER [FOLDER ...] [options]      figures of finished and unfinished runs
        fedjax-sim table FOLDER [FOLDER ...] [options]     tables: Markdown, LaTeX, CSV
+       fedjax-sim export FOLDER [options]                 a trained model: npz, safetensors, orbax
        fedjax-sim run | sweep | ... --help                all options and their defaults
        fedjax-sim list                                    algorithms, data sets, models, presets
        fedjax-sim list ALGORITHM                          an algorithm's hyper-parameters
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tune": commands.tune,
         "plot": folder_commands.plot,
         "table": folder_commands.table,
+        "export": folder_commands.export,
         "list": commands.list_names,
     }
     try:
@@ -68,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "--version":
         print("fedjax-sim", importlib.metadata.version("fedjax_sim"))
         return 0
-    print(f"fedjax-sim: error: unknown command {shlex.join(arguments)!r}", file=sys.stderr)
+    unknown = f"unknown command {shlex.join(arguments)!r}{did_you_mean(command, known)}"
+    print(f"fedjax-sim: error: {unknown}", file=sys.stderr)
     print(USAGE, end="", file=sys.stderr)
     return 2
 

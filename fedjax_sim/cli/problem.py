@@ -121,6 +121,8 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
             "test_examples": len(dataset.test["y"]),
             "classes": dataset.num_classes,
             "class_names": dataset.class_names,
+            "shape": list(dataset.train["x"].shape[1:]),
+            "dtype": str(dataset.train["x"].dtype),
         },
         "partition": summarize(data, dataset.num_classes)._asdict(),
         "model": {
@@ -162,17 +164,33 @@ def model(
     Raises:
         ValueError: a model that takes examples of another shape.
     """
-    shape = dataset.train["x"].shape[1:]
+    x = dataset.train["x"]
     if config.model == "auto":
-        name = AUTO_MODELS.get(shape, "softmax_regression")
+        name = AUTO_MODELS.get(x.shape[1:], "softmax_regression")
         config = dataclasses.replace(config, model=name)
-    taken, build = own_objects.model_row(config, as_float(dataset.train["x"][:1]).dtype)
+    return config.model, build_model(config, x.shape[1:], dataset.num_classes, x.dtype, conv)
+
+
+def build_model(
+    config: RunConfig,
+    shape: tuple[int, ...],
+    num_classes: int,
+    dtype: Any,
+    conv: Convolution = models.auto,
+) -> Model:
+    """Returns the model that the options name, for examples of a shape and type.
+
+    Raises:
+        ValueError: a model that takes examples of another shape.
+    """
+    inputs = jax.eval_shape(as_float, jax.ShapeDtypeStruct((1, *shape), dtype))
+    taken, build = own_objects.model_row(config, inputs.dtype)
     if taken not in (None, shape):
         raise ValueError(
             f"model is {config.model!r}, which takes examples of shape {list(taken)}; expected one "
-            f"for {list(shape)}, the shape of {dataset.name}{layout_hint(shape, taken)}"
+            f"for {list(shape)}, the shape of {config.dataset}{layout_hint(shape, taken)}"
         )
-    return config.model, _built(build, shape, dataset.num_classes, conv)
+    return _built(build, shape, num_classes, conv)
 
 
 @functools.cache

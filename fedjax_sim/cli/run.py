@@ -6,7 +6,7 @@ objects), :func:`ready` (everything that can be refused before anything runs) an
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 
 from fedjax_sim import plotting
 from fedjax_sim.analysis.folders import setting_text
+from fedjax_sim.callbacks import Callback
 from fedjax_sim.cli import build, report
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
@@ -60,6 +61,7 @@ def compare(
     tuning_file: pathlib.Path | None = None,
     *,
     diagnose: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> ComparisonResult:
     """Runs every algorithm of the configuration and writes the results to ``config.output``.
 
@@ -77,6 +79,7 @@ def compare(
             ``execution="auto"`` they precede the rules of
             :func:`fedjax_sim.execution.strategies.auto`.
         diagnose: draw the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.cli.diagnose`).
+        callbacks: functions of every evaluation (:mod:`fedjax_sim.callbacks`).
 
     Raises:
         ValueError: a value out of range, an output folder that cannot be created or holds another
@@ -93,7 +96,7 @@ def compare(
         np.int64(2)
     """
     with ready(build.resolve(config), diagnose=diagnose) as job:
-        return execute(job, on_progress, tuning_file)
+        return execute(job, on_progress, tuning_file, callbacks)
 
 
 @contextlib.contextmanager
@@ -114,21 +117,28 @@ def ready(comparison: ResolvedRun, *, diagnose: bool = False) -> Iterator[Job]:
     with locked(output):
         header = _header(comparison)
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
-            report.read_timing(output / name)
-            verify_history(output / name)
+            for folder in report.run_folders(output / name):
+                report.read_timing(folder)
+                verify_history(folder)
         yield Job(comparison, header, plan)
 
 
 def execute(
-    job: Job, on_progress: OnProgress | None = None, tuning_file: pathlib.Path | None = None
+    job: Job,
+    on_progress: OnProgress | None = None,
+    tuning_file: pathlib.Path | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> ComparisonResult:
     """Runs a comparison and writes its files; see :func:`compare`."""
     with job.comparison.arithmetic():
-        return _execute(job, on_progress, tuning_file)
+        return _execute(job, on_progress, tuning_file, callbacks)
 
 
 def _execute(
-    job: Job, on_progress: OnProgress | None, tuning_file: pathlib.Path | None
+    job: Job,
+    on_progress: OnProgress | None,
+    tuning_file: pathlib.Path | None,
+    callbacks: Sequence[Callback],
 ) -> ComparisonResult:
     comparison, output = job.comparison, job.comparison.output
     distributed.wait("configuration compared")
@@ -140,7 +150,7 @@ def _execute(
         report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
 
     try:
-        result = _run_all(comparison, on_progress, tuning_file)
+        result = _run_all(comparison, on_progress, tuning_file, callbacks)
     finally:
         history, summary = _write_results(comparison, job.header["algorithms"], writes)
     diagnosis = None
@@ -168,7 +178,10 @@ def executed(
 
 
 def _run_all(
-    comparison: ResolvedRun, on_progress: OnProgress | None, tuning_file: pathlib.Path | None
+    comparison: ResolvedRun,
+    on_progress: OnProgress | None,
+    tuning_file: pathlib.Path | None,
+    callbacks: Sequence[Callback],
 ) -> Comparison:
     """Runs all algorithms, or the rest of them, each in its own folder."""
     chosen = {name: executed(comparison, name, tuning_file) for name in comparison.hyper}
@@ -183,7 +196,10 @@ def _run_all(
                 diverged=int(np.count_nonzero(result.state.diverged_at)),
                 num_rounds=chosen[name][0].timeline.num_rounds,
             )
-            report.add_timing(comparison.output / name, timing)
+            folder = comparison.output / name
+            if comparison.setup_of_seed is not None:
+                folder /= str(result.record.seeds[0])
+            report.add_timing(folder, timing)
 
     make_setup = comparison.setup_of_seed or (lambda algorithm: chosen[algorithm][0])
     return compare_algorithms(
@@ -193,6 +209,8 @@ def _run_all(
         directory=comparison.output,
         execution={name: execution for name, (_, execution) in chosen.items()},
         seeds=[int(seed) for seed in comparison.seeds],
+        eval_initial=True,
+        callbacks=callbacks,
         config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
         on_divergence=comparison.options["on_divergence"],
         on_progress=on_progress,

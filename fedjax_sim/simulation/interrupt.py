@@ -2,24 +2,27 @@
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _last: list[signal.Signals] = []  # the signal that was deferred last
+_raised: list[signal.Signals] = []  # the signal that raised KeyboardInterrupt in `raising`
 
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
     """Defers the first Ctrl-C or SIGTERM within the context: it only sets a flag.
 
-    The second one acts as it would have acted before the context.
+    The second one acts as it would have acted before the context.  The flag is set from the start
+    if a signal in :func:`raising` did not end the work.
 
     Example:
         >>> with deferred_interrupt() as interrupted:
         ...     interrupted()
         False
     """
-    flag = []
+    flag = [True] if _raised else []
     try:
         before = {number: signal.getsignal(number) for number in _SIGNALS}
 
@@ -36,7 +39,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         for number in _SIGNALS:
             signal.signal(number, handle)
     except ValueError:  # signals can be handled in the main thread only
-        yield lambda: False
+        yield lambda: bool(flag)
         return
     try:
         yield lambda: bool(flag)
@@ -46,22 +49,37 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Context in which SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    """Context in which SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
+
+    Python drops an exception that is raised while it finalises an object, and prints a traceback.
+    Here nothing is printed, and the next :func:`deferred_interrupt` knows of the signal.
+    """
 
     def handle(number, frame):
-        _last[:] = [signal.Signals(number)]
+        _last[:] = _raised[:] = [signal.Signals(number)]
         raise KeyboardInterrupt
 
-    _last[:] = []
+    def report(unraisable) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            hook(unraisable)
+
+    _last[:] = _raised[:] = []
+    hook, before = sys.unraisablehook, {}
     try:
-        before = signal.signal(signal.SIGTERM, handle)
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, handle)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, handle)
     except ValueError:  # not the main thread
         yield
         return
+    sys.unraisablehook = report
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        sys.unraisablehook = hook
+        _raised[:] = []
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def exit_code() -> int:

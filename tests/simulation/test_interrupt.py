@@ -51,6 +51,26 @@ def test_sigterm_raises_outside_of_a_run_and_gives_its_exit_code():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+class _Finalised:
+    def __init__(self, number):
+        self._number = number
+
+    def __del__(self):
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_python_drops_is_not_lost(number, capfd):
+    with raising():
+        _Finalised(number)  # Python drops exceptions of finalisers
+        with deferred_interrupt() as interrupted:
+            assert interrupted()
+        assert exit_code() == 128 + number
+    with raising(), deferred_interrupt() as interrupted:
+        assert not interrupted()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("context", [deferred_interrupt, raising])
 def test_other_threads_leave_signals_alone(context):
     """Only the main thread may set handlers; elsewhere the contexts do nothing."""

@@ -1,0 +1,84 @@
+"""``fedjax-sim export``: one model of a run, for other programs."""
+
+import dataclasses
+import pathlib
+from typing import Literal
+
+import numpy as np
+
+from fedjax_sim.cli.saved import Which, load
+from fedjax_sim.simulation.files import replacing
+from fedjax_sim.simulation.model_files import named_leaves
+from fedjax_sim.types import Params
+
+Format = Literal["npz", "safetensors", "orbax"]
+
+DESCRIPTION = """\
+Writes one model of FOLDER, which fedjax-sim run, or simulate or compare in Python wrote. npz and
+safetensors have an array per path, such as dense/kernel; orbax writes a folder."""
+
+_SUFFIXES: dict[Format, str] = {"npz": ".npz", "safetensors": ".safetensors", "orbax": ""}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Options of ``fedjax-sim export``."""
+
+    format: Format = "npz"
+    """Format of the file."""
+    algorithm: str | None = None
+    """Name of the algorithm; may be left out if FOLDER has only one."""
+    seed: str | None = None
+    """Seed of the model; default: the first one."""
+    which: Which = "last"
+    """The last model, or the best one that --keep-best kept."""
+    output: pathlib.Path | None = None
+    """The new file, or the new folder of orbax; default: model, with the suffix of the format."""
+
+
+def export(folder: pathlib.Path, options: ExportOptions) -> pathlib.Path:
+    """Writes the model and returns its path.
+
+    Raises:
+        ValueError: no such model, or a path that exists.
+        ImportError: the package safetensors is not installed.
+    """
+    path = options.output or pathlib.Path(f"model{_SUFFIXES[options.format]}")
+    if path.exists():
+        raise ValueError(f"output is '{path}', which exists; expected a new path")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"output is '{path}', whose folder does not exist")
+    params = load(folder).params(options.algorithm, options.seed, options.which)
+    write(params, path, options.format)
+    return path
+
+
+def write(params: Params, path: pathlib.Path, kind: Format) -> None:
+    """Writes a model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "model.safetensors"
+        ...     write({"dense": {"kernel": np.ones((2, 3))}}, path, "safetensors")
+        ...     from safetensors.numpy import load_file
+        ...     {name: x.shape for name, x in load_file(path).items()}
+        {'dense/kernel': (2, 3)}
+    """
+    arrays = {name: np.ascontiguousarray(x) for name, x in named_leaves(params).items()}
+    if kind == "orbax":
+        import orbax.checkpoint as ocp  # slow to import
+
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path.absolute(), params)
+        return
+    with replacing(path) as partial:
+        if kind == "safetensors":
+            from safetensors.numpy import save_file  # an extra
+
+            save_file(arrays, partial)
+            return
+        # NumPy's files have no bfloat16, every value of which is a float32.
+        plain = {k: x.astype(np.float32) if x.dtype.kind == "V" else x for k, x in arrays.items()}
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **plain)

@@ -1,0 +1,204 @@
+"""``fs.load``: models and histories of a folder of results, in another process."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_sim.analysis.folders import read_folder, run_folders
+from fedjax_sim.cli.config_file import read_saved
+from fedjax_sim.models import Model
+from fedjax_sim.objectives import as_float
+from fedjax_sim.simulation.model_files import BEST, LAST, Models, read_models
+from fedjax_sim.types import Params
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Which = Literal["last", "best"]
+
+
+def load(folder: str | pathlib.Path) -> "SavedResults":
+    """Returns the results in a folder that ``simulate``, ``compare`` or ``fedjax-sim run`` wrote.
+
+    Nothing is read before it is asked for; unfinished runs have the models of their last call.
+
+    Raises:
+        ValueError: no such folder, or no run in it.
+
+    Example:
+        >>> import tempfile
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=folder)
+        ...     saved = load(folder)
+        ...     round(float(saved.params()), 3), saved.models().rounds
+        (0.488, [3])
+    """
+    path = pathlib.Path(folder)
+    if not path.is_dir():
+        raise ValueError(f"folder is '{path}', which does not exist; expected a folder of results")
+    runs = run_folders(path)
+    if not runs:
+        raise ValueError(
+            f"folder is '{path}', which has no run; expected a folder that simulate, compare or "
+            "fedjax-sim run wrote"
+        )
+    return SavedResults(path, runs)
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedResults:
+    """Results in a folder, read when they are asked for."""
+
+    folder: pathlib.Path
+    runs: dict[str, list[pathlib.Path]]  # by algorithm: one folder of all seeds, or one per seed
+
+    @property
+    def algorithms(self) -> list[str]:
+        """Names of the algorithms."""
+        return list(self.runs)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Returns the tidy history: algorithm, seed, diverged_at, round, metric, value."""
+        return read_folder(self.folder).history
+
+    def models(self, algorithm: str | None = None, which: Which = "last") -> Models:
+        """Returns the models of all seeds of an algorithm, leaves ``[n, ...]``.
+
+        Args:
+            algorithm: its name; may be left out if there is only one.
+            which: "last", or "best" if :class:`fedjax_sim.callbacks.BestModel` kept them.
+
+        Raises:
+            ValueError: no such algorithm.
+            ~fedjax_sim.simulation.files.FolderError: there are no such models, or they are damaged.
+        """
+        if which not in ("last", "best"):
+            raise ValueError(f"which is {which!r}; expected 'last' or 'best'")
+        name = {"last": LAST, "best": BEST}[which]
+        parts = [read_models(folder / name) for folder in self.runs[self._name(algorithm)]]
+        return Models(
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
+            [seed for part in parts for seed in part.seeds],
+            [done for part in parts for done in part.rounds],
+            {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
+        )
+
+    def params(
+        self, algorithm: str | None = None, seed: int | str | None = None, which: Which = "last"
+    ) -> Params:
+        """Returns one model.
+
+        Args:
+            algorithm, which: as in :meth:`models`.
+            seed: its name; default: the first one.
+
+        Raises:
+            ValueError: no such algorithm or seed.
+        """
+        models = self.models(algorithm, which)
+        seeds = list(map(str, models.seeds))
+        if seed is not None and str(seed) not in seeds:
+            raise ValueError(f"seed is {seed!r}; expected one of {', '.join(seeds)}")
+        at = 0 if seed is None else seeds.index(str(seed))
+        return jax.tree.map(lambda x: x[at], models.params)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Content of ``config.json``; empty for folders of ``simulate`` and ``compare``."""
+        path = self.folder / "config.json"
+        if not path.exists():
+            return {}
+        read_saved(path)  # verifies it
+        return json.loads(path.read_text())
+
+    @functools.cached_property
+    def model(self) -> Model:
+        """The model that ``fedjax-sim run`` trained.
+
+        Raises:
+            ValueError: the folder is not one of ``fedjax-sim run``.
+        """
+        from fedjax_sim.cli.problem import build_model
+
+        config = self.config
+        data, name = config.get("data", {}), config.get("model", {}).get("name")
+        if name is None or "shape" not in data:
+            raise ValueError(
+                f"folder is '{self.folder}', which does not record its model; expected a folder of "
+                "fedjax-sim run, or apply=... as the model's function of (params, x)"
+            )
+        options = dataclasses.replace(read_saved(self.folder / "config.json").config, model=name)
+        return build_model(options, tuple(data["shape"]), data["classes"], data["dtype"])
+
+    def predict(
+        self,
+        x: Any,
+        algorithm: str | None = None,
+        seed: int | str | None = None,
+        *,
+        which: Which = "last",
+        apply: Callable[[Params, Any], Any] | None = None,
+        batch_size: int = 1000,
+    ) -> np.ndarray:
+        """Returns a model's outputs for examples, ``[N, ...]``: logits for a classifier.
+
+        Args:
+            x: examples ``[N, ...]`` as the model was trained with.
+            algorithm, seed, which: as in :meth:`params`.
+            apply: ``(params, x) -> outputs``; default: that of :attr:`model`.
+            batch_size: examples at once.
+
+        Raises:
+            ValueError: examples of another shape than the model was trained with.
+        """
+        x = np.asarray(x)
+        expected = self.config.get("data", {}).get("shape")
+        if apply is None:
+            apply = self.model.apply
+            if list(x.shape[1:]) != expected:
+                raise ValueError(f"x has shape {x.shape}; expected {('N', *expected)}")
+        if not len(x):
+            raise ValueError(f"x has shape {x.shape}; expected at least one example")
+        params = self.params(algorithm, seed, which)
+        outputs = jax.jit(lambda params, x: apply(params, as_float(x)))
+        parts = [outputs(params, jnp.asarray(part)) for part in _batches(x, batch_size)]
+        return np.concatenate([np.asarray(part) for part in parts])[: len(x)]
+
+    def classify(self, x: Any, algorithm: str | None = None, **options: Any) -> np.ndarray:
+        """Returns the labels of examples ``[N]``; names, if the data set has names of classes.
+
+        Args:
+            x, algorithm, options: as in :meth:`predict`.
+        """
+        labels = self.predict(x, algorithm, **options).argmax(-1)
+        names = self.config.get("data", {}).get("class_names")
+        return np.array(names)[labels] if names else labels
+
+    def _name(self, algorithm: str | None) -> str:
+        if algorithm is None and len(self.runs) == 1:
+            return next(iter(self.runs))
+        if algorithm not in self.runs:
+            raise ValueError(
+                f"algorithm is {algorithm!r}; expected one of {', '.join(self.algorithms)}"
+            )
+        return algorithm
+
+
+def _batches(x: np.ndarray, size: int) -> Sequence[np.ndarray]:
+    """Returns batches of equal length, so that one program serves all; the last one is filled."""
+    size = min(size, len(x))
+    parts = [x[i : i + size] for i in range(0, len(x), size)]
+    missing = size - len(parts[-1])
+    parts[-1] = np.concatenate([parts[-1], x[:missing]])
+    return parts

@@ -1,0 +1,130 @@
+"""A model goes from a run's folder into another program."""
+
+import numpy as np
+import pytest
+import small_runs
+from safetensors.numpy import load_file
+
+import fedjax_sim as fs
+from fedjax_sim import callbacks
+from fedjax_sim.cli.main import main
+from fedjax_sim.cli.watching import Watching
+from fedjax_sim.simulation.model_files import named_leaves, read_models
+
+OPTIONS = """run quickstart --algorithms fedavg scaffold --rounds 4 --eval-every 2 --seeds 2
+--num-clients 10 --cohort-size 2 --local-steps 1 --model softmax_regression --validation 0.2
+--keep-best valid/accuracy""".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    assert main([*OPTIONS, "--output", str(folder), "--log", f"csv:{folder}/log.csv"]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_a_folder_of_the_command_line(folder):
+    saved = fs.load(folder)
+    assert saved.algorithms == ["fedavg", "scaffold"]
+    x, y = (fs.datasets.load("digits").test[name] for name in "xy")
+    frame = saved.to_frame().query("metric == 'test/accuracy' and algorithm == 'scaffold'")
+    assert sorted(frame["round"].unique()) == [0, 2, 4]
+    for seed in (0, 1):
+        accuracy = (saved.classify(x, "scaffold", seed=seed) == y).mean()
+        recorded = frame.query("round == 4 and seed == @seed")["value"].item()
+        assert accuracy == pytest.approx(recorded, abs=1e-6)  # float32 mean over the examples
+    logits = saved.predict(x[:7], "scaffold", batch_size=3)
+    np.testing.assert_allclose(logits, saved.predict(x[:7], "scaffold"), rtol=1e-5)
+    models, best = saved.models("fedavg"), saved.models("fedavg", "best")
+    assert (models.seeds, models.rounds) == (["0", "1"], [4, 4])
+    scores = saved.to_frame().query("metric == 'valid/accuracy' and algorithm == 'fedavg'")
+    expected = scores.groupby("seed")["value"].max()
+    np.testing.assert_allclose(best.metrics["valid/accuracy"], expected, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "orbax"])
+def test_export(folder, tmp_path, kind, capsys):
+    path = tmp_path / "model"
+    options = ["--algorithm", "fedavg", "--seed", "1", "--format", kind, "--output", str(path)]
+    assert main(["export", str(folder), *options]) == 0
+    assert capsys.readouterr().out == f"model: {path}\n"
+    params = named_leaves(fs.load(folder).params("fedavg", 1))
+    if kind == "orbax":
+        import orbax.checkpoint as ocp
+
+        with ocp.StandardCheckpointer() as checkpointer:
+            arrays = named_leaves(checkpointer.restore(path))
+    else:
+        arrays = dict(np.load(path)) if kind == "npz" else load_file(path)
+    assert arrays.keys() == params.keys()
+    for name, x in params.items():
+        np.testing.assert_array_equal(arrays[name], x)
+    assert main(["export", str(folder), *options]) == 2
+    assert "--output is" in capsys.readouterr().err
+
+
+def test_a_folder_of_python(tmp_path):
+    result = small_runs.compare(tmp_path)
+    saved = fs.load(tmp_path)
+    name = saved.algorithms[0]
+    np.testing.assert_array_equal(saved.models(name).params, result.models()[name])
+    with pytest.raises(ValueError, match="which does not record its model; expected a folder of"):
+        saved.predict(np.ones((2, 3)), name)
+    outputs = saved.predict(np.ones((2, 1)), name, apply=lambda params, x: x * params.sum())
+    assert outputs.shape == (2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda saved: fs.load(saved.folder / "no"), "folder is .*, which does not exist"),
+        (lambda saved: fs.load(saved.folder / "fedavg/checkpoints"), "which has no run; expected"),
+        (lambda saved: saved.params("fedavgm"), "algorithm is 'fedavgm'; expected one of fedavg, "),
+        (lambda saved: saved.params(), "algorithm is None; expected one of fedavg, scaffold"),
+        (lambda saved: saved.params("fedavg", 7), "seed is 7; expected one of 0, 1"),
+        (lambda saved: saved.models("fedavg", "first"), "which is 'first'; expected 'last' or "),
+        (lambda saved: saved.predict(np.ones((2, 8)), "fedavg"), r"x has shape \(2, 8\); expected"),
+    ],
+)
+def test_bad_arguments_are_refused(folder, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(fs.load(folder))
+
+
+@pytest.mark.slow
+def test_damaged_models_are_refused(folder, tmp_path):
+    path = tmp_path / "models.npz"
+    data = bytearray((folder / "fedavg/models.npz").read_bytes())
+    data[data.index(b"NUMPY") + 200] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"models.npz is damaged \(.*\); delete it and run again"):
+        read_models(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log": ["csv"]}, "log has 'csv'; expected csv:FILE, mlflow:EXPERIMENT, "),
+        ({"log": ["web:x"]}, "log has 'web:x'; expected csv:FILE"),
+        ({"keep_best": "norm2"}, "keep_best is 'norm2'; expected one of norm; did you mean norm?"),
+        ({"stop_early": "norm"}, "stop_early is 'norm'; expected METRIC:PATIENCE"),
+        ({"stop_early": "norm:0"}, "stop_early is 'norm:0'; expected METRIC:PATIENCE"),
+        ({"stop_early": "loss:2"}, "stop_early is 'loss:2'; expected one of norm"),
+        ({"time_limit": 0.0}, "time_limit is 0.0; expected a positive number"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    setup = fs.Setup(None, None, np.zeros((2, 3)), lambda w: {"norm": abs(w).max()})
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        Watching(**options).callbacks(setup)
+
+
+def test_options_become_callbacks(tmp_path):
+    setup = fs.Setup(None, None, np.zeros((2, 3)), lambda w: {"norm": abs(w).max()})
+    watching = Watching([f"csv:{tmp_path}/a.csv"], "norm", "norm:3", 60.0)
+    kinds = [type(callback) for callback in watching.callbacks(setup)]
+    names = ["CsvLog", "BestModel", "EarlyStopping", "TimeLimit"]
+    assert kinds == [getattr(callbacks, name) for name in names]
