@@ -107,6 +107,9 @@ def statistics_of(objective: Objective) -> Where | None:
 def objective_of(model: Apply | Model, loss: Loss) -> Objective:
     """Returns the objective of a model or of its function ``apply``.
 
+    Raises:
+        ValueError: ``model`` is the function ``apply`` of a model that trains otherwise.
+
     Example:
         >>> objective = objective_of(lambda params, x: params * x, squared)
         >>> objective(jnp.array(2.0), {"x": jnp.ones(1), "y": jnp.zeros(1)}, None).tolist()
@@ -114,6 +117,11 @@ def objective_of(model: Apply | Model, loss: Loss) -> Objective:
     """
     if isinstance(model, Model) and model.train is not None:
         return OfModel(model, loss)
+    if getattr(model, "trains_otherwise", False):
+        raise ValueError(
+            f"model is {model}, which evaluates a model with dropout or batch normalisation; "
+            "expected the model itself, as in cross_entropy(model) for cross_entropy(model.apply)"
+        )
     return OfApply(apply_of(model), loss)
 
 

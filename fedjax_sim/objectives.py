@@ -7,8 +7,10 @@ sizes are weighted exactly. ``key`` is for random objectives (dropout, augmentat
 
 **Models.** The argument ``model`` is a :class:`~fedjax_sim.models.Model` or its function
 ``apply(params, x)``. Of a model with ``train`` (dropout, batch normalisation) the objective uses
-``train`` with the key of the step, and metrics use ``apply``; an objective of ``apply`` alone would
-train without dropout. An objective of a model with running statistics has an attribute
+``train`` with the key of the step, and metrics use ``apply``; objectives refuse the ``apply`` of
+such a model, which would train without dropout.
+
+**Running statistics.** An objective of a model with running statistics has an attribute
 ``statistics``, the predicate of their leaves, and a method ``weighted(params, examples, key,
 weights)``, since examples that fill up a short batch must not count in the statistics. The
 gradient of a statistic s is ``s - next(s)``: the loss contains the term

@@ -278,13 +278,15 @@ def running_statistics(
     )
 
 
-def personal_model(server: PartState, client: PersonalState) -> Params:
+def personal_model(params: Params, client: PersonalState) -> Params:
     """Returns one client's model: the server's leaves and the ones that the client keeps.
 
+    :func:`fedjax_sim.evaluation.personal_evaluator` takes it as its argument ``personal``.
+
     Args:
-        server: ``state.server`` of a run.
-        client: state of one client; of all clients with
-            ``jax.vmap(personal_model, (None, 0))(state.server, state.clients)``.
+        params: the server's model, ``state.server.params``.
+        client: state of one client; the models of all clients are
+            ``jax.vmap(personal_model, (None, 0))(state.server.params, state.clients)``.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -292,11 +294,12 @@ def personal_model(server: PartState, client: PersonalState) -> Params:
         >>> mean = lambda path, leaf: path == ("mean",)
         >>> algorithm = running_statistics(fedavg(0.1), mean, combine="private")
         >>> client = algorithm.init_client(params)._replace(
-        ...     personal={"scale": None, "mean": jnp.array(5.0)})
-        >>> jax.tree.map(float, personal_model(algorithm.init(params), client))
+        ...     personal={"scale": None, "mean": jnp.array(5.0)}
+        ... )
+        >>> jax.tree.map(float, personal_model(params, client))
         {'mean': 5.0, 'scale': 2.0}
     """
-    return leaves.join(client.personal, server.params)
+    return leaves.join(client.personal, params)
 
 
 def _updating(oracle: Oracle, carried: Carried) -> Oracle:

@@ -10,6 +10,7 @@ from flax import errors, linen
 from jax import Array
 
 from fedjax_sim.leaves import names
+from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.padding import present, row_mask
 from fedjax_sim.types import Model, Params, PyTree
 
@@ -32,7 +33,7 @@ def stateful_linen(module: linen.Module, collections: Any, initial: Callable) ->
     def apply(params: Params, x: Any) -> Any:
         return call(module, module.apply, training.variables(params), x, training=False)
 
-    return Model(init, apply, training, None if bare else is_batch_statistic)
+    return Model(init, Evaluation(apply), training, None if bare else is_batch_statistic)
 
 
 def is_stateful(module: linen.Module, collections: Any, example_input: Any) -> bool:

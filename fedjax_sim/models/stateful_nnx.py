@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.padding import present, row_mask
 from fedjax_sim.models.paths import lookup, nested, strings
 from fedjax_sim.types import Model, Params, PyTree
@@ -55,7 +56,7 @@ def stateful_nnx(
         return _called(module, x)
 
     where = nnx.filterlib.PathIn(*map(strings, parts.statistics)) if parts.statistics else None
-    return Model(init, apply, NnxTraining(parts), where)
+    return Model(init, Evaluation(apply), NnxTraining(parts), where)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -128,7 +128,7 @@ def test_stale_statistics_by_hand():
 def test_private_statistics_by_hand():
     timeline = partial_timeline()
     state = run(fs.running_statistics(fs.fedavg(0.01), MODEL.statistics, "private"), timeline)
-    models = jax.vmap(personal_model, (None, 0))(state.server, state.clients)
+    models = jax.vmap(personal_model, (None, 0))(state.server.params, state.clients)
     np.testing.assert_allclose(statistics(models), expected(timeline, private=True)[1], rtol=1e-12)
     kernels = models["layers"]["1"]["kernel"]
     np.testing.assert_array_equal(kernels, np.stack([kernels[0]] * NUM_CLIENTS))

@@ -99,7 +99,8 @@ def test_objective_of_a_model_passes_the_key():
     def go(key):
         params = model.init(key)
         examples = {"x": jnp.ones((5, 40)), "y": jnp.zeros((5, 1))}
-        objectives = squared_error(model), by_hand, squared_error(model.apply)
+        evaluation = squared_error(lambda params, x: model.apply(params, x))
+        objectives = squared_error(model), by_hand, evaluation
         return [objective(params, examples, key) for objective in objectives]
 
     losses, expected, evaluated = go(KEY)
@@ -111,3 +112,11 @@ def test_objective_of_a_plain_model_is_that_of_its_function():
     model = mlp(3, (4,), 2)
     assert model.train is None
     assert cross_entropy(model) == cross_entropy(model.apply)
+
+
+@pytest.mark.parametrize("make", [cross_entropy, squared_error])
+def test_objective_of_the_evaluating_function_is_refused(make):
+    with pytest.raises(
+        ValueError, match=r"expected the model itself, as in cross_en"
+    ):
+        make(from_nnx(masked_linear).apply)

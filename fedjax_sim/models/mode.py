@@ -1,0 +1,23 @@
+"""Functions ``apply`` of models that compute something else in training."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from fedjax_sim.types import Params
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Function ``apply`` of a model with ``train``; objectives refuse it.
+
+    Example:
+        >>> Evaluation(lambda params, x: params * x)(2.0, 3.0)
+        6.0
+    """
+
+    function: Callable[[Params, Any], Any]
+    trains_otherwise = True
+
+    def __call__(self, params: Params, x: Any) -> Any:
+        return self.function(params, x)

@@ -1,0 +1,32 @@
+"""Initial values of perceptrons."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from fedjax_sim.models import mlp, torch_uniform
+
+KEY = jax.random.key(4)
+
+
+def test_default_and_given_initializers_draw_the_kernels_in_order():
+    """Biases start at zero and draw nothing."""
+    for given in ({}, {"initializer": jax.nn.initializers.he_uniform()}):
+        draw = given.get("initializer", jax.nn.initializers.lecun_normal())
+        params, rngs = mlp(6, (5,), 3, **given).init(KEY), nnx.Rngs(KEY)
+        for name, shape in [("dense1", (6, 5)), ("dense2", (5, 3))]:
+            expected = draw(rngs.params(), shape, jnp.float32).T
+            np.testing.assert_array_equal(params[name]["kernel"], expected)
+            np.testing.assert_array_equal(params[name]["bias"], np.zeros(shape[1]))
+
+
+@pytest.mark.slow
+def test_torch_uniform_has_the_law_of_torch():
+    """Uniform on +-1/sqrt(inputs): variance 1 / (3 inputs), for kernels and biases."""
+    layer = mlp(400, (2000,), 2, initializer=torch_uniform()).init(KEY)["dense1"]
+    for leaf in jax.tree.leaves(layer):
+        assert np.abs(leaf).max() <= 1 / 20
+        # The sample variance of n uniform draws has the relative deviation sqrt(0.8 / n).
+        assert abs(np.var(leaf) * 1200 - 1) < 5 * np.sqrt(0.8 / leaf.size)
