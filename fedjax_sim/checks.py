@@ -32,10 +32,35 @@ def check_setup(setup: Setup) -> None:
         raise ValueError(f"eval_every is {setup.eval_every}; expected at least 1 round")
     if not jax.tree.leaves(setup.params):
         raise ValueError("params has no leaves; expected a pytree of arrays")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(setup.params):
+        if not isinstance(leaf, (int, float, np.ndarray, np.generic, Array)):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
+            )
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
         _check_timeline(setup.timeline, setup.task.num_clients)
         if setup.task.placement is not None:
             setup.task.placement.check(setup.timeline)
+
+
+def check_keys(keys: object) -> None:
+    """Refuses keys that are not those of JAX.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_keys(jax.random.key(0))
+        >>> check_keys(0)
+        Traceback (most recent call last):
+        ...
+        ValueError: keys is 0; expected jax.random.key(0), or n keys [n] as of jax.random.split
+    """
+    if not (isinstance(keys, Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)):
+        raise ValueError(
+            f"keys is {keys!r:.60}; expected jax.random.key(0), or n keys [n] as of "
+            "jax.random.split"
+        )
 
 
 def check_batch(setup: Setup, count: int | None) -> None:

@@ -13,6 +13,7 @@ from jax.tree_util import Partial
 from fedjax_sim.checks import INT32_MAX, check_at_most
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.leaves import Where
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
@@ -59,6 +60,8 @@ def empirical_task(
         >>> float(oracle.loss(jnp.zeros(2), 0))
         1.0
     """
+    if isinstance(data, FederatedData):
+        check_numbers(data.examples)
     sizes = _checked_sizes(data) if isinstance(data, FederatedData) else np.asarray(data.sizes)
     if not sizes.any():
         raise ValueError(f"data has {len(sizes)} clients without examples; expected at least one")
@@ -184,10 +187,11 @@ class _EmpiricalOracle(NamedTuple):
     full_grad_batch: int
 
     def check(self, data: Any, params: Params) -> None:
-        """Refuses an objective or labels that do not fit the model.
+        """Refuses an objective, inputs or labels that do not fit the model.
 
         Raises:
-            ValueError: the objective does not return one loss per example, or as
+            ValueError: examples with NaN or infinity, an objective that fails on their shapes or
+                does not return one loss per example, or as
                 :func:`~fedjax_sim.objectives.check_labels`.
         """
         examples = getattr(data, "examples", None)
@@ -196,7 +200,14 @@ class _EmpiricalOracle(NamedTuple):
             return
         count = 2
         few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), examples)
-        losses = jax.eval_shape(self.objective, params, few, jax.random.key(0))
+        try:
+            losses = jax.eval_shape(self.objective, params, few, jax.random.key(0))
+        except TypeError as error:  # of JAX, for shapes that do not fit
+            raise ValueError(
+                f"objective fails for parameters {shapes_text(params)} and a batch of examples "
+                f"{shapes_text(few)}; expected shapes that fit each other: {error}"
+            ) from error
+        check_finite(examples, data.offsets)
         if losses.shape != (count,):
             raise ValueError(
                 f"objective returns an array of shape {losses.shape} for {count} examples; "

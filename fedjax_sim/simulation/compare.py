@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event
@@ -152,6 +152,7 @@ def compare(
         >>> [line.get_label() for line in figure.axes[0].lines]
         ['FedAvg', 'slow']
     """
+    check_keys(keys)
     if keys.ndim != 1 or not keys.shape[0]:
         raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
     values = list(range(keys.shape[0]) if seeds is None else seeds)

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
@@ -100,6 +101,7 @@ def simulate(
         >>> figure.axes[0].get_ylabel()
         'local steps'
     """
+    check_keys(keys)
     batched = keys.ndim == 1
     names = seed_names(replicas, keys.shape[0] if batched else 1, "replicas")
     check_setup(setup)
@@ -173,7 +175,7 @@ def simulate(
             if on_divergence == "raise" and diverged_at.any():
                 if store is not None:
                     store.write_outcome(state)
-                raise _divergence(diverged_at, names, store)
+                raise _divergence(diverged_at, names, store, setup)
             if on_divergence == "stop" and diverged_at.all():
                 action = action or "stop"
             if store is not None:
@@ -201,7 +203,7 @@ def simulate(
 
 
 def _divergence(
-    diverged_at: np.ndarray, names: Sequence[str], store: Store | None
+    diverged_at: np.ndarray, names: Sequence[str], store: Store | None, setup: Setup
 ) -> DivergenceError:
     which = ", ".join(f"{n} in round {r}" for n, r in zip(names, diverged_at, strict=True) if r)
     kept = "no checkpoint was kept (no directory given)"
@@ -212,4 +214,18 @@ def _divergence(
             if last is None
             else f"the last good checkpoint is round {last} in {folder}"
         )
-    return DivergenceError(f"server state is not finite: replica {which}; {kept}")
+    hint = _first_round_hint(diverged_at, setup)
+    return DivergenceError(f"server state is not finite: replica {which}; {kept}{hint}")
+
+
+def _first_round_hint(diverged_at: np.ndarray, setup: Setup) -> str:
+    """Returns where to look if a run diverged in its first round."""
+    if 1 not in np.atleast_1d(diverged_at):
+        return ""
+    data = next(iter(getattr(setup.task.oracle, "args", ())), None)
+    largest = largest_input(getattr(data, "examples", ()))
+    scale = f"the scale of the inputs ({largest})" if largest else "the scale of the inputs"
+    return (
+        f". For a divergence in round 1 check the learning rate, {scale} and the loss of the "
+        "initial model (eval_initial=True)"
+    )

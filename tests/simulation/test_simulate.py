@@ -332,6 +332,9 @@ def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
         ({"on_divergence": "ignore"}, "on_divergence is 'ignore'"),
         ({"replicas": ["a", "b"]}, "replicas is"),
         ({"params": ()}, "params has no leaves"),
+        ({"params": {"w": "model.npz"}}, r"params\['w'\] is 'model.npz'; expected an array"),
+        ({"params": jnp.zeros(4)}, r"objective fails for parameters \. float32\[4\] and a batch"),
+        ({"keys": 0}, "keys is 0; expected jax.random.key"),
         ({"keys": jax.vmap(jax.random.key)(jnp.arange(2))}, "params has leaves of shapes"),
     ],
 )

@@ -1,0 +1,98 @@
+"""Values of examples that make a run fail: NaN, infinity, text, large inputs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_sim.types import PyTree
+
+
+def check_numbers(examples: PyTree) -> None:
+    """Refuses leaves of examples that are not arrays of numbers.
+
+    Raises:
+        ValueError: naming the leaf, its type and what was expected.
+
+    Example:
+        >>> check_numbers({"x": np.ones((2, 3)), "y": np.array(["cat", "dog"])})
+        Traceback (most recent call last):
+        ...
+        ValueError: examples['y'] has dtype <U3; expected numbers, for example the positions of ...
+    """
+    for path, leaf in _leaves(examples):
+        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+            raise ValueError(
+                f"examples{path} is a {type(leaf).__name__}; expected an array [N, ...]"
+            )
+        if np.dtype(leaf.dtype).kind in "OSU":
+            raise ValueError(
+                f"examples{path} has dtype {leaf.dtype}; expected numbers, for example the "
+                "positions of labels in a list of names (fedjax_sim.datasets.from_arrays)"
+            )
+
+
+def check_finite(examples: PyTree, offsets: Any) -> None:
+    """Refuses examples with NaN or infinity; on the host, without compilation.
+
+    Args:
+        examples: pytree of concrete arrays ``[N, ...]``.
+        offsets: rows at which the clients begin, ``[M + 1]``.
+
+    Raises:
+        ValueError: naming the leaf, the client and the example.
+
+    Example:
+        >>> check_finite({"x": np.array([[1.0], [2.0], [np.nan]])}, np.array([0, 1, 3]))
+        Traceback (most recent call last):
+        ...
+        ValueError: examples['x'] has nan in example 1 of client 1 (row 2); expected finite numbers
+    """
+    for path, leaf in _leaves(examples):
+        values = np.asarray(leaf)
+        if not np.issubdtype(values.dtype, np.floating):
+            continue
+        with np.errstate(all="ignore"):
+            if np.isfinite(values.sum()):  # one pass without a temporary array
+                continue
+        row, *rest = np.unravel_index(np.argmin(np.isfinite(values)), values.shape)
+        value = values[(row, *rest)]
+        if np.isfinite(value):  # only the sum is infinite
+            continue
+        client = int(np.searchsorted(np.asarray(offsets), row, side="right")) - 1
+        example = int(row) - int(offsets[client])
+        raise ValueError(
+            f"examples{path} has {value} in example {example} of client {client} (row {row}); "
+            "expected finite numbers"
+        )
+
+
+def largest_input(examples: PyTree) -> str:
+    """Returns the leaf with the largest absolute value as text, ``""`` without floating leaves.
+
+    Example:
+        >>> largest_input({"x": np.array([[3.0], [-250.0]]), "y": np.array([1000, 0])})
+        "the largest |examples['x']| is 250"
+    """
+    sizes = [
+        (float(np.abs(np.asarray(leaf)).max()), path)
+        for path, leaf in _leaves(examples)
+        if np.issubdtype(leaf.dtype, np.floating) and leaf.size
+    ]
+    return "the largest |examples{1}| is {0:.4g}".format(*max(sizes)) if sizes else ""
+
+
+def shapes_text(tree: PyTree) -> str:
+    """Returns the paths and shapes of a pytree's arrays as text.
+
+    Example:
+        >>> shapes_text({"w": np.ones((3, 2)), "b": np.ones(2, np.int8)})
+        "['b'] int8[2], ['w'] float64[3, 2]"
+    """
+    return ", ".join(f"{path or '.'} {x.dtype}{list(x.shape)}" for path, x in _leaves(tree))
+
+
+def _leaves(tree: PyTree) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield jax.tree_util.keystr(path), leaf

@@ -1,0 +1,41 @@
+"""Examples that make a run fail: where the message points, and what passes."""
+
+import numpy as np
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.data.inspection import check_finite, check_numbers, largest_input
+
+OFFSETS = np.array([0, 2, 2, 5])  # the second client has no examples
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("row", "client", "example"), [(0, 0, 0), (2, 2, 0), (4, 2, 2)])
+def test_the_message_names_leaf_client_and_example(row, client, example, value):
+    x = np.zeros((5, 3, 2), np.float32)
+    x[row, 1, 1] = value
+    with pytest.raises(ValueError, match="expected finite numbers") as error:
+        check_finite({"x": x, "y": np.arange(5)}, OFFSETS)
+    text = f"examples['x'] has {x[row, 1, 1]} in example {example} of client {client} (row {row})"
+    assert text in str(error.value)
+
+
+def test_finite_values_whose_sum_is_infinite_pass():
+    check_finite({"x": np.full((5, 9), 3e38, np.float32), "y": np.arange(5)}, OFFSETS)
+
+
+@pytest.mark.parametrize("x", [np.array(["a", "b"]), np.array([None, 1]), "ab"])
+def test_text_and_objects_are_refused(x):
+    with pytest.raises(ValueError, match=r"examples\['x'\] (has dtype|is a str)"):
+        check_numbers({"x": x})
+
+
+def test_a_task_of_texts_is_refused():
+    data = fs.FederatedData({"x": np.array(["a", "b"])}, np.array([0, 2]))
+    with pytest.raises(ValueError, match="has dtype <U1; expected numbers"):
+        fs.empirical_task(lambda w, batch, key: batch["x"], data, fs.full_batch(1))
+
+
+def test_largest_input():
+    assert largest_input({"y": np.arange(3)}) == ""
+    assert largest_input({"x": np.array([-3.0, 1]), "z": np.ones(2)}).endswith("['x']| is 3")
