@@ -47,8 +47,8 @@ class RunConfig:
     shape and num_classes that returns a fedjax_sim.models.Model or a flax module."""
     statistics: Literal["averaged", "private", "frozen"] = "averaged"
     """Running statistics of a model with batch normalisation: averaged over clients; private, kept
-    by each client (the server's model, which is evaluated, then has the initial ones); or frozen at
-    the initial ones, which training uses, too."""
+    by each client (the server's model then has the initial ones, and personal/accuracy/mean is that
+    of the clients' models); or frozen at the initial ones, which training uses, too."""
     loss: str | None = None
     """Loss MODULE:FUNCTION of outputs and y with one value per example; default: cross-entropy."""
     metrics: str | None = None

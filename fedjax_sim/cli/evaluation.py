@@ -5,8 +5,15 @@ from jax.tree_util import Partial
 from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.evaluation import at_rounds, client_evaluator, evaluator, merge_evaluators
+from fedjax_sim.evaluation import (
+    at_rounds,
+    client_evaluator,
+    evaluator,
+    merge_evaluators,
+    personal_evaluator,
+)
 from fedjax_sim.objectives import Metrics
+from fedjax_sim.roles import personal_model
 
 
 def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: Clients) -> Partial:
@@ -15,6 +22,8 @@ def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: C
     ``test/...``, ``train/...`` (a fixed subsample of ``--eval-examples``; ``train/examples`` is its
     size), ``valid/...`` with ``--validation`` and ``held_out/...`` with ``--held-out-clients`` are
     means over examples.  With ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
+    With ``--statistics private`` and client states on the device, ``personal/...`` are statistics
+    of the clients' own models on their training examples.
     """
     train = clients.train
     most = len(train["y"]) if config.eval_examples == "all" else config.eval_examples
@@ -38,4 +47,6 @@ def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: C
             if data is not None
         }
         parts["client"] = at_rounds(merge_evaluators(**each), config.per_client)
+    if config.statistics == "private" and config.num_strata is None and config.states == "device":
+        parts["personal"] = personal_evaluator(metrics, clients.data, personal_model)
     return merge_evaluators(**parts)
