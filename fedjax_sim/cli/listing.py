@@ -8,6 +8,7 @@ from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, names, registry
 from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.references import installed
+from fedjax_sim.datasets.registry import data_folder, folder_of
 
 
 def list_tables() -> Iterator[Table]:
@@ -22,7 +23,7 @@ def list_tables() -> Iterator[Table]:
     table = Table(
         "data set",
         "source",
-        caption=f"searched in {datasets.data_folder()} (--data-dir or FEDJAX_SIM_DATA)",
+        caption=f"searched in {data_folder()} (--data-dir or FEDJAX_SIM_DATA)",
     )
     for name in datasets.NAMES:
         table.add_row(name, _source(name))
@@ -48,7 +49,7 @@ def list_tables() -> Iterator[Table]:
 def _source(name: str) -> str:
     if name == "digits":
         return "scikit-learn"
-    folder = datasets.folder_of(name)
+    folder = folder_of(name)
     return "not found" if folder is None else f"found in {folder}"
 
 

@@ -30,6 +30,9 @@ from fedjax_sim.cli.names import (
 from fedjax_sim.cli.references import Reference, find, load
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.datasets import Dataset
+from fedjax_sim.datasets.arrays import check_dataset
+from fedjax_sim.datasets.registry import data_folder
+from fedjax_sim.datasets.tables import is_table, read_table
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.types import Timeline
@@ -60,7 +63,7 @@ def reference_of(config: RunConfig, option: str) -> Reference | None:
         return Reference(option, getattr(name, "__qualname__", type(name).__name__), name)
     if name is None or name in known:
         return None
-    if option == "dataset" and datasets.is_table(name):
+    if option == "dataset" and is_table(name):
         return None
     if option in ("timeline", "loss", "metrics"):
         return load(option, name)
@@ -91,14 +94,14 @@ def load_dataset(config: RunConfig) -> Dataset:
     """
     reference = reference_of(config, "dataset")
     if reference is not None:
-        dataset = reference.call_by_name(data_dir=datasets.data_folder(config.data_dir))
+        dataset = reference.call_by_name(data_dir=data_folder(config.data_dir))
         reference.check_result(dataset, Dataset, "a fedjax_sim.datasets.Dataset")
         try:
-            return datasets.check(dataset)
+            return check_dataset(dataset)
         except ValueError as error:
             reference.fail(f"whose data set is not usable: {error}", error)
-    if datasets.is_table(config.dataset):
-        return datasets.read_table(
+    if is_table(config.dataset):
+        return read_table(
             pathlib.Path(config.dataset),
             label_column=config.label_column,
             client_column=config.client_column,

@@ -25,7 +25,8 @@ from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
 from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.datasets import Dataset, layout_hint
+from fedjax_sim.datasets import Dataset
+from fedjax_sim.datasets.layouts import layout_hint
 from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.objectives import Metrics, as_float

@@ -75,7 +75,7 @@ def from_arrays(
     )  # fmt: skip
 
 
-def check(dataset: Dataset) -> Dataset:
+def check_dataset(dataset: Dataset) -> Dataset:
     """Returns a data set that a user has built, if it can be trained on.
 
     Raises:
@@ -83,7 +83,7 @@ def check(dataset: Dataset) -> Dataset:
 
     Example:
         >>> part = {"x": np.zeros((2, 3), np.float32), "y": np.array([1, 2])}
-        >>> check(Dataset("mine", part, part, 2, None, None, None, "own"))
+        >>> check_dataset(Dataset("mine", part, part, 2, None, None, None, "own"))
         Traceback (most recent call last):
         fedjax_sim.datasets.dataset.DataError: mine: train labels are in 1 .. 2; expected 0 .. 1...
     """

@@ -40,12 +40,13 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         linear.WANTED["epsilon"],
     ),
 }
-# Files by which a folder shows that it has a data set, before anything is read.
+# Files (and folders, with a slash) by which a folder shows that it has a data set, before anything
+# is read.
 _PATTERNS: dict[str, tuple[str, ...]] = {
     "mnist": ("train-images-idx3-ubyte*",),
-    "femnist": ("data/train", "train/*.json", "femnist*.tar*"),
-    "cifar10": ("cifar-10-b*", "cifar-10-p*", "cifar-10-webp.tar"),
-    "cifar100": ("cifar-100-b*", "cifar-100-p*", "cifar-100-webp.tar"),
+    "femnist": ("data/train/", "train/*.json", "femnist*.tar*"),
+    "cifar10": ("cifar-10-batches-*/", "cifar-10-*.tar*"),
+    "cifar100": ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
     "tiny_imagenet": ("wnids.txt",),
     "a9a": ("a9a", "a9a.bz2", "a9a.*rows*"),
     "epsilon": ("epsilon_normalized*",),
@@ -171,9 +172,13 @@ def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
         if prepared is not None and prepared_format.is_readable(prepared):
             return prepared
         for folder in (root, *(root / below for below in folders)):
-            if any(True for pattern in patterns for _ in folder.glob(pattern)):
+            if any(_matches(folder, pattern) for pattern in patterns):
                 return folder
     return None
+
+
+def _matches(folder: Path, pattern: str) -> bool:
+    return any(path.is_dir() == pattern.endswith("/") for path in folder.glob(pattern))
 
 
 def _roots(data_dir: str | Path | None) -> tuple[Path, ...]:

@@ -6,6 +6,7 @@ import pytest
 
 from fedjax_sim import datasets
 from fedjax_sim.datasets import NAMES, DataError, load
+from fedjax_sim.datasets.registry import folder_of
 
 
 def test_digits_need_nothing():
@@ -78,4 +79,26 @@ def test_heavy_packages_are_imported_when_needed_only():
 
 
 def test_public_names():
-    assert datasets.__all__ == ["NAMES", "DataError", "Dataset", "drop_duplicates", "load"]
+    names = "NAMES DataError Dataset drop_duplicates from_arrays load read_table to_channels_last"
+    assert datasets.__all__ == names.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mnist", "mnist/train-images-idx3-ubyte.gz"),
+        ("femnist", "femnist/data/train/all_data_0.json"),
+        ("cifar10", "cifar10/cifar-10-batches-py/data_batch_1"),
+        ("cifar100", "cifar-100-python.tar.gz"),
+        ("a9a", "a9a/a9a"),
+    ],
+)
+def test_a_folder_with_a_data_set_is_found_without_reading(tmp_path, monkeypatch, name, file):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
+    assert folder_of(name, tmp_path) is None
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("")
+    folder = folder_of(name, tmp_path)
+    assert folder is not None
+    assert (tmp_path / file).is_relative_to(folder)
+    assert folder_of("epsilon", tmp_path) is None
