@@ -118,7 +118,9 @@ def one_call(
     return timed
 
 
-def in_turns(calls: dict[str, Timed], seconds: float, rounds: int) -> Measured:
+def in_turns(
+    calls: dict[str, Timed], seconds: float, rounds: int, baseline: str = BASELINE
+) -> Measured:
     """Calls the baseline and a method in pairs, in turns; returns ``METHOD:QUANTITY`` -> number.
 
     There are at least ``LEAST_PASSES`` passes over the methods, and ``seconds`` per method.
@@ -135,9 +137,9 @@ def in_turns(calls: dict[str, Timed], seconds: float, rounds: int) -> Measured:
         for name, call in calls.items():
             # Each goes first in every other pass.
             if passes % 2:
-                own, base = call(), calls[BASELINE]()
+                own, base = call(), calls[baseline]()
             else:
-                base, own = calls[BASELINE](), call()
+                base, own = calls[baseline](), call()
             pairs[name].append((own, base))
         passes += 1
     found: Measured = {}

@@ -17,6 +17,7 @@ from benchmarks import (
     candidates,
     cells,
     composite,
+    evaluation,
     floors,
     jobs,
     memory,
@@ -334,6 +335,20 @@ def test_methods_are_compared_with_the_call_beside_them():
 
 
 @pytest.mark.slow
+def test_evaluation_measured_on_a_tiny_model(monkeypatch):
+    """The ratio is that of seconds per example; the floor counts a forward pass."""
+    tiny = evaluation.Subject(lambda: models.mlp((4,), (8,), 10), (4,), 5, 20)
+    monkeypatch.setitem(evaluation.SUBJECTS, "tiny", tiny)
+    flat = evaluation.measure("tiny", list(evaluation.CANDIDATES), 0.0)
+    # Products of a 4 x 8 and an 8 x 10 matrix, then the loss.
+    assert 2 * (4 * 8 + 8 * 10) <= flat["evaluation:flops"] <= 2000
+    (case,) = evaluation.cases({"tiny": {"evaluation": flat}}, Machine(1e9, 1e9))
+    assert set(case.rows) == set(evaluation.CANDIDATES)
+    assert all(row["seconds"] > 0 for row in case.rows.values())
+    assert [limit.limit for limit in report.limits(case)] == [0.5, 0.5]
+
+
+@pytest.mark.slow
 def test_methods_measured_on_a_tiny_workload(monkeypatch):
     """FedAvg is always among them; rows and limits of the case come from the flat numbers."""
     monkeypatch.setitem(WORKLOADS, "W3", TINY)
@@ -529,7 +544,10 @@ def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "part is speed; expected rounds, sweep, cells, methods, composite, asynchrony"),
+        (
+            ["speed"],
+            "part is speed; expected rounds, sweep, cells, methods, evaluation, composite, asyn",
+        ),
         (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
         (["cells", "--repeats", "0"], "repeats is 0"),
         (["--peer", "fedjax=/nowhere"], "expected NAME=PATH of a Python interpreter"),

@@ -1,0 +1,148 @@
+"""Part ``evaluation``: cost per example of an evaluation beside that of a training step.
+
+One process per model takes turns between a round of FedAvg and an evaluation, as in part
+``methods``.  ``seconds`` are per example and model; ``ratio`` is the median quotient to training,
+``cpu_ratio`` that of CPU times, which other processes disturb less.  ``evaluation`` evaluates one
+model; ``evaluation-seeds`` three models, vmapped as a run with three seeds does for dense models;
+``evaluation-1000`` one model in batches of 1,000.  The floor is the forward pass (XLA's count of
+operations) at the rate of a matrix product.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_sim as fs
+from benchmarks.floors import Machine
+from benchmarks.jobs import Job, Measured, Options, Results
+from benchmarks.methods import Timed, in_turns
+from benchmarks.report import Case
+from fedjax_sim import models, objectives
+from fedjax_sim.evaluation import evaluator
+from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.models import Model
+
+TRAINING, SEEDS = "training", 3
+ASPIRED = 0.5  # times a training step's cost per example
+
+
+class Subject(NamedTuple):
+    """A model and its examples."""
+
+    build: Callable[[], Model]
+    shape: tuple[int, ...]  # of one example
+    batch: int  # of a training step
+    examples: int  # evaluated; as many are trained on
+
+
+SUBJECTS = {
+    "lenet5": Subject(models.lenet5, (32, 32, 3), 50, 2000),
+    "femnist_cnn": Subject(models.femnist_cnn, (28, 28, 1), 20, 200),
+    "mlp": Subject(lambda: models.mlp((28, 28, 1), (200, 200), 10), (28, 28, 1), 20, 10_000),
+    "resnet": Subject(
+        lambda: models.resnet(10, channels=(8, 16, 32), blocks=(1, 1, 1)), (32, 32, 3), 20, 200
+    ),
+}
+CANDIDATES = (TRAINING, "evaluation", "evaluation-seeds", "evaluation-1000")
+
+
+def is_candidate(candidate: str) -> bool:
+    """Returns True for the names of this part's candidates."""
+    return candidate in CANDIDATES
+
+
+def jobs(options: Options) -> list[Job]:
+    """Returns a job per model; the workloads of the other parts do not matter."""
+    names = [name for name in options.candidates or CANDIDATES if is_candidate(name)]
+    arguments = {"names": names, "seconds": options.seconds}
+    return [
+        Job(subject, "evaluation", "benchmarks.evaluation", {"subject": subject} | arguments)
+        for subject in (SUBJECTS if names else ())
+    ]
+
+
+def measure(subject: str, names: list[str], seconds: float) -> Measured:
+    """Runs in a process of its own; ``seconds`` counts the calls of one candidate."""
+    use_all_cores()
+    model, shape, batch, count = SUBJECTS[subject][0](), *SUBJECTS[subject][1:]
+    rng = np.random.default_rng(0)
+    examples = {
+        "x": rng.integers(0, 256, (count, *shape)).astype(np.uint8),
+        "y": rng.integers(0, 10, count).astype(np.int32),
+    }
+    params = model.init(jax.random.key(0))
+    metrics = objectives.classification_metrics(model.apply)
+    together = jax.tree.map(lambda x: jnp.stack([x] * SEEDS), params)
+    evaluate = evaluator(metrics, examples)
+    vmapped = jax.jit(lambda evaluate, params: jax.vmap(evaluate)(params))
+    calls = {
+        TRAINING: _training(model, examples, params, batch),
+        "evaluation": _timed(jax.jit(lambda f, x: f(x)), evaluate, params, count),
+        "evaluation-seeds": _timed(vmapped, evaluate, together, SEEDS * count),
+        "evaluation-1000": _timed(
+            jax.jit(lambda f, x: f(x)), evaluator(metrics, examples, 1000), params, count
+        ),
+    }
+    kept = {name: call for name, call in calls.items() if name in (TRAINING, *names)}
+    few = jax.tree.map(lambda x: x[:batch], examples)
+    analysis = jax.jit(metrics).lower(params, few).cost_analysis()
+    flops = float((analysis or {}).get("flops", 0.0)) / batch
+    return in_turns(kept, seconds, rounds=1, baseline=TRAINING) | {"evaluation:flops": flops}
+
+
+def _training(model: Model, examples: dict, params: Any, batch: int) -> Timed:
+    """Returns a round of FedAvg: ten clients (or fewer) with one epoch each."""
+    count = len(examples["y"])
+    clients = min(10, count // batch)
+    data = fs.FederatedData(examples, np.linspace(0, count, clients + 1).astype(np.int32))
+    loss = objectives.cross_entropy(model.apply)
+    task = fs.empirical_task(loss, data, fs.epochs(1, batch))
+    setup = fs.Setup(task, fs.timelines.full(1, clients, task.num_steps), params)
+    keys = itertools.count()
+
+    @jax.jit
+    def round(setup: fs.Setup, seed: jax.Array) -> Any:
+        return fs.run(fs.fedavg(0.01), setup, jax.random.key(seed))[0].server.params
+
+    return _timed(lambda setup, _: round(setup, next(keys)), setup, None, count)
+
+
+def _timed(call: Callable[[Any, Any], Any], first: Any, second: Any, examples: int) -> Timed:
+    """Returns a function of seconds and CPU seconds per example of a call, already compiled."""
+
+    def timed() -> tuple[float, float]:
+        began = time.perf_counter(), time.process_time()
+        jax.block_until_ready(call(first, second))
+        ended = time.perf_counter(), time.process_time()
+        return (ended[0] - began[0]) / examples, (ended[1] - began[1]) / examples
+
+    timed()
+    return timed
+
+
+def cases(results: Results, machine: Machine) -> list[Case]:
+    """Returns the models, with the forward pass as the floor."""
+
+    def case(name: str, flat: Measured) -> Case:
+        rows: dict[str, Measured] = {}
+        for key, value in flat.items():
+            candidate, _, quantity = key.partition(":")
+            rows.setdefault(candidate, {})[quantity] = value
+        flops = rows["evaluation"].pop("flops")
+        return Case(
+            name=name,
+            title=f"{name}, per example",
+            unit="an example",
+            rows=rows,
+            ours="",
+            floor=flops / machine.flops,
+            baseline=TRAINING,
+            limits={"evaluation": ASPIRED, "evaluation-seeds": ASPIRED},
+        )
+
+    return [case(name, rows["evaluation"]) for name, rows in results.items()]
