@@ -1,7 +1,7 @@
 """Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
 
 from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_divergences
-from fedjax_sim.analysis.folders import FolderHistory, read_folder
+from fedjax_sim.analysis.folders import FolderHistory, read_client_values, read_folder
 from fedjax_sim.analysis.frames import grid_values, rows_with
 from fedjax_sim.analysis.intervals import Interval, mean_interval
 from fedjax_sim.analysis.labels import algorithm_label, metric_label
@@ -34,6 +34,7 @@ __all__ = [
     "metric_label",
     "paired_difference",
     "paired_differences",
+    "read_client_values",
     "read_folder",
     "read_folders",
     "results",

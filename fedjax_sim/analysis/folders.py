@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedjax_sim.analysis.labels import PROGRESS
 from fedjax_sim.simulation import outcome
+from fedjax_sim.simulation.client_rows import INDEX, read_clients
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.simulation.store import read_history
 from fedjax_sim.sweeps.result import Sweep
@@ -65,12 +66,7 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     if (path / "slices").is_dir():
         history = Sweep(read_runs(path), False, 0, 0, 0.0, 0.0).to_frame()
         return FolderHistory(history, setting_text(config, None), config.get("target_accuracy"))
-    algorithms = run_folders(path, config)
-    if not algorithms:
-        raise ValueError(
-            f"folder is '{path}', which has no run; expected a folder that simulate, compare, "
-            "sweep or fedjax-sim wrote"
-        )
+    algorithms = _found_runs(path, config)
     rows: list[tuple] = []
     outcomes = []
     for name, folders in algorithms.items():
@@ -83,6 +79,34 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     history["seed"] = seed_column(history["seed"].tolist())
     setting = setting_text(config, outcomes[0])
     return FolderHistory(history, setting, config.get("target_accuracy"))
+
+
+def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
+    """Returns the clients' values in a folder: of a run, or of the algorithms of a comparison.
+
+    Values of rounds from a divergence on are NaN.
+
+    Returns:
+        columns algorithm, seed, round, client, split, num_examples and the metrics.
+
+    Raises:
+        ValueError: as :func:`read_folder`.
+        ~fedjax_sim.simulation.files.FolderError: a run was not evaluated per client.
+    """
+    path = pathlib.Path(path)
+    parts = []
+    for name, folders in _found_runs(path, read_config(path)).items():
+        for folder in folders:
+            part = read_clients(folder)
+            entries = [(s, int(r), m, float(v)) for s, r, m, v in read_history(folder)]
+            diverged_at = divergences(entries, outcome.read(folder))
+            after = [
+                0 < diverged_at.get(str(seed), 0) <= done
+                for seed, done in zip(part["seed"], part["round"], strict=True)
+            ]
+            part.loc[after, part.columns.difference(list(INDEX))] = np.nan
+            parts.append(part.assign(algorithm=name))
+    return pd.concat(parts, ignore_index=True)
 
 
 def default_metrics(history: pd.DataFrame) -> list[str]:
@@ -106,6 +130,21 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
         return dict(values["config"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
+    """Returns the run folders of every algorithm.
+
+    Raises:
+        ValueError: there are none.
+    """
+    runs = run_folders(path, config) if path.is_dir() else {}
+    if not runs:
+        raise ValueError(
+            f"folder is '{path}', which has no run; expected a folder that simulate, compare, "
+            "sweep or fedjax-sim wrote"
+        )
+    return runs
 
 
 def run_folders(

@@ -17,7 +17,16 @@ def plot(arguments: list[str]) -> int:
     """Draws folders of results; returns the exit code."""
     from fedjax_sim.cli import plot as plotting
 
-    with resolving({"x": "x", "metric": "y", "metrics": "y", "size": "size", "output": "output"}):
+    with resolving(
+        {
+            "x": "x",
+            "metric": "y",
+            "metrics": "y",
+            "size": "size",
+            "output": "output",
+            "clients": "clients",
+        }
+    ):
         folders, options = _of_folders(
             plotting.PlotOptions, "plot", plotting.DESCRIPTION, arguments
         )

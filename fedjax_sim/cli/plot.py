@@ -5,7 +5,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Literal
 
-from fedjax_sim.plotting import plot_folder, save
+from matplotlib.figure import Figure
+
+from fedjax_sim.analysis.folders import read_client_values, read_config, setting_text
+from fedjax_sim.plotting import client_bands, client_distribution, plot_folder, save
 from fedjax_sim.plotting.style import figure_format
 
 DESCRIPTION = """\
@@ -43,6 +46,9 @@ class PlotOptions:
     mean, or from the smallest to the largest seed."""
     seeds_as_lines: bool = False
     """Draw the single seeds as thin lines; replaces --band."""
+    clients: Literal["none", "distribution", "rounds"] = "none"
+    """Values of single clients, of runs with --per-client: the distribution of the first metric of
+    --y (default: accuracy) over clients after the last round, or its quantiles against rounds."""
     configurations: Literal["best", "all"] = "best"
     """Configurations of a sweep: the best of every algorithm by the first metric, or all."""
     caption: str | None = None
@@ -58,8 +64,18 @@ def plot(folders: Sequence[pathlib.Path], options: PlotOptions) -> pathlib.Path:
     figure_format(options.output)
     if options.size is not None and not min(options.size) > 0:
         raise ValueError(f"size is {options.size}; expected two positive numbers")
+    if options.clients == "none":
+        figure = _curves(folders, options)
+    else:
+        figure = _of_clients(folders, options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    save(figure, options.output, dpi=options.dpi)
+    return options.output
+
+
+def _curves(folders: Sequence[pathlib.Path], options: PlotOptions) -> Figure:
     band = None if options.band == "none" else options.band
-    figure = plot_folder(
+    return plot_folder(
         folders,
         options.y or None,
         x=_AXES[options.x],
@@ -70,6 +86,14 @@ def plot(folders: Sequence[pathlib.Path], options: PlotOptions) -> pathlib.Path:
         yscale="log" if "y" in options.log else "linear",
         size=options.size,
     )
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, options.output, dpi=options.dpi)
-    return options.output
+
+
+def _of_clients(folders: Sequence[pathlib.Path], options: PlotOptions) -> Figure:
+    if len(folders) != 1:
+        raise ValueError(f"clients is '{options.clients}'; expected one FOLDER with it")
+    values = read_client_values(folders[0])
+    caption = setting_text(read_config(folders[0])) if options.caption is None else options.caption
+    metric = options.y[0] if options.y else "accuracy"
+    if options.clients == "distribution":
+        return client_distribution(values, metric, size=options.size, caption=caption)
+    return client_bands(values, metric, size=options.size, caption=caption)

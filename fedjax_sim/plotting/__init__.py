@@ -5,6 +5,7 @@ pyplot and needs no display.
 """
 
 from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.plotting.client_values import client_bands, client_distribution
 from fedjax_sim.plotting.clients import client_label_map, size_histogram
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.folders import plot_folder
@@ -18,6 +19,8 @@ from fedjax_sim.plotting.timelines import visit_chart, visit_distributions
 
 __all__ = [
     "bound_curves",
+    "client_bands",
+    "client_distribution",
     "client_label_map",
     "contours",
     "curves",
