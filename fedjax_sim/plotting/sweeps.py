@@ -88,6 +88,8 @@ def sensitivity(
         mean = np.asarray(part["mean"], np.float64)
         for absent, marker, _ in _ABSENT:
             where = at[absent(mean)]
+            if not len(where):  # a line without points would widen the margins
+                continue
             axes.plot(
                 where,
                 np.full(len(where), 1.03 + 0.05 * stacked),
