@@ -11,6 +11,7 @@ import pandas as pd
 from fedjax_sim.analysis.labels import PROGRESS
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.client_rows import INDEX, read_clients
+from fedjax_sim.simulation.compare import folder_names
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.simulation.store import read_history
 from fedjax_sim.sweeps.result import Sweep
@@ -167,15 +168,15 @@ def run_folders(
         return {path.resolve().name: [folder for (folder,) in runs.values()]}
     for folder in folders:
         parts = sorted(file.parent for file in folder.glob("*/run.json"))
-        if parts:
+        if parts and all(map(_is_seed, parts)):
             runs[folder.name] = parts
     return runs
 
 
 def _is_seed(folder: pathlib.Path) -> bool:
     """Returns True for the folder of a single seed, which has the seed's name."""
-    replicas = json.loads((folder / "run.json").read_text()).get("replicas")
-    return replicas == [folder.name]
+    replicas = json.loads((folder / "run.json").read_text()).get("replicas", [])
+    return len(replicas) == 1 and folder_names(replicas)[replicas[0]] == folder.name
 
 
 def divergences(
