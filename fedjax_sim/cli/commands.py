@@ -27,8 +27,9 @@ not repeated. Compiled programs are cached in {cache}."""
 TUNE_DESCRIPTION = """\
 Measures ways to execute a round on this machine for the run that PRESET (one of {presets}),
 CONFIG.json and options describe: clients at once, host devices, and lowerings of convolutions.
-Stores the fastest in {cache}, where fedjax-sim run finds it (with --execution
-auto) for the same model, batch size, cohort size and number of seeds."""
+Stores the fastest in .fedjax_sim of the current folder, where fedjax-sim run finds it (with
+--execution auto) for the same model, batch size, cohort size and number of seeds; with --user in
+{cache}, for runs in every folder. A run records what it used."""
 
 _WATCHED = ("log", "keep_best", "stop_early", "time_limit")
 
@@ -95,9 +96,9 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     console = Console(quiet=not first)  # only process 0 prints
     with contextlib.ExitStack() as stack:
         with resolving():
-            job = stack.enter_context(ready(comparison, diagnose=diagnose))
+            job = stack.enter_context(ready(comparison, _tuning_files(), diagnose=diagnose))
         with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
-            result = execute(job, on_progress, _tuning_file(), callbacks)
+            result = execute(job, on_progress, callbacks)
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
     if result.interrupted:
@@ -121,7 +122,7 @@ def _forecast(comparison) -> int:
     from fedjax_sim.execution import distributed
 
     with running(None):
-        forecasts = dict(run_forecast(comparison, _tuning_file()))
+        forecasts = dict(run_forecast(comparison, _tuning_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
     with resolving():
         for forecast in forecasts.values():
@@ -183,13 +184,16 @@ def _run_sweep(config, command: list[str]) -> int:
 def tune(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import RunConfig
+    from fedjax_sim.cli.config import RunConfig, TuneOptions
 
     with resolving():
         source, rest = options.split_arguments(arguments)
-        defaults = options.run_config(source)
+        defaults = TuneOptions(**vars(options.run_config(source)))
         description = _described(TUNE_DESCRIPTION)
-        config = options.parse(RunConfig, "tune", source, description, rest, defaults)
+        given = vars(options.parse(TuneOptions, "tune", source, description, rest, defaults))
+        project, user = _tuning_files()
+        path = user if given.pop("user") else project
+        config = RunConfig(**given)
         _start_jax()
 
         from rich.console import Console
@@ -201,9 +205,9 @@ def tune(arguments: list[str]) -> int:
         comparison = resolve(config)
     console = Console()
     with running(None):
-        for name, measured in run_tune(comparison, _tuning_file(), console.status):
+        for name, measured in run_tune(comparison, path, console.status):
             console.print(tuning_table(name, measured))
-    print(f"stored in {_tuning_file()}")
+    print(f"stored in {path}")
     return 0
 
 
@@ -246,8 +250,9 @@ def _start_jax() -> None:
     use_all_cores()
 
 
-def _tuning_file() -> pathlib.Path:
-    return _cache_dir() / "tuned.json"
+def _tuning_files() -> tuple[pathlib.Path, pathlib.Path]:
+    """Returns the files of this project and of the user; the project's comes first."""
+    return pathlib.Path(".fedjax_sim/tuned.json"), _cache_dir() / "tuned.json"
 
 
 def _cache_dir() -> pathlib.Path:

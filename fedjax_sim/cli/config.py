@@ -185,6 +185,10 @@ class RunConfig:
     """Execution of the clients per round; results agree up to the order of summation."""
     chunk_size: int = 10
     """Clients per chunk of the chunked execution."""
+    tuned: tuple[str, ...] = ()
+    """With --execution auto: executions of algorithms, ALGORITHM=CLIENTSxDEVICES:LOWERING, e.g.
+    fedavg=4x2:im2col; default: those that fedjax-sim tune stored for this machine. config.json
+    records them, so that a resumed or repeated run is not changed by later measurements."""
     precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"
     """Precision of the models' arithmetic. default: float32, matrix products as the device prefers;
     float32: exact products; tf32: products of 10 bits on GPUs; bfloat16: local gradients in
@@ -225,6 +229,14 @@ class RunOptions(RunConfig):
     heartbeat_timeout: int = HEARTBEAT_TIMEOUT
     """With several processes: seconds without a sign of life after which one counts as lost, and
     all others end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneOptions(RunConfig):
+    """Every option of ``fedjax-sim tune``: a comparison, and where the choice is stored."""
+
+    user: bool = False
+    """Store the fastest execution for all folders of this user; default: for the current one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,8 +286,10 @@ class SweepConfig(RunConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "hyper", "target_accuracy", "on_divergence", "examples_memory", "states",
+    "hyper", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
 }  # fmt: skip
+# Options that a later call on the same output folder may increase, to extend the run.
+EXTENSIBLE_FIELDS = {"rounds"}
 
 
 def from_comparison(config: RunConfig) -> SweepConfig:

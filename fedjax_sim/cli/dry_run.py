@@ -1,21 +1,21 @@
 """``fedjax-sim run --dry-run``: the forecast of every algorithm of a comparison."""
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from fedjax_sim.cli import tuned
 from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.cli.run import executed
 from fedjax_sim.simulation.forecast import Forecast, forecast
 
 
 def run_forecast(
-    comparison: ResolvedRun, tuning_file: pathlib.Path | None = None
+    comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()
 ) -> Iterator[tuple[str, Forecast]]:
     """Yields ``(algorithm, forecast)`` for a comparison's algorithms; writes nothing.
 
     Args:
         comparison: the comparison.
-        tuning_file: as for :func:`~fedjax_sim.cli.run.compare`.
+        tuning_files: as for :func:`~fedjax_sim.cli.run.compare`.
 
     Example:
         >>> from fedjax_sim.cli.build import resolve
@@ -25,9 +25,10 @@ def run_forecast(
         >>> name, forecast.parameters
         ('fedavg', 650)
     """
+    choices = tuned.choices(comparison, tuning_files)
     for name in comparison.hyper:
         with comparison.arithmetic():
-            setup, execution = executed(comparison, name, tuning_file)
+            setup, execution = tuned.executed(comparison, name, choices.get(name))
             algorithm = comparison.algorithm(name)
             result = forecast(algorithm, setup, comparison.problem.keys, execution=execution)
         yield name, result

@@ -15,18 +15,16 @@ import pandas as pd
 from fedjax_sim import plotting
 from fedjax_sim.analysis.folders import setting_text
 from fedjax_sim.callbacks import Callback
-from fedjax_sim.cli import build, report
+from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import FREE_FIELDS, RunConfig
+from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
 from fedjax_sim.cli.config_file import read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import label_counts
 from fedjax_sim.execution import distributed
-from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation import tuning
 from fedjax_sim.simulation.compare import Comparison, OnProgress
 from fedjax_sim.simulation.compare import compare as compare_algorithms
 from fedjax_sim.simulation.environment import environment
@@ -34,7 +32,6 @@ from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.store import verify_history
-from fedjax_sim.types import Setup
 
 
 class ComparisonResult(NamedTuple):
@@ -53,12 +50,13 @@ class Job(NamedTuple):
     comparison: ResolvedRun
     header: dict[str, Any]  # of config.json
     diagnosis: diagnosing.Plan | None
+    choices: tuned.Choices  # executions by algorithm, that fedjax-sim tune measured
 
 
 def compare(
     config: RunConfig,
     on_progress: OnProgress | None = None,
-    tuning_file: pathlib.Path | None = None,
+    tuning_files: Sequence[pathlib.Path] = (),
     *,
     diagnose: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -75,9 +73,9 @@ def compare(
         config: the comparison.
         on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
             its :class:`~fedjax_sim.simulation.result.Progress` after every segment.
-        tuning_file: choices that :func:`fedjax_sim.simulation.tuning.store` kept; with
+        tuning_files: files of choices that :func:`fedjax_sim.simulation.tuning.store` kept; with
             ``execution="auto"`` they precede the rules of
-            :func:`fedjax_sim.execution.strategies.auto`.
+            :func:`fedjax_sim.execution.strategies.auto`.  ``config.json`` records the choices used.
         diagnose: draw the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.cli.diagnose`).
         callbacks: functions of every evaluation (:mod:`fedjax_sim.callbacks`).
 
@@ -95,12 +93,17 @@ def compare(
         >>> result.summary.loc["fedavg", "rounds"]
         np.int64(2)
     """
-    with ready(build.resolve(config), diagnose=diagnose) as job:
-        return execute(job, on_progress, tuning_file, callbacks)
+    with ready(build.resolve(config), tuning_files, diagnose=diagnose) as job:
+        return execute(job, on_progress, callbacks)
 
 
 @contextlib.contextmanager
-def ready(comparison: ResolvedRun, *, diagnose: bool = False) -> Iterator[Job]:
+def ready(
+    comparison: ResolvedRun,
+    tuning_files: Sequence[pathlib.Path] = (),
+    *,
+    diagnose: bool = False,
+) -> Iterator[Job]:
     """Context with the comparison ready to run and its output folder locked.
 
     Raises:
@@ -115,30 +118,27 @@ def ready(comparison: ResolvedRun, *, diagnose: bool = False) -> Iterator[Job]:
         with comparison.arithmetic():
             plan = diagnosing.plan(comparison)
     with locked(output):
-        header = _header(comparison)
+        header = _header(comparison, tuning_files)
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
             for folder in report.run_folders(output / name):
                 report.read_timing(folder)
                 verify_history(folder)
-        yield Job(comparison, header, plan)
+        choices = tuned.parse(header["config"]["tuned"])
+        yield Job(comparison, header, plan, choices)
 
 
 def execute(
     job: Job,
     on_progress: OnProgress | None = None,
-    tuning_file: pathlib.Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> ComparisonResult:
     """Runs a comparison and writes its files; see :func:`compare`."""
     with job.comparison.arithmetic():
-        return _execute(job, on_progress, tuning_file, callbacks)
+        return _execute(job, on_progress, callbacks)
 
 
 def _execute(
-    job: Job,
-    on_progress: OnProgress | None,
-    tuning_file: pathlib.Path | None,
-    callbacks: Sequence[Callback],
+    job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callback]
 ) -> ComparisonResult:
     comparison, output = job.comparison, job.comparison.output
     distributed.wait("configuration compared")
@@ -150,7 +150,7 @@ def _execute(
         report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
 
     try:
-        result = _run_all(comparison, on_progress, tuning_file, callbacks)
+        result = _run_all(job, on_progress, callbacks)
     finally:
         history, summary = _write_results(comparison, job.header["algorithms"], writes)
     diagnosis = None
@@ -160,32 +160,14 @@ def _execute(
     return ComparisonResult(history, summary, output, result.interrupted, diagnosis)
 
 
-def executed(
-    comparison: ResolvedRun, name: str, tuning_file: pathlib.Path | None
-) -> tuple[Setup, Execution | None]:
-    """Returns an algorithm's setup and execution, by the stored choice if there is one."""
-    setup = comparison.setups[name]
-    automatic = comparison.options["execution"] == "auto" and setup.task.placement is None
-    if automatic and tuning_file is not None:
-        problem = tuning.Problem(comparison.algorithm(name), setup, comparison.problem.keys)
-        described = tuning.describe(problem, comparison.options["batch_size"])
-        choice = tuning.stored(tuning_file, described)
-        if choice is not None:
-            if choice.lowering != "auto":
-                setup = comparison.lowered(tuning.LOWERINGS[choice.lowering]).setup_of(name)
-            return setup, choice.execution()
-    return setup, comparison.execution
-
-
-def _run_all(
-    comparison: ResolvedRun,
-    on_progress: OnProgress | None,
-    tuning_file: pathlib.Path | None,
-    callbacks: Sequence[Callback],
-) -> Comparison:
+def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callback]) -> Comparison:
     """Runs all algorithms, or the rest of them, each in its own folder."""
-    chosen = {name: executed(comparison, name, tuning_file) for name in comparison.hyper}
-    fixed = {key: v for key, v in comparison.options.items() if key not in FREE_FIELDS}
+    comparison = job.comparison
+    chosen = {
+        name: tuned.executed(comparison, name, job.choices.get(name)) for name in comparison.hyper
+    }
+    free = FREE_FIELDS | EXTENSIBLE_FIELDS
+    fixed = {key: v for key, v in comparison.options.items() if key not in free}
 
     def keep_timing(name: str, result: Simulation) -> None:
         if distributed.is_first() and not report.is_read_only(comparison.output):
@@ -218,7 +200,7 @@ def _run_all(
     )
 
 
-def _header(comparison: ResolvedRun) -> dict[str, Any]:
+def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) -> dict[str, Any]:
     """Returns the part of config.json that identifies a comparison.
 
     Raises:
@@ -229,7 +211,7 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
     )
     path = comparison.output / "config.json"
     if not path.exists():
-        return new
+        return _with_choices(new, tuned.choices(comparison, tuning_files))
     try:
         old = read_saved(path)
     except FolderError as error:
@@ -238,7 +220,16 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
     differing = [
         f"{key} is {value!r} there and {new['config'][key]!r} here"
         for key, value in old_options.items()
-        if key not in FREE_FIELDS and new["config"].get(key) != value
+        if key not in FREE_FIELDS
+        and new["config"].get(key) != value
+        and not (key in EXTENSIBLE_FIELDS and new["config"][key] > value)
+    ]
+    recorded = tuned.parse(old.config.tuned)
+    differing += [
+        f"{name} was executed as {tuned.as_text(recorded[name])} there and {tuned.as_text(choice)} "
+        "is given here"
+        for name, choice in tuned.parse(comparison.options["tuned"]).items()
+        if recorded.get(name, choice) != choice
     ]
     differing += [
         f"{name} has {old_hyper[name]} there and {values} here"
@@ -259,11 +250,19 @@ def _header(comparison: ResolvedRun) -> dict[str, Any]:
             f"output is '{comparison.output}', which holds another comparison: "
             f"{'; '.join(differing)}; choose another folder or delete that one"
         )
-    return {
+    header = {
         "config": new["config"] | {"algorithms": names},
         "algorithms": known,
         "code": dict(old.code) | new["code"],
     }
+    choices = tuned.choices(comparison, tuning_files, old.config.tuned)
+    return _with_choices(header, recorded | choices)
+
+
+def _with_choices(header: dict[str, Any], choices: tuned.Choices) -> dict[str, Any]:
+    """Returns the header with the executions that were chosen, as the option ``tuned``."""
+    texts = [f"{name}={tuned.as_text(choice)}" for name, choice in choices.items()]
+    return header | {"config": header["config"] | {"tuned": texts}}
 
 
 def _write_results(

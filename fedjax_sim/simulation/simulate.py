@@ -159,7 +159,9 @@ def simulate(
             part = history if batched else jax.tree.map(lambda x: x[None], history)
             return recorder.add(part, state)
 
-        if eval_initial and done == 0 and setup.eval_fn is not None:
+        # A run that was interrupted before its first round has a checkpoint with the evaluation.
+        first = store is None or store.checkpoints.newest is None
+        if eval_initial and first and setup.eval_fn is not None:
             initial = compiled.evaluation(put(setup.eval_fn), state)
             action = record(jax.tree.map(np.asarray, initial)) or action
         while done < num_rounds and action is None and not interrupted():

@@ -87,6 +87,18 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
 
 
+def test_an_interruption_before_the_first_round(tmp_path, whole):
+    def interrupt(event):
+        return "interrupt" if event.round == 0 and not event.replayed else None
+
+    first = go(tmp_path, callbacks=[interrupt], eval_initial=True)
+    assert (first.interrupted, first.rounds_done) == (True, 0)
+    result = go(tmp_path, eval_initial=True)
+    frame = result.to_frame().query("metric == 'score'")
+    assert frame.query("seed == 0")["round"].tolist() == list(range(9))
+    np.testing.assert_array_equal(result.models(), whole.models())
+
+
 def test_a_time_limit_interrupts_a_comparison(monkeypatch):
     limit = callbacks.TimeLimit(100)
     now = callbacks.time_limit.time.monotonic()

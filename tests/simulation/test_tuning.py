@@ -6,6 +6,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from small_problems import compiled
 
@@ -14,6 +15,7 @@ from fedjax_sim import models, objectives
 from fedjax_sim.cli import problem, run
 from fedjax_sim.cli.build import resolve
 from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.config_file import read
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.tune import run_tune
 from fedjax_sim.simulation import tuning
@@ -156,13 +158,23 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
             used.append(self)
             return super().execution()
 
-    monkeypatch.setattr(tuning, "ExecutionChoice", Spy)
+    monkeypatch.setattr("fedjax_sim.cli.tuned.ExecutionChoice", Spy)
     config = dataclasses.replace(TINY, output=tmp_path / "run")
-    tuned = run.compare(config, tuning_file=path)
+    tuned = run.compare(config, tuning_files=[path])
     assert len(used) == 3
     config = dataclasses.replace(TINY, output=tmp_path / "other", execution="sequential")
-    plain = run.compare(config, tuning_file=path)  # an execution that was asked for is kept
+    plain = run.compare(config, tuning_files=[path])  # an execution that was asked for is kept
     assert len(used) == 3
+    recorded = json.loads((tmp_path / "run/config.json").read_text())["config"]["tuned"]
+    assert [text.partition("=")[0] for text in recorded] == list(TINY.algorithms)
+    # A later measurement does not change a run that is there, nor its repetition.
+    path.unlink()
+    assert read(tmp_path / "run/config.json").tuned == tuple(recorded)
+    again = run.compare(dataclasses.replace(TINY, output=tmp_path / "run"), tuning_files=[path])
+    pd.testing.assert_frame_equal(again.history, tuned.history)
+    other = dataclasses.replace(TINY, output=tmp_path / "run", tuned=("fedavg=7x1:auto",))
+    with pytest.raises(ValueError, match=r"fedavg was executed as .* there and 7x1:auto is given"):
+        run.compare(other)
     # The same runs up to the order of float32 sums, which 3 rounds amplify a little.
     np.testing.assert_allclose(tuned.history["value"], plain.history["value"], rtol=1e-3)
 
@@ -178,16 +190,18 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(
         problem, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
     )
-    run.compare(config, tuning_file=tmp_path / "tuned.json")
+    run.compare(config, tuning_files=[tmp_path / "tuned.json"])
     assert built == [models.auto, models.canonical]
 
 
 @pytest.mark.slow
 def test_tune_on_the_command_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.chdir(tmp_path)
     options = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
     assert main(["tune", *options]) == 0
     assert "convolutions" in capsys.readouterr().out
-    assert len(json.loads((tmp_path / "fedjax_sim" / "tuned.json").read_text())) == 1
+    assert len(json.loads((tmp_path / ".fedjax_sim/tuned.json").read_text())) == 1
+    assert not (tmp_path / "user/fedjax_sim/tuned.json").exists()
     assert main(["tune", "--cohort-size", "0"]) == 2
     assert "--cohort-size is 0" in capsys.readouterr().err
