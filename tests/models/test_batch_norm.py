@@ -250,6 +250,7 @@ def test_frozen_statistics_have_no_gradient():
         frozen_statistics(model)
 
 
+@pytest.mark.slow
 def test_penalty_leaves_statistics_alone():
     examples = {"x": jnp.asarray(data().examples["x"][:4]), "y": jnp.zeros((4, 1))}
     params = double(MODEL.init(jax.random.key(0)))
@@ -295,6 +296,7 @@ def test_gradients_in_loops_of_the_algorithm_are_refused():
         fs.run(algorithm, setup(partial_timeline()), jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_loops_carry_the_value_past_unused_steps():
     work = fs.Work(0, 0, jnp.array(2), 1, 0, None, max_steps=4)  # pyright: ignore
     with carrying(jnp.array(1.0)) as value:

@@ -27,7 +27,13 @@ MODELS = {
     "linen, the mode is open": lambda: from_linen(linen.Dropout(RATE), jnp.ones((1, 4))),
     "linen, an argument": lambda: from_linen(WithMode(), jnp.ones((1, 4))),
 }
-every_kind = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+every_kind = pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(build, id=name, marks=[] if name == "nnx" else pytest.mark.slow)
+        for name, build in MODELS.items()
+    ],
+)
 
 
 @every_kind
@@ -51,6 +57,7 @@ def test_key_decides_the_mask(build):
     assert abs((first == 0).mean() - RATE) < 5 * np.sqrt(RATE * (1 - RATE) / first.size)
 
 
+@pytest.mark.slow
 def test_layers_of_one_module_have_masks_of_their_own():
     class Two(nnx.Module):
         def __init__(self, rngs):
@@ -91,6 +98,7 @@ def test_steps_clients_and_rounds_have_different_masks():
     assert len(distinct) == 12
 
 
+@pytest.mark.slow
 def test_objective_of_a_model_passes_the_key():
     model = from_nnx(masked_linear)
     by_hand = keyed(squared_error, lambda p, x, key: model.train(p, x, key, jnp.ones(5))[0])
@@ -116,7 +124,5 @@ def test_objective_of_a_plain_model_is_that_of_its_function():
 
 @pytest.mark.parametrize("make", [cross_entropy, squared_error])
 def test_objective_of_the_evaluating_function_is_refused(make):
-    with pytest.raises(
-        ValueError, match=r"expected the model itself, as in cross_en"
-    ):
+    with pytest.raises(ValueError, match=r"expected the model itself, as in cross_en"):
         make(from_nnx(masked_linear).apply)

@@ -11,6 +11,7 @@ from fedjax_sim.models import mlp, torch_uniform
 KEY = jax.random.key(4)
 
 
+@pytest.mark.slow
 def test_default_and_given_initializers_draw_the_kernels_in_order():
     """Biases start at zero and draw nothing."""
     for given in ({}, {"initializer": jax.nn.initializers.he_uniform()}):

@@ -99,6 +99,7 @@ def test_the_dtype_decides_between_pixels_and_tokens():
         jax.eval_shape(cross_entropy(model), jax.eval_shape(model.init, KEY), examples, KEY)
 
 
+@pytest.mark.slow
 def test_labels_outside_of_the_vocabulary_are_refused():
     model = from_nnx(NextToken)
     params = jax.tree.map(
