@@ -58,7 +58,7 @@ def test_history_is_tidy_and_complete(result):
     for algorithm in TINY.algorithms:
         for metric in ("test/accuracy", "test/loss", "train/accuracy", "train/loss", "local_steps"):
             table = curves(frame, algorithm, metric)
-            assert table.index.tolist() == [2, 4, 5]  # every second round, and the last
+            assert table.index.tolist() == [0, 2, 4, 5]  # at first, every second round, and the last
             assert table.columns.tolist() == [7, 8]
             assert table.notna().all(axis=None)
 
@@ -263,3 +263,21 @@ def test_refuses_places_that_contradict(tmp_path, options, message):
 def test_diagnosis_needs_all_data(tmp_path):
     with pytest.raises(ValueError, match="num_strata is 2; expected none with --diagnose"):
         compare(RunConfig(output=tmp_path, num_strata=2), diagnose=True)
+
+
+@pytest.mark.slow
+def test_more_rounds_extend_a_run(tmp_path):
+    def go(name, rounds):
+        config = RunConfig(
+            output=tmp_path / name, algorithms=("scaffold",), rounds=rounds, seeds=2,
+            num_clients=10, cohort_size=2, local_steps=1, model="softmax_regression",
+        )  # fmt: skip
+        return compare(config)
+
+    whole = go("whole", 6)
+    go("parts", 4)
+    extended = go("parts", 6)
+    pd.testing.assert_frame_equal(extended.history, whole.history)
+    assert bool(extended.summary.loc["scaffold", "finished"])
+    with pytest.raises(ValueError, match="rounds is 6 there and 4 here"):
+        go("parts", 4)
