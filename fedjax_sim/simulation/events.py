@@ -59,9 +59,7 @@ class Listeners:
         num_rounds: int,
         folder: pathlib.Path | None,
     ):
-        for callback in callbacks:
-            if not callable(callback):
-                raise ValueError(f"callbacks has {callback!r}; expected functions of an Event")
+        check_callbacks(callbacks)
         self._callbacks, self._folder = callbacks, folder
         self._seeds, self._num_rounds = seeds, num_rounds
 
@@ -104,8 +102,28 @@ class Listeners:
         event = Event(
             "", self._seeds, done, self._num_rounds, metrics, self._folder, replayed, params
         )
-        actions = {_checked(callback, callback(event)) for callback in self._callbacks}
-        return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
+        return act(self._callbacks, event)
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Refuses callbacks that cannot be called.
+
+    Raises:
+        ValueError: naming the callback.
+    """
+    for callback in callbacks:
+        if not callable(callback):
+            raise ValueError(f"callbacks has {callback!r}; expected functions of an Event")
+
+
+def act(callbacks: Sequence[Callback], event: Event) -> Action:
+    """Calls all callbacks; returns the strongest of their actions.
+
+    Raises:
+        ValueError: a callback returned something else.
+    """
+    actions = {_checked(callback, callback(event)) for callback in callbacks}
+    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
 
 
 def _checked(callback: Callback, action: Action) -> Action:

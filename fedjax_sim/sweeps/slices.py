@@ -107,12 +107,14 @@ def run_slices(
     on_disk: dict[RunNumber, SweepRun],
     report: Callable[[int, int, int], None],
     interrupted: Callable[[], bool],
+    finished_runs: Callable[[Collection[SweepRun]], None] = lambda runs: None,
 ) -> Finished:
     """Runs the slices of a batch that are not on disk and that no other process runs.
 
     Args:
         report: called with the number of finished slices, the round of the slice in progress, and
             the number of finished runs.
+        finished_runs: called with the runs of every slice.
     """
     new, found, claimed = finished = Finished({}, dict(on_disk), [])
     report(0, 0, len(found))
@@ -135,7 +137,9 @@ def run_slices(
                 result = program.run(blocks, on_segment, interrupted, keep_models=batch.keep_models)
                 if result is None:
                     break
-                new.update(batch.take(result, members, found))
+                taken = batch.take(result, members, found)
+                new.update(taken)
+                finished_runs(taken.values())
         report(number + 1, program.trial.setup.timeline.num_rounds, len(new) + len(found))
     return finished
 

@@ -18,6 +18,7 @@ from fedjax_sim.checks import check_bytes, check_keys
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.events import Callback, check_callbacks
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.sweeps.grid import Configuration, Grid, Group, Plan, expand, groups
@@ -26,6 +27,7 @@ from fedjax_sim.sweeps.result import Sweep, SweepRun
 from fedjax_sim.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
 from fedjax_sim.sweeps.store import SweepStore
 from fedjax_sim.sweeps.trial import Factory, MakeSetup, RunIdentity, Trials, identities
+from fedjax_sim.sweeps.watchers import Watchers
 from fedjax_sim.types import Device, Setup
 
 
@@ -60,6 +62,7 @@ def sweep(
     identity: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
     keep_models: bool = False,
     only_finished: bool = False,
+    callbacks: Sequence[Callback] = (),
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> Sweep:
     """Runs every (configuration, seed) of a grid.
@@ -101,6 +104,9 @@ def sweep(
             returns them; runs on disk with other values are refused.
         keep_models: keep the final model of every run in memory and in the directory.
         only_finished: return the runs that the directory has, and start none.
+        callbacks: functions of an :class:`~fedjax_sim.simulation.events.Event`, called after every
+            slice with each evaluation of its runs; ``event.name`` is the configuration.  Runs of a
+            slice end together, so "stop" has no effect; "interrupt" ends the sweep.
         on_progress: called when a group's program is ready and after every segment.
 
     Raises:
@@ -136,6 +142,7 @@ def sweep(
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
     check_bytes(memory=memory)
+    check_callbacks(callbacks)
     if only_finished and directory is None:
         raise ValueError("directory is None; expected the folder whose runs only_finished returns")
     configurations = expand(grid)
@@ -181,7 +188,12 @@ def sweep(
 
         return report
 
-    with deferred_interrupt() as interrupted:
+    with deferred_interrupt() as signalled:
+        watchers = Watchers(callbacks)
+
+        def interrupted() -> bool:
+            return signalled() or watchers.interrupted
+
         pending: Iterable[Batch] = batches()
         while not stopped:
             later: list[Batch] = []  # with slices that other processes run
@@ -197,7 +209,9 @@ def sweep(
                     break
                 program = programs.prepare(batch.trial, batch.group, batch.keys)
                 began = time.perf_counter()
-                done = run_slices(program, batch, on_disk, report_of(batch, program), interrupted)
+                done = run_slices(
+                    program, batch, on_disk, report_of(batch, program), interrupted, watchers.runs
+                )
                 run_seconds += time.perf_counter() - began
                 new |= done.new
                 found |= done.found

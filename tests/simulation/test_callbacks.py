@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_runs
 from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
@@ -124,6 +125,21 @@ def test_a_comparison_goes_on_after_a_stop():
     result = fs.compare(algorithms, setup, KEYS, callbacks=[stop])
     assert [parts[0].rounds_done for parts in result.simulations.values()] == [1, 8]
     assert names == ["first"] + 8 * ["second"]
+
+
+def test_a_sweep_passes_on_finished_runs(tmp_path):
+    events, best = [], callbacks.BestModel("norm")
+    result = small_runs.sweep(tmp_path, callbacks=[events.append, best], keep_models=True)
+    names = [f"lr={run.configuration['lr']}" for run in result.runs]
+    assert sorted(names) == sorted(event.name for event in events if event.round == 8)
+    assert [event.round for event in events] == 4 * [2, 4, 6, 8]
+    assert best.models["lr=0.1"].seeds == ["1"]  # of the seed that ended last
+    np.testing.assert_array_equal(best.models["lr=0.1"].params[0], result.runs[-1].model)
+    assert small_runs.sweep(tmp_path, callbacks=[events.append], keep_models=True).resumed == 4
+    assert len(events) == 16
+
+    interrupted = small_runs.sweep(None, callbacks=[lambda event: "interrupt"])
+    assert (interrupted.interrupted, len(interrupted.runs)) == (True, 2)
 
 
 def test_logs(tmp_path):
