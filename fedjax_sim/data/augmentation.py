@@ -17,9 +17,10 @@ step: a second gradient at the same step (SAM) sees the same images.  A full loc
 transforms every example once, with keys that depend on the task's ``full_grad_batch``.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -252,7 +253,8 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
     return transformed_objective
 
 
-class _Transformed(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Transformed:
     """Objective of a model with running statistics on transformed inputs."""
 
     objective: Objective

@@ -1,7 +1,7 @@
 """Models whose precision differs from that of their parameters."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,8 @@ def in_precision(model: Model, dtype: DTypeLike) -> Model:
     return Model(model.init, _Cast(model.apply, name), train, model.statistics)
 
 
-class _CastTraining(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _CastTraining:
     """Function ``train`` of a model; hashable by value as :class:`_Cast`."""
 
     train: Callable
@@ -60,7 +61,8 @@ class _CastTraining(NamedTuple):
         return _Cast(apply, self.dtype)(rest, x), new
 
 
-class _Cast(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Cast:
     """Apply function that is hashable by value: rebuilding a model does not recompile."""
 
     apply: Callable
