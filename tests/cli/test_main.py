@@ -140,7 +140,7 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--rounds", "5"], "rounds is 4 there and 5 here"),
+        (["--batch-size", "5"], "batch_size is 7 there and 5 here"),
         (["--lr", "0.5"], "fedavg has {'lr': 0.2} there and {'lr': 0.5} here"),
     ],
 )
