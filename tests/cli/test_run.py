@@ -58,7 +58,7 @@ def test_history_is_tidy_and_complete(result):
     for algorithm in TINY.algorithms:
         for metric in ("test/accuracy", "test/loss", "train/accuracy", "train/loss", "local_steps"):
             table = curves(frame, algorithm, metric)
-            assert table.index.tolist() == [0, 2, 4, 5]  # at first, every second round, and the last
+            assert table.index.tolist() == [0, 2, 4, 5]  # first, every second round, last
             assert table.columns.tolist() == [7, 8]
             assert table.notna().all(axis=None)
 
