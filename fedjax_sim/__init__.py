@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         diagnostics,
         models,
         plotting,
+        presets,
         problems,
         theory,
     )
@@ -65,7 +66,8 @@ if TYPE_CHECKING:
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
 _LAZY = {
-    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "presets", "problems", "theory",
+    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "presets", "problems",
+    "theory",
 }  # fmt: skip
 
 __all__ = [
