@@ -213,7 +213,7 @@ def assert_chosen(best: pd.DataFrame, means: pd.DataFrame) -> None:
 
 def test_best_is_the_best(swept, folder):
     best = pd.read_csv(folder / "best.csv")
-    best["diverged"] = best["diverged"].astype(str).replace("nan", "")  # empty text
+    best["diverged"] = best["diverged"].astype(object).fillna("")  # empty text
     pd.testing.assert_frame_equal(best, swept.best, check_dtype=False)
     assert_chosen(best, best_by_hand(swept.history, "test/loss", "min"))
     for row in best.to_dict(orient="records"):
