@@ -45,7 +45,8 @@ def first_divergences(history: pd.DataFrame) -> list[int]:
     """
     if "diverged_at" not in history:
         return [0] * len(history["seed"].unique())
-    return [int(np.max(rows["diverged_at"])) for _, rows in history.groupby("seed", sort=True)]
+    rounds = history.groupby("seed", sort=True)["diverged_at"].max()  # NaN: not recorded
+    return [int(done) for done in rounds.fillna(0)]
 
 
 def finite_part(history: pd.DataFrame) -> pd.DataFrame:

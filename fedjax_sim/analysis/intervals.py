@@ -55,3 +55,13 @@ def standard_error(values: np.ndarray) -> Any:
         return np.full(values.shape[1:], math.nan)
     with np.errstate(invalid="ignore"):
         return values.std(axis=0, ddof=1) / math.sqrt(len(values))
+
+
+def is_symmetric(mean: float, low: float, high: float) -> bool:
+    """Returns True for an interval around its mean, False for one that was cut at a bound.
+
+    Example:
+        >>> is_symmetric(0.5, 0.4, 0.6), is_symmetric(0.9, 0.7, 1.0)
+        (True, False)
+    """
+    return math.isclose(mean - low, high - mean, rel_tol=1e-6, abs_tol=1e-12)

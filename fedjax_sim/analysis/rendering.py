@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.analysis.frames import check_columns
+from fedjax_sim.analysis.intervals import is_symmetric
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label
 
 Format: TypeAlias = Literal["markdown", "latex", "csv"]
@@ -128,9 +129,8 @@ def _cell(row: dict, digits: int, in_percent: bool, latex: bool) -> str:
     mean, low, high = (scale * row[name] for name in ("mean", "low", "high"))
     text = _fixed(mean, decimals)
     if math.isfinite(low):
-        half = (high - low) / 2
-        if math.isclose(mean - low, high - mean, rel_tol=1e-6, abs_tol=1e-12):
-            text += f" ± {_fixed(half, decimals)}"
+        if is_symmetric(mean, low, high):
+            text += f" ± {_fixed((high - low) / 2, decimals)}"
         else:
             text += f" [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
     if not latex:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from fedjax_sim.analysis.frames import check_columns, check_unique
+from fedjax_sim.analysis.intervals import is_symmetric
 
 
 def table(
@@ -15,7 +16,8 @@ def table(
     """Returns the frame of :func:`best` as a table of "mean ± half-width" texts.
 
     The mean has ``digits`` significant digits and the half-width of its interval the same decimals;
-    one seed has no half-width.  "1/3 failed" replaces a mean that is undefined because of failed
+    one seed has no half-width, and an interval that was cut, as that of an accuracy at 1, is written
+    as [low, high].  "1/3 failed" replaces a mean that is undefined because of failed
     seeds; a cell that was not run is empty.
 
     Raises:
@@ -38,7 +40,7 @@ def table(
     check_unique(frame, [*rows, columns])
     numbers = (frame[name] for name in ("mean", "low", "high", "num_seeds", "num_failed"))
     text = [
-        f"{failed}/{seeds} failed" if failed else _plus_minus(mean, (high - low) / 2, digits)
+        f"{failed}/{seeds} failed" if failed else _with_interval(mean, low, high, digits)
         for mean, low, high, seeds, failed in zip(*numbers, strict=True)
     ]
     cells = frame[[*rows, columns]].assign(text=text)
@@ -66,18 +68,21 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(rendered)
 
 
-def _plus_minus(mean: float, half: float, digits: int) -> str:
+def _with_interval(mean: float, low: float, high: float, digits: int) -> str:
     if not math.isfinite(mean):
         return f"{mean:g}"
     exponent = math.floor(math.log10(abs(mean))) if mean else 0
     scientific = not -4 < exponent < 6
     scale = 10.0**exponent if scientific else 1.0
     decimals = max(0, digits - 1 - (0 if scientific else exponent))
-    parts = [f"{x / scale:.{decimals}f}" for x in (mean, half) if math.isfinite(x)]
-    text = " ± ".join(parts)
-    if not scientific:
-        return text
-    return f"({text})e{exponent:+03d}" if len(parts) > 1 else f"{text}e{exponent:+03d}"
+    text, start, end = (f"{x / scale:.{decimals}f}" for x in (mean, low, high))
+    power = f"e{exponent:+03d}" if scientific else ""
+    if not math.isfinite(low):
+        return text + power
+    if not is_symmetric(mean, low, high):
+        return f"{text}{power} [{start}{power}, {end}{power}]"
+    text += f" ± {(high - low) / 2 / scale:.{decimals}f}"
+    return f"({text}){power}" if scientific else text
 
 
 def _cell(value: Any) -> str:

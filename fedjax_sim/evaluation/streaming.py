@@ -84,7 +84,8 @@ def value_shapes(
     Raises:
         ValueError: metrics that are not one floating value per example.
     """
-    struct = jax.eval_shape(metrics, params, examples)
+    # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
+    struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
     batch = num_examples(examples)
     for name, values in struct.items():
         if values.shape != (batch,) or not jnp.issubdtype(values.dtype, jnp.floating):

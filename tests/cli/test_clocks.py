@@ -145,7 +145,7 @@ def test_asynchronous_algorithms_run(result, name):
 def test_curves_are_drawn_against_simulated_time(result):
     """Also of a seed with fewer updates: the file repeats its last time, the figure does not."""
     last = result.history.query("algorithm == 'fedavg' and seed == 1 and metric == 'test/accuracy'")
-    assert last["time"].tolist() == [51.0, 60.0, 60.0]
+    assert last["time"].tolist() == [0.0, 51.0, 60.0, 60.0]
     frame = pd.read_csv(result.output / "history.csv")
     columns = ["algorithm", "seed", "diverged_at", "round", "time", "metric", "value"]
     assert frame.columns.tolist() == result.history.columns.tolist() == columns

@@ -334,7 +334,7 @@ def test_diverging_algorithm_does_not_lose_the_others(tmp_path, capsys, finished
         (folder / "scaffold" / "history.csv").read_bytes() for folder in (tmp_path, finished)
     )
     assert history == undisturbed
-    assert "2 of 2 seeds diverged" in capsys.readouterr().out
+    assert "diverged in" in capsys.readouterr().out
 
     other = str(tmp_path / "raise")
     assert main([*command, "--output", other, "--on-divergence", "raise"]) == 1

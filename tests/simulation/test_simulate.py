@@ -382,4 +382,6 @@ def test_replicas_with_convolutions_run_one_after_the_other(shared_timeline):
         one = dataclasses.replace(setup, timeline=timeline, params=setup.params[r])
         alone = simulate(fs.scaffold(0.05), one, keys[r])
         mine = jax.tree.map(lambda x, r=r: x[r], (together.state, together.history))
-        chex.assert_trees_all_equal(mine, (alone.state, alone.history))
+        chex.assert_trees_all_equal(mine[0], alone.state)
+        # Of the evaluation, XLA may fuse the sum differently: one unit in the last place.
+        chex.assert_trees_all_close(mine[1], alone.history, rtol=2e-7)
