@@ -14,7 +14,7 @@ from fedjax_sim.simulation.client_rows import INDEX, read_clients
 from fedjax_sim.simulation.compare import folder_names
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.simulation.store import read_history
-from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.sweeps.result import Sweep, SweepRun
 from fedjax_sim.sweeps.store import read_runs
 
 Bits = Mapping[str, tuple[int, int]]
@@ -38,8 +38,8 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
 
     Args:
         path: folder that ``simulate``, ``compare``, ``sweep`` or ``fedjax-sim`` wrote.
-        bits: per algorithm the bits of an upload and of a message to a client, which replace the
-            recorded ones; for uploads through a codec.
+        bits: per algorithm of a comparison the bits of an upload and of a message to a client,
+            which replace the recorded ones; for uploads through a codec.
 
     Raises:
         ValueError: no such folder, or no run in it.
@@ -65,7 +65,8 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
         raise ValueError(f"folder is '{path}', which does not exist; expected a folder of results")
     config = read_config(path)
     if (path / "slices").is_dir():
-        history = Sweep(read_runs(path), False, 0, 0, 0.0, 0.0).to_frame()
+        runs = [_with_bits(run) for run in read_runs(path)]
+        history = Sweep(runs, False, 0, 0, 0.0, 0.0).to_frame()
         return FolderHistory(history, setting_text(config, None), config.get("target_accuracy"))
     algorithms = _found_runs(path, config)
     rows: list[tuple] = []
@@ -214,13 +215,19 @@ def _rows(
         return
     if bits is not None:
         recorded = recorded.with_bits(*bits)
-    for seed, done in dict.fromkeys((seed, done) for seed, done, *_ in entries):
-        sent = recorded.bits(seed)
-        total = sent * done if isinstance(sent, int) else (sent or {}).get(done)
-        if done == 0 and sent is not None:
-            total = 0
-        if total is not None:
-            yield seed, diverged_at.get(seed, 0), done, "bits", float(total)
+    for name in dict.fromkeys(seed for seed, *_ in entries):
+        rounds = list(dict.fromkeys(done for seed, done, *_ in entries if seed == name))
+        for done, total in zip(rounds, recorded.bits(name, rounds), strict=True):
+            if total is not None:
+                yield name, diverged_at.get(name, 0), done, "bits", float(total)
+
+
+def _with_bits(run: SweepRun) -> SweepRun:
+    """Returns the run with the bits among its metrics."""
+    if run.bits is None:
+        return run
+    metrics = {**run.history.metrics, "bits": np.array(run.bits, np.int64)}
+    return run._replace(history=run.history._replace(metrics=metrics))
 
 
 def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = None) -> str:

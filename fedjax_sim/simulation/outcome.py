@@ -7,7 +7,7 @@ folder without it has no bits, and rounds of divergence are those of the evaluat
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,23 +35,22 @@ class Outcome:
     # else [[round, reports], ...] for every evaluated round.
     uploads: Mapping[str, int | Sequence[Sequence[int]]]
 
-    def bits(self, seed: str) -> Mapping[int, int] | int | None:
-        """Returns the bits that server and clients sent until a round.
-
-        Returns:
-            bits per round, or bits by round; None: unknown.
+    def bits(self, seed: str, rounds: Iterable[int]) -> list[int | None]:
+        """Returns the bits that server and clients have sent until rounds; None: unknown.
 
         Example:
             >>> outcome = Outcome(9, {"0": 0}, 5, 32, 64, {"0": 2})
-            >>> outcome.bits("0"), outcome.bits("1")
-            (192, None)
+            >>> outcome.bits("0", [0, 9]), outcome.bits("1", [9])
+            ([0, 1728], [None])
         """
-        if self.upload_bits is None or self.download_bits is None or seed not in self.uploads:
-            return None
-        size, uploads = self.upload_bits + self.download_bits, self.uploads[seed]
+        uploads = self.uploads.get(seed)
+        if self.upload_bits is None or self.download_bits is None or uploads is None:
+            return [None for _ in rounds]
+        size = self.upload_bits + self.download_bits
         if isinstance(uploads, int):
-            return size * uploads
-        return {done: size * reports for done, reports in uploads}
+            return [size * uploads * done for done in rounds]
+        until = {0: 0, **{done: size * reports for done, reports in uploads}}
+        return [until.get(done) for done in rounds]
 
     def with_bits(self, upload: int, download: int) -> "Outcome":
         """Returns the outcome with other sizes of an upload and a message."""
@@ -134,8 +133,8 @@ def read(folder: pathlib.Path) -> Outcome | None:
         >>> outcome = Outcome(2, {"0": 0}, 5, 32, 32, {"0": [[1, 3], [2, 4]]})
         >>> with tempfile.TemporaryDirectory() as name:
         ...     write(pathlib.Path(name), outcome)
-        ...     read(pathlib.Path(name)).bits("0")
-        {1: 192, 2: 256}
+        ...     read(pathlib.Path(name)).bits("0", [1, 2])
+        [192, 256]
     """
     path = folder / FILE
     if not path.exists():

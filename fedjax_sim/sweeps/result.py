@@ -25,6 +25,7 @@ class SweepRun(NamedTuple):
     history: History  # metrics [E, ...], "time" and "local_steps" among them; probes [T, ...]
     diverged_at: int  # first round whose server state was not finite; 0: none
     model: Params | None = None  # the final model; None: not kept
+    bits: tuple[int, ...] | None = None  # [E] sent until each evaluation; None: not recorded
 
 
 class Sweep(NamedTuple):

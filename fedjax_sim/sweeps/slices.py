@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 
 from fedjax_sim.simulation import history as history_rows
+from fedjax_sim.simulation import outcome
 from fedjax_sim.sweeps.grid import Block, Configuration, Group, Plan
 from fedjax_sim.sweeps.program import Program, SliceResult
 from fedjax_sim.sweeps.result import SweepRun
@@ -73,6 +75,8 @@ class Batch(NamedTuple):
         """Cuts the runs that are not on disk from a slice's arrays, and saves them."""
         clock = history_rows.Clock(self.trial.setup.timeline, len(self.numbers))
         probes = self.trial.probes.client.keys()
+        rounds = np.asarray(result.history.round)
+        bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist())
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
@@ -87,10 +91,22 @@ class Batch(NamedTuple):
                     jax.tree.map(lambda x: portable(x[0]), history),
                     int(result.diverged_at[at]),
                     jax.tree.map(lambda x, at=at: x[at], result.models),
+                    bits.get(self.seeds[j]),
                 )
         identity = dict(zip(self.numbers, self.identities, strict=True))
         self.store.save((identity[j], run) for (_, j), run in taken.items())
         return taken
+
+    def _bits(self, clock: history_rows.Clock, rounds: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """Returns by seed the bits sent until the rounds, where they are known."""
+        first = self.configurations[self.every()[0][0]]
+        algorithm = self.trial.factory(**{name: first[name] for name in self.group.names})
+        seeds = [self.seeds[j] for j in self.numbers]
+        facts = outcome.describe(algorithm, self.trial.setup, seeds, clock, batched=True)
+        recorded = outcome.Outcome(rounds[-1], {}, **facts)
+        sent = {seed: recorded.bits(seed, rounds) for seed in seeds}
+        known = {seed: [x for x in row if x is not None] for seed, row in sent.items()}
+        return {seed: tuple(row) for seed, row in known.items() if len(row) == len(rounds)}
 
 
 class Finished(NamedTuple):

@@ -162,6 +162,9 @@ class SweepStore:
             for name in getattr(history, kind):
                 values = [getattr(run.history, kind)[name] for _, run in runs]
                 arrays[f"{kind}:{name}"] = np.stack(values)
+        bits = [run.bits for _, run in runs if run.bits is not None]
+        if len(bits) == len(runs):
+            arrays["bits"] = np.array(bits, np.int64)
         models = [jax.tree.leaves(run.model) for _, run in runs]
         for i, leaves in enumerate(zip(*models, strict=True)):
             arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
@@ -240,7 +243,13 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
             if colon:
                 parts[kind][rest] = values[i]
         history = History(arrays["round"], parts["metrics"], parts["probes"])
-        run = SweepRun(json.loads(configuration), seed, history, int(arrays["diverged_at"][i]))
+        run = SweepRun(
+            json.loads(configuration),
+            seed,
+            history,
+            int(arrays["diverged_at"][i]),
+            bits=tuple(arrays["bits"][i].tolist()) if "bits" in arrays else None,
+        )
         model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
         result[configuration, seed] = _Kept(data, algorithm, functions, run, model)
     return result

@@ -2,10 +2,12 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from figures import render
 
+import fedjax_sim as fs
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli.main import main
 from fedjax_sim.simulation import outcome
@@ -77,6 +79,21 @@ def test_seeds_with_setups_of_their_own_are_one_algorithm(tmp_path):
         (tmp_path / "mine" / seed / "run.json").write_text(f'{{"replicas": ["{seed}"]}}')
     for path in (tmp_path, tmp_path / "mine"):
         assert analysis.read_folders([path]).history["algorithm"].unique().tolist() == ["mine"]
+
+
+def test_sweeps_record_the_bits_until_each_evaluation(tmp_path):
+    """Two of three clients report per round; a model has 32 bits, SCAFFOLD sends two."""
+    data = fs.FederatedData({"y": np.ones(3, np.float32)}, np.array([0, 1, 2, 3]))
+    task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+    timeline = fs.timelines.cyclic(4, 3, 2, task.num_steps)
+    error = lambda w: {"error": abs(w - 1)}  # noqa: E731
+    setup = fs.Setup(task, timeline, np.zeros(2, np.float32), error, eval_every=2)
+    keys = jax.random.split(jax.random.key(0), 2)
+    for _ in range(2):  # the second call reads the slices
+        fs.sweep(fs.scaffold, setup, {"lr": [0.1, 0.2]}, keys, directory=tmp_path)
+        (line,) = plotting.plot_folder(tmp_path, x="bits").axes[0].lines
+        assert line.get_xdata().tolist() == [2 * 2 * 128, 4 * 2 * 128]
+        assert line.get_label() == "lr 0.2"
 
 
 def test_several_folders_have_their_names(folder, tmp_path):
