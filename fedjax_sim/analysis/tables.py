@@ -16,9 +16,9 @@ def table(
     """Returns the frame of :func:`best` as a table of "mean ± half-width" texts.
 
     The mean has ``digits`` significant digits and the half-width of its interval the same decimals;
-    one seed has no half-width.  An interval that was cut, as that of an accuracy at 1, is written as
-    [low, high].  "1/3 failed" replaces a mean that is undefined because of failed seeds; a cell that
-    was not run is empty.
+    one seed has no half-width.  An interval that was cut, as that of an accuracy at 1, is written
+    as [low, high].  "1/3 failed" replaces a mean that is undefined because of failed seeds; a cell
+    that was not run is empty.
 
     Raises:
         ValueError: an unknown column, two rows for one cell, digits < 1.
