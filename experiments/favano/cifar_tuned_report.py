@@ -73,7 +73,8 @@ def build(
     tried = tried.pivot_table(
         index=["setting", "variant"], columns="lr", values="accuracy", sort=False
     )
-    tried = tried[sorted(tried.columns)].rename(columns=lambda lr: f"lr = {lr:g}").reset_index()
+    tried = tried[sorted(tried.columns)].rename_axis(columns=None)
+    tried = tried.rename(columns=lambda lr: f"lr = {lr:g}").reset_index()
     report.section("Late accuracies on the seed that the rates are chosen on", tried)
     report.claims(claims(table))
     return report, {NAME: panels(history, [("accuracy", "time"), ("variance", "time")])}
