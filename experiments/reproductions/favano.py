@@ -179,8 +179,8 @@ PAPER = Paper(
         "FedBuff and FAVANO are best": SHORT
         + "; over 10,000 units the methods at their own rates are "
         "level in the IID case, inside the intervals over seeds",
-        "FedBuff's clients' variance is larger": "each method is at its own best rate, and FedBuff's "
-        "is a thirtieth of FAVANO's",
+        "FedBuff's clients' variance is larger": "each method is at its own best rate, and "
+        "FedBuff's is a thirtieth of FAVANO's",
         "FedBuff's accuracy varies more over seeds": "at its own best rate FedBuff takes smaller "
         "steps and varies less",
         "FedBuff's variance is larger": "the rate of FedBuff's clients is multiplied by Z / n",
