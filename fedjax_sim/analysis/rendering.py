@@ -21,6 +21,8 @@ _STATISTICS = (
 _SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": r"\^{}",
             "\\": r"\textbackslash{}", "±": r"$\pm$"}  # fmt: skip
 
+_FEW_SEEDS = 5
+
 
 def results_table(
     table: pd.DataFrame,
@@ -111,6 +113,8 @@ def explanation(table: pd.DataFrame) -> str:
             " Bold: the best mean, and those that a two-sided paired t test over the seeds does not"
             " distinguish from it (p of at least 0.05 after Holm's correction)."
         )
+        if fewest < _FEW_SEEDS:
+            text += f" With fewer than {_FEW_SEEDS} seeds the test distinguishes little."
     if any(table["diverged"]):
         text += " A method with a diverged seed has no mean."
     return text
