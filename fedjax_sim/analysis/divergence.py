@@ -45,8 +45,10 @@ def first_divergences(history: pd.DataFrame) -> list[int]:
     """
     if "diverged_at" not in history:
         return [0] * len(history["seed"].unique())
-    rounds = history.groupby("seed", sort=True)["diverged_at"].max()  # NaN: not recorded
-    return [int(done) for done in rounds.fillna(0)]
+    return [
+        int(np.nan_to_num(np.asarray(rows["diverged_at"], float)).max())  # NaN: not recorded
+        for _, rows in history.groupby("seed", sort=True)
+    ]
 
 
 def finite_part(history: pd.DataFrame) -> pd.DataFrame:
