@@ -29,7 +29,6 @@ from fedjax_sim.engine import (
     init,
     run,
 )
-from fedjax_sim.roles import freeze, personal_model, running_statistics
 from fedjax_sim.simulation.compare import Comparison, compare
 from fedjax_sim.simulation.forecast import forecast
 from fedjax_sim.simulation.result import Simulation
@@ -48,6 +47,7 @@ from fedjax_sim.types import (
     weight_by_examples,
 )
 from fedjax_sim.wrappers import average_rounds, skip_nonfinite
+from fedjax_sim.wrappers.roles import freeze, personal_model, running_statistics
 
 if TYPE_CHECKING:
     from fedjax_sim import (
@@ -57,17 +57,16 @@ if TYPE_CHECKING:
         diagnostics,
         models,
         plotting,
-        presets,
         problems,
         theory,
     )
+    from fedjax_sim.cli import presets
     from fedjax_sim.cli.saved import load
     from fedjax_sim.simulation.tuning import tune
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
 _LAZY = {
-    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "presets", "problems",
-    "theory",
+    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "problems", "theory",
 }  # fmt: skip
 
 __all__ = [
@@ -137,6 +136,8 @@ __all__ += algorithms.__all__
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "presets":
+        return importlib.import_module(f"{__name__}.cli.presets")
     if name == "load":  # knows the models of the command line
         return importlib.import_module(f"{__name__}.cli.saved").load
     if name == "tune":  # needs the models

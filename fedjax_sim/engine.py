@@ -25,7 +25,6 @@ from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
-from fedjax_sim.roles import UpdatesStatistics
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -41,6 +40,7 @@ from fedjax_sim.types import (
     Weighting,
     Work,
 )
+from fedjax_sim.wrappers.roles import UpdatesStatistics
 
 # A round that no run reaches: its branch of the key is that of the clients' streams.
 _NO_ROUND = np.uint32(2**32 - 1)

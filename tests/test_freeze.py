@@ -8,7 +8,7 @@ from flax import nnx
 from small_problems import assert_identical, logistic_params
 
 import fedjax_sim as fs
-from fedjax_sim import leaves
+from fedjax_sim.tree import leaves
 
 
 def test_upload_and_optimiser_have_no_frozen_leaves():

@@ -18,22 +18,21 @@ _ROOT = pathlib.Path(fedjax_sim.__file__).parent
 # other if that makes no cycle.
 _LAYERS = [
     "types",
-    "tree checks leaves",
+    "tree checks",
     "theory",
-    "prox timelines compression losses",
+    "prox timelines compression",
     "objectives",
     "data",
     "datasets execution",
     "local transforms models",
     "algorithms",
-    "engine evaluation wrappers roles",
+    "engine evaluation wrappers",
     "simulation",
     "sweeps callbacks",
     "analysis",
     "problems diagnostics",
     "plotting",
     "cli",
-    "presets",
 ]
 _LEVEL = {package: level for level, row in enumerate(_LAYERS) for package in row.split()}
 

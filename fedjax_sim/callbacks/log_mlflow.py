@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from fedjax_sim.execution import distributed
+from fedjax_sim.callbacks.per_seed import per_seed
 from fedjax_sim.simulation.events import Action, Event
 
 
@@ -35,15 +35,11 @@ class MLflow:
         self._runs: dict[str, str] = {}
 
     def __call__(self, event: Event) -> Action:
-        if event.replayed or not distributed.is_first():
-            return None
-        for i, seed in enumerate(event.seeds):
-            name = f"{event.name}-{seed}" if event.name else seed
+        for name, values in per_seed(event):
             if name not in self._runs:
                 self._runs[name] = self._run(name)
             metrics = [
-                self._metric(metric, float(values[i]), 0, event.round)
-                for metric, values in event.metrics.items()
+                self._metric(metric, value, 0, event.round) for metric, value in values.items()
             ]
             self._client.log_batch(self._runs[name], metrics=metrics)
         return None

@@ -4,7 +4,7 @@ import importlib
 import pathlib
 from typing import Any
 
-from fedjax_sim.execution import distributed
+from fedjax_sim.callbacks.per_seed import per_seed
 from fedjax_sim.simulation.events import Action, Event
 
 
@@ -35,14 +35,11 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> Action:
-        if event.replayed or not distributed.is_first():
-            return None
-        for i, seed in enumerate(event.seeds):
-            run = f"{event.name}-{seed}" if event.name else seed
+        for run, values in per_seed(event):
             if run not in self._writers:
                 self._writers[run] = self._make(str(self._directory / run))
-            for name, values in event.metrics.items():
-                self._writers[run].add_scalar(name, float(values[i]), event.round)
+            for name, value in values.items():
+                self._writers[run].add_scalar(name, value, event.round)
             self._writers[run].flush()
         return None
 

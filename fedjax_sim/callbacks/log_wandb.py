@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from fedjax_sim.execution import distributed
+from fedjax_sim.callbacks.per_seed import per_seed
 from fedjax_sim.simulation.events import Action, Event
 
 
@@ -33,16 +33,13 @@ class WandB:
         self._runs: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> Action:
-        if event.replayed or not distributed.is_first():
-            return None
-        for i, seed in enumerate(event.seeds):
-            run = f"{self._group}-{event.name or 'run'}-{seed}"
+        for name, values in per_seed(event):
+            run = f"{self._group}-{name}"
             if run not in self._runs:
                 self._runs[run] = self._init(
                     project=self._project, group=event.name or self._group, name=run, id=run,
                     resume="allow", reinit="create_new", **self._settings,
                 )  # fmt: skip
-            values = {name: float(x[i]) for name, x in event.metrics.items()}
             self._runs[run].log(values, step=event.round)
         return None
 

@@ -208,7 +208,7 @@ class RunOptions(RunConfig):
     """Convex problems (softmax_regression): measure the constants of FedAvg's theory, and draw its
     bounds over the suboptimality."""
     log: tuple[str, ...] = ()
-    """Where every evaluation is logged: csv:FILE, tensorboard:DIRECTORY, wandb:PROJECT or
+    """Logs of every evaluation: csv:FILE, tensorboard:DIRECTORY, wandb:PROJECT or
     mlflow:EXPERIMENT."""
     keep_best: str | None = None
     """Metric, e.g. valid/accuracy, by which the best model of every seed is kept (best.npz)."""

@@ -13,7 +13,7 @@ from fedjax_sim.evaluation import (
     personal_evaluator,
 )
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.roles import personal_model
+from fedjax_sim.wrappers.roles import personal_model
 
 
 def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: Clients) -> Partial:

@@ -1,9 +1,9 @@
 """Running statistics of a model (batch normalisation) by ``--statistics``."""
 
-from fedjax_sim.leaves import Where
 from fedjax_sim.models import Model, frozen_statistics
-from fedjax_sim.roles import freeze, running_statistics
+from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.wrappers.roles import freeze, running_statistics
 
 
 def trained_model(net: Model, statistics: str) -> Model:

@@ -30,8 +30,8 @@ from jax.typing import DTypeLike
 
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
-from fedjax_sim.leaves import Where
 from fedjax_sim.objectives import batch_losses, statistics_of
+from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Model, Params, PyTree
 
 Transform = Callable[[Array, Array], Array]  # (images, key) -> images

@@ -15,8 +15,8 @@ from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
-from fedjax_sim.leaves import Where
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]

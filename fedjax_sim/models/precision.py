@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim import leaves
-from fedjax_sim.leaves import Where
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Model, Params, PyTree
 
 

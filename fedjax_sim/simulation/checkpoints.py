@@ -73,9 +73,10 @@ class Checkpoints:
         args = self._ocp.args
         path = self.folder / str(self.newest)
         try:
-            saved = self._manager.restore(
-                self.newest, args=args.Composite(state=args.StandardRestore(shapes))
-            )
+            with one_error(self.folder):
+                saved = self._manager.restore(
+                    self.newest, args=args.Composite(state=args.StandardRestore(shapes))
+                )
         except (ValueError, KeyError, TypeError) as error:  # by another version of this program
             reason = str(error).partition("\n")[0]
             raise FolderError(f"checkpoint {path} does not fit this run: {reason}") from error

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +17,13 @@ _REASONS = {
     os.strerror(number): number
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
 }
+# Seconds after an error in which other threads finish their files and find no one waiting.
+_LATE = 0.1
 
 
 @contextlib.contextmanager
 def one_error(folder: pathlib.Path) -> Iterator[None]:
-    """Context for writing; a failing disk raises one ``OSError`` with the folder as file name.
+    """Context of reading and writing; a failing disk raises one ``OSError`` that names the folder.
 
     Orbax's threads report the error as well, each with a traceback of its own.  Those are left out.
 
@@ -36,6 +39,7 @@ def one_error(folder: pathlib.Path) -> Iterator[None]:
                 yield
             except Exception:
                 gc.collect()  # unretrieved exceptions of tasks report themselves when collected
+                time.sleep(_LATE)
                 raise
     except Exception as error:
         number = _number(error)

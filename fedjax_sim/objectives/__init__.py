@@ -21,13 +21,20 @@ next statistics there, so oracles need no other channel.
 from collections.abc import Callable
 
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.losses import (
+from fedjax_sim.objectives.losses import (
+    MaskedSoftmax,
+    largest_is_label,
+    logistic,
+    sign_is_label,
+    softmax,
+    squared,
+)
+from fedjax_sim.objectives.of_model import (
     Apply,
     Keyed,
     KeyedApply,
     LossAndAccuracy,
     MaskedLossAndAccuracy,
-    MaskedSoftmax,
     Metrics,
     Objective,
     Regularised,
@@ -35,12 +42,7 @@ from fedjax_sim.losses import (
     as_float,
     batch_losses,
     check_labels,
-    largest_is_label,
-    logistic,
     objective_of,
-    sign_is_label,
-    softmax,
-    squared,
     statistics_of,
 )
 from fedjax_sim.types import Model, Scalar

@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim import leaves, tree
+from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.leaves import Where
 from fedjax_sim.local import Carried, carrying
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

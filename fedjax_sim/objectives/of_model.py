@@ -1,4 +1,4 @@
-"""Losses of outputs and labels, and the objectives and metrics that consist of them.
+"""Objectives and metrics of a model, which consist of losses of its outputs.
 
 :mod:`fedjax_sim.objectives` has the functions for users.
 """
@@ -12,8 +12,16 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim import leaves, tree
-from fedjax_sim.leaves import Where
+from fedjax_sim import tree
+from fedjax_sim.objectives.losses import (
+    MaskedSoftmax,
+    largest_is_label,
+    logistic,
+    mean_per_example,
+    softmax,
+)
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]
@@ -98,6 +106,7 @@ def statistics_of(objective: Objective) -> Where | None:
     """Returns the predicate of the running statistics of an objective's model; None: none.
 
     Example:
+        >>> from fedjax_sim.objectives import squared
         >>> statistics_of(OfApply(lambda params, x: x, squared)) is None
         True
     """
@@ -111,6 +120,7 @@ def objective_of(model: Apply | Model, loss: Loss) -> Objective:
         ValueError: ``model`` is the function ``apply`` of a model that trains otherwise.
 
     Example:
+        >>> from fedjax_sim.objectives import squared
         >>> objective = objective_of(lambda params, x: params * x, squared)
         >>> objective(jnp.array(2.0), {"x": jnp.ones(1), "y": jnp.zeros(1)}, None).tolist()
         [4.0]
@@ -255,7 +265,7 @@ class LossAndAccuracy:
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
         logits, y = _outputs(self.apply, params, examples), examples["y"]
         loss = self.loss(logits, y)
-        accuracy = _mean_per_example(self.correct(logits, y).astype(loss.dtype))
+        accuracy = mean_per_example(self.correct(logits, y).astype(loss.dtype))
         return {"loss": loss, "accuracy": accuracy}
 
 
@@ -270,57 +280,7 @@ class MaskedLossAndAccuracy:
         logits, y = _outputs(self.apply, params, examples), examples["y"]
         loss = MaskedSoftmax(self.ignore)(logits, y)
         correct = largest_is_label(logits, y).astype(loss.dtype)
-        return {"loss": loss, "accuracy": _mean_per_example(correct, y != self.ignore)}
-
-
-# ---- losses
-
-
-def softmax(logits: Array, y: Array) -> Array:
-    """``log sum_c exp(z_c) - z_y``, the mean over positions: ``[B, ..., C], [B, ...] -> [B]``."""
-    return _mean_per_example(_softmax(logits, y))
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedSoftmax:
-    """:func:`softmax` without the positions of one label."""
-
-    ignore: int
-
-    def __call__(self, logits: Array, y: Array) -> Array:
-        counts = y != self.ignore
-        return _mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
-
-
-def logistic(logits: Array, y: Array) -> Array:
-    """``log(1 + exp(z)) - y z``: ``[B], [B] -> [B]``."""
-    _check_shape(y, logits.shape)
-    return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
-
-
-def squared(predictions: Array, y: Array) -> Array:
-    """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
-    _check_shape(y, predictions.shape)
-    errors = (predictions - y.astype(predictions.dtype)) ** 2
-    return errors.reshape(errors.shape[0], -1).sum(axis=1)
-
-
-def largest_is_label(logits: Array, y: Array) -> Array:
-    """True where the label has the largest logit: ``[B, ..., C], [B, ...] -> [B, ...]``."""
-    return logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
-
-
-def sign_is_label(logits: Array, y: Array) -> Array:
-    """True where the logit's sign agrees with the label: ``[B], [B] -> [B]``."""
-    return (logits > 0) == (y.astype(logits.dtype) > 0.5)
-
-
-def _softmax(logits: Array, y: Array) -> Array:
-    _check_shape(y, logits.shape[:-1])
-    if not jnp.issubdtype(y.dtype, jnp.integer):
-        raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
-    target = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - target
+        return {"loss": loss, "accuracy": mean_per_example(correct, y != self.ignore)}
 
 
 def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:
@@ -341,20 +301,3 @@ def _zero_of_gradient(old: PyTree, new: PyTree) -> Array:
         for s, n in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
     ]
     return sum(terms[1:], terms[0])
-
-
-def _mean_per_example(values: Array, counts: Array | None = None) -> Array:
-    """Returns the mean over all axes but the first; only of entries that count."""
-    values = values.reshape(values.shape[0], -1)
-    if counts is None:
-        return values.mean(axis=1)
-    counts = counts.reshape(values.shape)
-    number = counts.sum(axis=1).astype(values.dtype)
-    return jnp.where(counts, values, 0).sum(axis=1) / jnp.maximum(number, 1)
-
-
-def _check_shape(y: Array, expected: tuple[int, ...]) -> None:
-    if y.shape != expected:
-        raise ValueError(
-            f"examples['y'] has shape {y.shape}; expected {expected}, the shape of the outputs"
-        )

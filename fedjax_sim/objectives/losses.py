@@ -1,0 +1,71 @@
+"""Losses and hits of outputs and labels, one value per example."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def softmax(logits: Array, y: Array) -> Array:
+    """``log sum_c exp(z_c) - z_y``, the mean over positions: ``[B, ..., C], [B, ...] -> [B]``."""
+    return mean_per_example(_softmax(logits, y))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedSoftmax:
+    """:func:`softmax` without the positions of one label."""
+
+    ignore: int
+
+    def __call__(self, logits: Array, y: Array) -> Array:
+        counts = y != self.ignore
+        return mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
+
+
+def logistic(logits: Array, y: Array) -> Array:
+    """``log(1 + exp(z)) - y z``: ``[B], [B] -> [B]``."""
+    check_shape(y, logits.shape)
+    return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
+
+
+def squared(predictions: Array, y: Array) -> Array:
+    """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
+    check_shape(y, predictions.shape)
+    errors = (predictions - y.astype(predictions.dtype)) ** 2
+    return errors.reshape(errors.shape[0], -1).sum(axis=1)
+
+
+def largest_is_label(logits: Array, y: Array) -> Array:
+    """True where the label has the largest logit: ``[B, ..., C], [B, ...] -> [B, ...]``."""
+    return logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
+
+
+def sign_is_label(logits: Array, y: Array) -> Array:
+    """True where the logit's sign agrees with the label: ``[B], [B] -> [B]``."""
+    return (logits > 0) == (y.astype(logits.dtype) > 0.5)
+
+
+def _softmax(logits: Array, y: Array) -> Array:
+    check_shape(y, logits.shape[:-1])
+    if not jnp.issubdtype(y.dtype, jnp.integer):
+        raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
+    target = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - target
+
+
+def mean_per_example(values: Array, counts: Array | None = None) -> Array:
+    """Returns the mean over all axes but the first; only of entries that count."""
+    values = values.reshape(values.shape[0], -1)
+    if counts is None:
+        return values.mean(axis=1)
+    counts = counts.reshape(values.shape)
+    number = counts.sum(axis=1).astype(values.dtype)
+    return jnp.where(counts, values, 0).sum(axis=1) / jnp.maximum(number, 1)
+
+
+def check_shape(y: Array, expected: tuple[int, ...]) -> None:
+    if y.shape != expected:
+        raise ValueError(
+            f"examples['y'] has shape {y.shape}; expected {expected}, the shape of the outputs"
+        )
