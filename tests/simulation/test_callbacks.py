@@ -177,7 +177,7 @@ def test_calls_of_tracking_services(monkeypatch):
     log.close()
     names = [name for name, _, _ in service.calls]
     assert [names.count(name) for name in ("init", "log", "finish")] == [2, 16, 2]
-    assert service.calls[0][2]["id"] == "group-run-0"
+    assert service.calls[0][2]["id"] == "group-0"
     assert service.calls[-3][2] == {"step": 8}
 
     client = _Service()
