@@ -167,3 +167,13 @@ def test_different_objectives_of_one_model_differ():
         objectives.binary_classification_metrics(linear),
     ]
     assert len(set(built)) == len(built)
+
+
+@pytest.mark.parametrize("outputs", [(2,), (), (2, 3, 4), (4, 3)])
+def test_outputs_without_classes_for_every_label_are_refused(outputs):
+    examples = {"x": jnp.ones((2, 3)), "y": jnp.array([0, 1])}
+    objective = objectives.cross_entropy(lambda params, x: jnp.zeros(outputs))
+    with pytest.raises(ValueError, match=r"the outputs \[..., classes\] have shape"):
+        objective(W, examples, None)
+    with pytest.raises(ValueError, match=r"the outputs \[..., classes\] have shape"):
+        objectives.check_labels(objective, W, examples)

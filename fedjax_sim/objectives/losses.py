@@ -25,13 +25,13 @@ class MaskedSoftmax:
 
 def logistic(logits: Array, y: Array) -> Array:
     """``log(1 + exp(z)) - y z``: ``[B], [B] -> [B]``."""
-    check_shape(y, logits.shape)
+    _check_shape(y, logits.shape)
     return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
 
 
 def squared(predictions: Array, y: Array) -> Array:
     """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
-    check_shape(y, predictions.shape)
+    _check_shape(y, predictions.shape)
     errors = (predictions - y.astype(predictions.dtype)) ** 2
     return errors.reshape(errors.shape[0], -1).sum(axis=1)
 
@@ -47,7 +47,11 @@ def sign_is_label(logits: Array, y: Array) -> Array:
 
 
 def _softmax(logits: Array, y: Array) -> Array:
-    check_shape(y, logits.shape[:-1])
+    if y.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"examples['y'] has shape {y.shape}; expected {logits.shape[:-1]}, since the outputs "
+            f"[..., classes] have shape {logits.shape}"
+        )
     if not jnp.issubdtype(y.dtype, jnp.integer):
         raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
     target = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), axis=-1)[..., 0]
@@ -64,8 +68,8 @@ def mean_per_example(values: Array, counts: Array | None = None) -> Array:
     return jnp.where(counts, values, 0).sum(axis=1) / jnp.maximum(number, 1)
 
 
-def check_shape(y: Array, expected: tuple[int, ...]) -> None:
-    if y.shape != expected:
+def _check_shape(y: Array, outputs: tuple[int, ...]) -> None:
+    if y.shape != outputs:
         raise ValueError(
-            f"examples['y'] has shape {y.shape}; expected {expected}, the shape of the outputs"
+            f"examples['y'] has shape {y.shape}; expected {outputs}, the shape of the outputs"
         )
