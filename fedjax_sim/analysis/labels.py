@@ -23,6 +23,7 @@ PROGRESS = {
     "bits": "bits sent",
 }
 _WORDS = {"train": "training", "eval": "evaluation"}
+_SETTING_WORDS = {"lr": "learning rate", "num": "number of"}
 # Metrics with these words are better when larger, and lie in [0, 1].
 _FRACTIONS = {"accuracy", "precision", "recall", "f1", "auc", "jain"}
 
@@ -70,6 +71,17 @@ def metric_label(name: str) -> str:
     name, quantile = re.sub(r"/q(\d+)$", "", name), re.search(r"/q(\d+)$", name)
     words = [_WORDS.get(word, word) for word in re.split(r"[_/\s]+", name)]
     return " ".join(words) + (f", {quantile[1]} % quantile" if quantile else "")
+
+
+def setting_label(name: str | None) -> str:
+    """Returns the name of a hyper-parameter or another column as a text; "" for None.
+
+    Example:
+        >>> setting_label("server_lr"), setting_label("num_clients"), setting_label("mu")
+        ('server learning rate', 'number of clients', 'mu')
+    """
+    parts = [] if name is None else name.split("_")
+    return " ".join(_SETTING_WORDS.get(part, part) for part in parts)
 
 
 def better(metric: str) -> Mode:

@@ -15,7 +15,7 @@ from fedjax_sim.analysis.folders import (
     read_folder,
 )
 from fedjax_sim.analysis.frames import configuration_columns, grid_values
-from fedjax_sim.analysis.labels import algorithm_labels, better
+from fedjax_sim.analysis.labels import algorithm_labels, better, setting_label
 from fedjax_sim.analysis.selection import best, scores
 
 _FIXED = ("seed", "diverged_at", "round", "metric", "value")
@@ -82,11 +82,11 @@ def _labelled(
         key = (name, *map(str, values))
         if key not in cache:
             settings = [
-                f"{h} {v:g}" if isinstance(v, float) else f"{h} {v}"
+                f"{setting_label(h)} {v:g}" if isinstance(v, float) else f"{setting_label(h)} {v}"
                 for h, v in zip(shown, values, strict=True)
                 if not pd.isna(v)
             ]
-            parts = [known[str(name)], *(text.replace("_", " ") for text in settings), folder]
+            parts = [known[str(name)], *settings, folder]
             cache[key] = ", ".join(filter(None, parts))
         labels.append(cache[key])
     return history.assign(algorithm=labels).loc[:, ["algorithm", *_FIXED]]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.intervals import is_symmetric
-from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label
+from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
 
 Format: TypeAlias = Literal["markdown", "latex", "csv"]
 
@@ -71,7 +71,7 @@ def results_table(
     config = [name for name in table.columns if name not in _STATISTICS]
     metrics = table["metric"].unique().tolist()
     in_percent = {name: percent and _is_fraction(table, name) for name in metrics}
-    heads = ["method" if name == "algorithm" else name.replace("_", " ") for name in config]
+    heads = ["method" if name == "algorithm" else setting_label(name) for name in config]
     heads += [metric_label(name) + (", %" if in_percent[name] else "") for name in metrics]
     latex = format == "latex"
     rows: dict[tuple, list[str]] = {}

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_divergences
 from fedjax_sim.analysis.frames import check_columns, check_unique
 from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label
+from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
 from fedjax_sim.plotting.style import (
     add_caption,
     font_points,
@@ -128,7 +128,7 @@ def curves(
         for axes in panels[len(metrics) :]:
             axes.remove()
         if by is not None:
-            heading = None if by == "algorithm" else by.replace("_", " ")
+            heading = None if by == "algorithm" else setting_label(by)
             legend_above(figure, list(labels.values()), 3 * columns, heading, notes)
         diverged = [f"Run {note}." for note in notes.values() if note and by is None]
         text = "\n".join(filter(None, (caption, *diverged, _explained(band, num_seeds))))

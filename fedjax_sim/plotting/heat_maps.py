@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedjax_sim.analysis.frames import grid_values
+from fedjax_sim.analysis.labels import setting_label
 from fedjax_sim.analysis.selection import Mode, best
 from fedjax_sim.plotting.style import (
     COLORS,
@@ -19,7 +20,6 @@ from fedjax_sim.plotting.style import (
     bare,
     index_of,
     style_axes,
-    words,
 )
 from fedjax_sim.plotting.sweeps import grid_title, value_labels
 
@@ -99,7 +99,7 @@ def heat_map(
         axes.add_patch(_box(*winner, facecolor="none", edgecolor=COLORS[1], lw=2.5, clip_on=False))
     axes.set_xticks(range(len(xs)), value_labels(x, xs))
     axes.set_yticks(range(len(ys)), value_labels(y, ys))
-    axes.set(xlabel=words(x), ylabel=words(y))
+    axes.set(xlabel=setting_label(x), ylabel=setting_label(y))
     axes.set_title(grid_title(scores, cells, [x, y]), fontsize="medium")
     style_axes(axes)
     axes.grid(False)

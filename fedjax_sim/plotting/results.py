@@ -90,7 +90,7 @@ def sweep_figure(
         >>> rows = [(lr, 0, 1, "loss", 1 / lr, 0) for lr in (0.1, 0.2, 0.4)]
         >>> axes = sweep_figure(pd.DataFrame(rows, columns=columns), "loss").axes[0]
         >>> axes.get_xlabel(), axes.get_ylabel()
-        ('lr', 'loss')
+        ('learning rate', 'loss')
     """
     table = scores(history, metric, last=last, mode=mode)
     if x is None:

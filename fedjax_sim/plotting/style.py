@@ -161,8 +161,3 @@ def short(value: Any) -> str:
     if isinstance(value, float):
         return "none" if math.isnan(value) else f"{value:g}"
     return str(value)
-
-
-def words(name: str | None) -> str:
-    """Returns a column's name with spaces."""
-    return "" if name is None else name.replace("_", " ")

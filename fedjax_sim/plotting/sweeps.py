@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from fedjax_sim.analysis.frames import check_columns, check_unique, grid_values, rows_with
-from fedjax_sim.analysis.labels import algorithm_labels
+from fedjax_sim.analysis.labels import algorithm_labels, setting_label
 from fedjax_sim.analysis.selection import Mode, best
 from fedjax_sim.plotting.style import (
     GREY,
@@ -27,7 +27,6 @@ from fedjax_sim.plotting.style import (
     marker_look,
     short,
     style_axes,
-    words,
 )
 
 # Marks at the top edge for means that are no number on the axis.
@@ -100,14 +99,14 @@ def sensitivity(
             )
         stacked += int(not np.isfinite(mean).all())
     _place_ticks(axes, ticks, 12, numeric)
-    axes.set(xlabel=words(x), ylabel=label)
+    axes.set(xlabel=setting_label(x), ylabel=label)
     style_axes(axes)
     for absent, marker, meaning in _ABSENT:
         if absent(np.asarray(points["mean"], np.float64)).any():
             axes.plot([], [], marker, color=INK, label=meaning)
             keys.append(meaning)
     if keys:
-        legend_above(figure, keys, 4, None if by in (None, "algorithm") else words(by))
+        legend_above(figure, keys, 4, None if by in (None, "algorithm") else setting_label(by))
     axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
     add_caption(figure, _about_bands(points, level))
     return figure
@@ -169,14 +168,14 @@ def speed_up_figure(
             8 if panel is None else 6,
         )  # fmt: skip
         if panel is not None:
-            left.set_title(f"{words(panel)} = {short(value)}", fontsize="medium")
+            left.set_title(f"{setting_label(panel)} = {short(value)}", fontsize="medium")
     bases = _bases(frame, over)
     for left, right in pairs[:1]:
         left.set_ylabel(label)
-        right.set_ylabel(f"speed-up over {words(over)} = {' or '.join(map(short, bases))}")
+        right.set_ylabel(f"speed-up over {setting_label(over)} = {' or '.join(map(short, bases))}")
     for axes in pairs[:, 1] if panel is not None else pairs.ravel():
-        axes.set_xlabel(words(over))
-    title = None if by in (None, "algorithm") else words(by)
+        axes.set_xlabel(setting_label(over))
+    title = None if by in (None, "algorithm") else setting_label(by)
     legend_above(figure, [*labels, "linear speed-up"], 6, title)
     add_caption(figure, _about_bands(frame, level))
     return figure
@@ -276,7 +275,7 @@ def _is_geometric(values: np.ndarray) -> bool:
 def grid_title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) -> str:
     """Returns a title: number of seeds, and the hyper-parameters that the best is chosen over."""
     tuned = [
-        words(name)
+        setting_label(name)
         for name in scores.columns
         if name not in (*shown, "seed", "score", "diverged_at")
         and len(grid_values(scores, name)) > 1

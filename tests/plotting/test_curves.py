@@ -91,7 +91,7 @@ def test_many_lines_stay_distinct():
     looks = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
     assert len(set(looks)) == 12
     assert len({style for _, style in looks[:4]}) == 4  # also in grey
-    assert figure.legends[0].get_title().get_text() == "client lr"
+    assert figure.legends[0].get_title().get_text() == "client learning rate"
     render(figure)
 
 

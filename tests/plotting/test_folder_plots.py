@@ -93,7 +93,7 @@ def test_sweeps_record_the_bits_until_each_evaluation(tmp_path):
         fs.sweep(fs.scaffold, setup, {"lr": [0.1, 0.2]}, keys, directory=tmp_path)
         (line,) = plotting.plot_folder(tmp_path, x="bits").axes[0].lines
         assert line.get_xdata().tolist() == [2 * 2 * 128, 4 * 2 * 128]
-        assert line.get_label() == "lr 0.2"
+        assert line.get_label() == "learning rate 0.2"
 
 
 def test_several_folders_have_their_names(folder, tmp_path):

@@ -57,7 +57,7 @@ def test_sweeps_draw_one_or_two_hyper_parameters(setup, keys):
     grid = {"lr": [0.0625, 0.125, 0.25]}
     figure = fs.sweep(fs.fedavg, setup, grid, keys).plot("error")
     (axes,) = figure.axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("lr", "error")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("learning rate", "error")
     expected = 1.5 * np.array([0.875, 0.75, 0.5]) ** 3
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-5)
     render(figure)
@@ -76,7 +76,7 @@ def test_two_hyper_parameters_make_a_heat_map():
         sweep_frame(lr=[1.0, 2.0], mu=[3.0, 5.0], rho=[0.0, 9.0]), "loss"
     )
     axes = figure.axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("lr", "mu")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("learning rate", "mu")
     assert [text.get_text() for text in axes.texts] == ["4.00", "5.00", "6.00", "7.00"]
     assert "rho" in axes.get_title()  # tuned
 

@@ -70,7 +70,7 @@ def test_heat_map_shows_the_best_means(mode):
         assert abs(texts[j, i] - means[i, j]) <= 0.005  # three digits of numbers below 2
     assert [t.get_text() for t in axes.get_xticklabels()] == ["0.01", "0.1", "1"]
     assert [t.get_text() for t in axes.get_yticklabels()] == ["1", "4", "16", "64"]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("lr", "local steps")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("learning rate", "local steps")
     assert axes.get_title() == "mean of 5 seeds, best over momentum"
     assert bar.get_ylabel() == "loss"
     render(figure)
@@ -294,9 +294,9 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
         np.testing.assert_allclose(guide.get_ydata(), [1, 4, 16])
         assert upper.get_title() == f"local steps = {k}"
         assert [t.get_text() for t in lower.get_xticklabels()] == ["2", "8", "32"]
-        assert lower.get_xlabel() == "num clients"
+        assert lower.get_xlabel() == "number of clients"
     assert panels[0, 0].get_ylabel() == "suboptimality"
-    assert panels[1, 0].get_ylabel() == "speed-up over num clients = 2"
+    assert panels[1, 0].get_ylabel() == "speed-up over number of clients = 2"
     texts = [t.get_text() for t in figure.legends[0].get_texts()]
     assert texts == ["FedAc", "FedAvg", "linear speed-up"]
     render(figure)
