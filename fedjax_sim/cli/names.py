@@ -33,6 +33,7 @@ MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
     "digits_cnn": ((8, 8, 1), lambda _, classes, conv: models.digits_cnn(classes, conv)),
     "femnist_cnn": ((28, 28, 1), lambda _, classes, conv: models.femnist_cnn(classes, conv)),
     "lenet5": ((32, 32, 3), lambda _, classes, conv: models.lenet5(classes, conv=conv)),
+    "lstm": ((80,), lambda _, classes, __: models.lstm(classes, every_position=False)),
     "mlp": (None, lambda shape, classes, _: models.mlp(shape, (200, 200), classes)),
     "mlp_small": (None, lambda shape, classes, _: models.mlp(shape, (64,), classes)),
     "resnet18": ((32, 32, 3), lambda _, classes, conv: models.resnet18(classes, conv=conv)),
@@ -55,6 +56,8 @@ AUTO_MODELS: dict[Shape, str] = {
     (32, 32, 3): "lenet5",
     (64, 64, 3): "vit_tiny_64",
 }
+# The same for examples that are token ids: integers other than uint8, which are pixels.
+AUTO_TOKEN_MODELS: dict[Shape, str] = {(80,): "lstm"}
 
 
 def _natural(dataset: Dataset) -> tuple[Rows, tuple[str, ...]]:

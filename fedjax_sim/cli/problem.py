@@ -18,7 +18,7 @@ from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
 from fedjax_sim.cli.evaluation import evaluation
 from fedjax_sim.cli.model_statistics import for_model, trained_model
-from fedjax_sim.cli.names import AUTO_MODELS
+from fedjax_sim.cli.names import AUTO_MODELS, AUTO_TOKEN_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
 from fedjax_sim.cli.own_objects import own_timeline
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
@@ -167,7 +167,9 @@ def model(
     """
     x = dataset.train["x"]
     if config.model == "auto":
-        name = AUTO_MODELS.get(x.shape[1:], "softmax_regression")
+        tokens = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8
+        known = AUTO_TOKEN_MODELS if tokens else AUTO_MODELS
+        name = known.get(x.shape[1:], "softmax_regression")
         config = dataclasses.replace(config, model=name)
     return config.model, build_model(config, x.shape[1:], dataset.num_classes, x.dtype, conv)
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.datasets import cifar, femnist, linear, mnist, tiny_imagenet
+from fedjax_sim.datasets import cifar, femnist, linear, mnist, shakespeare, tiny_imagenet
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates
 from fedjax_sim.datasets.digits import load_digits
 from fedjax_sim.datasets.formats import prepared as prepared_format
@@ -28,6 +28,7 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         ("cifar100", "cifar-100"),
         cifar.WANTED["cifar100"],
     ),
+    "shakespeare": (shakespeare.from_folder, ("shakespeare",), shakespeare.WANTED),
     "tiny_imagenet": (
         tiny_imagenet.from_folder,
         ("tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
@@ -47,6 +48,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "femnist": ("data/train/", "train/*.json", "femnist*.tar*"),
     "cifar10": ("cifar-10-batches-*/", "cifar-10-*.tar*"),
     "cifar100": ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
+    "shakespeare": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
     "tiny_imagenet": ("wnids.txt",),
     "a9a": ("a9a", "a9a.bz2", "a9a.*rows*"),
     "epsilon": ("epsilon_normalized*",),
@@ -74,6 +76,7 @@ def load(
     femnist        as LEAF sampled it, uint8 [28, 28, 1]  62              writer
     cifar10        50,000 + 10,000, uint8 [32, 32, 3]     10
     cifar100       50,000 + 10,000, uint8 [32, 32, 3]     100, 20 coarse
+    shakespeare    as LEAF sampled it, uint16 [80]        90              role
     tiny_imagenet  100,000 + 10,000, uint8 [64, 64, 3]    200
     a9a            32,561 + 16,281, float32 [123]         2
     epsilon        400,000 + 100,000, float32 [2000]      2

@@ -5,6 +5,7 @@ from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_repo
 from fedjax_sim.models.convolution.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression, torch_uniform
+from fedjax_sim.models.lstm import lstm
 from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
@@ -34,6 +35,7 @@ __all__ = [
     "logistic_regression",
     "low_bit",
     "lowered",
+    "lstm",
     "max_pool",
     "mlp",
     "quantized",

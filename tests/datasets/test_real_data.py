@@ -149,3 +149,14 @@ def test_mnist_by_writer_survives_preparation(real, real_data, tmp_path):
     np.testing.assert_array_equal(prepared.train_groups, raw.train_groups)
     np.testing.assert_array_equal(prepared.test_groups, raw.test_groups)
     assert prepared.group_names == raw.group_names
+
+
+def test_shakespeare(real):
+    data = real("shakespeare")
+    assert data.train["x"].shape == (44_259, 80)
+    assert data.test["x"].shape == (10_672, 80)
+    assert len(data.group_names) == 5
+    # Consecutive windows of one role: the next character ends the next window.
+    first = data.train_groups == 0
+    x, y = data.train["x"][first], data.train["y"][first]
+    np.testing.assert_array_equal(x[1:, -1], y[:-1])

@@ -1,0 +1,150 @@
+"""Shakespeare's plays by role: the next character after 80, from the json files of LEAF."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups, same_length
+from fedjax_sim.datasets.formats.files import find_one, read_tree
+
+WINDOW = 80  # characters of one example
+PAD, BEGIN, END, UNKNOWN, VOCABULARY_SIZE = 0, 87, 88, 89, 90
+# Characters 1 .. 86 of the vocabulary of TensorFlow Federated, which FedML and FLUTE use too:
+# https://www.tensorflow.org/federated/tutorials/federated_learning_for_text_generation
+CHARACTERS = (
+    "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
+)
+_TABLE = np.full(128, UNKNOWN, np.uint16)  # of ASCII characters
+_TABLE[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CHARACTERS))
+_NAMES = ("<pad>", *CHARACTERS, "<bos>", "<eos>", "<unknown>")
+
+_ARCHIVES = tuple(f"shakespeare*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
+WANTED = "LEAF's folder data with train/*.json and test/*.json, or shakespeare*.tar.xz holding it"
+
+Roles = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def from_folder(folder: Path) -> Dataset | None:
+    """Reads Shakespeare's plays (Caldas et al., 2018) from LEAF's folders or an archive, or None.
+
+    Examples are 80 consecutive characters of a role, token ids uint16 ``[N, 80]``, and the next
+    character as the label.  The ids are those of :func:`encode`.  The natural client is the role.
+    Files are ``train/*.json`` and ``test/*.json``, or one pair ``*_train.json``, ``*_test.json``
+    per role.
+
+    Raises:
+        DataError: a part is missing, a file malformed, or a role in two files of one part.
+    """
+    candidates = (folder / "data", folder)
+    location = next((path for path in candidates if _has_files(path)), None)
+    location = location or find_one(folder, _ARCHIVES)
+    if location is None:
+        return None
+    files = read_tree(location, lambda name: _split(name) is not None)
+    splits: dict[str, Roles] = {}
+    for split in ("train", "test"):
+        roles: Roles = {}
+        for name in (name for name in files if _split(name) == split):
+            where = f"{location}: {name}"
+            for role, examples in parse_roles(files[name], where).items():
+                if role in roles:
+                    raise DataError(f"{where}: role {role!r} is in an earlier file; expected one")
+                roles[role] = examples
+        if not roles:
+            raise DataError(f"{location}: no json files of the {split} part; expected {WANTED}")
+        splits[split] = roles
+    train, test = (_concatenated(roles) for roles in splits.values())
+    groups = number_groups(*(_role_per_row(roles) for roles in splits.values()))
+    return Dataset(
+        "shakespeare", train, test, VOCABULARY_SIZE, *groups, source="files", class_names=_NAMES
+    )
+
+
+def encode(text: str) -> np.ndarray:
+    """Returns the token ids of a text, uint16: 1 .. 86 are characters, 89 all others.
+
+    Ids 0, 87 and 88 are padding, begin and end of a sequence.
+
+    Example:
+        >>> encode("dhé").tolist()
+        [1, 2, 89]
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return _TABLE[np.minimum(codes, len(_TABLE) - 1)]
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """Returns the text of token ids.
+
+    Example:
+        >>> decode(encode("Now, by my"))
+        'Now, by my'
+    """
+    return "".join(_NAMES[token] for token in tokens)
+
+
+def parse_roles(data: bytes, where: object = "LEAF json") -> Roles:
+    """Reads one json file: ``user_data`` with LEAF's roles, or a single ``character``.
+
+    Returns:
+        Per role: characters uint16 ``[n, 80]``, next characters int32 ``[n]``.
+
+    Raises:
+        DataError: not json, or unexpected entries or lengths.
+
+    Example:
+        >>> one = {"character": "NURSE", "x": ["a" * 80], "y": ["b"]}
+        >>> x, y = parse_roles(json.dumps(one).encode())["NURSE"]
+        >>> x.shape, decode(y)
+        ((1, 80), 'b')
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {error}; expected LEAF json") from error
+    if isinstance(content, dict) and isinstance(content.get("character"), str):
+        content = {"user_data": {content["character"]: content}}
+    roles = content.get("user_data") if isinstance(content, dict) else None
+    if not isinstance(roles, dict) or not all(isinstance(role, dict) for role in roles.values()):
+        raise DataError(f"{where}: expected an object user_data, or character, x and y")
+    return {role: _examples(samples, f"{where}: {role}") for role, samples in roles.items()}
+
+
+def _examples(samples: dict[str, Any], where: str) -> tuple[np.ndarray, np.ndarray]:
+    columns = []
+    for key, length in (("x", WINDOW), ("y", 1)):
+        texts = samples.get(key)
+        if not isinstance(texts, list) or not all(
+            isinstance(text, str) and len(text) == length for text in texts
+        ):
+            raise DataError(f"{where}: {key} is no list of texts of length {length}")
+        columns.append(encode("".join(texts)).reshape(-1, length))
+    x, y = columns
+    same_length(where, x=x, y=y)
+    return x, y[:, 0].astype(np.int32)
+
+
+def _has_files(path: Path) -> bool:
+    return any(
+        (path / split).is_dir() or any(path.glob(f"*_{split}.json")) for split in ("train", "test")
+    )
+
+
+def _split(name: str) -> str | None:
+    path = PurePosixPath(name)
+    if path.suffix != ".json":
+        return None
+    splits = (split for split in ("train", "test") if path.stem.endswith(f"_{split}"))
+    return path.parent.name if path.parent.name in ("train", "test") else next(splits, None)
+
+
+def _concatenated(roles: Roles) -> dict[str, np.ndarray]:
+    x, y = zip(*roles.values(), strict=True)
+    return {"x": np.concatenate(x), "y": np.concatenate(y)}
+
+
+def _role_per_row(roles: Roles) -> list[str]:
+    return [role for role, (_, labels) in roles.items() for _ in range(len(labels))]

@@ -1,0 +1,64 @@
+"""LEAF's Shakespeare: windows of characters by role, from both layouts of files."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedjax_sim.datasets import DataError, load
+from fedjax_sim.datasets.shakespeare import BEGIN, CHARACTERS, UNKNOWN, decode, encode, parse_roles
+
+TEXT = "O, take his mother's thanks, a widow's thanks, Till your strong hand shall help to give him"
+
+
+def samples(text):
+    """The windows of a role's text."""
+    starts = range(len(text) - 80)
+    return {"x": [text[i : i + 80] for i in starts], "y": [text[i + 80] for i in starts]}
+
+
+def test_vocabulary():
+    """86 characters, each once, between padding and the begin of a sequence."""
+    assert len(set(CHARACTERS)) == len(CHARACTERS) == BEGIN - 1
+    assert encode(CHARACTERS).tolist() == list(range(1, BEGIN))
+    assert encode("~é\x7f\U0001f600").tolist() == [UNKNOWN] * 4
+
+
+@pytest.mark.parametrize("layout", ["leaf", "roles"])
+def test_windows_and_next_characters_by_role(tmp_path, layout):
+    texts = {"train": {"CADE": TEXT, "NURSE": TEXT[5:]}, "test": {"NURSE": TEXT[2:]}}
+    for split, roles in texts.items():
+        parts = {role: samples(text) for role, text in roles.items()}
+        if layout == "leaf":
+            (tmp_path / "shakespeare" / split).mkdir(parents=True)
+            files = {f"{split}/all_data_0.json": {"users": list(parts), "user_data": parts}}
+        else:
+            (tmp_path / "shakespeare").mkdir(exist_ok=True)
+            files = {
+                f"{i}_{split}.json": {"character": role, "num_samples": 3, **part}
+                for i, (role, part) in enumerate(parts.items())
+            }
+        for name, content in files.items():
+            (tmp_path / "shakespeare" / name).write_text(json.dumps(content))
+    data = load("shakespeare", tmp_path, source="files")
+    assert data.group_names == ("CADE", "NURSE")
+    assert data.train["x"].dtype == np.uint16  # uint8 would count as pixels
+    nurse = data.train_groups == 1
+    assert [decode(x) for x in data.train["x"][nurse]] == samples(TEXT[5:])["x"]
+    assert [decode([y]) for y in data.train["y"][nurse]] == samples(TEXT[5:])["y"]
+    assert set(data.test_groups) == {1}
+    assert data.class_names[encode("a")[0]] == "a"
+    assert data.num_classes == len(data.class_names) == 90
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "expected an object user_data, or character, x and y"),
+        ({"character": "NURSE", "x": ["short"], "y": ["a"]}, "x is no list of texts of length 80"),
+        ({"user_data": {"NURSE": samples(TEXT) | {"y": ["a"]}}}, "lengths are {'x': 11, 'y': 1}"),
+    ],
+)
+def test_malformed_files(content, message):
+    with pytest.raises(DataError, match=message):
+        parse_roles(json.dumps(content).encode())
