@@ -137,11 +137,28 @@ def sweep(arguments: list[str]) -> int:
 
     with resolving():
         source, rest = options.split_arguments(arguments)
+        _refuse_processes(rest)
         defaults = options.sweep_config(source)
         description = _described(SWEEP_DESCRIPTION)
         config = options.parse(SweepConfig, "sweep", source, description, rest, defaults)
         _start_jax()
     return _run_sweep(config, ["fedjax-sim", "sweep", source, *rest])
+
+
+def _refuse_processes(arguments: list[str]) -> None:
+    """Refuses the options that connect several processes of one run.
+
+    Raises:
+        ValueError: naming the option, and the one that divides a sweep.
+    """
+    names = ("distributed", "coordinator", "num-processes", "process-id")
+    typed = {argument.split("=")[0].replace("_", "-") for argument in arguments}
+    for name in names:
+        if f"--{name}" in typed:
+            raise ValueError(
+                f"--{name} is an option of fedjax-sim run; expected --part I/N, which divides a "
+                "sweep among separate jobs"
+            )
 
 
 def _run_sweep(config, command: list[str]) -> int:
@@ -177,6 +194,12 @@ def _run_sweep(config, command: list[str]) -> int:
         print(f"interrupted; finished runs are in {config.output}")
         print(f"to resume: {shlex.join(command)}")
         return exit_code()
+    if config.part is not None and done.missing:
+        print(
+            f"part {config.part} is finished; {done.missing} runs of other parts are missing. The "
+            "last part, or the same command without --part, writes the tables"
+        )
+        return 0
     print(f"results: {config.output} (history.csv, scores.csv, best.csv, *.png)")
     return 0
 

@@ -277,6 +277,9 @@ class SweepConfig(RunConfig):
     such figure."""
     reference: float = 0.0
     """Value of the metric at the optimum; errors are differences from it."""
+    part: str | None = None
+    """Run part I of N of the grid only, as 2/8, for separate jobs that share the output folder. The
+    part that ends last writes the tables; default: the whole grid."""
     memory: float | None = None
     """Gigabytes of device memory per program; default: most of an accelerator's memory, half of the
     host's."""

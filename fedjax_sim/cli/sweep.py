@@ -5,17 +5,10 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import pandas as pd
-from matplotlib.figure import Figure
 
-from fedjax_sim.analysis.frames import score_values
-from fedjax_sim.analysis.labels import bounds_of, metric_label
-from fedjax_sim.analysis.selection import best, scores
-from fedjax_sim.analysis.statistics import paired_differences, speed_up
-from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli import build, own_objects, report
 from fedjax_sim.cli.code_digest import changed_code, code_digests
 from fedjax_sim.cli.config import SweepConfig
@@ -32,24 +25,15 @@ from fedjax_sim.cli.grid import (
 from fedjax_sim.cli.model_statistics import for_model
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys
 from fedjax_sim.cli.registry import algorithms_of
+from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.plotting import heat_maps, sweeps
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.sweeps.grid import Configuration
-from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.sweeps.parts import parse_part
 from fedjax_sim.sweeps.sweep import SweepProgress, sweep
 from fedjax_sim.types import FedAlgorithm, Setup
-
-
-class SweepResult(NamedTuple):
-    """Results of a sweep; the files of its output folder hold the same."""
-
-    history: pd.DataFrame  # algorithm, hyper-parameters, seed, round, metric, value, diverged_at
-    scores: pd.DataFrame  # a row per run
-    best: pd.DataFrame  # a row per algorithm and cell
-    sweep: Sweep
 
 
 def run_sweep(
@@ -62,7 +46,8 @@ def run_sweep(
     over seeds), ``paired.csv`` (differences between the algorithms' best, seed by seed),
     ``cells.md`` (with two cells: a table), ``speed_up.csv`` (with ``over``), figures, and
     ``slices/``, the finished runs, which a later call does not repeat, even if its grid is larger
-    or it has more seeds.
+    or it has more seeds.  A part of a sweep writes ``slices/`` only, unless all other parts are
+    finished: it then writes everything.
 
     Raises:
         ValueError: a value out of range, or an output folder that cannot be created or holds
@@ -76,13 +61,15 @@ def run_sweep(
         >>> result.best["lr"].tolist()
         [0.2]
     """
+    part = None if config.part is None else parse_part(config.part)
     entries = configurations(config)
     report.check_folder(config.output)
     own = (own_objects.references(with_settings(config, entry)) for entry in entries)
     code = code_digests(itertools.chain.from_iterable(own))
     _check_code(config, code)
     dataset = own_objects.load_dataset(config)
-    header = {"config": to_json(config), "code": code, "environment": environment()}
+    shared = to_json(dataclasses.replace(config, part=None))  # equal for all parts
+    header = {"config": shared, "code": code, "environment": environment()}
     runs = _Runs(config, dataset, entries)
 
     def record(progress: SweepProgress) -> None:
@@ -104,9 +91,12 @@ def run_sweep(
             directory=config.output,
             config=_fixed(config),
             identity=runs.identity,
+            part=part,
             on_progress=record,
         )
-    results, files = _results(config, result)
+    if part is not None and result.missing:
+        return no_results(result)
+    results, files = results_of(config, result)
     if not report.is_read_only(config.output):
         with locked(config.output, wait=True):  # several processes may end at the same time
             report.write_json(config.output / "config.json", header)
@@ -215,79 +205,3 @@ def _named(function: Callable, names: Sequence[str], *, others: bool = False) ->
         parameters.append(inspect.Parameter("hyper", inspect.Parameter.VAR_KEYWORD))
     setattr(function, "__signature__", inspect.Signature(parameters))  # noqa: B010
     return function
-
-
-def _results(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
-    """Returns the results of the finished runs, with the files that hold them by name."""
-    history = result.to_frame()
-    if history.empty:
-        return SweepResult(history, history, history, result), {}
-    score = scores(
-        history,
-        config.metric,
-        last=config.last,
-        reduce="best" if config.best else "mean",
-        mode=config.mode,
-    )
-    files: dict[str, Any] = {"history.csv": history, "scores.csv": score}
-    complete = _complete(score, config.seeds)
-    if complete.empty:
-        return SweepResult(history, score, complete, result), files
-    per = ["algorithm", *config.cells]
-    bounds = bounds_of(config.metric, score_values(complete))
-    chosen = best(complete, per=per, mode=config.mode, bounds=bounds)
-    files["best.csv"] = chosen
-    label = metric_label(config.metric)
-    if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
-        files["paired.csv"] = paired_differences(complete, mode=config.mode)
-    if len(config.cells) == 2:
-        rows, columns = config.cells
-        files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
-    files |= {f"{name}.png": x for name, x in _figures(config, complete, label).items()}
-    if config.over is not None:
-        others = [name for name in per if name != config.over]
-        curve = speed_up(
-            complete, config.over, per=others, mode=config.mode, reference=config.reference
-        )
-        panel = next((name for name in others if name != "algorithm"), None)
-        error = f"{label} - {config.reference:g}" if config.reference else label
-        if config.mode == "max":
-            error = f"{config.reference:g} - {label}"
-        figure = sweeps.speed_up_figure(
-            curve, config.over, by="algorithm", panel=panel, label=error
-        )
-        files |= {"speed_up.csv": curve, "speed_up.png": figure}
-    return SweepResult(history, score, chosen, result), files
-
-
-def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:
-    """Returns per algorithm the sensitivity to every swept number, and a heat map of two."""
-    figures = {}
-    for algorithm in score["algorithm"].unique():
-        own = score.loc[score["algorithm"] == algorithm].dropna(axis="columns", how="all")
-        if "score" not in own:  # all diverged
-            continue
-        swept = [
-            name
-            for name in own
-            if name not in ("seed", "score", "diverged_at")
-            and pd.api.types.is_numeric_dtype(own[name])
-            and own[name].nunique() > 1
-        ]
-        for name in swept:
-            key = f"sensitivity_{algorithm}_{name}"
-            bounds = bounds_of(config.metric, score_values(own))
-            figures[key] = sweeps.sensitivity(
-                own, name, mode=config.mode, label=label, bounds=bounds
-            )
-        if len(swept) > 1:
-            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
-            figures[f"heat_map_{algorithm}"] = heat_map
-    return figures
-
-
-def _complete(score: pd.DataFrame, num_seeds: int) -> pd.DataFrame:
-    """Returns the configurations with all their seeds; an interrupted sweep has others, too."""
-    names = [name for name in score if name not in ("seed", "score", "diverged_at")]
-    counts = score.groupby(names, dropna=False)["seed"].transform("size")
-    return score.loc[counts == num_seeds]

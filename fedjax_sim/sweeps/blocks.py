@@ -11,6 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.execution.placement import ByClient
+from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import auto, is_ragged
 from fedjax_sim.sweeps.grid import Plan
 from fedjax_sim.sweeps.trial import Trial
@@ -58,6 +59,7 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
         replicas=plan.width * plan.seeds,
         devices=(),
         ragged=is_ragged(setup.timeline) and not batched,
+        platform=platform_of((setup.task, setup.params)),
     )
 
     def begin(hyper, task, timeline, params) -> RunState:

@@ -37,6 +37,7 @@ class Sweep(NamedTuple):
     compilations: int  # programs compiled for rounds of training
     compile_seconds: float
     run_seconds: float
+    missing: int = 0  # runs of the grid that are not finished: interrupted, or of other parts
 
     def rows(self) -> Iterator[tuple[Configuration, str, int, int, str, float]]:
         """Yields ``(configuration, seed, diverged_at, round, metric, value)``."""

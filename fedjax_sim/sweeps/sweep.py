@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import Array
 
@@ -21,7 +22,8 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Callback, check_callbacks
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.sweeps.grid import Configuration, Grid, Group, Plan, expand, groups
+from fedjax_sim.sweeps.grid import Configuration, Grid, Plan, expand, groups
+from fedjax_sim.sweeps.parts import Share, divide, parse_part, shares_of
 from fedjax_sim.sweeps.program import Program, Programs
 from fedjax_sim.sweeps.result import Sweep, SweepRun
 from fedjax_sim.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
@@ -41,7 +43,7 @@ class SweepProgress(NamedTuple):
     slices_done: int  # of the group
     round: int  # of the slice in progress
     num_rounds: int
-    runs_done: int  # of the whole sweep
+    runs_done: int  # of the whole sweep, or of its part
     num_runs: int
 
 
@@ -62,6 +64,7 @@ def sweep(
     identity: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
     keep_models: bool = False,
     only_finished: bool = False,
+    part: tuple[int, int] | None = None,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> Sweep:
@@ -104,6 +107,9 @@ def sweep(
             returns them; runs on disk with other values are refused.
         keep_models: keep the final model of every run in memory and in the directory.
         only_finished: return the runs that the directory has, and start none.
+        part: ``(i, n)``: run the i-th of n parts of the grid only, for the jobs of an array that
+            share the directory (:func:`~fedjax_sim.sweeps.parts.divide`).  The result also has
+            those runs of other parts that are finished; ``missing`` counts the others.
         callbacks: functions of an :class:`~fedjax_sim.simulation.events.Event`, called after every
             slice with each evaluation of its runs; ``event.name`` is the configuration.  Runs of a
             slice end together, so "stop" has no effect; "interrupt" ends the sweep.
@@ -112,7 +118,8 @@ def sweep(
     Raises:
         ValueError: a grid without configurations, a value that is not a number where one is
             needed, contradictory arguments, a budget that one run exceeds, a task with examples
-            on the host, a directory that holds another sweep.
+            on the host, a directory that holds another sweep, several processes connected by
+            ``jax.distributed``.
 
     Example:
         >>> import jax
@@ -145,10 +152,20 @@ def sweep(
     check_callbacks(callbacks)
     if only_finished and directory is None:
         raise ValueError("directory is None; expected the folder whose runs only_finished returns")
+    if part is not None:
+        parse_part(f"{part[0]}/{part[1]}")
+        if directory is None:
+            raise ValueError("directory is None; expected the folder that the parts share")
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"jax.distributed connects {jax.process_count()} processes; expected one: a sweep "
+            "runs in one process. Divide it among separate jobs with part=(i, n), on the command "
+            "line --part I/N"
+        )
     configurations = expand(grid)
     trials = Trials(factory, setup, static, execution, probes)
-    parts = groups(configurations, trials.static)
-    for group in parts:  # all of them, before the first runs for hours
+    every = groups(configurations, trials.static)
+    for group in every:  # all of them, before the first runs for hours
         trials.check(group.static, group.names, values)
     where = list(device_list.workers() if devices is None else devices)
     if not where:
@@ -159,11 +176,13 @@ def sweep(
 
     new: dict[RunNumber, SweepRun] = {}
     found: dict[RunNumber, SweepRun] = {}
-    num_runs = len(configurations) * len(names)
+    shares = list(shares_of(every, len(names), trials.per_seed))
+    own = shares if part is None else divide(shares, part)
+    num_runs = sum(len(group.members) * len(numbers) for group, numbers in own)
     run_seconds, stopped = 0.0, False
 
-    def batches() -> Iterator[Batch]:
-        for group, numbers in _batches(parts, len(names), trials.per_seed):
+    def batches(shares: Iterable[Share]) -> Iterator[Batch]:
+        for group, numbers in shares:
             trial = trials.make(group.static, values[numbers[0]] if trials.per_seed else None)
             group_keys = keys[np.array(numbers)]
             extra = identity(**group.static) if callable(identity) else identity
@@ -194,7 +213,7 @@ def sweep(
         def interrupted() -> bool:
             return signalled() or watchers.interrupted
 
-        pending: Iterable[Batch] = batches()
+        pending: Iterable[Batch] = batches(own)
         while not stopped:
             later: list[Batch] = []  # with slices that other processes run
             claims: list[str] = []
@@ -226,6 +245,9 @@ def sweep(
                 break
             wait_for_others(store, claims, interrupted)
             pending = later
+    if part is not None and not stopped:
+        for batch in batches(shares):
+            found |= batch.on_disk(set(batch.every()) - found.keys() - new.keys())
     runs = found | new
     return Sweep(
         [runs[number] for number in sorted(runs)],
@@ -234,15 +256,5 @@ def sweep(
         programs.compilations,
         programs.compile_seconds,
         run_seconds,
+        len(configurations) * len(names) - len(runs),
     )
-
-
-def _batches(
-    parts: Sequence[Group], num_seeds: int, per_seed: bool
-) -> Iterator[tuple[Group, list[int]]]:
-    """Yields the groups with the numbers of the seeds that run together."""
-    for group in parts:
-        if per_seed:
-            yield from ((group, [seed]) for seed in range(num_seeds))
-        else:
-            yield group, list(range(num_seeds))

@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import console, own_objects, sweep
+from fedjax_sim.cli import console, own_objects, sweep_results
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import with_settings
 from fedjax_sim.cli.main import main
@@ -353,13 +353,13 @@ def test_cells_and_speed_up(swept, copied):
 def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch, copied):
     """A part of the sweep, with few figures."""
     labels = []
-    figure = sweep.sweeps.speed_up_figure
+    figure = sweep_results.sweeps.speed_up_figure
 
     def observed(*arguments, label, **options):
         labels.append(label)
         return figure(*arguments, label=label, **options)
 
-    monkeypatch.setattr(sweep.sweeps, "speed_up_figure", observed)
+    monkeypatch.setattr(sweep_results.sweeps, "speed_up_figure", observed)
     grid = ("cohort_size=2,4", "lr=0.3")
     config = at(copied, over="cohort_size", grid=grid, algorithms=("fedavg",), hyper=())
     run_sweep(config)
@@ -548,3 +548,26 @@ def test_groups_of_the_same_shapes_share_a_program(tmp_path):
     assert (len(result.sweep.runs), result.sweep.compilations) == (8, 1)
     again = dataclasses.replace(config, lr=0.7)  # every configuration has its own
     assert run_sweep(again).sweep.resumed == 8
+
+
+def test_the_last_part_writes_the_tables(copied):
+    """Nothing is computed: all slices are there, those of part 2 from the second call on."""
+    expected = {name: (copied / name).read_bytes() for name in ("history.csv", "best.csv")}
+    second = []
+    for path in copied.glob("slices/*.npz"):
+        with np.load(path) as file:
+            entries = json.loads(str(file["meta"]))
+        if all(json.loads(entry[0])["cohort_size"] == 4 for entry in entries):
+            second.append((path, path.read_bytes()))
+            path.unlink()
+    for name in (*expected, "config.json"):
+        (copied / name).unlink()
+    first = run_sweep(at(copied, part="1/2"))
+    assert (first.sweep.missing, len(first.sweep.runs), len(first.history)) == (12, 12, 0)
+    assert not (copied / "history.csv").exists()
+    for path, content in second:
+        path.write_bytes(content)
+    last = run_sweep(at(copied, part="2/2"))
+    assert (last.sweep.missing, last.sweep.resumed, last.sweep.compilations) == (0, 24, 0)
+    assert {name: (copied / name).read_bytes() for name in expected} == expected
+    assert json.loads((copied / "config.json").read_text())["config"]["part"] is None

@@ -1,6 +1,6 @@
 """A sweep that test_sweep_resume.py starts as a process of its own, kills and resumes.
 
-python killed_sweep.py DIRECTORY SECONDS_PER_SEGMENT
+python killed_sweep.py DIRECTORY SECONDS_PER_SEGMENT [I/N]
 """
 
 import sys
@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from sweep_problems import quadratic_trial, sweep_of
 
 import fedjax_sim as fs
+from fedjax_sim.sweeps.parts import parse_part
 
 NUM_SEEDS, LRS = 4, (0.01, 0.02, 0.05)
 
 
-def main(directory, pause: float = 0.0) -> fs.Sweep:
+def main(directory, pause: float = 0.0, part: tuple[int, int] | None = None) -> fs.Sweep:
     """A slice for every seed, of four segments each."""
     trial = quadratic_trial(
         fs.scaffold,
@@ -30,10 +31,12 @@ def main(directory, pause: float = 0.0) -> fs.Sweep:
         jax.random.split(jax.random.key(4), NUM_SEEDS),
         devices=jax.devices()[:1],
         directory=directory,
+        part=part,
         on_progress=lambda news: time.sleep(pause),
     )
 
 
 if __name__ == "__main__":
-    result = main(sys.argv[1], float(sys.argv[2]))
+    part = parse_part(sys.argv[3]) if len(sys.argv) > 3 else None
+    result = main(sys.argv[1], float(sys.argv[2]), part)
     print(len(result.runs) - result.resumed, "computed", result.resumed, "found")

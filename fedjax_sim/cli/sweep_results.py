@@ -1,0 +1,109 @@
+"""Tables and figures of a finished sweep."""
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_sim.analysis.frames import score_values
+from fedjax_sim.analysis.labels import bounds_of, metric_label
+from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.analysis.statistics import paired_differences, speed_up
+from fedjax_sim.analysis.tables import markdown, table
+from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.plotting import heat_maps, sweeps
+from fedjax_sim.sweeps.result import Sweep
+
+
+class SweepResult(NamedTuple):
+    """Results of a sweep; the files of its output folder hold the same.
+
+    The frames are empty if the sweep is a part and runs of other parts are missing.
+    """
+
+    history: pd.DataFrame  # algorithm, hyper-parameters, seed, round, metric, value, diverged_at
+    scores: pd.DataFrame  # a row per run
+    best: pd.DataFrame  # a row per algorithm and cell
+    sweep: Sweep
+
+
+def no_results(result: Sweep) -> SweepResult:
+    """Returns empty frames, of a sweep without runs or with runs that others have to finish."""
+    none = result._replace(runs=[]).to_frame()
+    return SweepResult(none, none, none, result)
+
+
+def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
+    """Returns the results of the finished runs, with the files that hold them by name."""
+    history = result.to_frame()
+    if history.empty:
+        return no_results(result), {}
+    score = scores(
+        history,
+        config.metric,
+        last=config.last,
+        reduce="best" if config.best else "mean",
+        mode=config.mode,
+    )
+    files: dict[str, Any] = {"history.csv": history, "scores.csv": score}
+    complete = _complete(score, config.seeds)
+    if complete.empty:
+        return SweepResult(history, score, complete, result), files
+    per = ["algorithm", *config.cells]
+    bounds = bounds_of(config.metric, score_values(complete))
+    chosen = best(complete, per=per, mode=config.mode, bounds=bounds)
+    files["best.csv"] = chosen
+    label = metric_label(config.metric)
+    if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
+        files["paired.csv"] = paired_differences(complete, mode=config.mode)
+    if len(config.cells) == 2:
+        rows, columns = config.cells
+        files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
+    files |= {f"{name}.png": x for name, x in _figures(config, complete, label).items()}
+    if config.over is not None:
+        others = [name for name in per if name != config.over]
+        curve = speed_up(
+            complete, config.over, per=others, mode=config.mode, reference=config.reference
+        )
+        panel = next((name for name in others if name != "algorithm"), None)
+        error = f"{label} - {config.reference:g}" if config.reference else label
+        if config.mode == "max":
+            error = f"{config.reference:g} - {label}"
+        figure = sweeps.speed_up_figure(
+            curve, config.over, by="algorithm", panel=panel, label=error
+        )
+        files |= {"speed_up.csv": curve, "speed_up.png": figure}
+    return SweepResult(history, score, chosen, result), files
+
+
+def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:
+    """Returns per algorithm the sensitivity to every swept number, and a heat map of two."""
+    figures = {}
+    for algorithm in score["algorithm"].unique():
+        own = score.loc[score["algorithm"] == algorithm].dropna(axis="columns", how="all")
+        if "score" not in own:  # all diverged
+            continue
+        swept = [
+            name
+            for name in own
+            if name not in ("seed", "score", "diverged_at")
+            and pd.api.types.is_numeric_dtype(own[name])
+            and own[name].nunique() > 1
+        ]
+        for name in swept:
+            key = f"sensitivity_{algorithm}_{name}"
+            bounds = bounds_of(config.metric, score_values(own))
+            figures[key] = sweeps.sensitivity(
+                own, name, mode=config.mode, label=label, bounds=bounds
+            )
+        if len(swept) > 1:
+            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
+            figures[f"heat_map_{algorithm}"] = heat_map
+    return figures
+
+
+def _complete(score: pd.DataFrame, num_seeds: int) -> pd.DataFrame:
+    """Returns the configurations with all their seeds; an interrupted sweep has others, too."""
+    names = [name for name in score if name not in ("seed", "score", "diverged_at")]
+    counts = score.groupby(names, dropna=False)["seed"].transform("size")
+    return score.loc[counts == num_seeds]
