@@ -15,7 +15,8 @@ class MLflow:
 
     Args:
         experiment: name of the experiment.
-        tracking_uri: where MLflow keeps its records; default: MLflow's own.
+        tracking_uri: where MLflow keeps its records, such as "sqlite:///mlflow.db" or
+            "http://localhost:5000"; default: MLflow's own.
 
     Raises:
         ImportError: the package mlflow is not installed.
