@@ -96,16 +96,45 @@ def local_steps(
 def _masked_scan(
     step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int
 ) -> PyTree:
-    # If clients are vmapped, the branch becomes a selection, and everything that it reads, the data
-    # set included, becomes a batch of copies. XLA:CPU removes these copies
-    # (tests/sweeps/test_sweep_program.py); accelerators run clients together anyway.
     def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
-        active = k < work.num_steps
-        if jax.default_backend() == "cpu":
-            return jax.lax.cond(active, step, lambda carry, k: carry, carry, k), None
-        return tree.where(active, step(carry, k), carry), None
+        branch, mask = _branch_and_mask(k < work.num_steps)
+
+        def masked(carry: PyTree, k: Array) -> PyTree:
+            return tree.where(mask, step(carry, k), carry)
+
+        return jax.lax.cond(branch, masked, lambda carry, k: carry, carry, k), None
 
     return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
+
+
+def _branch_and_mask(active: Array) -> tuple[Array, Array]:
+    """Returns the predicate of a branch around a step, and the mask of the step's results.
+
+    A client that runs alone on a CPU branches around the steps that it does not take, and its mask
+    is True.  In all other cases every step is computed, so the branch is True, and the mask selects
+    its results: accelerators would read the predicate of every step back, and if clients are
+    vmapped, a branch becomes a selection, and everything that it reads, the data set included,
+    becomes a batch of copies.  The predicate of the branch is therefore never batched.  XLA removes
+    branches and selections whose predicate is constant.
+    """
+    return jax.lax.platform_dependent(active, cpu=_branch_if_alone, default=_select)
+
+
+def _select(active: Array) -> tuple[Array, Array]:
+    return jnp.array(True), active
+
+
+@jax.custom_batching.custom_vmap
+def _branch_if_alone(active: Array) -> tuple[Array, Array]:
+    return active, jnp.array(True)
+
+
+@_branch_if_alone.def_vmap
+def _select_if_batched(
+    axis_size: int, in_batched: list[bool], active: Array
+) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
+    del axis_size, in_batched  # the only argument is batched
+    return _select(active), (False, True)
 
 
 def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Work) -> PyTree:

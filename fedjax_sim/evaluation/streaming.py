@@ -9,7 +9,8 @@ import numpy as np
 from jax import Array, lax
 
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.strategies import runs_in_turn
+from fedjax_sim.execution.platforms import Platform
+from fedjax_sim.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
@@ -47,7 +48,28 @@ def stream(
         ValueError: metrics that are not one floating value per example.
     """
     length = num_examples(examples)
-    batch = min(default_batch(params) if batch_size is None else batch_size, length)
+
+    def fold(batch: int) -> Callable[[Params, PyTree], dict[str, Array]]:
+        return lambda params, examples: _fold(metrics, examples, params, batch, shape, add)
+
+    if batch_size is not None:
+        return fold(min(batch_size, length))(params, examples)
+    on_cpu = min(default_batch(params, "cpu"), length)
+    elsewhere = min(default_batch(params, "gpu"), length)
+    if on_cpu == elsewhere:
+        return fold(on_cpu)(params, examples)
+    return lax.platform_dependent(params, examples, cpu=fold(on_cpu), default=fold(elsewhere))
+
+
+def _fold(
+    metrics: Metrics,
+    examples: PyTree,
+    params: Params,
+    batch: int,
+    shape: tuple[int, ...],
+    add: Add,
+) -> dict[str, Array]:
+    length = num_examples(examples)
 
     def slice_at(start: Array | int) -> PyTree:
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, batch), examples)
@@ -66,14 +88,14 @@ def stream(
     return totals
 
 
-def default_batch(params: Params) -> int:
+def default_batch(params: Params, platform: Platform) -> int:
     """Returns the examples per batch for a model: small batches for convolutions on a CPU.
 
     Example:
-        >>> default_batch({"kernel": jnp.zeros((784, 10))})
+        >>> default_batch({"kernel": jnp.zeros((784, 10))}, "cpu")
         1000
     """
-    return _CONVOLUTION_BATCH if runs_in_turn(params) else _BATCH
+    return _CONVOLUTION_BATCH if platform == "cpu" and has_kernels(params) else _BATCH
 
 
 def value_shapes(

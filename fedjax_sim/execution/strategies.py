@@ -19,24 +19,19 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from fedjax_sim import tree
+from fedjax_sim.execution import chunks
 from fedjax_sim.execution.devices import workers
+from fedjax_sim.execution.platforms import PLATFORMS, Platform, platform_named
 from fedjax_sim.types import Device, PyTree, Timeline, Upload
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
-# On a CPU core: values per chunk (parameters of all its clients and replicas), and the most clients
-# per chunk. From W1 and W4, alone and as sweeps (docs/performance.md).
-_CPU_CHUNK_PARAMETERS = 131_072
-_CPU_CHUNK_CLIENTS = 128
 # Most bytes of data that are copied to every host device, so that they share a round's clients.
 _CPU_COPY_BYTES = 500_000_000
 # Steps of a mean slot, as a part of the longest visit, below which clients run one after the other
 # on a CPU. Measured, see docs/performance.md.
 _CPU_RAGGED = 0.5
-# On an accelerator only memory bounds a chunk: parameters, gradients and activations of all its
-# clients. An assumption, not measured.
-_ACCELERATOR_CHUNK_PARAMETERS = 200_000_000
 
 
 def vmapped() -> Execution:
@@ -126,7 +121,8 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
     """
     if axis not in mesh.shape:
         raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
-    inner = inner or auto(devices=())
+    platform = platform_named(mesh.devices.flat[0].platform)
+    inner = inner or auto(devices=(), platform=platform)
     num_devices = mesh.shape[axis]
     # Slots are gathered by index, so their layout is the compiler's to choose.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
@@ -153,32 +149,43 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
 
 
 def auto(
-    replicas: int = 1, devices: Sequence[Device] | None = None, *, ragged: bool = False
+    replicas: int = 1,
+    devices: Sequence[Device] | None = None,
+    *,
+    ragged: bool = False,
+    platform: Platform | None = None,
 ) -> Execution:
-    """Chooses a strategy by backend and model (measured in docs/performance.md).
+    """Chooses a strategy by platform and model (docs/performance.md has the evidence).
 
     On a CPU: one client after the other if the model has convolutions or if visits are ragged, else
     chunks of clients.  The cohort is divided among ``devices`` if the algorithm is stateless and
-    the data are small enough to be copied.  On an accelerator: chunks bounded by memory only.
+    the data are small enough to be copied.  On an accelerator: equal chunks, of as many clients as
+    the memory holds with their activations.
 
     Args:
         replicas: runs that are vmapped over (seeds, configurations); their models count too.
         devices: host devices that may share a round's clients; default
-            :func:`~fedjax_sim.execution.devices.workers`.
+            :func:`~fedjax_sim.execution.devices.workers`.  A program that they share is a program
+            for these devices.  To lower it for other ones, pass ``()``.
         ragged: the clients' local steps differ, see :func:`is_ragged`.  Clients that run together
             all take as long as the longest visit.
+        platform: ``cpu``, ``tpu`` or ``gpu``, if it is known; the default decides when the program
+            is lowered and traces ``local`` once per different choice.
+
+    Raises:
+        ValueError: an unknown platform.
     """
+    if platform not in (None, *PLATFORMS):
+        raise ValueError(f"platform is {platform!r}; expected one of {', '.join(PLATFORMS)}")
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
-        upload, output = _shapes(local, shared, slots)
+        program = jax.jit(local).trace(shared, jax.tree.map(lambda x: x[0], slots))
+        upload, output = program.out_info
         leaves = jax.tree.leaves(upload) or jax.tree.leaves(output)
         size = max(sum(leaf.size for leaf in leaves), 1)
         num_slots = weights.shape[0]
-        if jax.default_backend() != "cpu":
-            chosen = chunked(max(_ACCELERATOR_CHUNK_PARAMETERS // (replicas * size), 1))
-        elif runs_in_turn(leaves):
-            chosen = sequential()
-        else:
+        in_turn = ragged or has_kernels(leaves)
+        if platform in (None, "cpu") and not has_kernels(leaves):
             sharing = list(_sharing() if devices is None else devices)[:num_slots]
             # What would be copied to every device: the data, and the state of all clients.
             data = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
@@ -187,32 +194,41 @@ def auto(
             stateful = 3 * own >= size
             if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
                 mesh = Mesh(np.array(sharing), ("clients",), axis_types=(AxisType.Auto,))
-                chosen = sharded(mesh, auto(replicas, devices=(), ragged=ragged))
-            elif ragged:
-                chosen = sequential()
-            else:
-                chosen = chunked(_cpu_chunk(num_slots, replicas * size))
-        return chosen(local, shared, slots, weights)
+                inner = auto(replicas, devices=(), ragged=ragged, platform="cpu")
+                return sharded(mesh, inner)(local, shared, slots, weights)
+
+        def clients(platform: Platform) -> int:
+            if platform == "cpu":
+                return 1 if in_turn else chunks.cpu_chunk(num_slots, replicas * size)
+            return chunks.accelerator_chunk(num_slots, replicas * chunks.peak_bytes(program.jaxpr))
+
+        sizes = {name: clients(name) for name in ([platform] if platform else PLATFORMS)}
+        # Platforms with one size share a branch, which is traced once.
+        branches = {size: partial(chunked(size), local) for size in sizes.values()}
+        default = branches[sizes.pop(platform or "gpu")]
+        others = {name: branches[size] for name, size in sizes.items() if branches[size] != default}
+        if not others:
+            return default(shared, slots, weights)
+        return jax.lax.platform_dependent(shared, slots, weights, **others, default=default)
 
     return run
 
 
-def runs_in_turn(params: PyTree) -> bool:
-    """Returns True if replicas of a model should run one after the other, not vmapped.
+def has_kernels(params: PyTree) -> bool:
+    """Returns True for a model with convolutions.
 
-    That is the case for convolutions on a CPU: with a kernel per replica they would be grouped
-    convolutions, and the activations of all replicas together do not fit the cache.  Replicas are
-    clients, and seeds as well.
+    On a CPU its replicas (clients, and seeds as well) should run one after the other, not vmapped:
+    with a kernel per replica, the convolutions would be grouped convolutions, and the activations
+    of all replicas together do not fit the cache.
 
     Args:
         params: of one model, or their shapes.
 
     Example:
-        >>> runs_in_turn({"kernel": jnp.zeros((784, 10))})
+        >>> has_kernels({"kernel": jnp.zeros((784, 10))})
         False
     """
-    kernels = any(np.ndim(leaf) >= 4 for leaf in jax.tree.leaves(params))
-    return kernels and jax.default_backend() == "cpu"
+    return any(np.ndim(leaf) >= 4 for leaf in jax.tree.leaves(params))
 
 
 def is_ragged(timeline: Timeline) -> bool:
@@ -232,21 +248,10 @@ def is_ragged(timeline: Timeline) -> bool:
 
 
 def _sharing() -> list[Device]:
-    """Returns the devices that may divide a round's clients: none inside a sharded program."""
-    return [] if jax.sharding.get_abstract_mesh().manual_axes else workers()
-
-
-def _cpu_chunk(num_slots: int, parameters: int) -> int:
-    """Returns the clients per chunk on a core, which should divide the cohort.
-
-    Powers of two only: other chunks of 5 to 12 clients run at half the speed of 4 or 8.
-    """
-    limit = min(max(_CPU_CHUNK_PARAMETERS // parameters, 1), _CPU_CHUNK_CLIENTS)
-    if num_slots <= limit:
-        return num_slots
-    powers = [2**i for i in range(limit.bit_length()) if 2**i <= limit]
-    # A step of a chunk costs as much as its clients plus one.
-    return min(powers, key=lambda c: -(-num_slots // c) * (c + 1))
+    """Returns the host devices that may divide a round's clients: none inside a sharded program."""
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        return []
+    return [device for device in workers() if device.platform == "cpu"]
 
 
 class Gathered(NamedTuple):

@@ -17,7 +17,8 @@ from fedjax_sim.engine import History, Probes, RunState, advance, init
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
-from fedjax_sim.execution.strategies import Execution, auto, is_ragged, runs_in_turn
+from fedjax_sim.execution.platforms import platform_of
+from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.simulation.fingerprint import Same, fingerprint
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
@@ -120,24 +121,26 @@ def programs(
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
     # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
     # do replicas of models with convolutions.
-    ragged = is_ragged(timeline)
+    ragged, platform = is_ragged(timeline), platform_of((task, setup.params))
     in_turn = (
         batched
         and execution is None
         and task.placement is None
-        and jax.default_backend() == "cpu"
-        and (runs_in_turn(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
+        and platform == "cpu"
+        and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
     )
     key = fingerprint(
         (
             algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
-            timeline.clients.ndim, ragged, in_turn, Same(task.placement),
+            timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
         )
     )  # fmt: skip
     if key in _programs:
         _programs.move_to_end(key)
         return _programs[key]
-    execution = execution or auto(ragged=ragged and (timeline.clients.ndim == 2 or in_turn))
+    execution = execution or auto(
+        ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
+    )
     result = Programs(
         algorithm, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
     )

@@ -168,7 +168,7 @@ def test_gathered_gets_all_uploads_and_weights():
 
 
 @pytest.mark.parametrize(
-    ("backend", "shape", "slots", "replicas", "size"),
+    ("platform", "shape", "slots", "replicas", "size"),
     [
         ("cpu", (100,), 1000, 1, 128),  # no more clients than that
         ("cpu", (100,), 90, 1, 90),  # all of them
@@ -177,13 +177,15 @@ def test_gathered_gets_all_uploads_and_weights():
         ("cpu", (16384,), 10, 1, 2),  # chunks of 8 or 4 would be filled up by 6 or 2
         ("cpu", (1_000_000,), 8, 1, 1),
         ("cpu", (2, 2, 1, 1), 8, 1, 1),  # a convolution kernel
-        ("gpu", (2, 2, 1, 1), 8, 1, 50_000_000),
-        ("gpu", (1_000_000,), 8, 10, 20),
-        ("gpu", (1_000_000_000,), 8, 1, 1),
+        ("gpu", (2, 2, 1, 1), 8, 1, 8),
+        ("tpu", (100_000_000,), 10, 2, 10),  # 800 MB per client
+        ("gpu", (100_000_000,), 12, 2, 6),  # equal chunks
+        ("gpu", (1_000_000_000,), 8, 1, 2),
+        ("tpu", (1_000_000_000,), 8, 10, 1),
     ],
 )
-def test_auto_chooses_a_chunk_by_backend_and_model(
-    monkeypatch, backend, shape, slots, replicas, size
+def test_auto_chooses_a_chunk_by_platform_and_model(
+    monkeypatch, platform, shape, slots, replicas, size
 ):
     chosen = []
 
@@ -191,15 +193,34 @@ def test_auto_chooses_a_chunk_by_backend_and_model(
         chosen.append(size)
         return strategies.vmapped()
 
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(strategies, "chunked", spy)
-    monkeypatch.setattr(strategies, "sequential", lambda: spy(1))
-    auto = strategies.auto(replicas, devices=())
+    auto = strategies.auto(replicas, devices=(), platform=platform)
     jax.eval_shape(
         lambda slots: auto(lambda _, x: (jnp.full(shape, x), ()), (), slots, slots),
         jnp.ones(slots),
     )
     assert chosen == [size]
+
+
+@pytest.mark.parametrize(
+    ("lowered_for", "choice", "while_loops"),
+    # On a CPU: two clients of a convolution, one after the other.
+    [("cpu", {}, 1), ("tpu", {}, 0), ("cuda", {}, 0), ("cuda", {"platform": "cpu"}, 1)],
+)
+def test_auto_without_a_platform_is_decided_when_the_program_is_lowered(
+    lowered_for, choice, while_loops
+):
+    def program(slots):
+        auto = strategies.auto(devices=(), **choice)
+        return auto(lambda _, x: (jnp.full((2, 2, 1, 1), x), ()), (), slots, slots)
+
+    lowered = jax.jit(program).trace(jnp.ones(2)).lower(lowering_platforms=(lowered_for,))
+    assert lowered.as_text().count("stablehlo.while") == while_loops
+
+
+def test_auto_refuses_an_unknown_platform():
+    with pytest.raises(ValueError, match="platform is 'cuda'; expected one of cpu, tpu, gpu"):
+        strategies.auto(platform="cuda")
 
 
 @pytest.mark.parametrize(
