@@ -4,6 +4,8 @@
     python -m benchmarks rounds --workloads W1 W4
     python -m benchmarks rounds --candidates ours ours=chunked:8@2 jax-vmap --out /tmp/try
     python -m benchmarks --peer fedjax=ENV/bin/python --peer pfl=ENV/bin/python
+    python -m benchmarks published B1 F1                   # two setups of other simulators
+    python -m benchmarks compiled --help                   # for accelerators, without one
 
 Every measurement is a process of its own, one at a time (the methods of a workload take turns in
 one); a part's list is gone through --repeats times and medians are reported.  Ratios within one run
@@ -13,9 +15,11 @@ stored as OUT/PART.json and the bars drawn as IMAGES/benchmark_PART.png.
 
 import argparse
 import datetime
+import importlib
 import importlib.metadata
 import json
 import pathlib
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -28,6 +32,7 @@ from benchmarks import (
     memory,
     methods,
     offload,
+    published,
     report,
     rounds,
     startup,
@@ -35,6 +40,7 @@ from benchmarks import (
 )
 from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
+from benchmarks.published_setups import SETUPS
 from benchmarks.workloads import WORKLOADS
 from fedjax_sim.execution.devices import num_cores
 from fedjax_sim.simulation.environment import environment
@@ -46,6 +52,7 @@ class Part(NamedTuple):
     module: Any
     most_repeats: int  # more say nothing new, or take long
     seconds: bool = True  # a quantity that bars and a floor make sense for
+    keeps_cases: bool = False  # the cases of earlier runs stay among the results
 
 
 PARTS = {
@@ -60,15 +67,25 @@ PARTS = {
     "memory": Part(memory, 1, seconds=False),
     "startup": Part(startup, 2, seconds=False),
     "accelerator": Part(accelerator, 1),
+    "published": Part(published, 1, seconds=False, keeps_cases=True),
 }
-ELSEWHERE = {"accelerator"}  # parts that are only measured if they are named
+ELSEWHERE = {"accelerator", "published"}  # parts that are only measured if they are named
+COMMANDS = {"compiled": "benchmarks.compiled.command"}  # with options of their own
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the parts that the command line names."""
+    """Runs the parts, or the command, that the command line names."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        importlib.import_module(COMMANDS[arguments[0]]).main(arguments[1:])
+        return
     parser = _parser()
     args = parser.parse_args(arguments)
-    parts = args.parts or [name for name in PARTS if name not in ELSEWHERE]
+    setups = [name for name in args.parts if name in SETUPS]
+    parts = [name for name in args.parts if name not in SETUPS]
+    parts = parts or [name for name in PARTS if name not in ELSEWHERE]
+    if setups and "published" not in parts:
+        parser.error(f"{', '.join(setups)} given without published; expected published before it")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"part is {', '.join(unknown)}; expected {', '.join(PARTS)}")
     for name in args.candidates or []:
@@ -82,12 +99,16 @@ def main(arguments: list[str] | None = None) -> None:
             f"repeats is {args.repeats}, seconds {args.seconds}; expected positive numbers"
         )
     candidates = tuple(args.candidates) if args.candidates else None
-    options = Options(tuple(args.workloads), candidates, args.seconds, peers)
+    options = Options(tuple(args.workloads), candidates, args.seconds, peers, tuple(setups))
     images = args.images or (args.out or ROOT / "docs" / "images")
     out = args.out or ROOT / "benchmarks" / "results"
     if args.minutes is None:
         for name in parts:
-            run_part(name, options, args.repeats, out, images)
+            # Each setup takes minutes, so its results are written before the next one begins.
+            separate = setups or list(SETUPS) if name == "published" else [None]
+            for setup in separate:
+                chosen = options if setup is None else options._replace(setups=(setup,))
+                run_part(name, chosen, args.repeats, out, images)
         return
     end, machine = time.perf_counter() + 60 * args.minutes, None
     for number, name in enumerate(parts):
@@ -132,14 +153,19 @@ def run_part(
     )
     for case in cases:
         print(f"\n{report.table(case)}")
-    record = {
+    conditions = {
         "date": began.isoformat(timespec="minutes"),
         "environment": environment() | {"cores": num_cores()} | _peer_versions(),
         "machine": machine._asdict(),
         "repeats": repeats,
         "left_out": left_out,
-        "cases": {case.name: report.as_json(case) for case in cases},
     }
+    measured = {case.name: report.as_json(case) for case in cases}
+    if part.keeps_cases:
+        measured = {case: conditions | values for case, values in measured.items()}
+        record = {"cases": _earlier_cases(out / f"{name}.json") | measured}
+    else:
+        record = conditions | {"cases": measured}
     if left_out:
         print(f"\nleft out for lack of time or memory: {', '.join(left_out)}")
     out.mkdir(parents=True, exist_ok=True)
@@ -148,6 +174,10 @@ def run_part(
         images.mkdir(parents=True, exist_ok=True)
         report.chart(cases).savefig(images / f"benchmark_{name}.png", dpi=100)
     return machine
+
+
+def _earlier_cases(path: pathlib.Path) -> dict[str, Any]:
+    return json.loads(path.read_text())["cases"] if path.exists() else {}
 
 
 def _peer_versions() -> dict[str, str]:
@@ -174,8 +204,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default all "
-        "but accelerator)")  # fmt: skip
+    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default all but "
+        f"{' and '.join(sorted(ELSEWHERE))}); with published also {', '.join(SETUPS)}")  # fmt: skip
     add("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     add("--candidates", nargs="+", help="only these, also ours=STRATEGY[:N][@DEVICES]")
     add("--repeats", type=int, default=3, help="at most; long parts do fewer (default 3)")

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     module: str
     arguments: Mapping[str, Any] = {}
     python: str = sys.executable
+    env: Mapping[str, str] = {}  # environment variables besides those of this process
 
 
 class Options(NamedTuple):
@@ -42,6 +43,7 @@ class Options(NamedTuple):
     candidates: tuple[str, ...] | None  # None: the part's own choice
     seconds: float  # of timed calls per measurement
     peers: Mapping[str, str]  # name -> Python interpreter
+    setups: tuple[str, ...] = ()  # of the part published; none: all
 
 
 def run(job: Job, timeout: float | None = None) -> Measured:
@@ -52,7 +54,7 @@ def run(job: Job, timeout: float | None = None) -> Measured:
         TimeoutExpired: of ``subprocess``; it took more seconds than that.
     """
     command = [job.python, "-m", "benchmarks.jobs", job.module, json.dumps(dict(job.arguments))]
-    env = {"JAX_PLATFORMS": "cpu"} | os.environ
+    env = {"JAX_PLATFORMS": "cpu", **os.environ, **job.env}
     done = subprocess.run(
         command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout
     )

@@ -1,0 +1,93 @@
+"""Compiles one case for one target, in a process of the target's environment."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import pathlib
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from benchmarks.compiled import figures, targets, thunks
+from benchmarks.compiled.cases import CASES
+from fedjax_sim.simulation import environment
+
+Row = dict[str, Any]
+
+
+def measure(target: str, case: str, strategies: Sequence[str]) -> dict[str, Row]:
+    """Returns the figures by strategy; equal programs are compiled once.
+
+    Two environment variables name folders: COMPILED_DUMP the one of XLA's dumps, which XLA_FLAGS
+    names as well, and COMPILED_TEXT one for the compiled programs.
+    """
+    where = targets.target(target)
+    devices = where.devices()
+    with _as_if(where.platform):
+        return _measured(where, devices, case, strategies)
+
+
+@contextlib.contextmanager
+def _as_if(platform: str) -> Iterator[None]:
+    """Context in which code that asks for the default backend gets the target's."""
+    original = jax.default_backend
+    jax.default_backend = lambda: {"cuda": "gpu"}.get(platform, platform)
+    try:
+        yield
+    finally:
+        jax.default_backend = original
+
+
+def _measured(
+    where: targets.Target, devices: Sequence[Any], case: str, strategies: Sequence[str]
+) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    programs: dict[str, str] = {}  # digest -> strategy
+    for strategy in strategies:
+        program = CASES[case].build(devices, strategy)
+        jitted = jax.jit(
+            program.function, in_shardings=program.shardings, donate_argnums=program.donated
+        )
+        lowered = jitted.lower(*program.arguments)
+        digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+        if digest in programs:
+            rows[strategy] = rows[programs[digest]] | {"same_as": programs[digest]}
+            continue
+        programs[digest] = strategy
+        dump = os.environ.get("COMPILED_DUMP")
+        if dump:
+            for file in pathlib.Path(dump).iterdir():
+                file.unlink()
+        began = time.perf_counter()
+        compiled = lowered.compile()
+        seconds = time.perf_counter() - began
+        text, memory = compiled.as_text(), compiled.memory_analysis()
+        if folder := os.environ.get("COMPILED_TEXT"):
+            name = re.sub(r"\W", "_", f"{where.name} {case} {strategy}")
+            (pathlib.Path(folder) / f"{name}.txt").write_text(text)
+        rows[strategy] = {"versions": _versions(), "compile_seconds": round(seconds, 1)}
+        on_host = ()
+        if dump:
+            sequence = thunks.read(pathlib.Path(dump))
+            on_host = sequence.loops
+            rows[strategy] |= {
+                "command_buffers": sequence.command_buffers,
+                "loops_outside": sequence.loops_outside,
+                "kernels_outside": len(sequence.others),
+            }
+        rows[strategy] |= figures.figures(
+            text, memory, where, program.rounds, program.max_steps, on_host
+        )
+    return rows
+
+
+def _versions() -> dict[str, str]:
+    found = {"fedjax_sim": environment.code_digest()}
+    for package in ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
