@@ -31,7 +31,7 @@ CONTACTS = 20
 EXECUTIONS: dict[str, Callable[[], strategies.Execution]] = {
     "vmapped": strategies.vmapped,
     "sequential": strategies.sequential,
-    "auto": strategies.auto,
+    "auto": lambda: strategies.auto(devices=()),  # not on this process's devices
 }
 
 
@@ -316,7 +316,7 @@ def sharded(devices: Sequence[Any], strategy: str) -> Program:
         )
 
     return training(
-        algorithm, task, params, stratified, strategies.auto(), by_device, everywhere, w.steps
+        algorithm, task, params, stratified, EXECUTIONS["auto"](), by_device, everywhere, w.steps
     )
 
 
