@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -23,20 +24,22 @@ def resnet(
     blocks: Sequence[int],
     groups: int = 2,
     image_channels: int = 3,
+    large_stem: bool = False,
     conv: Convolution = auto,
     dot: Product = dense_product,
 ) -> Model:
     """Residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
 
-    Stem for small images: conv 3x3 to ``channels[0]``, norm, ReLU, no pooling.  Stage s has
+    Stem for small images: conv 3x3 to ``channels[0]``, norm, ReLU, no pooling.  Stem of the paper
+    for large images: conv 7x7 of stride 2, norm, ReLU, 3x3 max-pooling of stride 2.  Stage s has
     ``blocks[s]`` blocks of ``channels[s]``; the first block of every stage but the first has
     stride 2.  One block is
 
         ``relu(norm(conv3x3(relu(norm(conv3x3_stride(x))))) + shortcut(x))``
 
     with the identity as shortcut, or ``norm(conv1x1_stride(x))`` where the shape changes.  The last
-    layers are the mean over all pixels and a dense layer.  Convolutions pad one pixel (none for
-    1x1) and have no bias; norm is group normalisation with epsilon 1e-5, a scale and a bias per
+    layers are the mean over all pixels and a dense layer.  Convolutions k x k pad (k - 1) / 2
+    pixels and have no bias; norm is group normalisation with epsilon 1e-5, a scale and a bias per
     channel, so an example's output does not depend on the rest of its batch.  Kernels start
     He-normal, scales at one, biases at zero.
 
@@ -49,6 +52,7 @@ def resnet(
         blocks: number of blocks of each stage.
         groups: groups of channels that are normalised together with all their pixels.
         image_channels: channels of the images.
+        large_stem: the stem for large images.
         conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
         dot: implementation of the dense layer's product, ``(x, kernel) -> x kernel^T``.
 
@@ -75,7 +79,15 @@ def resnet(
     if any(width % groups for width in channels):
         raise ValueError(f"groups is {groups}; expected a divisor of each of {tuple(channels)}")
     build = functools.partial(
-        _ResNet, num_classes, tuple(channels), tuple(blocks), groups, image_channels, conv, dot
+        _ResNet,
+        num_classes,
+        tuple(channels),
+        tuple(blocks),
+        groups,
+        image_channels,
+        large_stem,
+        conv,
+        dot,
     )
     return from_nnx(lambda rngs: build(rngs=rngs))
 
@@ -123,8 +135,22 @@ def resnet20(
 
 
 class _ResNet(nnx.Module):
-    def __init__(self, num_classes, channels, blocks, groups, image_channels, conv, dot, *, rngs):
-        self.conv = _conv(image_channels, channels[0], 3, 1, conv, rngs)
+    def __init__(
+        self,
+        num_classes,
+        channels,
+        blocks,
+        groups,
+        image_channels,
+        large_stem,
+        conv,
+        dot,
+        *,
+        rngs,
+    ):
+        self.large_stem = large_stem
+        size, stride = (7, 2) if large_stem else (3, 1)
+        self.conv = _conv(image_channels, channels[0], size, stride, conv, rngs)
         self.norm = _GroupNorm(channels[0], groups)
         self.blocks = nnx.List()
         fan_in = channels[0]
@@ -138,9 +164,18 @@ class _ResNet(nnx.Module):
     def __call__(self, x: Array) -> Array:
         x = x.astype(self.conv.kernel.dtype)
         x = jax.nn.relu(self.norm(self.conv(x)))
+        if self.large_stem:
+            x = _pool(x)
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean(axis=(1, 2)))
+
+
+def _pool(x: Array) -> Array:
+    """Maxima of 3 x 3 pixels around every second one."""
+    lowest = np.array(-np.inf, x.dtype)  # a constant, as the gradient requires
+    padding = ((0, 0), (1, 1), (1, 1), (0, 0))
+    return jax.lax.reduce_window(x, lowest, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
 
 
 class _BasicBlock(nnx.Module):

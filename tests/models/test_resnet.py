@@ -83,9 +83,20 @@ def group_norm(x, layer, groups):
     return out * np.asarray(layer["scale"]) + np.asarray(layer["bias"])
 
 
-def reference(params, x, strides, groups):
+def pool(x):
+    """Maxima of 3 x 3 pixels around every second one, by rows and columns of a padded image."""
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+    for axis in (1, 2):
+        windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=axis).max(-1)
+        padded = np.take(windows, np.arange(0, windows.shape[axis], 2), axis)
+    return padded
+
+
+def reference(params, x, strides, groups, large_stem=False):
     """The network from its parameters, with one stride per block."""
-    x = np.maximum(group_norm(convolve(x, params["conv"]), params["norm"], groups), 0)
+    x = convolve(x, params["conv"], 2 if large_stem else 1)
+    x = np.maximum(group_norm(x, params["norm"], groups), 0)
+    x = pool(x) if large_stem else x
     for i, stride in enumerate(strides):
         block = params["blocks"][str(i)]
         h = group_norm(convolve(x, block["conv1"], stride), block["norm1"], groups)
@@ -117,6 +128,7 @@ CASES = [
         (1, 2, 1),
         (6, 6, 1),
     ),
+    ({"channels": (4, 4), "blocks": (1, 1), "large_stem": True}, (1, 2), (17, 14, 3)),
 ]
 
 
@@ -129,7 +141,8 @@ def test_layers_in_order(setting, strides, shape):
     x = jnp.asarray(np.random.default_rng(1).standard_normal((3, *shape)), jnp.float32)
     outputs = compiled(model.apply)(params, x)  # the images adopt the parameters' dtype
     assert outputs.dtype == jnp.float64
-    expected = reference(params, x, strides, setting["groups"])
+    large_stem = setting.get("large_stem", False)
+    expected = reference(params, x, strides, setting.get("groups", 2), large_stem)
     assert np.ptp(expected, axis=0).min() > 0.01  # the images matter
     # Outputs of order one in double precision.
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
