@@ -48,6 +48,11 @@ def load(folder: str | pathlib.Path) -> "SavedResults":
     if not path.is_dir():
         raise ValueError(f"folder is '{path}', which does not exist; expected a folder of results")
     runs = run_folders(path)
+    if (path / "slices").is_dir():
+        raise ValueError(
+            f"folder is '{path}', which holds a sweep; expected a folder of runs. fs.sweep with "
+            "directory=... and keep_models=True reads the finished runs of a sweep and their models"
+        )
     if not runs:
         raise ValueError(
             f"folder is '{path}', which has no run; expected a folder that simulate, compare or "

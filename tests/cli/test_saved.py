@@ -128,3 +128,9 @@ def test_options_become_callbacks(tmp_path):
     kinds = [type(callback) for callback in watching.callbacks(setup)]
     names = ["CsvLog", "BestModel", "EarlyStopping", "TimeLimit"]
     assert kinds == [getattr(callbacks, name) for name in names]
+
+
+def test_a_folder_of_a_sweep_is_named(tmp_path):
+    (tmp_path / "slices").mkdir()
+    with pytest.raises(ValueError, match="holds a sweep; .*keep_models=True reads"):
+        fs.load(tmp_path)
