@@ -260,16 +260,17 @@ def _described(template: str) -> str:
 
 
 def _start_jax() -> None:
-    """Turns on the cache of compiled programs, and all cores of a CPU."""
+    """Turns on the cache of compiled programs, all cores of a CPU, a GPU's command buffers."""
     import jax
 
-    from fedjax_sim.execution.devices import use_all_cores
+    from fedjax_sim.execution.devices import use_all_cores, use_command_buffers
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # A run compiles some forty small programs before its first round.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    use_command_buffers()
     use_all_cores()
 
 

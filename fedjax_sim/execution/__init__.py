@@ -1,6 +1,12 @@
 """Execution of rounds: strategies over clients, and where data and states are stored."""
 
-from fedjax_sim.execution.devices import memory_limit, num_cores, use_all_cores, workers
+from fedjax_sim.execution.devices import (
+    memory_limit,
+    num_cores,
+    use_all_cores,
+    use_command_buffers,
+    workers,
+)
 from fedjax_sim.execution.offload import on_host
 from fedjax_sim.execution.placement import by_client, make_mesh
 from fedjax_sim.execution.strategies import (
@@ -30,6 +36,7 @@ __all__ = [
     "sequential",
     "sharded",
     "use_all_cores",
+    "use_command_buffers",
     "vmapped",
     "workers",
 ]

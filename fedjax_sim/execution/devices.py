@@ -4,13 +4,23 @@ XLA:CPU runs the small operations of a local step on one core.  Several host dev
 run clients or configurations side by side.  They must be requested before JAX starts its backend.
 """
 
+import importlib.metadata
 import os
+from collections.abc import MutableMapping
 from typing import Any
 
 import jax
 
 from fedjax_sim.checks import host_memory
 from fedjax_sim.types import Device
+
+# With these, XLA:GPU turns a whole run into one command buffer (a CUDA graph), see
+# docs/performance.md. The pass that is turned off makes copies of slices that no graph can hold.
+_COMMAND_BUFFER_FLAGS = {
+    "xla_gpu_enable_command_buffer": "+WHILE",
+    "xla_gpu_graph_min_graph_size": "1",
+    "xla_disable_hlo_passes": "fusion-dynamic-memcpy-rewriter",
+}
 
 
 def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
@@ -45,6 +55,30 @@ def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
     if chosen < 0 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices or num_cores())
     return len(jax.devices("cpu"))
+
+
+def use_command_buffers(environ: MutableMapping[str, str] = os.environ) -> bool:
+    """Sets XLA flags with which a GPU runs loops by itself; returns True if it set any.
+
+    Without them, the host starts every iteration of a loop and reads its predicate back: once per
+    local step and per round.  Call it before anything else uses JAX (importing JAX is allowed).  It
+    sets nothing without JAX's CUDA plugin, or if JAX_PLATFORMS excludes CUDA, and never a flag that
+    ``XLA_FLAGS`` already has.
+
+    Example:
+        >>> use_command_buffers({"JAX_PLATFORMS": "cpu"})
+        False
+    """
+    platforms = environ.get("JAX_PLATFORMS", "") or "cuda"
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    if not {"cuda", "gpu"} & set(platforms.split(",")):
+        return False
+    if not any(plugin.name.startswith("xla_cuda") for plugin in plugins):
+        return False
+    chosen = environ.get("XLA_FLAGS", "")
+    missing = [f"--{k}={v}" for k, v in _COMMAND_BUFFER_FLAGS.items() if f"--{k}" not in chosen]
+    environ["XLA_FLAGS"] = " ".join(filter(None, [chosen, *missing]))
+    return bool(missing)
 
 
 def num_cores() -> int:

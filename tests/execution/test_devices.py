@@ -53,6 +53,36 @@ def test_threads_of_the_pool_unless_the_user_has_chosen(monkeypatch, chosen, exp
     assert run(code) == str(expected)
 
 
+class Plugin(NamedTuple):
+    """Entry point of a package that JAX loads."""
+
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("plugin", "environ", "expected"),
+    [
+        ("xla_cuda12", {}, "--{0}=+WHILE --{1}=1 --{2}"),
+        ("xla_cuda13", {"JAX_PLATFORMS": "cuda,cpu"}, "--{0}=+WHILE --{1}=1 --{2}"),
+        # What the user has chosen stays.
+        ("xla_cuda12", {"XLA_FLAGS": "--{0}= --a=b"}, "--{0}= --a=b --{1}=1 --{2}"),
+        ("xla_cuda12", {"JAX_PLATFORMS": "cpu"}, None),
+        ("tpu", {}, None),
+    ],
+)
+def test_flags_for_command_buffers(monkeypatch, plugin, environ, expected):
+    names = list(devices._COMMAND_BUFFER_FLAGS)
+    environ = {name: value.format(*names) for name, value in environ.items()}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Plugin(plugin)])
+    assert devices.use_command_buffers(environ) is (expected is not None)
+    if expected is None:
+        assert "XLA_FLAGS" not in environ
+        return
+    last = f"{names[2]}=fusion-dynamic-memcpy-rewriter"
+    assert environ["XLA_FLAGS"] == expected.format(*names[:2], last)
+    assert not devices.use_command_buffers(environ)  # once
+
+
 def devices_of_this_process() -> int:
     return len(os.sched_getaffinity(0))
 
