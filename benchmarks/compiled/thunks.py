@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-RECOMMENDED_FLAGS = "--xla_gpu_enable_command_buffer=+WHILE --xla_gpu_graph_min_graph_size=1"
+from fedjax_sim.execution.devices import COMMAND_BUFFER_FLAGS
+
+RECOMMENDED_FLAGS = " ".join(f"--{name}={value}" for name, value in COMMAND_BUFFER_FLAGS.items())
 
 _THUNK = re.compile(r"^( *)\d+: (k\w+)\s+\[[^\]]*\]\s*(.*)$")
 _AFTER, _BEFORE = "thunk_sequence_after_thunk_passes.txt", "thunk_sequence.txt"

@@ -16,7 +16,7 @@ from fedjax_sim.types import Device
 
 # With these, XLA:GPU turns a whole run into one command buffer (a CUDA graph), see
 # docs/performance.md. The pass that is turned off makes copies of slices that no graph can hold.
-_COMMAND_BUFFER_FLAGS = {
+COMMAND_BUFFER_FLAGS = {
     "xla_gpu_enable_command_buffer": "+WHILE",
     "xla_gpu_graph_min_graph_size": "1",
     "xla_disable_hlo_passes": "fusion-dynamic-memcpy-rewriter",
@@ -76,7 +76,7 @@ def use_command_buffers(environ: MutableMapping[str, str] = os.environ) -> bool:
     if not any(plugin.name.startswith("xla_cuda") for plugin in plugins):
         return False
     chosen = environ.get("XLA_FLAGS", "")
-    missing = [f"--{k}={v}" for k, v in _COMMAND_BUFFER_FLAGS.items() if f"--{k}" not in chosen]
+    missing = [f"--{k}={v}" for k, v in COMMAND_BUFFER_FLAGS.items() if f"--{k}" not in chosen]
     environ["XLA_FLAGS"] = " ".join(filter(None, [chosen, *missing]))
     return bool(missing)
 

@@ -71,7 +71,7 @@ class Plugin(NamedTuple):
     ],
 )
 def test_flags_for_command_buffers(monkeypatch, plugin, environ, expected):
-    names = list(devices._COMMAND_BUFFER_FLAGS)
+    names = list(devices.COMMAND_BUFFER_FLAGS)
     environ = {name: value.format(*names) for name, value in environ.items()}
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Plugin(plugin)])
     assert devices.use_command_buffers(environ) is (expected is not None)
