@@ -24,20 +24,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.compiled import report
+from benchmarks.compiled.cases import CASES
 from benchmarks.compiled.targets import Target, target
 from benchmarks.compiled.thunks import flags
 from benchmarks.jobs import ROOT, Job, run
 
 TARGETS = ("h200", "h200:8", "v5e:2x2", "v5e:2x4", "v5p:2x2x1", "v6e:2x2")
 ENVIRONMENTS = {"cuda": ".venv-cuda", "tpu": ".venv-tpu"}
-STRATEGIES = {  # of each case, as in benchmarks.compiled.cases, which imports JAX
-    **dict.fromkeys(
-        ("W1", "W2", "W3", "W4", "asynchronous", "ResNet-18", "ViT-Tiny", "SCAFFOLD"),
-        ("vmapped", "sequential", "auto"),
-    ),
-    "sweep": ("auto",),
-    "sharded": ("by-client", "replicated"),
-}
 MANY = 8  # devices of targets that by default compile the sharded programs only
 # The TPU's library would otherwise ask a metadata server what it runs on.
 TPU_SETTINGS = {
@@ -59,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for one in args.target:
         fresh = {}
         for case in args.cases or default_cases(one):
-            strategies = [s for s in STRATEGIES[case] if s in (args.strategies or STRATEGIES[case])]
+            strategies = [s for s in CASES[case].strategies if s in (args.strategies or (s,))]
             if not strategies:
                 continue
             try:
@@ -87,7 +80,7 @@ def default_cases(one: Target) -> list[str]:
     """
     if one.num_devices >= MANY:
         return ["sharded"]
-    return [name for name in STRATEGIES if name != "sharded" or one.num_devices > 1]
+    return [name for name in CASES if name != "sharded" or one.num_devices > 1]
 
 
 def compiled(
@@ -172,9 +165,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--target", nargs="+", type=_target, default=[target(name) for name in TARGETS],
         help=f"default {' '.join(TARGETS)}")  # fmt: skip
-    add("--cases", nargs="+", choices=list(STRATEGIES), help="default: all that fit the target")
-    names = sorted({name for row in STRATEGIES.values() for name in row})
-    add("--strategies", nargs="+", choices=names, help="default: all of the case")
+    add("--cases", nargs="+", choices=list(CASES), help="default: all that fit the target")
+    names = dict.fromkeys(name for case in CASES.values() for name in case.strategies)
+    add("--strategies", nargs="+", choices=list(names), help="default: all of the case")
     add("--environment", nargs="+", type=_environment, default=[], metavar="PLATFORM=FOLDER",
         help="virtual environments (default cuda=.venv-cuda tpu=.venv-tpu)")  # fmt: skip
     add("--timeout", type=float, default=1800.0, help="seconds per process (default 1800)")

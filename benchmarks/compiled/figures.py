@@ -1,7 +1,7 @@
 """Figures of a compiled program, and an estimate of the time of one round."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compiled.arithmetic import bytes_accessed, flops
@@ -77,7 +77,6 @@ def figures(
         for kind in COLLECTIVES
         if (n := per_round(lambda o, kind=kind: is_kernel(o) and o.opcode.startswith(kind)))
     }
-    found["grouped_convolutions"] = grouped_convolutions(module)
     found["unknown_trips"] = sum(
         loop.trips is None for name in module.computations for loop in loops(module, name)
     )
@@ -85,7 +84,7 @@ def figures(
     return found
 
 
-def estimate(row: dict[str, Any], chip: Chip) -> dict[str, float]:
+def estimate(row: Mapping[str, Any], chip: Chip) -> dict[str, float]:
     """Returns the estimated seconds of one round and its three parts.
 
     Launches, bytes at the memory's bandwidth and FLOPs at the peak of products.  On a GPU the sum
@@ -208,11 +207,16 @@ def iterations(module: Module, computation: str, counted: Collection[Loop] | Non
     )
 
 
-def grouped_convolutions(module: Module) -> int:
-    """Returns the number of convolutions with feature or batch groups."""
-    return sum(
-        (operation.opcode == "convolution" or "__cudnn$conv" in operation.attributes)
-        and bool(re.search(r"(feature|batch)_group_count=(?!1\b)", operation.attributes))
-        for operations in module.computations.values()
-        for operation in operations.values()
-    )
+def grouped_convolutions(lowered: str) -> int:
+    """Returns the number of convolutions with groups in a program before compilation.
+
+    Compilers replace some of them: a TPU's uses dense kernels or dilated images instead.
+
+    Example:
+        >>> grouped_convolutions(
+        ...     "batch_group_count = 1 : i64, feature_group_count = 1 : i64\n"
+        ...     "batch_group_count = 1 : i64, feature_group_count = 4 : i64")
+        1
+    """
+    groups = r"(batch|feature)_group_count = (?!1\b)"
+    return sum(bool(re.search(groups, line)) for line in lowered.splitlines())

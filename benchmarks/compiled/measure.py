@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,24 +27,6 @@ def measure(target: str, case: str, strategies: Sequence[str]) -> dict[str, Row]
     """
     where = targets.target(target)
     devices = where.devices()
-    with _as_if(where.platform):
-        return _measured(where, devices, case, strategies)
-
-
-@contextlib.contextmanager
-def _as_if(platform: str) -> Iterator[None]:
-    """Context in which code that asks for the default backend gets the target's."""
-    original = jax.default_backend
-    jax.default_backend = lambda: {"cuda": "gpu"}.get(platform, platform)
-    try:
-        yield
-    finally:
-        jax.default_backend = original
-
-
-def _measured(
-    where: targets.Target, devices: Sequence[Any], case: str, strategies: Sequence[str]
-) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     programs: dict[str, str] = {}  # digest -> strategy
     for strategy in strategies:
@@ -53,7 +35,8 @@ def _measured(
             program.function, in_shardings=program.shardings, donate_argnums=program.donated
         )
         lowered = jitted.lower(*program.arguments)
-        digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+        before = lowered.as_text()
+        digest = hashlib.sha256(before.encode()).hexdigest()
         if digest in programs:
             rows[strategy] = rows[programs[digest]] | {"same_as": programs[digest]}
             continue
@@ -65,11 +48,15 @@ def _measured(
         began = time.perf_counter()
         compiled = lowered.compile()
         seconds = time.perf_counter() - began
-        text, memory = compiled.as_text(), compiled.memory_analysis()
+        text, memory = compiled.as_text() or "", compiled.memory_analysis()
         if folder := os.environ.get("COMPILED_TEXT"):
             name = re.sub(r"\W", "_", f"{where.name} {case} {strategy}")
             (pathlib.Path(folder) / f"{name}.txt").write_text(text)
-        rows[strategy] = {"versions": _versions(), "compile_seconds": round(seconds, 1)}
+        rows[strategy] = {
+            "versions": _versions(),
+            "compile_seconds": round(seconds, 1),
+            "grouped_convolutions": figures.grouped_convolutions(before),
+        }
         on_host = ()
         if dump:
             sequence = thunks.read(pathlib.Path(dump))

@@ -1,0 +1,251 @@
+"""Figures of programs compiled for accelerators, from recorded texts of the compilers.
+
+The texts are those of one tiny program on four devices: 7 rounds of 5 steps of gradient descent on
+a convolution of 6 x 6 images with 4 channels in 4 groups, 8 images per step, and a mean over the
+devices at the end of each round.  Metadata are removed.
+"""
+
+import json
+import pathlib
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from benchmarks.compiled import arithmetic, command, figures, hlo, report, targets, thunks
+from benchmarks.compiled.cases import CASES, ROUNDS
+
+TEXTS = pathlib.Path(__file__).parent / "compiled_texts"
+GPU, TPU = targets.target("h200:4"), targets.target("v5e:2x2")
+MEMORY = SimpleNamespace(
+    temp_size_in_bytes=10, argument_size_in_bytes=20, output_size_in_bytes=5, alias_size_in_bytes=1
+)
+# Kernel positions that meet an image of 6 x 6 with a border of 1: 16 per axis.
+PRODUCTS = 2 * 8 * 8 * 16**2  # of a convolution with one input channel per group
+
+
+def read(name: str) -> str:
+    return (TEXTS / f"{name}.txt").read_text()
+
+
+def of(name: str, target: targets.Target, on_host=()) -> dict:
+    return figures.figures(read(name), MEMORY, target, 7, 5, on_host)
+
+
+def test_figures_of_a_gpu_program():
+    """In the step: slice, counter, 2 convolutions, 2 fusions; in the round 5 more kernels."""
+    row = of("gpu", GPU, thunks.parse(read("gpu_thunks")).loops)
+    assert (row["kernels_per_step"], row["kernels_per_round"]) == (6, 5 * 6 + 5)
+    assert row["flops_per_step"] == 2 * PRODUCTS
+    assert row["flops_per_round"] == 5 * row["flops_per_step"]
+    assert row["collectives_per_round"] == {"all-reduce": 1}
+    assert row["host_iterations_per_round"] == 1 + 5
+    assert (row["temporaries"], row["aliased"], row["unknown_trips"]) == (10, 1, 0)
+    captured = of("gpu", GPU, (False, False))
+    assert captured["host_iterations_per_round"] == 0
+    assert of("gpu", GPU, (True, False))["host_iterations_per_round"] == 1
+
+
+def test_figures_of_a_tpu_program():
+    """The sum of the estimates; the forward convolution has a dense kernel, of 4 channels."""
+    row = of("tpu", TPU)
+    step = 1826 + 1841 + 2283 + 2931 + 100 + 2931 + 1915
+    assert (row["cycles_per_step"], row["cycles_per_round"]) == (step, 5 * step + 1824 + 1906)
+    assert row["flops_per_step"] == (4 + 1) * PRODUCTS
+    assert row["collectives_per_round"] == {"all-reduce": 1}
+    assert "kernels_per_step" not in row
+    assert "host_iterations_per_round" not in row
+
+
+def test_trip_count_from_a_condition_and_unknown_one():
+    """The TPU's text has no trip counts; without the comparison there is none to be found."""
+    text = read("tpu")
+    assert [loop.trips for loop in hlo.loops(hlo.parse(text), "main.7_spmd")] == [7]
+    other = hlo.parse(text.replace("direction=LT", "direction=NE"))
+    assert [loop.trips for loop in hlo.loops(other, "main.7_spmd")] == [None]
+
+
+def test_conditionals_count_their_largest_branch_and_calls_their_computation():
+    text = """
+%small (p: f32[]) -> f32[] {
+  %p = f32[] parameter(0)
+  ROOT %n = f32[] negate(%p)
+}
+
+%large (q: f32[]) -> f32[] {
+  %q = f32[] parameter(0)
+  %m = f32[] negate(%q)
+  ROOT %o = f32[] call(%m), to_apply=%small
+}
+
+ENTRY %main (i: s32[], x: f32[]) -> f32[] {
+  %i = s32[] parameter(0)
+  %x = f32[] parameter(1)
+  ROOT %c = f32[] conditional(%i, %x, %x), branch_computations={%small, %large}
+}
+"""
+    module = hlo.parse(text)
+    assert hlo.total(module, module.entry, lambda o: o.opcode == "negate") == 2
+
+
+def test_bytes_count_slices_and_updates_in_place():
+    text = """
+%slice (p: f32[100,8], i: s32[]) -> f32[1,8] {
+  %p = f32[100,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %s = f32[1,8]{1,0} dynamic-slice(%p, %i, %zero), dynamic_slice_sizes={1,8}
+}
+
+%update (q: f32[100,8], u: f32[1,8], j: s32[]) -> f32[100,8] {
+  %q = f32[100,8]{1,0} parameter(0)
+  %b = f32[100,8]{1,0} bitcast(%q)
+  %u = f32[1,8]{1,0} parameter(1)
+  %j = s32[] parameter(2)
+  %zero.1 = s32[] constant(0)
+  ROOT %d = f32[100,8]{1,0} dynamic-update-slice(%b, %u, %j, %zero.1)
+}
+
+ENTRY %main (table: f32[100,8], k: s32[]) -> f32[100,8] {
+  %table = f32[100,8]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %row = f32[1,8]{1,0} fusion(%table, %k), kind=kLoop, calls=%slice
+  ROOT %new = f32[100,8]{1,0} fusion(%table, %row, %k), kind=kLoop, calls=%update
+}
+"""
+    module = hlo.parse(text)
+    within = module.computations["main"]
+    index, row = 4, 32
+    found = [arithmetic.bytes_accessed(module, within[name], within) for name in ("row", "new")]
+    assert found == [row + index + row, row + index + row]
+
+
+def test_flops_of_products():
+    """Of dots, and of cuBLAS's calls: 2 x 3 x 5 outputs, 4 terms each."""
+    text = """
+ENTRY %main (a: f32[2,3,4], b: f32[2,4,5]) -> f32[2,3,5] {
+  %a = f32[2,3,4]{2,1,0} parameter(0)
+  %b = f32[2,4,5]{2,1,0} parameter(1)
+  %c = (f32[2,3,5]{2,1,0}, s8[64]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul",\
+ backend_config={"dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],"x":["1"]}}
+  ROOT %d = f32[2,3,5]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2},\
+ rhs_batch_dims={0}, rhs_contracting_dims={1}
+}
+"""
+    module = hlo.parse(text)
+    within = module.computations["main"]
+    found = [arithmetic.flops(module, within[name], within) for name in ("c", "d", "a")]
+    assert found == [2 * 30 * 4, 2 * 30 * 4, 0]
+
+
+def test_captured_loops():
+    """Both loops of the recorded sequence run on the host, and every kernel is outside."""
+    found = thunks.parse(read("gpu_thunks"))
+    assert (found.command_buffers, found.loops, found.loops_outside) == (0, (True, True), 2)
+    assert found.others.count("kConvolution") == 2
+    inner = "000: kWhile [source | sink]\n  001: kCommandBuffer [source | sink]\n"
+    inner += "      002: kWhile [source | sink]\n003: kCopy [source | sink] kCopy"
+    assert thunks.parse(inner) == (1, (True, False), ("kCopy",))
+
+
+def test_read_takes_the_sequence_after_the_passes(tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected XLA's dump there"):
+        thunks.read(tmp_path)
+    (tmp_path / "module_1.jit_f.thunk_sequence.txt").write_text(read("gpu_thunks"))
+    assert thunks.read(tmp_path).loops_outside == 2
+    after = tmp_path / "module_1.jit_f.thunk_sequence_after_thunk_passes.txt"
+    after.write_text("000: kCommandBuffer [source | sink]\n    001: kWhile [source | sink]\n")
+    assert thunks.read(tmp_path) == (1, (False,), ())
+
+
+@pytest.mark.parametrize("name", ["h100", "h200:0", "v5e", "v5e:2by2", "v6e:8"])
+def test_unknown_target(name):
+    with pytest.raises(ValueError, match=f"target is '{name}'; expected h200"):
+        targets.target(name)
+
+
+def test_absent_environment(tmp_path):
+    """The command prints how to create what is needed, and no more."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    environments = ["--environment", f"tpu={tmp_path / 'none'}", f"cuda={tmp_path}"]
+    with pytest.raises(SystemExit) as stop:
+        command.main(["--target", "h200", "v5e:2x2", *environments])
+    text = str(stop.value)
+    assert f"python -m venv {tmp_path / 'none'}" in text
+    assert "install -r requirements/tpu.txt" in text
+    assert "cuda" not in text
+
+
+def test_table_shows_changes_beyond_a_tenth():
+    row = of("gpu", GPU) | {
+        "grouped_convolutions": 2, "command_buffers": 1, "loops_outside": 0,
+        "default": {"command_buffers": 3, "loops_outside": 2},
+    }  # fmt: skip
+    old = row | {"kernels_per_step": 12, "kernels_per_round": 36, "collectives_per_round": {}}
+    text = report.table(GPU, {"h200:4 sharded by-client": row}, {"h200:4 sharded by-client": old})
+    cells = [cell.strip() for cell in text.splitlines()[-1].strip("|").split("|")]
+    assert cells[:4] == ["sharded", "by-client", "6 (was 12)", "35"]
+    assert "1 all-reduce (was none)" in cells
+    assert "1, 0 (3, 2)" in cells
+    large = report.table(GPU, {"h200:4 sharded by-client": row | {"temporaries": 2e11}}, {})
+    assert "200.00 GB (does not fit)" in large
+
+
+def test_results_are_merged_and_shown(tmp_path, monkeypatch, capsys):
+    """A second run replaces its rows and keeps the others."""
+    out = tmp_path / "compiled.json"
+    row = of("tpu", TPU) | {"grouped_convolutions": 0}
+    monkeypatch.setattr(command, "missing", lambda *_: "")
+    fresh = {"vmapped": row}
+    monkeypatch.setattr(command, "compiled", lambda *_: fresh)
+    main = ["--target", "v5e:2x2", "--strategies", "vmapped", "--out", str(out)]
+    command.main([*main, "--cases", "W1"])
+    fresh = {"vmapped": row | {"cycles_per_step": 2 * row["cycles_per_step"]}}
+    command.main([*main, "--cases", "W2"])
+    command.main([*main, "--cases", "W1"])
+    assert "27.7 k (was 13.8 k)" in capsys.readouterr().out
+    rows = json.loads(out.read_text())["rows"]
+    assert set(rows) == {"v5e:2x2 W1 vmapped", "v5e:2x2 W2 vmapped"}
+    assert rows["v5e:2x2 W1 vmapped"]["cycles_per_step"] == fresh["vmapped"]["cycles_per_step"]
+
+
+def test_requirement_files_exist():
+    for platform in command.ENVIRONMENTS:
+        text = (command.ROOT / "requirements" / f"{platform}.txt").read_text()
+        assert f"jax[{platform.replace('cuda', 'cuda12')}]==" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("asynchronous", "sequential"),
+        ("sweep", "auto"),
+        ("SCAFFOLD", "vmapped"),
+        ("sharded", "by-client"),
+        ("sharded", "replicated"),
+    ],
+)
+def test_cases_are_lowered_from_shapes(name, strategy):
+    """No data are made; the program has a loop of the declared rounds."""
+    program = CASES[name].build(jax.devices(), strategy)
+    assert program.rounds == (20 if name == "asynchronous" else ROUNDS)
+    jitted = jax.jit(program.function, in_shardings=program.shardings)
+    text = jitted.lower(*program.arguments).as_text()
+    assert f"dense<{program.rounds}> : tensor<i32>" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "case"), [("v5e:2x2", "SCAFFOLD"), ("h200", "W4")])
+def test_compiles_where_the_environment_exists(name, case, tmp_path):
+    target = targets.target(name)
+    environment = command.ENVIRONMENTS[target.platform]
+    if not command.interpreter(environment).is_file():
+        pytest.skip(f"{environment} does not exist")
+    row = command.compiled(target, case, ["vmapped"], environment, 600)["vmapped"]
+    assert row["flops_per_round"] > 0
+    assert row["collectives_per_round"] == {}
+    if target.platform == "cuda":
+        assert 1 <= row["kernels_per_step"] <= 10
+        assert row["command_buffers"] >= 1
