@@ -18,6 +18,7 @@ from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
 from fedjax_sim.data.batches import epochs, full_batch, stream, with_replacement
 from fedjax_sim.data.federated import FederatedData, from_assignment, from_clients
+from fedjax_sim.data.generated import generated_data, generated_task
 from fedjax_sim.data.task import empirical_task, shared_task
 from fedjax_sim.engine import (
     History,
@@ -106,6 +107,8 @@ __all__ = [
     "from_assignment",
     "from_clients",
     "full_batch",
+    "generated_data",
+    "generated_task",
     "init",
     "load",
     "models",

@@ -25,6 +25,7 @@ from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
+from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -258,7 +259,7 @@ def _round(
         client=clients,
         # Empty slots do no steps.
         num_steps=jnp.where(mask, now.num_steps, 0),
-        num_examples=jnp.asarray(task.num_examples)[clients],
+        num_examples=entries(task.num_examples, clients),
         staleness=state.round - now.version,
         key=_branch(visit_keys, 1),
         max_steps=now.max_steps,

@@ -1,5 +1,23 @@
 """Client data: containers, minibatches, augmentation, partitions, summaries."""
 
-from fedjax_sim.data import augmentation, batches, federated, partition, summary, task, tokens
+from fedjax_sim.data import (
+    augmentation,
+    batches,
+    federated,
+    generated,
+    partition,
+    summary,
+    task,
+    tokens,
+)
 
-__all__ = ["augmentation", "batches", "federated", "partition", "summary", "task", "tokens"]
+__all__ = [
+    "augmentation",
+    "batches",
+    "federated",
+    "generated",
+    "partition",
+    "summary",
+    "task",
+    "tokens",
+]

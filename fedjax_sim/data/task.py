@@ -198,21 +198,9 @@ class _EmpiricalOracle(NamedTuple):
         leaves = jax.tree.leaves(examples)
         if not leaves or not leaves[0].shape[0]:  # on the host, or none at all
             return
-        count = 2
-        few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), examples)
-        try:
-            losses = jax.eval_shape(self.objective, params, few, jax.random.key(0))
-        except TypeError as error:  # of JAX, for shapes that do not fit
-            raise ValueError(
-                f"objective fails for parameters {shapes_text(params)} and a batch of examples "
-                f"{shapes_text(few)}; expected shapes that fit each other: {error}"
-            ) from error
+        losses = losses_of_two(self.objective, params, examples)
         check_finite(examples, data.offsets)
-        if losses.shape != (count,):
-            raise ValueError(
-                f"objective returns an array of shape {losses.shape} for {count} examples; "
-                f"expected ({count},), one loss per example"
-            )
+        check_losses(losses)
         check_labels(self.objective, params, examples)
 
     def __call__(
@@ -265,6 +253,47 @@ class _EmpiricalOracle(NamedTuple):
             return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
 
         return Oracle(grad=jax.grad(loss), loss=loss, full_grad=full_grad)
+
+
+def empirical_oracle(
+    objective: Objective, batches: Batches, sizes: tuple[int, int], full_grad_batch: int
+) -> "_EmpiricalOracle":
+    """Returns the oracle ``(data, client, key, max_steps) -> Oracle`` of clients with own rows.
+
+    Args:
+        objective, batches, full_grad_batch: as in :func:`empirical_task`.
+        sizes: examples of the smallest and of the largest client.
+    """
+    return _EmpiricalOracle(_own_rows, objective, batches, sizes, full_grad_batch)
+
+
+def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any:
+    """Returns the shape of the losses of two examples.
+
+    Raises:
+        ValueError: the objective fails on the shapes of the examples ``[n, ...]``.
+    """
+    few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
+    try:
+        return jax.eval_shape(objective, params, few, jax.random.key(0))
+    except TypeError as error:  # of JAX, for shapes that do not fit
+        raise ValueError(
+            f"objective fails for parameters {shapes_text(params)} and a batch of examples "
+            f"{shapes_text(few)}; expected shapes that fit each other: {error}"
+        ) from error
+
+
+def check_losses(losses: Any) -> None:
+    """Refuses an objective whose losses of two examples do not have the shape ``[2]``.
+
+    Raises:
+        ValueError: naming the shape.
+    """
+    if losses.shape != (2,):
+        raise ValueError(
+            f"objective returns an array of shape {losses.shape} for 2 examples; "
+            "expected (2,), one loss per example"
+        )
 
 
 def weighted_mean(values: Array, weights: Array) -> Array:

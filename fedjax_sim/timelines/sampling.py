@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from fedjax_sim.checks import INT32_MAX, check_at_least, check_at_most, check_timeline_size
 from fedjax_sim.timelines.strata import strata
+from fedjax_sim.tree.repeated import Repeated
 from fedjax_sim.types import Timeline
 
 
@@ -227,8 +228,14 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
 def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     """Uniformly random subset of ``0 .. population - 1``, int ``[size]``, in arbitrary order.
 
-    Small subsets are drawn in O(size^2) by Floyd's algorithm (Bentley and Floyd, 1987), without
-    permuting the whole population, which takes 0.1 s for a million.
+    Small subsets are drawn by Floyd's algorithm (Bentley and Floyd, 1987) in O(size) memory: a
+    permutation of the whole population takes 0.1 s for a million.  Its step j draws from
+    ``0 .. population - size + j``.  If the draw is an element already, the step inserts the largest
+    number of that range, which no earlier step can have drawn.  Every subset has equal probability.
+
+    All steps are evaluated together, in O(size log size).  A draw is an element already if an
+    earlier draw had its value, or if it is the number that an earlier step inserted because its own
+    draw was an element already.  Such chains of steps are followed by doubling.
 
     Example:
         >>> len(set(sample_without_replacement(jax.random.key(0), 10**6, 100).tolist()))
@@ -242,11 +249,18 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     # One draw per step from 0 .. first + step, all at once.
     draws = jax.random.randint(key, (size,), 0, first + 1 + steps, jnp.int32)
 
-    def insert(chosen: Array, step: Array) -> tuple[Array, None]:
-        repeated = jnp.any(chosen == draws[step])
-        return chosen.at[step].set(jnp.where(repeated, first + step, draws[step])), None
+    values, which = jax.lax.sort((draws, steps), num_keys=1, is_stable=True)
+    equal = jnp.concatenate([jnp.zeros(1, bool), values[1:] == values[:-1]])
+    repeated = jnp.zeros(size, bool).at[which].set(equal, unique_indices=True)
+    # The step that may have inserted the draw; the step itself: none.
+    earlier = jnp.where((draws >= first) & (draws - first < steps), draws - first, steps)
 
-    return jax.lax.scan(insert, jnp.full((size,), -1, jnp.int32), steps)[0]
+    def double(_: int, chains: tuple[Array, Array]) -> tuple[Array, Array]:
+        repeated, earlier = chains
+        return repeated | repeated[earlier], earlier[earlier]
+
+    repeated, _ = jax.lax.fori_loop(0, size.bit_length(), double, (repeated, earlier))
+    return jnp.where(repeated, first + steps, draws)
 
 
 def _synchronous(
@@ -256,12 +270,12 @@ def _synchronous(
         raise ValueError(
             "num_steps is traced; expected a concrete int or array, since it bounds a loop"
         )
-    steps = np.asarray(num_steps)
+    # Equal numbers stay one number, whatever the population.
+    steps = np.asarray(num_steps.value if isinstance(num_steps, Repeated) else num_steps)
     if steps.shape not in ((), (num_clients,)):
         raise ValueError(
             f"num_steps has shape {steps.shape}; expected one int or one per client, {num_clients}"
         )
-    steps = np.broadcast_to(steps, (num_clients,))
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
         raise ValueError(f"num_steps must be integers >= 0; got {num_steps!r}")
     check_at_most(INT32_MAX, num_steps=steps.max())
@@ -271,11 +285,16 @@ def _synchronous(
     return Timeline(
         clients=clients,
         version=jnp.broadcast_to(rounds[:, None], clients.shape),
-        num_steps=jnp.asarray(steps, jnp.int32)[clients],
+        num_steps=_per_slot(steps, clients),
         mask=mask,
         time=np.arange(1.0, num_rounds + 1),
         max_steps=int(steps.max()),
     )
+
+
+def _per_slot(steps: np.ndarray, clients: Array) -> Array:
+    values = jnp.asarray(steps, jnp.int32)
+    return values[clients] if values.ndim else jnp.broadcast_to(values, clients.shape)
 
 
 def _per_round(key: Array, num_rounds: int, draw) -> Array:

@@ -128,6 +128,27 @@ def test_samples_are_distinct_on_either_side_of_the_switch(size):
     assert drawn.max() < 40
 
 
+@pytest.mark.parametrize(("population", "size"), [(41, 5), (1000, 60)])
+def test_all_steps_of_floyds_algorithm_together(population, size):
+    """The same elements, in the same order, as by one step after the other."""
+    first, steps = population - size, np.arange(size)
+
+    @jax.jit
+    @jax.vmap
+    def both(key):
+        draws = jax.random.randint(key, (size,), 0, first + 1 + steps, jnp.int32)
+        return draws, sample_without_replacement(key, population, size)
+
+    inserted = 0
+    for draws, found in zip(*map(np.asarray, both(jax.random.split(KEY, 1000))), strict=True):
+        chosen: list[int] = []
+        for step, draw in enumerate(draws.tolist()):
+            inserted += draw >= first and draw in chosen and draw not in draws[:step]
+            chosen.append(first + step if draw in chosen else draw)
+        assert found.tolist() == chosen
+    assert inserted > 0  # chains of steps occur
+
+
 def test_uniform_includes_every_client_equally():
     timeline = sampling.uniform(KEY, 3000, 6, 4, 1)
     # Cohorts are subsets, 15 of them.
