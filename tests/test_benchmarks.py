@@ -19,6 +19,7 @@ from benchmarks import (
     composite,
     evaluation,
     floors,
+    generated,
     jobs,
     memory,
     methods,
@@ -558,3 +559,13 @@ def test_command_refuses(arguments, message, capsys):
     with pytest.raises(SystemExit):
         command.main(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_generated_clients_are_learned_and_their_memory_is_that_of_a_cohort():
+    found = generated.measure(10**8, rounds=20, cohort=50)
+    assert (found["clients"], found["rounds"]) == (10**8, 20)
+    assert found["peak_rss_mb"] - found["idle_rss_mb"] < 8 * 10**8 / 1e6  # two numbers per client
+    assert found["loss"] < np.log(2)  # on clients that take part in no round
+    (case,) = generated.cases({"S100": {"ours": found}}, Machine(1.0, 1.0))
+    assert case.title == "S100: 100,000,000 generated clients"
