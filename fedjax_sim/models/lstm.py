@@ -38,8 +38,7 @@ def lstm(
 
     The defaults are the network of FedML and FLUTE for Shakespeare's characters (McMahan et al.,
     2017, https://arxiv.org/abs/1602.05629, section 3; Reddi et al., 2021,
-    https://arxiv.org/abs/2003.00295).  Gradients and derivatives of gradients are supported, the
-    forward-mode derivative of the loss itself is not.
+    https://arxiv.org/abs/2003.00295).
 
     Source: Hochreiter and Schmidhuber (1997, https://doi.org/10.1162/neco.1997.9.8.1735).
 
@@ -96,50 +95,67 @@ def lstm(
     return Model(init, apply)
 
 
-def _cell(gates: Array, cell: Array) -> tuple[Array, Array]:
-    """``a [B, 4 H], c_{t-1} [B, H] -> h_t, c_t``."""
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(cell), cell
-
-
-@jax.custom_vjp
+@jax.custom_jvp
 def _recurrence(kernel: Array, projected: Array) -> Array:
     """``R [4 H, H], W x + b [L, B, 4 H] -> h [L, B, H]``.
 
     JAX's own gradient of the loop would add an outer product to the gradient of R in every step.
     """
-    return _forward(kernel, projected)[0]
+    return _loop(kernel, projected)[0]
 
 
-def _forward(kernel: Array, projected: Array) -> tuple[Array, tuple[Array, ...]]:
+def _loop(kernel: Array, projected: Array) -> tuple[Array, ...]:
+    """Returns ``h_t, a_t, h_{t-1}, c_{t-1}`` for all t, each ``[L, B, ...]``."""
+
     def step(state: tuple[Array, Array], projected: Array) -> tuple:
         hidden, cell = state
         gates = projected + hidden @ kernel.T
-        after = _cell(gates, cell)
-        return after, (after[0], gates, hidden, cell)
+        i, f, g, o = _activated(gates)
+        after = f * cell + i * g
+        output = o * jnp.tanh(after)
+        return (output, after), (output, gates, hidden, cell)
 
     zeros = jnp.zeros((projected.shape[1], kernel.shape[1]), projected.dtype)
-    _, (outputs, *before) = lax.scan(step, (zeros, zeros), projected)
-    return outputs, (kernel, *before)
+    return lax.scan(step, (zeros, zeros), projected)[1]
 
 
-def _backward(saved: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array]:
-    kernel, gates, hidden, cell = saved
+@_recurrence.defjvp
+def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Tangent of h, linear in those of R and W x + b; its transpose is the gradient.
+
+    Everything that does not depend on the previous tangent is computed for all t at once: R's
+    tangent enters by one product, whose transpose is one product, too.
+    """
+    kernel, projected = primals
+    hidden, gates, before, cell_before = _loop(kernel, projected)
+    i, f, g, o = _activated(gates)
+    squashed = jnp.tanh(f * cell_before + i * g)
+    # Derivatives of c_t with respect to a^i, a^f, a^g and c_{t-1}, of h_t to a^o and c_t.
+    factors = (
+        jnp.concatenate([i * (1 - i) * g, f * (1 - f) * cell_before, i * (1 - g**2)], axis=-1),
+        f,
+        o * (1 - o) * squashed,
+        o * (1 - squashed**2),
+    )
+    moved = tangents[1] + before @ tangents[0].T
 
     def step(state: tuple[Array, Array], moment: tuple[Array, ...]) -> tuple:
-        from_later, of_cell = state
-        of_output, gates, cell = moment
-        _, pullback = jax.vjp(_cell, gates, cell)
-        of_gates, of_cell = pullback((of_output + from_later, of_cell))
-        return (of_gates @ kernel, of_cell), of_gates
+        of_hidden, of_cell = state
+        moved, to_cell, forget, from_output, from_cell = moment
+        of_gates = moved + of_hidden @ kernel.T
+        width = of_hidden.shape[1]
+        terms = to_cell * of_gates[:, : 3 * width]
+        of_cell = forget * of_cell + terms.reshape(-1, 3, width).sum(axis=1)
+        of_hidden = from_output * of_gates[:, 3 * width :] + from_cell * of_cell
+        return (of_hidden, of_cell), of_hidden
 
-    zeros = jnp.zeros_like(cell[0])
-    _, of_gates = lax.scan(step, (zeros, zeros), (cotangent, gates, cell), reverse=True)
-    return jnp.einsum("lbg,lbh->gh", of_gates, hidden), of_gates
+    zeros = jnp.zeros_like(before[0])
+    return hidden, lax.scan(step, (zeros, zeros), (moved, *factors))[1]
 
 
-_recurrence.defvjp(_forward, _backward)
+def _activated(gates: Array) -> tuple[Array, ...]:
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
 
 
 def _init_layer(key: Array, inputs: int, width: int) -> Params:
