@@ -3,6 +3,7 @@
     python -m benchmarks compiled                               # all targets and cases
     python -m benchmarks compiled --target v5e:2x2 --cases W2 --strategies vmapped sequential
     python -m benchmarks compiled --environment cuda=.venv-cuda tpu=.venv-tpu
+    python -m benchmarks compiled --show                        # the stored results
 
 The compilers come with jax[cuda12] and jax[tpu], each in an environment of its own; no driver and
 no device is needed, and nothing is executed.  For each program the command reports, per local step
@@ -44,11 +45,17 @@ RESULTS = ROOT / "benchmarks" / "results" / "compiled.json"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles what the command line names, prints tables and updates the stored results."""
     args = _parser().parse_args(arguments)
+    stored = json.loads(args.out.read_text())["rows"] if args.out.is_file() else {}
+    if args.show:
+        for one in args.target:
+            keys = [f"{one.name} {c} {s}" for c, case in CASES.items() for s in case.strategies]
+            if rows := {key: stored[key] for key in keys if key in stored}:
+                print(f"{report.table(one, rows, {})}\n")
+        return
     environments = ENVIRONMENTS | dict(args.environment)
     if text := missing(args.target, environments):
         raise SystemExit(text)
-    previous = json.loads(args.out.read_text())["rows"] if args.out.is_file() else {}
-    rows = dict(previous)
+    rows = dict(stored)
     for one in args.target:
         fresh = {}
         for case in args.cases or default_cases(one):
@@ -68,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
         if fresh:
-            print(f"\n{report.table(one, fresh, previous)}", flush=True)
+            print(f"\n{report.table(one, fresh, stored)}", flush=True)
 
 
 def default_cases(one: Target) -> list[str]:
@@ -170,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--strategies", nargs="+", choices=list(names), help="default: all of the case")
     add("--environment", nargs="+", type=_environment, default=[], metavar="PLATFORM=FOLDER",
         help="virtual environments (default cuda=.venv-cuda tpu=.venv-tpu)")  # fmt: skip
+    add("--show", action="store_true", help="print the stored results, compile nothing")
     add("--timeout", type=float, default=1800.0, help="seconds per process (default 1800)")
     add("--out", type=pathlib.Path, default=RESULTS,
         help="to compare with and update (default benchmarks/results/compiled.json)")  # fmt: skip

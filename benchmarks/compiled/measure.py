@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +44,8 @@ def measure(target: str, case: str, strategies: Sequence[str]) -> dict[str, Row]
         programs[digest] = strategy
         dump = os.environ.get("COMPILED_DUMP")
         if dump:
-            for file in pathlib.Path(dump).iterdir():
-                file.unlink()
+            shutil.rmtree(dump)  # dumps of other programs
+            pathlib.Path(dump).mkdir()
         began = time.perf_counter()
         compiled = lowered.compile()
         seconds = time.perf_counter() - began

@@ -21,8 +21,11 @@ def table(target: Target, rows: Mapping[str, Row], previous: Mapping[str, Row]) 
     ]  # fmt: skip
     heads += ["command buffers, loops outside (without flags)"] if on_gpu else []
     heads += ["launches", "bytes", "FLOPs", "estimated round"]
+    dates = sorted({row.get("date", "today") for row in rows.values()})
+    period = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    versions = {f"{name} {text}" for row in rows.values() for name, text in row["versions"].items()}
     lines = [
-        f"{target.name}, {target.num_devices} x {target.rates.source}",
+        f"**{target.name}** ({target.rates.source}); {period}, {', '.join(sorted(versions))}",
         "",
         f"| {' | '.join(heads)} |",
         "|" + "---|" * len(heads),

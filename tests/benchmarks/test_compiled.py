@@ -29,7 +29,8 @@ def read(name: str) -> str:
 
 
 def of(name: str, target: targets.Target, on_host=()) -> dict:
-    return figures.figures(read(name), MEMORY, target, 7, 5, on_host)
+    found = figures.figures(read(name), MEMORY, target, 7, 5, on_host)
+    return found | {"versions": {"jax": "0.10.2"}}
 
 
 def test_figures_of_a_gpu_program():
@@ -205,6 +206,11 @@ def test_results_are_merged_and_shown(tmp_path, monkeypatch, capsys):
     command.main([*main, "--cases", "W2"])
     command.main([*main, "--cases", "W1"])
     assert "27.7 k (was 13.8 k)" in capsys.readouterr().out
+    command.main(["--show", "--out", str(out)])
+    shown = capsys.readouterr().out
+    assert "27.7 k |" in shown
+    assert "jax 0.10.2" in shown
+    assert "h200" not in shown
     rows = json.loads(out.read_text())["rows"]
     assert set(rows) == {"v5e:2x2 W1 vmapped", "v5e:2x2 W2 vmapped"}
     assert rows["v5e:2x2 W1 vmapped"]["cycles_per_step"] == fresh["vmapped"]["cycles_per_step"]
