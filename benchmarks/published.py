@@ -5,7 +5,7 @@
 ``ours`` is a run of ``simulate`` with ``execution.auto`` on all cores of this machine, or on its
 accelerator.  ``seconds`` are those of all rounds and evaluations without compilation.  A setup
 with fewer rounds than its source is named ``ours (extrapolated)``: its seconds are scaled to the
-rounds of the source.  An interrupted run goes on where its last tenth or quarter ended.
+rounds of the source.  A run that is interrupted goes on; one that is killed loses its last part.
 
 The others' seconds were measured by others on their hardware, which the title names.
 """
@@ -68,6 +68,7 @@ def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
     """Returns seconds and metrics of a setup, from the beginning or from its last finished part.
 
     Raises:
+        KeyboardInterrupt: after SIGINT or SIGTERM and the rounds in progress; a later call goes on.
         RuntimeError: the folder holds rounds whose seconds are not known.
     """
     began, load = time.perf_counter(), os.getloadavg()[0]
@@ -96,8 +97,10 @@ def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
         done["compile"] += result.compile_seconds
         done["local_steps"] += result.local_steps
         done["highest_load"] = max(done["highest_load"], load, os.getloadavg()[0])
-        done["rounds"] = last
+        done["rounds"] = result.rounds_done
         write_text(record, json.dumps(done) + "\n")
+        if result.interrupted:
+            raise KeyboardInterrupt
     params = advance(setup.measured_rounds).state.server.params  # no rounds are left
     evaluation_seconds, metrics = _timed_evaluation(evaluate, params)
     shutil.rmtree(folder)

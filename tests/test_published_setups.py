@@ -1,6 +1,7 @@
 """Published setups: their clients and times, interrupted runs, the table of the page."""
 
 import json
+import signal
 
 import jax
 import numpy as np
@@ -130,28 +131,32 @@ def test_command_line(capsys):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_data")
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+def test_interrupted_and_killed_runs_go_on(tmp_path, monkeypatch):
     """Rounds before and after an interruption count once, and the model is the same."""
     setup = small(SETUPS["F1"], 20, 4)._replace(slices=2)
     whole = published.run(setup, tmp_path / "whole")
     simulate, calls = fs.simulate, []
 
-    def interrupted(*arguments, **options):
+    def disturbed(*arguments, **options):
         calls.append(options["directory"])
-        if len(calls) == 2:
-            raise KeyboardInterrupt
+        if len(calls) == 1:  # SIGINT in the first of two rounds
+            options["on_progress"] = lambda _: signal.raise_signal(signal.SIGINT)
+        if len(calls) == 3:
+            raise SystemExit("killed")
         return simulate(*arguments, **options)
 
-    monkeypatch.setattr(fs, "simulate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        published.run(setup, tmp_path / "parts")
-    seconds = json.loads((tmp_path / "parts" / "seconds.json").read_text())
-    assert seconds["rounds"] == 2
+    monkeypatch.setattr(fs, "simulate", disturbed)
+    known = []
+    for error in (KeyboardInterrupt, SystemExit):
+        with pytest.raises(error):
+            published.run(setup, tmp_path / "parts")
+        known.append(json.loads((tmp_path / "parts" / "seconds.json").read_text()))
+    assert [seconds["rounds"] for seconds in known] == [1, 2]
     resumed = published.run(setup, tmp_path / "parts")
     assert not (tmp_path / "parts").exists()
     assert resumed["loss"] == whole["loss"]
-    assert resumed["local_steps"] == whole["local_steps"] > seconds["local_steps"] > 0
-    assert resumed["seconds"] > seconds["run"] * setup.rounds / 4
+    assert resumed["local_steps"] == whole["local_steps"] > known[1]["local_steps"] > 0
+    assert resumed["seconds_per_round"] * 4 > known[1]["run"] > known[0]["run"] > 0
 
 
 @pytest.mark.slow
