@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 
-.PHONY: demo test test-slow test-all check notebooks clean
+.PHONY: demo test test-slow test-all test-versions check notebooks wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
@@ -34,6 +34,24 @@ notebooks: $(VENV)/.dev
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
 	$(BIN)/python -m pytest notebooks
 
+# The quick tests with the oldest or the newest versions that pyproject.toml allows.
+VERSIONS ?= newest
+test-versions: .venv-$(VERSIONS)/.test
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" .venv-$(VERSIONS)/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+.venv-%/.test: pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet uv
+	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python --upgrade \
+	  --resolution $(if $(filter oldest,$*),lowest-direct,highest) --editable '.[test]'
+	touch $@
+
+# A wheel and a source archive in dist/, and a check of the wheel in an empty environment.
+wheel: $(VENV)/.dev
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	bash .ci/check_wheel $(BIN)/python dist/*.whl
+
 $(VENV)/.demo: requirements/demo.txt pyproject.toml
 $(VENV)/.test: requirements/test.txt requirements/demo.txt pyproject.toml
 $(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/demo.txt pyproject.toml
@@ -48,4 +66,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache .hypothesis results
+	rm -rf $(VENV) .venv-* dist build .jax_cache .pytest_cache .ruff_cache .hypothesis results

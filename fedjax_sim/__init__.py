@@ -32,6 +32,7 @@ from fedjax_sim.engine import (
 )
 from fedjax_sim.simulation.compare import Comparison, compare
 from fedjax_sim.simulation.forecast import forecast
+from fedjax_sim.simulation.progress_bar import ProgressBar
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.simulate import simulate
 from fedjax_sim.sweeps.result import Sweep
@@ -77,6 +78,7 @@ __all__ = [
     "History",
     "Oracle",
     "Probes",
+    "ProgressBar",
     "Round",
     "RunState",
     "Setup",

@@ -1,5 +1,8 @@
 """The public names are a promise: this list changes only on purpose, with the changelog."""
 
+import importlib
+import inspect
+import pathlib
 import subprocess
 import sys
 
@@ -7,13 +10,13 @@ import fedjax_sim as fs
 
 # Without the algorithms: their files' ``__all__`` are the list.
 PUBLIC = """
-Comparison FedAlgorithm FederatedData History Oracle Probes Round RunState Setup Simulation
-Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds callbacks compare
-compressed compression data datasets diagnostics empirical_task epochs evaluation execution
-forecast freeze from_assignment from_clients full_batch generated_data generated_task init load models objectives
-personal_model plotting presets problems prox run running_statistics shared_task simulate
-skip_nonfinite stream sweep theory timelines transforms tune uniform_weights weight_by_examples
-with_replacement
+Comparison FedAlgorithm FederatedData History Oracle Probes ProgressBar Round RunState Setup
+Simulation Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds
+callbacks compare compressed compression data datasets diagnostics empirical_task epochs evaluation
+execution forecast freeze from_assignment from_clients full_batch generated_data generated_task init
+load models objectives personal_model plotting presets problems prox run running_statistics
+shared_task simulate skip_nonfinite stream sweep theory timelines transforms tune uniform_weights
+weight_by_examples with_replacement
 """.split()
 
 
@@ -28,6 +31,15 @@ def test_algorithms_are_functions_of_one_file_each():
     for name in names:
         assert getattr(fs, name) is getattr(fs.algorithms, name)
         assert getattr(fs, name).__module__.startswith("fedjax_sim.algorithms.")
+
+
+def test_the_list_of_algorithms_is_complete():
+    names = []
+    for path in sorted(pathlib.Path(fs.algorithms.__file__).parent.glob("[!_]*.py")):
+        module = importlib.import_module(f"fedjax_sim.algorithms.{path.stem}")
+        listed = getattr(module, "__all__", [])  # staleness.py has weights, no algorithm
+        names += [name for name in listed if inspect.isfunction(getattr(module, name))]
+    assert fs.algorithms.__all__ == sorted(names)
 
 
 def test_import_is_light():

@@ -1,7 +1,5 @@
-# ruff: noqa: F403
+# ruff: noqa: F403, F405
 """Federated algorithms, one per file; each file's ``__all__`` names its factories."""
-
-import inspect
 
 from fedjax_sim.algorithms.agd import *
 from fedjax_sim.algorithms.async_sgd import *
@@ -31,5 +29,43 @@ from fedjax_sim.algorithms.mofedsam import *
 from fedjax_sim.algorithms.quafl import *
 from fedjax_sim.algorithms.scaffold import *
 
-# The factories, without the modules of the same names.
-__all__ = [name for name, value in vars().items() if inspect.isfunction(value)]  # pyright: ignore[reportUnsupportedDunderAll]
+# Written out for type checkers of users' programs; tests/test_public_names.py compares it with the
+# files.
+__all__ = [
+    "agd",
+    "async_sgd",
+    "averaged_fedavg",
+    "averaged_feddualavg",
+    "favano",
+    "fedac",
+    "fedacg",
+    "fedadagrad",
+    "fedadam",
+    "fedasam",
+    "fedasync",
+    "fedavg",
+    "fedavg_subgradient",
+    "fedavgm",
+    "fedbuff",
+    "feddualavg",
+    "feddualavg_osp",
+    "feddyn",
+    "fedgamma",
+    "fedlesam",
+    "fedmid",
+    "fedmid_osp",
+    "fedmo",
+    "fedmoswa",
+    "fedprox",
+    "fedsam",
+    "fedsgd",
+    "fedsmoo",
+    "fedswa",
+    "fedyogi",
+    "gradient_controls",
+    "mb_ac_sgd",
+    "mb_sgd",
+    "mofedsam",
+    "quafl",
+    "scaffold",
+]
