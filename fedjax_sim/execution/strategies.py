@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.execution import chunks
@@ -142,7 +142,14 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
             return all_reduced(mean, weights.sum(), axis), outputs
 
         num_slots = weights.shape[0]
-        mean, outputs = block(shared, *_pad(slots, weights, num_devices))
+        slots, weights = _pad(slots, weights, num_devices)
+        # Devices that divided the drawing of the schedule would have to exchange it.
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        slots, weights = jax.tree.map(
+            lambda x: jax.lax.with_sharding_constraint(x, everywhere) if x.ndim == 1 else x,
+            (slots, weights),
+        )
+        mean, outputs = block(shared, slots, weights)
         return mean, jax.tree.map(lambda x: x[:num_slots], outputs)
 
     return run
@@ -302,8 +309,21 @@ def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
         [2.0, 2.0]
     """
     scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
-    total, weights = jax.lax.psum((scaled, weight), axis)
+    total, weights = _all_reduce((scaled, weight), axis)
     return _divide(total, weights)
+
+
+def _all_reduce(values: PyTree, axis: str) -> PyTree:
+    """Returns the sums over all devices; values of one dtype travel as one vector."""
+    leaves, structure = jax.tree.flatten(values)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        numbers = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        joined = jnp.concatenate([leaves[i].reshape(-1) for i in numbers])
+        ends = np.cumsum([leaves[i].size for i in numbers])
+        parts = jnp.split(jax.lax.psum(joined, axis), ends[:-1])
+        for i, part in zip(numbers, parts, strict=True):
+            leaves[i] = part.reshape(leaves[i].shape)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree]:
