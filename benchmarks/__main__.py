@@ -101,7 +101,9 @@ def main(arguments: list[str] | None = None) -> None:
             f"repeats is {args.repeats}, seconds {args.seconds}; expected positive numbers"
         )
     candidates = tuple(args.candidates) if args.candidates else None
-    options = Options(tuple(args.workloads), candidates, args.seconds, peers, tuple(setups))
+    options = Options(
+        tuple(args.workloads), candidates, args.seconds, peers, tuple(setups), args.full
+    )
     images = args.images or (args.out or ROOT / "docs" / "images")
     out = args.out or ROOT / "benchmarks" / "results"
     if args.minutes is None:
@@ -214,6 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=2.0, help="of timed rounds per measurement (default 2)")
     add("--peer", type=_peer, action="append", default=[], metavar="NAME=PYTHON",
         help="also measure fedjax or pfl, with the interpreter that has it")  # fmt: skip
+    add("--full", action="store_true", help="published: all rounds of the sources")
     add("--minutes", type=float, help="what is not measured then, or fails, is left out")
     add("--out", type=pathlib.Path, help="folder (default benchmarks/results)")
     add("--images", type=pathlib.Path, help="folder (default docs/images, or OUT if given)")

@@ -44,6 +44,7 @@ class Options(NamedTuple):
     seconds: float  # of timed calls per measurement
     peers: Mapping[str, str]  # name -> Python interpreter
     setups: tuple[str, ...] = ()  # of the part published; none: all
+    full: bool = False  # all rounds of the published setups
 
 
 def run(job: Job, timeout: float | None = None) -> Measured:

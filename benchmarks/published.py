@@ -1,6 +1,7 @@
 """Part ``published``: setups of other simulators beside the run times that were published.
 
     python -m benchmarks published B1 F1       # these setups only; the others' results are kept
+    python -m benchmarks published --full      # all rounds of the sources, for accelerators
 
 ``ours`` is a run of ``simulate`` with ``execution.auto`` on all cores of this machine, or on its
 accelerator.  ``seconds`` are those of all rounds and evaluations without compilation.  A setup
@@ -47,21 +48,29 @@ def jobs(options: Options) -> list[Job]:
     if options.candidates and not any(map(is_candidate, options.candidates)):
         return []
     return [
-        Job(name, OURS, "benchmarks.published", {"setup": name, "folder": str(UNFINISHED / name)})
+        Job(
+            name,
+            OURS,
+            "benchmarks.published",
+            {"setup": name, "folder": str(UNFINISHED / name), "full": options.full},
+        )
         for name in options.setups or SETUPS
     ]
 
 
-def measure(setup: str, folder: str) -> Measured:
+def measure(setup: str, folder: str, full: bool) -> Measured:
     """Runs a setup in a process of its own.
 
     Args:
         setup: key of ``SETUPS``.
         folder: for the unfinished run; removed at its end.
+        full: run all rounds of the source.
     """
     use_all_cores()
     jax.config.update("jax_enable_compilation_cache", False)  # `compile_seconds` counts all of it
-    return run(SETUPS[setup], pathlib.Path(folder))
+    chosen = SETUPS[setup]
+    chosen = chosen._replace(measured_rounds=chosen.rounds) if full else chosen
+    return run(chosen, pathlib.Path(folder))
 
 
 def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
@@ -182,7 +191,8 @@ def case(name: str, row: Measured) -> Case:
     row = dict(row)
     if setup.per_round:
         row["seconds"] = row["seconds_per_round"]
-    ours = EXTRAPOLATED if setup.extrapolated and not setup.per_round else OURS
+    extrapolated = row["measured_rounds"] < setup.rounds and not setup.per_round
+    ours = EXTRAPOLATED if extrapolated else OURS
     others = {program: {"seconds": seconds} for program, seconds in setup.seconds.items()}
     return Case(
         name=name,

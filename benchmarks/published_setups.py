@@ -38,11 +38,6 @@ class PublishedSetup(NamedTuple):
     evaluates_training: bool = False  # also the loss of all training examples
     slices: int = 1  # parts of a run after which it can be resumed
 
-    @property
-    def extrapolated(self) -> bool:
-        """True if fewer rounds are run than the source has."""
-        return self.measured_rounds < self.rounds
-
 
 SETUPS = {
     "B1": PublishedSetup(

@@ -90,10 +90,12 @@ def measured(**values):
 
 def test_cases_name_extrapolations_and_hardware():
     b1, p1, l1 = (published.case(name, measured()) for name in ("B1", "P1", "L1"))
+    full = published.case("P1", measured(measured_rounds=1500))
     assert b1.title.endswith("ours on 2 CPU cores, theirs on 32 cores and 4 Quadro RTX 6000")
     assert b1.rows["ours"]["seconds"] == 100
     assert "  ours: 0.25 x as fast as BlazeFL" in report.table(b1).splitlines()
     assert "ours (extrapolated)" in p1.rows
+    assert "ours" in full.rows
     assert l1.rows["ours"]["seconds"] == 2  # theirs are seconds of one round
     assert l1.unit == "a round"
 
@@ -122,6 +124,7 @@ def test_command_line(capsys):
     options = Options((), None, 1.0, {}, ("F1",))
     (job,) = published.jobs(options)
     assert job.arguments["setup"] == "F1"
+    assert not job.arguments["full"]
     assert [job.case for job in published.jobs(options._replace(setups=()))] == list(SETUPS)
     assert published.jobs(options._replace(candidates=("numpy",))) == []
     with pytest.raises(SystemExit):
