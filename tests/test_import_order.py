@@ -42,9 +42,10 @@ _ONLY = {"theory": set()}
 _IMPORTED_BY = {"datasets": {"cli", "presets"}}
 
 
-# The results in these modules have a method ``plot``, which imports the figures when it is called.
-_FIGURES = "fedjax_sim.plotting.results"
-_HAVE_FIGURES = {
+# The results in these modules have methods ``plot`` and ``_repr_html_``, which import figures and
+# tables when they are called.
+_VIEWS = {"fedjax_sim.plotting.results", "fedjax_sim.analysis.views"}
+_HAVE_VIEWS = {
     "fedjax_sim.simulation.compare",
     "fedjax_sim.simulation.result",
     "fedjax_sim.sweeps.result",
@@ -79,7 +80,7 @@ def _imports(name: str, path: pathlib.Path) -> set[str]:
 
 
 _GRAPH = {
-    name: _imports(name, path) - ({_FIGURES} if name in _HAVE_FIGURES else set())
+    name: _imports(name, path) - (_VIEWS if name in _HAVE_VIEWS else set())
     for name, path in _MODULES.items()
 }
 
@@ -125,12 +126,14 @@ def test_no_package_imports_itself_in_a_circle():
     graphlib.TopologicalSorter(packages).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize("module", sorted(_HAVE_FIGURES))
-def test_figures_of_results_are_imported_when_they_are_drawn(module):
+@pytest.mark.parametrize("module", sorted(_HAVE_VIEWS))
+def test_views_of_results_are_imported_when_they_are_shown(module):
     body = ast.parse(_MODULES[module].read_text()).body
     outside = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom | ast.If)]
-    assert _FIGURES in _imports(module, _MODULES[module])
-    assert not any("plotting" in ast.unparse(node) for node in outside)
+    assert _imports(module, _MODULES[module]) >= _VIEWS
+    text = "".join(map(ast.unparse, outside))
+    assert "plotting" not in text
+    assert "analysis" not in text
 
 
 @pytest.mark.parametrize(

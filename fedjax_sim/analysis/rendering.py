@@ -1,5 +1,6 @@
-"""Tables of results as Markdown, LaTeX and CSV."""
+"""Tables of results as Markdown, LaTeX, HTML and CSV."""
 
+import html
 import math
 import re
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.intervals import is_symmetric
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
 
-Format: TypeAlias = Literal["markdown", "latex", "csv"]
+Format: TypeAlias = Literal["markdown", "latex", "html", "csv"]
 
 _STATISTICS = (
     "metric", "mean", "std", "low", "high", "num_seeds", "num_failed", "diverged", "p_holm",
@@ -42,7 +43,7 @@ def results_table(
 
     Args:
         table: as :func:`results` returns it.
-        format: "markdown", "latex" or "csv".
+        format: "markdown", "latex", "html" or "csv".
         digits: decimals of the means and intervals.
         percent: write accuracies in percent, with ``digits`` - 2 decimals.
         target: value of the rounds to the target, for the column's heading.
@@ -73,23 +74,22 @@ def results_table(
     in_percent = {name: percent and _is_fraction(table, name) for name in metrics}
     heads = ["method" if name == "algorithm" else setting_label(name) for name in config]
     heads += [metric_label(name) + (", %" if in_percent[name] else "") for name in metrics]
-    latex = format == "latex"
     rows: dict[tuple, list[str]] = {}
     labels = _labels(table) if "algorithm" in config else {}
     for row in table.to_dict(orient="records"):
         key = tuple("" if pd.isna(row[name]) else row[name] for name in config)
         texts = [labels.get(value, _number(value)) for value in key]
-        cells = rows.setdefault(key, [_escaped(text, latex) for text in texts])
-        cells.append(_cell(row, digits, in_percent[row["metric"]], latex))
+        cells = rows.setdefault(key, [_escaped(text, format) for text in texts])
+        cells.append(_cell(row, digits, in_percent[row["metric"]], format))
     if "rounds_to_target" in table:
         value = "target" if target is None else f"{target:g}"
         heads.append(f"rounds to {value}")
         for row in table.loc[table["metric"] == metrics[0], :].to_dict(orient="records"):
             key = tuple("" if pd.isna(row[name]) else row[name] for name in config)
-            rows[key].append(_escaped(_rounds(row), latex))
-    heads = [_escaped(head, latex) for head in heads]
+            rows[key].append(_escaped(_rounds(row), format))
+    heads = [_escaped(head, format) for head in heads]
     notes = " ".join(filter(None, (note, explanation(table))))
-    render = _latex if latex else _markdown
+    render = {"markdown": _markdown, "latex": _latex, "html": html_table}[format]
     return render(heads, list(rows.values()), len(config), notes)
 
 
@@ -120,15 +120,36 @@ def explanation(table: pd.DataFrame) -> str:
     return text
 
 
+def html_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], num_config: int, notes: str
+) -> str:
+    """Returns a table in HTML: heads and cells are HTML, notes are text.
+
+    Example:
+        >>> print(html_table(["method", "loss"], [["FedAvg", "<b>0.1</b>"]], 1, "One seed."))
+        <table>
+        <tr><th>method</th><th>loss</th></tr>
+        <tr><th>FedAvg</th><td><b>0.1</b></td></tr>
+        </table>
+        <p>One seed.</p>
+    """
+    lines = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
+    for line in rows:
+        cells = [f"<th>{text}</th>" for text in line[:num_config]]
+        cells += [f"<td>{text}</td>" for text in line[num_config:]]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join(["<table>", *lines, "</table>", f"<p>{html.escape(notes)}</p>"])
+
+
 def _labels(table: pd.DataFrame) -> dict[Any, str]:
     return algorithm_labels(str(name) for name in table["algorithm"].unique())
 
 
-def _cell(row: dict, digits: int, in_percent: bool, latex: bool) -> str:
+def _cell(row: dict, digits: int, in_percent: bool, format: Format) -> str:
     """Returns mean and interval of one row, bold if it is among the best."""
     if row["num_failed"]:
         failed = f"{row['num_failed']} of {row['num_seeds']} seeds failed"
-        return _escaped(row["diverged"] or failed, latex)
+        return _escaped(row["diverged"] or failed, format)
     scale, decimals = (100, max(0, digits - 2)) if in_percent else (1, digits)
     mean, low, high = (scale * row[name] for name in ("mean", "low", "high"))
     text = _fixed(mean, decimals)
@@ -137,8 +158,9 @@ def _cell(row: dict, digits: int, in_percent: bool, latex: bool) -> str:
             text += f" ± {_fixed((high - low) / 2, decimals)}"
         else:
             text += f" [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
-    if not latex:
-        return f"**{text}**" if row["is_best"] else text
+    if format != "latex":
+        opening, closing = ("<b>", "</b>") if format == "html" else ("**", "**")
+        return f"{opening}{text}{closing}" if row["is_best"] else text
     formula = re.sub(r"e([+-]\d+)", lambda e: rf" \cdot 10^{{{int(e[1])}}}", text)
     formula = formula.replace("±", r"\pm").replace(" [", r"\ [")
     return rf"$\mathbf{{{formula}}}$" if row["is_best"] else f"${formula}$"
@@ -168,10 +190,10 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _escaped(text: str, latex: bool) -> str:
-    if latex:
+def _escaped(text: str, format: Format) -> str:
+    if format == "latex":
         return "".join(_SPECIAL.get(character, character) for character in text)
-    return text.replace("|", "\\|")
+    return html.escape(text) if format == "html" else text.replace("|", "\\|")
 
 
 def _markdown(

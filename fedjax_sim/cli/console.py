@@ -57,19 +57,11 @@ def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]
     announced: list[dict] = []
 
     def on_progress(progress: SweepProgress) -> None:
-        plan, rounds = progress.plan, progress.num_rounds
         if progress.static not in announced:
             announced.append(progress.static)
             console.print(plan_line(progress))
-        runs = plan.width * plan.seeds * len(plan.slices[0])
-        partial = runs * progress.round / rounds if progress.round < rounds else 0
-        status = (
-            f"{progress.runs_done}/{progress.num_runs} runs  slice "
-            f"{min(progress.slices_done + 1, len(plan.slices))}/{len(plan.slices)}  "
-            f"round {progress.round}/{rounds}"
-        )
-        completed = min(progress.runs_done + partial, progress.num_runs)
-        bars.update(line, total=progress.num_runs, completed=completed, status=status)
+        completed = progress.fraction * progress.num_runs
+        bars.update(line, total=progress.num_runs, completed=completed, status=progress.status)
 
     with bars:
         yield on_progress

@@ -76,6 +76,15 @@ class Comparison(NamedTuple):
 
         return result_curves(self.to_frame(), metrics, by="algorithm", **options)
 
+    def _repr_html_(self) -> str:
+        """The final metrics as a table with a row per algorithm, which Jupyter shows."""
+        from fedjax_sim.analysis.views import runs_html  # slow to import
+
+        rounds = {part.rounds_done for parts in self.simulations.values() for part in parts}
+        last = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "0"
+        note = f"Comparison after round {last}." + (" Interrupted." if self.interrupted else "")
+        return runs_html(self.to_frame(), note)
+
 
 def compare(
     algorithms: Mapping[str, FedAlgorithm],

@@ -28,6 +28,18 @@ class Progress(NamedTuple):
     num_rounds: int
     metrics: Mapping[str, float]  # last evaluation, mean over replicas
 
+    @property
+    def fraction(self) -> float:
+        """Share of the work that is done, in [0, 1]."""
+        return self.round / max(self.num_rounds, 1)
+
+    @property
+    def status(self) -> str:
+        """Rounds and the first three metrics as a text."""
+        metrics = [name for name in self.metrics if name not in ("time", "local_steps")][:3]
+        values = [f"{name} {self.metrics[name]:.3g}" for name in metrics]
+        return ", ".join([f"round {self.round}/{self.num_rounds}", *values])
+
 
 class Record(NamedTuple):
     """Context of a history that a table needs."""
@@ -108,6 +120,13 @@ class Simulation(NamedTuple):
         from fedjax_sim.plotting.results import result_curves  # slow to import
 
         return result_curves(self.to_frame(), metrics, **options)
+
+    def _repr_html_(self) -> str:
+        """The final metrics as a table, which Jupyter shows."""
+        from fedjax_sim.analysis.views import runs_html  # slow to import
+
+        state = "interrupted" if self.interrupted else "stopped" if self.stopped else "finished"
+        return runs_html(self.to_frame(), f"Simulation, {state} after round {self.rounds_done}.")
 
     def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
         record = self.record

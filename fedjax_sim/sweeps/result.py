@@ -80,6 +80,16 @@ class Sweep(NamedTuple):
 
         return sweep_figure(self.to_frame(), metric, **options)
 
+    def _repr_html_(self) -> str:
+        """The best configuration by each metric as a table, which Jupyter shows."""
+        from fedjax_sim.analysis.views import sweep_html  # slow to import
+
+        diverged = sum(run.diverged_at > 0 for run in self.runs)
+        note = f"Sweep of {len(self.runs)} runs, of which {diverged} diverged."
+        if self.missing or self.interrupted:
+            note += f" {self.missing} runs of the grid are not finished."
+        return sweep_html(self.to_frame(), note)
+
     def models(self) -> PyTree:
         """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.
 

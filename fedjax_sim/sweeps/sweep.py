@@ -46,6 +46,23 @@ class SweepProgress(NamedTuple):
     runs_done: int  # of the whole sweep, or of its part
     num_runs: int
 
+    @property
+    def fraction(self) -> float:
+        """Share of the work that is done, in [0, 1]; the slice in progress counts by its rounds."""
+        plan = self.plan
+        runs = plan.width * plan.seeds * len(plan.slices[0]) if self.round < self.num_rounds else 0
+        done = self.runs_done + runs * self.round / max(self.num_rounds, 1)
+        return min(done / max(self.num_runs, 1), 1.0)
+
+    @property
+    def status(self) -> str:
+        """Runs, slice and round as a text."""
+        slices = len(self.plan.slices)
+        return (
+            f"{self.runs_done}/{self.num_runs} runs  slice "
+            f"{min(self.slices_done + 1, slices)}/{slices}  round {self.round}/{self.num_rounds}"
+        )
+
 
 def sweep(
     factory: Factory,

@@ -87,7 +87,7 @@ def test_an_interval_cut_at_one_is_written_with_its_ends():
     [
         (lambda f: results(f, []), "metrics is empty"),
         (lambda f: results(f, "nope"), "metric is 'nope'; expected one of"),
-        (lambda f: results_table(results(f, ACCURACY), "html"), "format is 'html'; expected"),
+        (lambda f: results_table(results(f, ACCURACY), "pdf"), "format is 'pdf'; expected"),
         (lambda f: results_table(results(f, ACCURACY), digits=0), "digits is 0; expected"),
     ],
 )

@@ -1,0 +1,71 @@
+"""The progress bar's texts and tables, without runs."""
+
+import sys
+import types
+
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.simulation.result import Progress
+from fedjax_sim.sweeps.grid import cut
+from fedjax_sim.sweeps.sweep import SweepProgress
+
+HALF = Progress(5, 10, {"time": 1.0, "test/loss": 0.25})
+
+
+def bar_at(*times: float) -> fs.ProgressBar:
+    return fs.ProgressBar(clock=iter(times).__next__)
+
+
+def test_lines_in_a_terminal(capsys):
+    bar = bar_at(0.0, 1.0, 5.0, 9.0)
+    bar("FedAvg", None)
+    bar("FedAvg", HALF)
+    bar("FedAvg", Progress(10, 10, {}))
+    assert capsys.readouterr().err.split("\r\x1b[K")[1:] == [
+        "FedAvg 0 %, 0 s, compiling",
+        "FedAvg 50 %, 4 s, 4 s left, round 5/10, test/loss 0.25",
+        "FedAvg 100 %, 8 s, round 10/10\n",
+    ]
+
+
+def test_one_line_without_names(capsys):
+    bar = bar_at(0.0, 3.0)
+    bar(HALF)
+    assert repr(bar) == "50 %, 3 s, 3 s left, round 5/10, test/loss 0.25"
+
+
+def test_table_in_jupyter_is_displayed_once_and_updated(monkeypatch):
+    shown, updates = [], []
+    handle = types.SimpleNamespace(update=lambda bar: updates.append(bar._repr_html_()))
+
+    def display(bar, display_id):
+        shown.append((bar._repr_html_(), display_id))
+        return handle
+
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=None)
+    ipython.display = types.ModuleType("IPython.display")
+    ipython.display.display = display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    bar = bar_at(0.0, 1.0, 2.0, 3.0)
+    bar("<a>", None)
+    bar("<a>", HALF)
+    bar("b", None)
+    assert len(shown) == 1
+    assert shown[0][1] is True
+    assert "<th>&lt;a&gt;</th>" in shown[0][0]
+    assert [html.count("<progress") for html in updates] == [1, 2]
+    assert '<progress value="0.5000" max="1">' in updates[-1]
+
+
+@pytest.mark.parametrize(
+    ("slices_done", "round", "runs_done", "fraction"),
+    [(0, 0, 0, 0.0), (0, 5, 0, 2 / 12), (1, 10, 4, 4 / 12), (3, 10, 12, 1.0)],
+)
+def test_fraction_of_a_sweep_counts_the_slice_in_progress(slices_done, round, runs_done, fraction):
+    plan = cut(4, 3, 2, 2, 1)  # 12 runs; a slice has 2 devices x 2 configurations x 1 seed
+    progress = SweepProgress({}, plan, 1, 1, slices_done, round, 10, runs_done, 12)
+    assert progress.fraction == pytest.approx(fraction)
+    assert f"round {round}/10" in progress.status
