@@ -140,7 +140,7 @@ def one_seed(setup: Setup) -> Setup:
 
 
 def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Returns the hyper-parameters of each algorithm: defaults, then options, then ``--hyper``.
+    """Returns the hyper-parameters of each algorithm, see :func:`resolve_hyper`.
 
     Raises:
         ValueError: an unknown algorithm or hyper-parameter, or a value out of range.
@@ -151,7 +151,7 @@ def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
         {'fedprox': {'lr': 0.2, 'mu': 1.0}}
     """
     shared = {name: getattr(config, name) for name in SHARED}
-    return resolve_hyper(algorithms_of(config.algorithms), config.hyper, shared)
+    return resolve_hyper(algorithms_of(config.algorithms), config.hyper, shared, config.rates)
 
 
 @contextlib.contextmanager

@@ -93,6 +93,9 @@ class RunConfig:
     """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01; default:
     see fedjax-sim list, or those in CONFIG.json. Options for all algorithms, as --lr, replace those
     in CONFIG.json too."""
+    rates: tuple[str, ...] = ()
+    """Rates of single algorithms that all other options replace, e.g. scaffold.lr=0.05; those of
+    algorithms that do not run are ignored. Presets have rates that were tuned for them."""
 
     sampling: str = "uniform"
     """Clients per round: uniform, a subset; weighted, a subset weighted by examples; bernoulli,
@@ -289,7 +292,7 @@ class SweepConfig(RunConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "hyper", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
+    "hyper", "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
 }  # fmt: skip
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}

@@ -13,13 +13,17 @@ def resolve_hyper(
     entries: Mapping[str, AlgorithmEntry],
     settings: Sequence[str] = (),
     shared: Hyper | None = None,
+    rates: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Returns the hyper-parameters of each algorithm: defaults, then shared ones, then settings.
+    """Returns the hyper-parameters of each algorithm; what comes later replaces what came before.
+
+    The order is: defaults of the algorithm, rates of a preset, shared values, settings.
 
     Args:
         entries: algorithms by name.
         settings: ``ALGORITHM.NAME=VALUE``.
         shared: values of the options for all algorithms; None for those that are not given.
+        rates: as ``settings``; those of algorithms that are not among the entries are left out.
 
     Raises:
         ValueError: an unknown algorithm or hyper-parameter, a required one that is missing, or a
@@ -31,6 +35,10 @@ def resolve_hyper(
         {'fedprox': {'lr': 0.3, 'mu': 1.0}}
     """
     resolved = {name: entry.tuned_defaults for name, entry in entries.items()}
+    for setting in rates:
+        name, key, text = parse_setting(setting)
+        if name in resolved:
+            resolved[name][key] = value_of(setting, entries[name], key, text)
     given = {key: value for key, value in (shared or {}).items() if value is not None}
     for key, value in given.items():
         takers = [name for name, entry in entries.items() if key in entry.hyper]

@@ -16,7 +16,8 @@ from fedjax_sim.cli import docstrings, entries, registry
 from fedjax_sim.cli.build import hyper_parameters, resolve
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry
-from fedjax_sim.cli.settings import resolve_hyper
+from fedjax_sim.cli.names import PRESETS
+from fedjax_sim.cli.settings import parse_setting, resolve_hyper
 from fedjax_sim.types import FedAlgorithm, Scalar
 
 
@@ -129,3 +130,23 @@ def test_hyper_parameters_override_each_other():
         "fedavg": {"lr": 0.5},
         "fedadam": {"lr": 0.9, "server_lr": 0.7},
     }
+
+
+def test_rates_of_a_preset_are_replaced_by_all_other_options():
+    rates = ("fedavg.lr=0.1", "scaffold.lr=0.05")
+    assert (
+        resolve_hyper({"scaffold": registry.ALGORITHMS["scaffold"]}, rates=rates)["scaffold"]["lr"]
+        == 0.05
+    )
+    both = {name: registry.ALGORITHMS[name] for name in ("fedavg", "scaffold")}
+    resolved = resolve_hyper(both, ["scaffold.lr=0.3"], {"lr": 0.7}, rates)
+    assert [resolved[name]["lr"] for name in both] == [0.7, 0.3]
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_rates_of_presets_belong_to_their_algorithms(preset):
+    config = PRESETS[preset]
+    resolved = hyper_parameters(config)
+    for setting in config.rates:
+        name, key, text = parse_setting(setting)
+        assert resolved[name][key] == float(text)
