@@ -11,7 +11,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import INT32_MAX, check_at_most
-from fedjax_sim.data.batches import Batches
+from fedjax_sim.data.batches import Batches, Pick
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
@@ -220,6 +220,8 @@ class _EmpiricalOracle(NamedTuple):
             assert self.batches.resume is not None
             pick = self.batches.resume(rows_key, size, self.sizes, first_step, max_steps)
 
+        total = _totals(pick, max_steps)
+
         def gather(rows: Array) -> PyTree:
             return jax.tree.map(
                 lambda x: x.at[start + rows].get(mode="promise_in_bounds"), data.examples
@@ -229,7 +231,7 @@ class _EmpiricalOracle(NamedTuple):
             rows, weights = pick(step)
             key = jax.random.fold_in(loss_key, step if first_step is None else first_step + step)
             losses = batch_losses(self.objective, params, gather(rows), key, weights)
-            return weighted_mean(losses, weights)
+            return weighted_mean(losses, weights, total(step))
 
         def full_grad(params: Params) -> Params:
             block = min(self.full_grad_batch, max_size)
@@ -296,16 +298,35 @@ def check_losses(losses: Any) -> None:
         )
 
 
-def weighted_mean(values: Array, weights: Array) -> Array:
+def weighted_mean(values: Array, weights: Array, total: Array | None = None) -> Array:
     """Returns ``sum(w * v) / sum(w)`` over the first axis; 0 if all weights are 0.
+
+    Args:
+        values: ``[B]``.
+        weights: ``[B]``.
+        total: sum of the weights, if it is known.
 
     Example:
         >>> float(weighted_mean(jnp.array([1.0, 5.0]), jnp.array([True, False])))
         1.0
     """
     weights = weights.astype(values.dtype)
-    total = jnp.sum(weights)
+    total = jnp.sum(weights) if total is None else total.astype(values.dtype)
     return jnp.sum(weights * values) / jnp.where(total > 0, total, 1)
+
+
+def _totals(pick: Pick, max_steps: int) -> Callable[[Step], Array | None]:
+    """Returns the function from a step to the number of its examples, counted before the loop.
+
+    None for weights that are not booleans.
+    """
+    steps = jnp.arange(max(max_steps, 1), dtype=jnp.int32)
+    if jax.eval_shape(pick, 0)[1].dtype != bool:
+        return lambda step: None
+    counts = jax.vmap(lambda step: jnp.sum(pick(step)[1], dtype=jnp.int32))(steps)
+    return lambda step: jax.lax.dynamic_index_in_dim(
+        counts, jnp.asarray(step, jnp.int32), keepdims=False
+    )
 
 
 def _checked_sizes(data: FederatedData) -> np.ndarray:
