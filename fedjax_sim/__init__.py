@@ -9,10 +9,12 @@ from fedjax_sim import (
     data,
     evaluation,
     execution,
+    local,
     objectives,
     prox,
     timelines,
     transforms,
+    tree,
 )
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
@@ -113,6 +115,7 @@ __all__ = [
     "generated_task",
     "init",
     "load",
+    "local",
     "models",
     "objectives",
     "personal_model",
@@ -130,6 +133,7 @@ __all__ = [
     "theory",
     "timelines",
     "transforms",
+    "tree",
     "tune",
     "uniform_weights",
     "weight_by_examples",

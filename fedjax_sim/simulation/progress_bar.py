@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 class _Line(NamedTuple):
     name: str
-    fraction: float
-    status: str
     started: float  # seconds, of a monotonic clock
-    updated: float
+    updated: float = 0.0
+    fraction: float = 0.0
+    status: str = "compiling"
+    compiled: tuple[float, float] | None = None  # time and fraction at the first progress
 
 
 class ProgressBar:
@@ -46,13 +47,14 @@ class ProgressBar:
         """Shows the arguments ``progress`` (simulate, sweep) or ``name, progress`` (compare)."""
         *names, progress = arguments
         name, now = str(names[0]) if names else "", self._clock()
-        started = (
-            self._lines[name].started if name in self._lines else now if names else self._start
-        )
-        if progress is None:
-            self._lines[name] = _Line(name, 0.0, "compiling", started, now)
-        else:
-            self._lines[name] = _Line(name, progress.fraction, progress.status, started, now)
+        # compare announces an algorithm when it starts.
+        line = self._lines.get(name) or _Line(name, now if names else self._start)
+        if progress is not None:
+            compiled = line.compiled or (now, progress.fraction)
+            line = line._replace(
+                fraction=progress.fraction, status=progress.status, compiled=compiled
+            )
+        self._lines[name] = line._replace(updated=now)
         if self._in_jupyter:
             self._show()
         else:
@@ -86,16 +88,19 @@ def _text(line: _Line) -> str:
 
 
 def _seconds(line: _Line) -> str:
-    """Returns the time so far, and an estimate of the rest.
+    """Returns the time so far, and an estimate of the rest at the speed since the compilation.
 
     Example:
-        >>> _seconds(_Line("", 0.25, "", 0.0, 3.0)), _seconds(_Line("", 1.0, "", 0.0, 9.6))
-        ('3 s, 9 s left', '10 s')
+        >>> line = _Line("", started=0.0, updated=7.0, fraction=0.5, compiled=(5.0, 0.25))
+        >>> _seconds(line), _seconds(line._replace(fraction=1.0))
+        ('7 s, 4 s left', '7 s')
     """
-    passed = line.updated - line.started
-    if not 0 < line.fraction < 1:
-        return f"{passed:.0f} s"
-    return f"{passed:.0f} s, {passed * (1 / line.fraction - 1):.0f} s left"
+    passed = f"{line.updated - line.started:.0f} s"
+    if line.compiled is None or not line.compiled[1] < line.fraction < 1:
+        return passed
+    time, fraction = line.compiled
+    left = (line.updated - time) * (1 - line.fraction) / (line.fraction - fraction)
+    return f"{passed}, {left:.0f} s left"
 
 
 def _in_jupyter() -> bool:

@@ -18,21 +18,23 @@ def bar_at(*times: float) -> fs.ProgressBar:
 
 
 def test_lines_in_a_terminal(capsys):
-    bar = bar_at(0.0, 1.0, 5.0, 9.0)
+    bar = bar_at(0.0, 1.0, 5.0, 9.0, 11.0)
     bar("FedAvg", None)
-    bar("FedAvg", HALF)
+    bar("FedAvg", Progress(2, 10, {}))
+    bar("FedAvg", HALF)  # three tenths in four seconds
     bar("FedAvg", Progress(10, 10, {}))
     assert capsys.readouterr().err.split("\r\x1b[K")[1:] == [
         "FedAvg 0 %, 0 s, compiling",
-        "FedAvg 50 %, 4 s, 4 s left, round 5/10, test/loss 0.25",
-        "FedAvg 100 %, 8 s, round 10/10\n",
+        "FedAvg 20 %, 4 s, round 2/10",
+        "FedAvg 50 %, 8 s, 7 s left, round 5/10, test/loss 0.25",
+        "FedAvg 100 %, 10 s, round 10/10\n",
     ]
 
 
 def test_one_line_without_names(capsys):
     bar = bar_at(0.0, 3.0)
     bar(HALF)
-    assert repr(bar) == "50 %, 3 s, 3 s left, round 5/10, test/loss 0.25"
+    assert repr(bar) == "50 %, 3 s, round 5/10, test/loss 0.25"
 
 
 def test_table_in_jupyter_is_displayed_once_and_updated(monkeypatch):
