@@ -107,6 +107,16 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
             model has running statistics that the algorithm does not update, or the algorithm's own
             check refuses the task or the timeline.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(()))
+        >>> state = init(fs.fedavg(0.5), setup)
+        >>> int(state.round), float(state.server.params)
+        (0, 0.0)
     """
     task, timeline = setup.task, setup.timeline
     _check_staleness(algorithm, timeline)
@@ -138,6 +148,24 @@ def advance(
 
     ``setup.timeline`` holds the rounds from ``state.round`` on, and no others; ``setup.params`` is
     not used.  The other arguments and the results are those of :func:`run`.
+
+    Raises:
+        ValueError: as :func:`init`; ``probes.run`` with clients' states divided over devices.
+
+    Example:
+        >>> import dataclasses
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(()))
+        >>> algorithm, key = fs.fedavg(0.25), jax.random.key(0)
+        >>> state = init(algorithm, setup)
+        >>> for part in (setup.timeline[:3], setup.timeline[3:]):
+        ...     setup = dataclasses.replace(setup, timeline=part)
+        ...     state, _ = advance(algorithm, setup, state, key)
+        >>> int(state.round), float(state.server.params)
+        (4, 1.875)
     """
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
     _check_staleness(algorithm, timeline)

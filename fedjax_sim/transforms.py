@@ -35,7 +35,13 @@ def transform_oracle(
 
 
 def proximal(oracle: Oracle, mu: Scalar, anchor: Params) -> Oracle:
-    r"""Gradient of :math:`F_i(x) + \frac{\mu}{2} \|x - \text{anchor}\|^2`."""
+    r"""Gradient of :math:`F_i(x) + \frac{\mu}{2} \|x - \text{anchor}\|^2`.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> proximal(oracle, 2.0, anchor=jnp.ones(2)).grad(jnp.array([1.0, 3.0]), 0).tolist()
+        [1.0, 7.0]
+    """
 
     def grad(x, k):
         return tree.add_scale(oracle.grad(x, k), mu, tree.sub(x, anchor))
@@ -44,12 +50,24 @@ def proximal(oracle: Oracle, mu: Scalar, anchor: Params) -> Oracle:
 
 
 def corrected(oracle: Oracle, correction: Params) -> Oracle:
-    """Gradient plus a constant vector, ``g(x) + correction`` (control variates, dual terms)."""
+    """Gradient plus a constant vector, ``g(x) + correction`` (control variates, dual terms).
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> corrected(oracle, jnp.array([1.0, -1.0])).grad(jnp.ones(2), 0).tolist()
+        [2.0, 0.0]
+    """
     return oracle._replace(grad=lambda x, k: tree.add(oracle.grad(x, k), correction))
 
 
 def perturbed(oracle: Oracle, offset: Params) -> Oracle:
-    """Gradient at a shifted model, ``g(x + offset)``."""
+    """Gradient at a shifted model, ``g(x + offset)``.
+
+    Example:
+        >>> cube = Oracle(lambda x, k: 3 * x**2, lambda x, k: (x**3).sum(), lambda x: 3 * x**2)
+        >>> perturbed(cube, jnp.array([1.0])).grad(jnp.array([1.0]), 0).tolist()
+        [12.0]
+    """
     return oracle._replace(grad=lambda x, k: oracle.grad(tree.add(x, offset), k))
 
 
@@ -58,6 +76,11 @@ def sam(oracle: Oracle, radius: Scalar) -> Oracle:
 
     The norm is global over the tree; a zero gradient gives a zero perturbation.
     Foret et al., 2021.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> sam(oracle, 5.0).grad(jnp.array([3.0, 4.0]), 0).tolist()  # at x + (3, 4)
+        [6.0, 8.0]
     """
 
     def grad(x, k):
@@ -72,6 +95,11 @@ def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
 
     T is 1 on leaves of one dimension or none (biases, scales).  Kwon et al., 2021;
     in federated form Caldarola et al., 2022.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> asam(oracle, 5.0).grad(jnp.array([3.0, 4.0]), 0).tolist()  # as sam: one dimension
+        [6.0, 8.0]
     """
 
     def grad(x, k):
@@ -95,6 +123,11 @@ def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 1e-6) ->
 
     The norm is global over the tree.  ``eps`` is that of PyTorch's ``clip_grad_norm_``, with which
     the published experiments clip; 0 makes gradients longer than ``max_norm`` exactly as long.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> clip_by_global_norm(oracle, 1.0, eps=0.0).grad(jnp.array([0.0, 4.0]), 0).tolist()
+        [0.0, 1.0]
     """
 
     def grad(x, k):
@@ -105,10 +138,22 @@ def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 1e-6) ->
 
 
 def unchanged(oracle: Oracle) -> Oracle:
-    """Returns the oracle without a change."""
+    """Returns the oracle without a change.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> unchanged(oracle) is oracle
+        True
+    """
     return oracle
 
 
 def add_decayed_weights(oracle: Oracle, weight_decay: Scalar) -> Oracle:
-    """Coupled weight decay on every parameter: ``g(x) + weight_decay * x``."""
+    """Coupled weight decay on every parameter: ``g(x) + weight_decay * x``.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x @ x / 2, lambda x: x)  # F(x) = x^2 / 2
+        >>> add_decayed_weights(oracle, 0.5).grad(jnp.array([2.0]), 0).tolist()
+        [3.0]
+    """
     return oracle._replace(grad=lambda x, k: tree.add_scale(oracle.grad(x, k), weight_decay, x))

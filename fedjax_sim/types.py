@@ -264,7 +264,14 @@ jax.tree_util.register_dataclass(
 
 
 def uniform_weights(work: Work) -> Array:
-    """Returns weight 1 for every upload, ``[S]``."""
+    """Returns weight 1 for every upload, ``[S]``.
+
+    Example:
+        >>> clients = jnp.array([4, 7])
+        >>> work = Work(clients, clients, clients, clients, clients, clients, max_steps=9)
+        >>> uniform_weights(work).tolist()
+        [1.0, 1.0]
+    """
     return jnp.ones(work.client.shape)
 
 
@@ -273,6 +280,12 @@ def weight_by_examples(work: Work) -> Array:
 
     Methods that turn the mean into a sum over the cohort (the server control of SCAFFOLD, for
     example) multiply by the number of uploads; with these weights that is a weighted sum.
+
+    Example:
+        >>> clients, sizes = jnp.array([4, 7]), jnp.array([30, 20])
+        >>> work = Work(clients, clients, clients, sizes, clients, clients, max_steps=9)
+        >>> weight_by_examples(work).tolist()
+        [30, 20]
     """
     return work.num_examples
 

@@ -94,6 +94,10 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
     Raises:
         ValueError: as :func:`read_folder`.
         ~fedjax_sim.simulation.files.FolderError: a run was not evaluated per client.
+
+    Example:
+        >>> frame = read_client_values("results/quickstart")  # doctest: +SKIP
+        >>> frame.groupby("client")["accuracy"].mean().min()  # doctest: +SKIP
     """
     path = pathlib.Path(path)
     parts = []

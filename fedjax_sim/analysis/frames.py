@@ -13,6 +13,9 @@ import pandas as pd
 def grid_values(frame: pd.DataFrame, column: str) -> list[Any]:
     """Returns the distinct values of a column, in grid order.
 
+    Raises:
+        ValueError: the frame lacks the column.
+
     Example:
         >>> grid_values(pd.DataFrame({"lr": [0.1, float("nan"), 0.01, 0.1]}), "lr")
         [0.01, 0.1, nan]
@@ -23,6 +26,9 @@ def grid_values(frame: pd.DataFrame, column: str) -> list[Any]:
 
 def rows_with(frame: pd.DataFrame, column: str, value: Any) -> pd.DataFrame:
     """Returns the rows with that value; NaN selects the rows without one.
+
+    Raises:
+        ValueError: the frame lacks the column.
 
     Example:
         >>> frame = pd.DataFrame({"lr": [0.1, float("nan")], "score": [1, 2]})

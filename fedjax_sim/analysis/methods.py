@@ -41,6 +41,10 @@ def read_folders(
 
     Raises:
         ValueError: as :func:`read_folder`; no folders; another value of ``configurations``.
+
+    Example:
+        >>> history = read_folders(["results/quickstart", "results/mine"])  # doctest: +SKIP
+        >>> sorted(history.history["algorithm"].unique())  # doctest: +SKIP
     """
     if not paths:
         raise ValueError("paths is empty; expected at least one folder")

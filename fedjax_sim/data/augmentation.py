@@ -115,6 +115,11 @@ def random_flip(images: Array, key: Array) -> Array:
 def crop_and_flip(images: Array, key: Array, padding: int = 4) -> Array:
     """:func:`random_crop`, then :func:`random_flip`: the usual augmentation of CIFAR.
 
+    Args:
+        images: ``[B, H, W, C]``, of any dtype.
+        key: for both.
+        padding: pixels by which :func:`random_crop` pads each side.
+
     Example:
         >>> images = jnp.ones((5, 32, 32, 3), jnp.uint8)
         >>> crop_and_flip(images, jax.random.key(0)).shape

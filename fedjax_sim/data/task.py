@@ -19,6 +19,8 @@ from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
+__all__ = ["empirical_task", "running_statistics_of", "shared_task", "weighted_mean"]
+
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
 
 

@@ -14,6 +14,8 @@ from fedjax_sim.diagnostics.sharpness import Gradient
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.types import Params, Task
 
+__all__ = ["ClientMap", "Heterogeneity", "heterogeneity"]
+
 
 class Heterogeneity(NamedTuple):
     """Gradients of M clients at P points."""

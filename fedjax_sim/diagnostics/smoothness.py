@@ -41,9 +41,9 @@ def curvature(
 
     The approximations are inside the spectrum: the largest value is too small and the smallest too
     large. They are exact with as many iterations as parameters. Over visited points, the largest
-    value is a lower estimate of L and the smallest an upper estimate of mu. For linear models there
-    are bounds that hold everywhere:
-        :func:`fedjax_sim.diagnostics.linear_models.linear_model_bounds`.
+    value is a lower estimate of L and the smallest an upper estimate of mu. Bounds that hold
+    everywhere, for linear models:
+    :func:`fedjax_sim.diagnostics.linear_models.linear_model_bounds`.
 
     Args:
         task: the clients' objectives; F is their mean.

@@ -308,5 +308,10 @@ def everywhere(task: Task) -> Callable[[PyTree], PyTree]:
 
 
 def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:
-    """Returns a mesh of the devices with one axis."""
+    """Returns a mesh of the devices with one axis.
+
+    Example:
+        >>> dict(make_mesh(jax.devices()[:1]).shape)
+        {'clients': 1}
+    """
     return Mesh(np.array(devices), (axis,), axis_types=(AxisType.Auto,))

@@ -35,7 +35,14 @@ _CPU_RAGGED = 0.5
 
 
 def vmapped() -> Execution:
-    """Runs all clients at once, as one batched program."""
+    """Runs all clients at once, as one batched program.
+
+    Example:
+        >>> local = lambda shared, x: (shared * x, ())  # (message, slot) -> (upload, output)
+        >>> mean, _ = vmapped()(local, 2.0, jnp.arange(4.0), jnp.ones(4))
+        >>> float(mean)
+        3.0
+    """
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
         uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
@@ -45,7 +52,14 @@ def vmapped() -> Execution:
 
 
 def sequential() -> Execution:
-    """Runs one client after the other and accumulates the mean, so only one upload exists."""
+    """Runs one client after the other and accumulates the mean, so only one upload exists.
+
+    Example:
+        >>> local = lambda shared, x: (shared * x, ())  # (message, slot) -> (upload, output)
+        >>> mean, _ = sequential()(local, 2.0, jnp.arange(4.0), jnp.ones(4))
+        >>> float(mean)
+        3.0
+    """
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
         def body(total: Upload, item: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
@@ -67,6 +81,12 @@ def chunked(size: int) -> Execution:
 
     Raises:
         ValueError: a size below 1.
+
+    Example:
+        >>> local = lambda shared, x: (shared * x, ())  # (message, slot) -> (upload, output)
+        >>> mean, _ = chunked(3)(local, 2.0, jnp.arange(4.0), jnp.ones(4))
+        >>> float(mean)
+        3.0
     """
     if size < 1:
         raise ValueError(f"size is {size}; expected at least one client per chunk")
@@ -181,6 +201,12 @@ def auto(
 
     Raises:
         ValueError: an unknown platform.
+
+    Example:
+        >>> local = lambda shared, x: (shared * x, ())  # (message, slot) -> (upload, output)
+        >>> mean, _ = auto()(local, jnp.array(2.0), jnp.arange(4.0), jnp.ones(4))
+        >>> float(mean)
+        3.0
     """
     if platform not in (None, *PLATFORMS):
         raise ValueError(f"platform is {platform!r}; expected one of {', '.join(PLATFORMS)}")

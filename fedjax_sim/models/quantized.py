@@ -125,8 +125,10 @@ def quantized(
 
     Returns:
         ``apply``, an argument of :func:`~fedjax_sim.objectives.keyed`; parameters are those of the
-        plain model, ``build(conv, dense_product)``.  It raises ValueError if the model has no layer
-        of a number in ``exempt``.
+        plain model, ``build(conv, dense_product)``.
+
+    Raises:
+        ValueError: when ``apply`` is called, the model has no layer of a number in ``exempt``.
 
     Example:
         >>> from fedjax_sim import objectives

@@ -152,6 +152,9 @@ def haxby(
         ValueError: subjects that are not distinct numbers from 1 to 6; labels that do not match the
             scans; missing files without ``download``.
         ImportError: nilearn is not installed.
+
+    Example:
+        >>> scans = haxby("data", download=True)  # doctest: +SKIP
     """
     subjects = [*train_subjects, *test_subjects]
     if not (train_subjects and test_subjects) or len(set(subjects)) < len(subjects):

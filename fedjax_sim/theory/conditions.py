@@ -14,6 +14,8 @@ from jax.core import Tracer
 
 from fedjax_sim.theory.problem_constants import ProblemConstants, is_known
 
+__all__ = ["both_moments", "non_negative", "optional", "positive"]
+
 
 def positive(
     constants: ProblemConstants | None = None, /, *names: str, **numbers: Any

@@ -17,6 +17,8 @@ from jax import Array
 from fedjax_sim.theory.conditions import positive
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
+__all__ = ["BestRate", "best_lr", "largest", "log_monomial", "optimal_lr", "smallest"]
+
 
 class BestRate(NamedTuple):
     """The best rate of a grid."""

@@ -49,15 +49,16 @@ def lowered(choose: Callable[[Setting], Form]) -> Convolution:
     with strides s, s', kernel dilations d, d', leading paddings p, p' of height and width.
 
     ``choose`` is called once for each of the three operations (the convolution, its gradient in
-    ``lhs``, its gradient in ``rhs``) when it is compiled or batched, and returns
+    ``lhs``, its gradient in ``rhs``) when it is lowered for a platform, and returns
 
     * ``"gemm"``: patches times a matrix.  Patches are recomputed for the gradient in ``rhs``, not
       stored;
     * ``"blocks"``: patches of 2 x 2 output pixels, which form one pixel with four times as many
       channels, if strides and dilations are 1; otherwise ``"gemm"``.  Patches take
       (kh + 1) (kw + 1) / (4 kh kw) of the memory for (kh + 1) (kw + 1) / (kh kw) of the arithmetic;
-    * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC; ``"gemm"`` if ``vmap`` batches the
-      kernels, since the convolution would be a grouped one.
+    * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC.  If ``vmap`` batches the kernels,
+      it would be a grouped one; then it is ``"gemm"``, and on TPUs a convolution with the clients
+      as a third spatial axis (``tpu.py``).
 
     Args:
         choose: function of a :class:`~fedjax_sim.models.convolution.geometry.Setting` (operation,
@@ -67,9 +68,12 @@ def lowered(choose: Callable[[Setting], Form]) -> Convolution:
     Returns:
         A function with the arguments of ``jax.lax.conv_general_dilated``.  Supported: ``lhs``
         ``[B, H, W, C]``, ``rhs`` ``[kh, kw, C, O]`` of the same floating dtype, layouts
-        ``("NHWC", "HWIO", "NHWC")``, any strides, any padding, kernel dilation.  It raises
-        ValueError for other layouts or ranks, ``lhs_dilation``, groups, ``preferred_element_type``
-        and ``out_sharding``, and for other values of ``choose``.
+        ``("NHWC", "HWIO", "NHWC")``, any strides, any padding, kernel dilation.
+
+    Raises:
+        ValueError: when the function is called, for other layouts or ranks, ``lhs_dilation``,
+            groups, ``preferred_element_type`` and ``out_sharding``, and for other values of
+            ``choose``.
 
     Example:
         >>> conv = lowered(lambda setting: "gemm" if setting.patch_size <= 100 else "conv")
@@ -212,10 +216,10 @@ blocked: Convolution = lowered(_blocks)
 """Patches of 2 x 2 output pixels times a matrix; :data:`im2col` for strides and dilations."""
 
 canonical: Convolution = lowered(_conv)
-"""Ordinary convolutions and gradients for shared kernels, GEMMs for batched kernels."""
+"""Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
 
 auto: Convolution = lowered(_auto)
 """The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if
 O <= min(32, kh kw C)), or if there are at most 512 patches; otherwise an ordinary convolution.
 Accelerators: ordinary convolutions.
-Batched kernels: batched GEMMs, with the same rule for blocks."""
+Batched kernels: batched GEMMs, with the same rule for blocks; one convolution on TPUs."""

@@ -13,6 +13,8 @@ from fedjax_sim.theory.favano.progress import ProgressConstants, checked
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.theory.step_sizes import smallest
 
+__all__ = ["RateTerms", "largest_lr", "mean_gradient_bound", "quantization_floor"]
+
 POSSIBLE = "B >= 1, s <= n"
 
 

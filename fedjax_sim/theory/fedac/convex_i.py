@@ -14,6 +14,8 @@ from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.theory.step_sizes import largest, log_monomial, log_plus, smallest, times_log
 
+__all__ = ["bound", "prescribed_augmentation", "prescribed_lr", "tuned_bound"]
+
 VALID_LR = "lr <= 1 / (L + augmentation)"
 
 

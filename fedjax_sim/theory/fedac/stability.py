@@ -9,6 +9,8 @@ from fedjax_sim.theory.conditions import at_most, check_choice, non_negative, po
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.theory.step_sizes import largest
 
+__all__ = ["difference_growth", "initial_potential"]
+
 Variant = Literal["I", "II"]
 
 VALID_LR = "lr <= 1 / L and mu <= L"

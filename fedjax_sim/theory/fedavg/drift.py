@@ -8,6 +8,8 @@ from jax import Array
 from fedjax_sim.theory.conditions import at_most, both_moments, non_negative, positive, where_valid
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
+__all__ = ["drift_bound", "fourth_moment_bound", "gradient_gap_bound"]
+
 SMALL_LR = "lr <= 1 / (4 L)"
 
 

@@ -9,6 +9,8 @@ from jax import Array
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
+__all__ = ["dual_shadow_bound"]
+
 SMALL_LR = "lr <= 1 / (4 L)"
 
 
