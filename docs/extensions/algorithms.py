@@ -1,0 +1,185 @@
+"""The page of algorithms, generated from the registry of the command line and from tracing."""
+
+import inspect
+import pathlib
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from sphinx.application import Sphinx
+
+import fedjax_sim as fs
+from fedjax_sim.cli import docstrings, registry
+from fedjax_sim.cli.entries import AlgorithmEntry
+
+FILE = pathlib.Path(__file__).parents[1] / "_generated" / "algorithms.md"
+# Modules that use an algorithm in a paper's experiment; the others run in the quickstart.
+EXPERIMENTS = {
+    "experiments.fedswa.table2": "fedswa fedmoswa feddyn fedacg fedsam mofedsam fedasam fedlesam",
+    "experiments.fedswa.table3": "fedgamma fedsmoo",
+    "experiments.fedswa.tables5_6": "fedmo",
+    "experiments.fedac.a9a": "fedac mb_sgd mb_ac_sgd",
+    "experiments.fedac.agd_instability": "agd",
+    "experiments.fco.lasso": "fedmid fedmid_osp feddualavg feddualavg_osp",
+    "experiments.favano.mnist": "favano quafl fedbuff fedasync async_sgd",
+}
+SIZE = 1000  # of the model whose messages are counted
+
+
+class Cost(NamedTuple):
+    """Cost of an algorithm, by tracing it on a model of known size."""
+
+    step_gradients: int  # minibatch gradients per local step
+    visit_gradients: int  # further minibatch gradients per visit, outside of the local loop
+    full_gradients: int  # gradients over all of a client's data, per visit
+    download: float  # elements of a message, in models
+    upload: float
+    client_state: float
+    server_state: float
+
+
+def cost(algorithm: fs.FedAlgorithm) -> Cost:
+    """Returns an algorithm's gradients per step and sizes of messages and states."""
+    params = {"w": jnp.zeros(SIZE)}
+    server = algorithm.init(params)
+    key = jax.random.key(0)
+    message = algorithm.broadcast(server, fs.Round(jnp.array(0), jnp.array(2), 4, key))
+    client = algorithm.init_client(params)
+    zero, one = jnp.array(0), jnp.array(1)
+
+    def local(message: Any, client: Any) -> tuple[Any, Any]:
+        oracle = fs.Oracle(
+            grad=jax.jit(_named("minibatch", lambda params, step: params)),
+            loss=jax.jit(_named("loss", lambda params, step: params["w"].sum())),
+            full_grad=jax.jit(_named("full", lambda params: params)),
+        )
+        work = fs.Work(zero, zero, jnp.array(3), one, zero, key, max_steps=3)
+        return algorithm.local(message, client, oracle, work)
+
+    traced, (upload, _) = jax.make_jaxpr(local, return_shape=True)(message, client)
+    calls = _calls(traced.jaxpr, inside=False)
+    return Cost(
+        calls["minibatch", True],
+        calls["minibatch", False],
+        calls["full", False] + calls["full", True],
+        *(_models(part) for part in (message, upload, client, server)),
+    )
+
+
+def _named(name: str, function: Any) -> Any:
+    function.__name__ = name
+    return function
+
+
+def _calls(jaxpr: Any, inside: bool) -> Counter:
+    """Calls of the oracle's functions by name and by whether they are inside of a loop."""
+    total: Counter = Counter()
+    for equation in jaxpr.eqns:
+        name = equation.params.get("name")
+        if name in ("minibatch", "loss", "full"):
+            total[name, inside] += 1
+            continue
+        loop = inside or equation.primitive.name in ("scan", "while")
+        parts = [_calls(sub, loop) for sub in jax.core.jaxprs_in_params(equation.params)]
+        if equation.primitive.name == "cond":
+            for key in {key for part in parts for key in part}:
+                total[key] += max(part[key] for part in parts)
+        else:
+            for part in parts:
+                total += part
+    return total
+
+
+def _models(tree: Any) -> float:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree)) / SIZE
+
+
+def page() -> str:
+    """Returns the generated part of the page: a table, and a section per algorithm."""
+    entries = registry.ALGORITHMS
+    costs = {name: cost(entry.build(entry.hyper_defaults)) for name, entry in entries.items()}
+    rows = [
+        f"| [`{name}`](#{name}) | {docstrings.paper(entry)} | {_gradients(costs[name])} | "
+        f"{costs[name].download:.3g} | {costs[name].upload:.3g} | {_state(costs[name])} | "
+        f"{'yes' if _asynchronous(entry) else 'no'} |"
+        for name, entry in entries.items()
+    ]
+    head = (
+        "| algorithm | paper | gradients per step | download | upload | client state "
+        "| stale reports |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
+    sections = [_section(entry) for entry in entries.values()]
+    return head + "\n".join(rows) + "\n\n" + "\n".join(sections)
+
+
+def _gradients(cost: Cost) -> str:
+    text = [str(cost.step_gradients)] if cost.step_gradients else []
+    text += [f"{cost.visit_gradients} per visit"] if cost.visit_gradients else []
+    text += [f"{cost.full_gradients} full per visit"] if cost.full_gradients else []
+    return " + ".join(text)
+
+
+def _state(cost: Cost) -> str:
+    return f"{cost.client_state:.3g}" if cost.client_state else "none"
+
+
+def _asynchronous(entry: AlgorithmEntry) -> bool:
+    return entry.build(entry.hyper_defaults).synchronous_only is None
+
+
+def _section(entry: AlgorithmEntry) -> str:
+    doc = inspect.getdoc(entry.factory) or ""
+    module = entry.factory.__module__
+    file = module.replace(".", "/")
+    text = [
+        f"(algorithm-{entry.name})=\n## {entry.name}\n",
+        markdown(doc.partition("\n\n")[0]),
+        *(f"\n```{{math}}\n{formula}\n```\n" for formula in formulas(doc)),
+        f"{docstrings.paper(entry)}. {{py:func}}`Docstring <{module}.{entry.name}>`, "
+        f'<a href="_modules/{file}.html">{file}.py</a>. {_experiment(entry.name)}\n',
+    ]
+    described = docstrings.descriptions(entry)
+    if entry.hyper_defaults:
+        text.append("| option | default | meaning |\n|---|---|---|")
+    for key, default in entry.hyper_defaults.items():
+        text.append(
+            f"| `{key}` | {default} | {described.get(key, '').replace('|', chr(92) + '|')} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def _experiment(name: str) -> str:
+    for module, names in EXPERIMENTS.items():
+        if name in names.split():
+            return f"Used by `python -m {module}`."
+    return f"Run it: `fedjax-sim run quickstart --algorithms {name}`."
+
+
+def formulas(doc: str) -> list[str]:
+    """Returns the displayed formulas of a docstring."""
+    blocks = re.findall(r"^( *)\.\. math::(.*\n(?:\1 +.*\n|[ ]*\n)*)", doc + "\n", re.MULTILINE)
+    return ["\n".join(line.strip() for line in block.strip().splitlines()) for _, block in blocks]
+
+
+def markdown(text: str) -> str:
+    """Returns a paragraph of reStructuredText as MyST Markdown."""
+    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    text = re.sub(r":(\w+):`([^`]*)`", r"{py:\1}`\2`", text)
+    return text.replace("``", "`")
+
+
+def write_page(app: Sphinx) -> None:
+    """Writes the generated part if it changed."""
+    FILE.parent.mkdir(exist_ok=True)
+    text = page()
+    if not FILE.exists() or FILE.read_text() != text:
+        FILE.write_text(text)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connects the generator."""
+    app.connect("builder-inited", write_page)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,92 @@
+"""The API reference has every public name, with a docstring that has all its parts."""
+
+import ast
+import importlib.util
+import inspect
+import pathlib
+import sys
+import types
+
+FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "extensions"
+
+
+def _load(name: str) -> types.ModuleType:
+    specification = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+public_names = _load("public_names")
+OURS = [
+    name
+    for name in public_names.everything()
+    if (name.is_class or name.is_function) and name.source.startswith("fedjax_sim.")
+]
+FUNCTIONS = [name for name in OURS if name.is_function]
+# Values that have no shape: a key, and numbers that may be traced.
+WORDS_OF_SHAPES = ("[", "scalar", "number", "leaf", "leaves", "tree")
+
+
+def test_every_public_name_has_one_entry(monkeypatch):
+    monkeypatch.setitem(sys.modules, "public_names", public_names)
+    text = "\n".join(_load("reference_pages").pages().values())
+    entries = set()
+    for name in public_names.everything():
+        kind = "autoclass" if name.is_class else "autofunction" if name.is_function else "py:data"
+        assert text.count(f".. {kind}:: {name.path}\n") == 1, name.path
+        entries.add(id(name.value))
+    for path, names in public_names.modules().items():
+        assert text.count(f".. automodule:: {path}\n") == 1, path
+        module = importlib.import_module(path)
+        assert not [name for name in names if id(getattr(module, name)) not in entries], path
+
+
+def test_public_names_have_docstrings():
+    assert len(OURS) > 500
+    missing = [
+        name.path
+        for name in OURS
+        if not ast.get_docstring(public_names.definition(name.value))  # inherited ones do not count
+    ]
+    assert not missing
+
+
+def test_functions_have_examples():
+    assert not [name.path for name in FUNCTIONS if ">>>" not in (inspect.getdoc(name.value) or "")]
+
+
+def test_docstrings_name_errors():
+    """A function that raises, or that checks its arguments, has a section on errors."""
+    missing = []
+    for name in FUNCTIONS:
+        body = public_names.definition(name.value).body
+        inside = [node for statement in body for node in ast.walk(statement)]
+        raises = any(isinstance(node, ast.Raise) for node in inside) or any(
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", getattr(node.func, "attr", "")).startswith("check_")
+            for node in inside
+        )
+        if raises and "Raises:" not in (inspect.getdoc(name.value) or ""):
+            missing.append(name.path)
+    assert not missing
+
+
+def test_docstrings_name_shapes():
+    """A function of arrays, other than keys, says what shape they have."""
+    missing = []
+    for name in FUNCTIONS:
+        arguments = public_names.definition(name.value).args
+        arrays = [
+            argument.arg
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            if argument.annotation is not None
+            and ast.unparse(argument.annotation) in ("Array", "np.ndarray", "Array | np.ndarray")
+            and argument.arg != "key"
+        ]
+        doc = inspect.getdoc(name.value) or ""
+        if arrays and not any(word in doc for word in WORDS_OF_SHAPES):
+            missing.append(f"{name.path}: {', '.join(arrays)}")
+    assert not missing
