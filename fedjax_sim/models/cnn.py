@@ -8,13 +8,18 @@ import functools
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
-from jax import Array
+from jax import Array, lax
 
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.convolution.lowering import Convolution, auto
+from fedjax_sim.models.convolution.lowering import Convolution, auto, canonical
 from fedjax_sim.models.convolution.pooling import max_pool
+from fedjax_sim.models.convolution.tpu import Layer, layers_in_blocks
 from fedjax_sim.models.dense import LECUN_NORMAL, Dense, Product, dense_product
+
+# Four times as many fill two tiles of 128 lanes; with more, blocks only add arithmetic.
+_MAX_BLOCK_CHANNELS = 64
 
 
 def cnn(
@@ -42,9 +47,10 @@ def cnn(
         pool_after: for each convolution, whether 2x2 max-pooling follows its activation; None
             means after every one.
         activation: function after every hidden layer.
-        conv_activation: function after the convolutions; None means ``activation``.
+        conv_activation: elementwise function after the convolutions; None means ``activation``.
         kernel_init: initializer of every kernel.
-        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
+        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).  With
+            the default, TPUs compute layers of up to 64 channels in blocks of 2 x 2 pixels.
         dot: implementation of the dense layers' products, ``(x, kernel) -> x kernel^T``.
 
     Raises:
@@ -217,6 +223,9 @@ class _Cnn(nnx.Module):
     ):
         self.pool_after = pool_after
         self.conv_activation = conv_activation
+        # Wider layers fill a TPU's lanes without blocks.
+        wide = (i for i, width in enumerate(channels) if width > _MAX_BLOCK_CHANNELS)
+        self.num_in_blocks = next(wide, len(channels)) if conv is auto else 0
         inputs = [in_channels, *channels[:-1]]
         for i, (fan_in, fan_out) in enumerate(zip(inputs, channels, strict=True), 1):
             layer = nnx.Conv(
@@ -232,7 +241,30 @@ class _Cnn(nnx.Module):
         self.head = Dense(flat_size, hidden, num_classes, activation, kernel_init, rngs, dot)
 
     def __call__(self, x: Array) -> Array:
-        for i, pool in enumerate(self.pool_after, 1):
-            x = self.conv_activation(getattr(self, f"conv{i}")(x))
+        first, rest = self._layers[: self.num_in_blocks], self._layers[self.num_in_blocks :]
+        if first:
+            x = lax.platform_dependent(
+                x,
+                tpu=functools.partial(self._in_blocks, first),
+                default=functools.partial(self._in_pixels, first),
+            )
+        return self.head(self._in_pixels(rest, x))
+
+    @property
+    def _layers(self) -> list[tuple[nnx.Conv, bool]]:
+        return [(getattr(self, f"conv{i}"), pool) for i, pool in enumerate(self.pool_after, 1)]
+
+    def _in_pixels(self, layers: list[tuple[nnx.Conv, bool]], x: Array) -> Array:
+        for layer, pool in layers:
+            x = self.conv_activation(layer(x))
             x = max_pool(x) if pool else x
-        return self.head(x)
+        return x
+
+    def _in_blocks(self, layers: list[tuple[nnx.Conv, bool]], x: Array) -> Array:
+        arrays = [
+            Layer(layer.kernel[...], layer.bias[...], pool)
+            for layer, pool in layers
+            if layer.bias is not None  # all have one
+        ]
+        x = x.astype(jnp.result_type(x, arrays[0].kernel, arrays[0].bias))
+        return layers_in_blocks(x, arrays, self.conv_activation, canonical)

@@ -12,10 +12,11 @@ class Setting(NamedTuple):
     """Properties of one operation when its form is chosen; for batched kernels, of one kernel."""
 
     operation: Operation
-    platform: str  # "cpu", or "accelerator"
+    platform: str  # "cpu", "gpu" or "tpu": where the program is lowered for
     patch_size: int  # kh * kw * C, the inner dimension of the matrix product
     patch_bytes: int  # size of all patches of the batch
     outputs: int  # O, the columns of the matrix product
+    num_clients: int = 1  # kernels, or pairs of arguments, in one batch
 
 
 class Geometry(NamedTuple):

@@ -10,7 +10,8 @@ computed in one of three ways:
 
 * ``gemm``: patches times a matrix, batched GEMMs under ``vmap`` over kernels (``patches.py``);
 * ``blocks``: patches of blocks of output pixels times a matrix (``blocks.py``);
-* ``conv``: an ordinary convolution NHWC x HWIO -> NHWC.  JAX itself writes the two
+* ``conv``: an ordinary convolution NHWC x HWIO -> NHWC; with a kernel per client, one convolution
+  over the clients as well on TPUs (``tpu.py``), and ``gemm`` elsewhere.  JAX itself writes the two
   gradients in other layouts, which XLA runs as scalar loops on CPU inside ``scan`` or ``while``.
 
 ``jax.custom_vjp`` excludes forward mode and ``jax.custom_batching.custom_vmap`` excludes reverse
@@ -20,7 +21,7 @@ Layouts: x ``[B, H, W, C]``, w ``[kh, kw, C, O]``, z ``[B, Ho, Wo, O]``.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ from fedjax_sim.models.convolution.blocks import (
 )
 from fedjax_sim.models.convolution.geometry import Form, Geometry, Operation, Setting
 from fedjax_sim.models.convolution.patches import conv_gemm, input_grad_gemm, kernel_grad_gemm
+from fedjax_sim.models.convolution.tpu import conv_clients, input_grad_clients, kernel_grad_clients
 
 
 def _plain_conv(x, w, strides, padding, dilation, precision) -> Array:
@@ -96,89 +98,173 @@ _FORMS: dict[Form, dict[Operation, Callable[[Array, Array, Geometry], Array]]] =
     },
 }
 
+_CONV_CLIENTS: dict[Operation, Callable[[Array, Array, Geometry], Array]] = {
+    "conv": conv_clients,
+    "input_grad": input_grad_clients,
+    "kernel_grad": kernel_grad_clients,
+}
+
 
 def _zero(x: Array) -> Array:
     return jnp.zeros((), x.dtype)
 
 
+class _Batched(NamedTuple):
+    """Whether each argument has a leading axis of clients; then the result has one as well."""
+
+    a: bool
+    b: bool
+
+
 def _compute(
-    a: Array, b: Array, *, operation: Operation, geometry: Geometry, platform: str | None = None
+    a: Array,
+    b: Array,
+    *,
+    operation: Operation,
+    geometry: Geometry,
+    batched: _Batched,
+    platform: str,
 ) -> Array:
-    form = _form(a.shape, b.shape, a.dtype.itemsize, operation, geometry, platform)
-    return _FORMS[form][operation](a, b, geometry)
+    one_a, one_b = (
+        x.shape[1:] if has_axis else x.shape for x, has_axis in zip((a, b), batched, strict=True)
+    )
+    num_clients = a.shape[0] if batched.a else b.shape[0] if batched.b else 1
+    form = _form(one_a, one_b, a.dtype.itemsize, operation, geometry, platform, num_clients)
+    if not any(batched):
+        return _FORMS[form][operation](a, b, geometry)
+    if form == "conv" and platform == "tpu":
+        a, b = (
+            x if has_axis else jnp.broadcast_to(x, (num_clients, *x.shape))
+            for x, has_axis in zip((a, b), batched, strict=True)
+        )
+        return _CONV_CLIENTS[operation](a, b, geometry)
+    compute = _FORMS["gemm" if form == "conv" else form][operation]
+    # If the images are not batched, their patches are gathered once.
+    in_axes = tuple(0 if has_axis else None for has_axis in batched)
+    return jax.vmap(lambda a, b: compute(a, b, geometry), in_axes)(a, b)
 
 
-def _form(a, b, itemsize: int, operation: Operation, geometry: Geometry, platform=None) -> Form:
+def _form(
+    a, b, itemsize: int, operation: Operation, geometry: Geometry, platform: str, num_clients: int
+) -> Form:
     """The form of an operation on arrays of shapes ``a`` and ``b``."""
-    if platform is None:
-        platform = "cpu" if jax.default_backend() == "cpu" else "accelerator"
     # Channels of x are rows of the kernel, except if x itself is the first argument.
     channels = b[2] if operation == "input_grad" else a[3]
     patch_size = geometry.kernel_size[0] * geometry.kernel_size[1] * channels
     rows = a[0] * geometry.output_size[0] * geometry.output_size[1]
     form = geometry.choose(
-        Setting(operation, platform, patch_size, rows * patch_size * itemsize, outputs=b[3])
+        Setting(operation, platform, patch_size, rows * patch_size * itemsize, b[3], num_clients)
     )
     if form not in _FORMS:
         raise ValueError(f"choose returned {form!r}; expected one of {sorted(_FORMS)}")
     return "gemm" if form == "blocks" and not blockable(geometry) else form
 
 
-def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry):
-    (a, b), (a_dim, b_dim) = args, dims
-    if operation != "kernel_grad" and b_dim is None:
-        # With a shared kernel, the batch is more images of the same convolution.
-        a = jnp.moveaxis(a, a_dim, 0)
-        out = primitive.bind(a.reshape(-1, *a.shape[2:]), b, geometry=geometry)
-        return out.reshape(*a.shape[:2], *out.shape[1:]), 0
-    one_a, one_b = (
-        x.shape if dim is None else x.shape[:dim] + x.shape[dim + 1 :]
-        for x, dim in zip(args, dims, strict=True)
+def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry, batched: _Batched):
+    a, b = (
+        x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)
     )
-    form = _form(one_a, one_b, a.dtype.itemsize, operation, geometry)
-    compute = _FORMS["gemm" if form == "conv" else form][operation]
-    # If the images are not batched, their patches are gathered once.
-    return jax.vmap(lambda a, b: compute(a, b, geometry), in_axes=(a_dim, b_dim))(a, b), 0
+    if not any(batched):
+        if operation != "kernel_grad" and dims[1] is None:
+            # With a shared kernel, the batch is more images of the same convolution.
+            out = primitive.bind(a.reshape(-1, *a.shape[2:]), b, geometry=geometry, batched=batched)
+            return out.reshape(*a.shape[:2], *out.shape[1:]), 0
+        axes = _Batched(*(dim is not None for dim in dims))
+        return primitive.bind(a, b, geometry=geometry, batched=axes), 0
+    # Both axes become one. An argument that has one of them is repeated along the other.
+    outer = next(x.shape[0] for x, dim in zip((a, b), dims, strict=True) if dim is not None)
+    inner = next(
+        x.shape[0 if dim is None else 1]
+        for x, dim, has_axis in zip((a, b), dims, batched, strict=True)
+        if has_axis
+    )
+
+    def merged(x: Array, dim: int | None, has_axis: bool) -> Array:
+        if dim is None and not has_axis:
+            return x
+        x = x[None] if dim is None else x
+        x = x if has_axis else x[:, None]
+        return jnp.broadcast_to(x, (outer, inner, *x.shape[2:])).reshape(-1, *x.shape[2:])
+
+    a, b = (merged(*each) for each in zip((a, b), dims, batched, strict=True))
+    axes = _Batched(
+        *(dim is not None or has_axis for dim, has_axis in zip(dims, batched, strict=True))
+    )
+    out = primitive.bind(a, b, geometry=geometry, batched=axes)
+    return out.reshape(outer, inner, *out.shape[1:]), 0
 
 
 def _define(operation: Operation, shape: Callable[[Any, Any, Geometry], tuple]) -> Primitive:
     primitive = Primitive(f"federated_{operation}")
-    compute = functools.partial(_compute, operation=operation)
-    primitive.def_impl(jax.jit(compute, static_argnames=("geometry",)))
-    # `update` keeps the dtype and, inside shard_map, the axes over which the value varies.
-    primitive.def_abstract_eval(
-        lambda a, b, *, geometry: a.update(shape=shape(a, b, geometry), weak_type=False)
-    )
-    for platform in ("cpu", None):
-        lowered = functools.partial(compute, platform=platform or "accelerator")
-        rule = mlir.lower_fun(lowered, multiple_results=False)
-        mlir.register_lowering(primitive, rule, platform=platform)
+
+    compiled = jax.jit(primitive.bind, static_argnames=("geometry", "batched"))
+
+    def implementation(a: Array, b: Array, **params) -> Array:
+        # Compiled even under jax.disable_jit: the form is chosen by the lowering rules below.
+        with jax.disable_jit(False):
+            return compiled(a, b, **params)
+
+    def abstract(a, b, *, geometry: Geometry, batched: _Batched):
+        one_a, one_b = a.shape[int(batched.a) :], b.shape[int(batched.b) :]
+        lead = a.shape[:1] if batched.a else b.shape[:1] if batched.b else ()
+        # `update` keeps the dtype and, inside shard_map, the axes over which the value varies.
+        return a.update(shape=(*lead, *shape(one_a, one_b, geometry)), weak_type=False)
+
+    primitive.def_impl(implementation)
+    primitive.def_abstract_eval(abstract)
+    # Rules are chosen where a program is lowered, which may be for a device that is not here.
+    for name, platform in ((None, "gpu"), ("cpu", "cpu"), ("tpu", "tpu")):
+        compute = functools.partial(_compute, operation=operation, platform=platform)
+        rule = mlir.lower_fun(compute, multiple_results=False)
+        mlir.register_lowering(primitive, rule, platform=name)
     batching.primitive_batchers[primitive] = functools.partial(
         _batch, primitive=primitive, operation=operation
     )
     return primitive
 
 
-_conv_p = _define("conv", lambda x, w, g: (x.shape[0], *g.output_size, w.shape[3]))
-_input_grad_p = _define("input_grad", lambda z, w, g: (z.shape[0], *g.input_size, w.shape[2]))
-_kernel_grad_p = _define("kernel_grad", lambda x, z, g: (*g.kernel_size, x.shape[3], z.shape[3]))
+_conv_p = _define("conv", lambda x, w, g: (x[0], *g.output_size, w[3]))
+_input_grad_p = _define("input_grad", lambda z, w, g: (z[0], *g.input_size, w[2]))
+_kernel_grad_p = _define("kernel_grad", lambda x, z, g: (*g.kernel_size, x[3], z[3]))
 
-# Each transpose rule: the cotangent takes the place of the output in T(x, w, z).
-ad.defbilinear(
-    _conv_p,
-    lambda ct, x, w, geometry: _input_grad_p.bind(ct, w, geometry=geometry),
-    lambda ct, x, w, geometry: _kernel_grad_p.bind(x, ct, geometry=geometry),
-)
-ad.defbilinear(
-    _input_grad_p,
-    lambda ct, z, w, geometry: _conv_p.bind(ct, w, geometry=geometry),
-    lambda ct, z, w, geometry: _kernel_grad_p.bind(ct, z, geometry=geometry),
-)
-ad.defbilinear(
-    _kernel_grad_p,
-    lambda ct, x, z, geometry: _input_grad_p.bind(z, ct, geometry=geometry),
-    lambda ct, x, z, geometry: _conv_p.bind(x, ct, geometry=geometry),
-)
+
+def _define_transposes(
+    primitive: Primitive, for_a: Primitive, for_b: Primitive, swap: tuple
+) -> None:
+    """Registers derivatives: each transpose puts the cotangent in the place of the output.
+
+    Args:
+        primitive: map of a and b.
+        for_a: its transpose in a, a map of the cotangent and b.
+        for_b: its transpose in b, a map of the cotangent and a.
+        swap: whether each transpose takes the cotangent second.
+    """
+
+    def transposed(rule: Primitive, swap: bool, ct, other, mine: bool, theirs: bool, geometry):
+        # The cotangent has the axis of clients if an argument has it.
+        args, axes = (ct, other), _Batched(mine or theirs, theirs)
+        if swap:
+            args, axes = args[::-1], _Batched(*axes[::-1])
+        out = rule.bind(*args, geometry=geometry, batched=axes)
+        return out.sum(0) if theirs and not mine else out
+
+    ad.defbilinear(
+        primitive,
+        lambda ct, a, b, geometry, batched: transposed(
+            for_a, swap[0], ct, b, batched.a, batched.b, geometry
+        ),
+        lambda ct, a, b, geometry, batched: transposed(
+            for_b, swap[1], ct, a, batched.b, batched.a, geometry
+        ),
+    )
+
+
+# conv(x, w): input_grad(ct, w) and kernel_grad(x, ct)
+_define_transposes(_conv_p, _input_grad_p, _kernel_grad_p, (False, True))
+# input_grad(z, w): conv(ct, w) and kernel_grad(ct, z)
+_define_transposes(_input_grad_p, _conv_p, _kernel_grad_p, (False, False))
+# kernel_grad(x, z): input_grad(z, ct) and conv(x, ct)
+_define_transposes(_kernel_grad_p, _input_grad_p, _conv_p, (True, True))
 
 
 def _varying_axes(x: Array) -> frozenset[str]:
@@ -197,4 +283,4 @@ def convolve(x: Array, w: Array, geometry: Geometry) -> Array:
         else a
         for a in (x, w)
     )
-    return _conv_p.bind(x, w, geometry=geometry)
+    return _conv_p.bind(x, w, geometry=geometry, batched=_Batched(False, False))

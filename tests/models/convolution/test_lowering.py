@@ -298,7 +298,7 @@ def test_choice_by_operation():
     text = jax.jit(gradient).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
     # 3 * 3 * 3 numbers a patch, 2 images of 6 x 6 patches, 4 bytes a number, 4 output channels.
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4)}
+    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 1)}
     assert text.count("stablehlo.convolution") == 2
     assert text.count("stablehlo.dot_general") == 1
 
@@ -316,7 +316,8 @@ def test_choice_of_batched_kernels(in_axes):
     gradient = jax.grad(loss(bind(lowered(rule))), argnums=(0, 1))
     text = jax.jit(jax.vmap(gradient, in_axes)).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4)}  # of one
+    # Sizes of one kernel, of five.
+    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 5)}
     assert "stablehlo.convolution" not in text  # it would be a grouped one
 
 
@@ -366,18 +367,35 @@ def test_patches_of_shared_images_are_gathered_once(variant):
     assert gathered(x, (0, 0)) == {(7, *patches)}
 
 
+def lowered_for(platform, function, *arguments):
+    """Text of a program lowered for a device that is not here."""
+    return jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_auto_on_accelerators(platform):
-    """Ordinary convolutions for shared kernels, GEMMs for batched ones (no device is needed)."""
+    """Batched kernels: GEMMs on GPUs, one convolution over the clients on TPUs; no groups."""
     x, w = arrays((8, 8), (3, 3), "float32", lead=(4,))
     gradient = jax.grad(loss(bind(auto)), argnums=(0, 1))
+    alone = lowered_for(platform, gradient, x[0], w[0])
+    together = lowered_for(platform, jax.vmap(gradient), x, w)
+    assert alone.count("stablehlo.convolution") == 3
+    assert together.count("stablehlo.convolution") == (3 if platform == "tpu" else 0)
+    assert not re.search(r"group_count = (?!1 )", together)
 
-    def convolutions(function, *arguments):
-        lowered_program = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,))
-        return lowered_program.as_text().count("stablehlo.convolution")
 
-    assert convolutions(gradient, x[0], w[0]) == 3
-    assert convolutions(jax.vmap(gradient), x, w) == 0
+def test_choice_of_the_platform_that_the_program_is_lowered_for():
+    x, w = arrays((8, 8), (3, 3), "float32", lead=(4,))
+    asked = []
+
+    def rule(setting):
+        asked.append(setting.platform)
+        return "gemm"
+
+    for platform, name in (("cpu", "cpu"), ("cuda", "gpu"), ("tpu", "tpu")):
+        lowered_for(platform, jax.vmap(bind(lowered(rule))), x, w)
+        assert asked == [name]
+        asked.clear()
 
 
 @pytest.mark.parametrize(
