@@ -21,6 +21,11 @@ from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
 
+# Ranks of so few rows are counted: n^2 comparisons vectorise, and a sort does not. Measured on a
+# CPU: 512 permutations of 32 rows in 35 against 240 microseconds, 40 of 60 rows in 17 against 43;
+# 100 of 200 rows by sorting in a tenth of the time.
+_MOST_COUNTED_ROWS = 64
+
 # Random bits that order two rows of a shuffle, at least; a tie between them goes by row number.
 _TIE_BREAKING_BITS = 22
 
@@ -218,6 +223,11 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
         ([0, 1, 2, 3], [0, 1, 2, 3])
     """
     row_bits = max(max_size - 1, 1).bit_length()
+    if max_size <= _MOST_COUNTED_ROWS:
+        # Signed numbers, since most processors compare no unsigned ones in vectors.
+        words = _words(key, num, size, max_size, row_bits) ^ jnp.uint32(1 << 31)
+        words = jax.lax.bitcast_convert_type(words, jnp.int32)
+        return jnp.sum(words[:, :, None] < words[:, None, :], axis=1, dtype=jnp.int32)
     num_shuffles = -(-_TIE_BREAKING_BITS // (32 - row_bits))
     order = _shuffle(key, num, size, max_size, row_bits)
     for i in range(1, num_shuffles):
@@ -233,11 +243,16 @@ def _shuffle(key: Array, num: int, size: Array, max_size: int, row_bits: int) ->
 
     Ties are broken by row number, which also keeps valid rows before the padding.
     """
+    words = _words(key, num, size, max_size, row_bits)
+    return (jax.lax.sort(words) & jnp.uint32((1 << row_bits) - 1)).astype(jnp.int32)
+
+
+def _words(key: Array, num: int, size: Array, max_size: int, row_bits: int) -> Array:
+    """Distinct words with the row numbers in their low bits, uint32 ``[num, max_size]``."""
     rows = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.uint32), (num, max_size))
     bits = jax.random.bits(key, (num, max_size), jnp.uint32)
     words = jnp.where(rows < jnp.asarray(size, jnp.uint32), bits, jnp.uint32(0xFFFFFFFF))
-    low = jnp.uint32((1 << row_bits) - 1)
-    return (jax.lax.sort((words & ~low) | rows) & low).astype(jnp.int32)
+    return (words & ~jnp.uint32((1 << row_bits) - 1)) | rows
 
 
 def _batch_of(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedjax_sim.data import batches
 from fedjax_sim.data.batches import epochs, full_batch, permutations, scaled_words, with_replacement
 
 # A chi-square statistic beyond this quantile of its law fails. The seeds are fixed, so a test
@@ -87,8 +88,18 @@ def test_permutations_are_ranks_of_random_words(max_size, size):
     np.testing.assert_array_equal(rows, np.argsort(order))
 
 
+def test_counted_ranks_are_those_of_the_sort(monkeypatch):
+    def drawn():
+        sizes = jnp.array([0, 1, 40, 63])
+        return jax.vmap(lambda size: permutations(jax.random.key(3), 2, size, 63))(sizes)
+
+    counted = drawn()
+    monkeypatch.setattr(batches, "_MOST_COUNTED_ROWS", 0)
+    np.testing.assert_array_equal(counted, drawn())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("max_size", [1, 2, 3, 1023, 1024, 1025, 1026])
+@pytest.mark.parametrize("max_size", [1, 2, 3, 64, 65, 1023, 1024, 1025, 1026])
 def test_permutations_at_the_switch_and_at_powers_of_two(max_size):
     for size in {1, max_size // 2, max_size - 1, max_size} - {0}:
         rows = draw_permutations(jax.random.key(size), 3, size, max_size)
