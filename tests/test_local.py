@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,11 @@ import fedjax_sim
 from fedjax_sim.local import local_steps
 from fedjax_sim.types import Work
 
+UNUSED: Any = None
+
 
 def visit(num_steps, x):
-    work = Work(0, 0, num_steps, 1, 0, None, max_steps=4)
+    work = Work(UNUSED, UNUSED, num_steps, UNUSED, UNUSED, UNUSED, max_steps=4)
     return local_steps(lambda carry, k: carry * x + k.astype(x.dtype), jnp.float32(1), work)
 
 

@@ -33,7 +33,7 @@ def platform_of(values: PyTree) -> Platform | None:
             return platform_named(next(iter(sharding.device_set)).platform)
         if isinstance(leaf, Tracer | jax.ShapeDtypeStruct):
             return None
-    default = jax.config.jax_default_device
+    default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(default, str):
         return platform_named(default)
     return platform_named((default or jax.local_devices()[0]).platform)

@@ -235,7 +235,8 @@ def auto(
                 return 1 if in_turn else chunks.cpu_chunk(num_slots, replicas * size)
             return chunks.accelerator_chunk(num_slots, replicas * chunks.peak_bytes(program.jaxpr))
 
-        sizes = {name: clients(name) for name in ([platform] if platform else PLATFORMS)}
+        names: tuple[Platform, ...] = (platform,) if platform else PLATFORMS
+        sizes = {name: clients(name) for name in names}
         # Platforms with one size share a branch, which is traced once.
         branches = {size: partial(chunked(size), local) for size in sizes.values()}
         default = branches[sizes.pop(platform or "gpu")]

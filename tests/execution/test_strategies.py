@@ -220,7 +220,7 @@ def test_auto_without_a_platform_is_decided_when_the_program_is_lowered(
 
 def test_auto_refuses_an_unknown_platform():
     with pytest.raises(ValueError, match="platform is 'cuda'; expected one of cpu, tpu, gpu"):
-        strategies.auto(platform="cuda")
+        strategies.auto(platform="cuda")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
