@@ -8,11 +8,15 @@ v_i standard normal, w and u fixed directions of length 3 and 60 features:
     x = v_i / 2 + z,    y = 1 where x . (w + c_i u) + logistic noise > 0,    c_i standard normal.
 
 A cohort is drawn by Floyd's algorithm, a visit generates its client's examples, and no array has
-the length of the population, so neither time nor memory depends on it.  ``peak_rss_mb`` is that of
-the whole process; ``idle_rss_mb`` is that of the process before the task is made.
+the length of the population, so neither time nor memory depends on it.  Seconds include both.
+``peak_rss_mb`` is that of the whole process; ``idle_rss_mb`` is that of the process before the task
+is made.  ``cpu_seconds_per_round`` adds the cores' times and is the steadier number if other
+processes work on the machine, whose load is ``load``.
 """
 
+import os
 import resource
+import statistics
 import time
 
 import jax
@@ -22,6 +26,7 @@ import numpy as np
 import fedjax_sim as fs
 from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
+from benchmarks.memory import loop
 from benchmarks.report import Case
 from fedjax_sim import models, objectives
 from fedjax_sim.evaluation import evaluator
@@ -29,7 +34,7 @@ from fedjax_sim.execution.devices import num_cores, use_all_cores
 
 POPULATIONS = {"S1": 1_000_000, "S15": 15_000_000, "S100": 100_000_000}
 COHORT, EXAMPLES, FEATURES = 1000, 10, 60
-ROUNDS, BATCH, LR, NORM = 500, 5, 0.1, 3.0
+ROUNDS, CALLS, BATCH, LR, NORM = 500, 5, 5, 0.1, 3.0  # a call does some of the rounds
 HELD_OUT = 1000
 
 
@@ -71,38 +76,39 @@ def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Mea
     key = jax.random.key(0)
     loss = objectives.binary_cross_entropy(model.apply)
     task = fs.generated_task(loss, generate, num_clients, fs.epochs(1, BATCH), key=key)
+    part, num_steps = rounds // CALLS, task.num_steps
+
+    def timeline(key):
+        return fs.timelines.uniform(key, part, num_clients, cohort, num_steps)
+
+    run = loop(fs.fedavg(LR), timeline, model.init(jax.random.key(1)))
+    began = time.perf_counter()
+    proceed = run.proceed.lower(task, jax.eval_shape(run.begin, task), key).compile()
+    compiling = time.perf_counter() - began
+    state, times, cpu = run.begin(task), [], time.process_time()
+    for i in range(CALLS):
+        began = time.perf_counter()
+        state = jax.block_until_ready(proceed(task, state, jax.random.key(i)))
+        times.append((time.perf_counter() - began) / part)
+    cpu = time.process_time() - cpu
+    peak = _rss_mb()
     others = fs.generated_data(generate, num_clients + np.arange(HELD_OUT), key=key)
     evaluate = evaluator(objectives.binary_classification_metrics(model.apply), others.examples)
-
-    def schedule(key):
-        return fs.timelines.uniform(key, rounds, num_clients, cohort, task.num_steps)
-
-    began = time.perf_counter()
-    timeline = schedule(jax.random.key(1))
-    jax.block_until_ready(timeline.clients)
-    first = time.perf_counter() - began
-    began = time.perf_counter()
-    jax.block_until_ready(schedule(jax.random.key(2)).clients)
-    drawing = time.perf_counter() - began
-    params = model.init(jax.random.key(3))
-    setup = fs.Setup(task, timeline, params, eval_fn=evaluate, eval_every=rounds // 5)
-    result = fs.simulate(fs.fedavg(LR), setup, jax.random.key(4))
-    assert result.history is not None
-    metrics = result.history.metrics
+    metrics = jax.jit(lambda params: evaluate(params))(state.server.params)
     return {
-        "seconds": (result.run_seconds + drawing) / rounds,
-        "seconds_per_round": (result.run_seconds + drawing) / rounds,
-        "compile_seconds": result.compile_seconds + first - drawing,
-        "drawing_seconds_per_round": drawing / rounds,
-        "rounds": rounds,
+        "seconds": statistics.median(times),
+        "seconds_per_round": statistics.median(times),
+        "cpu_seconds_per_round": cpu / (CALLS * part),
+        "compile_seconds": compiling,
+        "rounds": CALLS * part,
         "clients": num_clients,
         "cohort": cohort,
-        "peak_rss_mb": _rss_mb(),
+        "peak_rss_mb": peak,
         "idle_rss_mb": idle,
         "cores": num_cores(),
-        **{name: float(np.asarray(values)[-1]) for name, values in metrics.items()
-           if name in ("loss", "accuracy")},
-    }  # fmt: skip
+        "load": os.getloadavg()[0],
+        **{name: float(metrics[name]) for name in ("loss", "accuracy")},
+    }
 
 
 def _rss_mb() -> float:
