@@ -3,6 +3,7 @@
     python -m benchmarks                                   # all parts, about twenty minutes
     python -m benchmarks rounds --workloads W1 W4
     python -m benchmarks rounds --candidates ours ours=chunked:8@2 jax-vmap --out /tmp/try
+    python -m benchmarks compare main~5 .                  # two revisions, see its --help
     python -m benchmarks --peer fedjax=ENV/bin/python --peer pfl=ENV/bin/python
     python -m benchmarks published B1 F1                   # two setups of other simulators
     python -m benchmarks compiled --help                   # for accelerators, without one
@@ -72,7 +73,8 @@ PARTS = {
     "published": Part(published, 1, seconds=False, keeps_cases=True),
 }
 ELSEWHERE = {"accelerator", "published"}  # parts that are only measured if they are named
-COMMANDS = {"compiled": "benchmarks.compiled.command"}  # with options of their own
+# With options of their own.
+COMMANDS = {"compiled": "benchmarks.compiled.command", "compare": "benchmarks.compare"}
 
 
 def main(arguments: list[str] | None = None) -> None:

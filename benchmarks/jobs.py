@@ -34,6 +34,7 @@ class Job(NamedTuple):
     arguments: Mapping[str, Any] = {}
     python: str = sys.executable
     env: Mapping[str, str] = {}  # environment variables besides those of this process
+    root: pathlib.Path = ROOT  # folder of the package and of the benchmarks
 
 
 class Options(NamedTuple):
@@ -57,7 +58,7 @@ def run(job: Job, timeout: float | None = None) -> Measured:
     command = [job.python, "-m", "benchmarks.jobs", job.module, json.dumps(dict(job.arguments))]
     env = {"JAX_PLATFORMS": "cpu", **os.environ, **job.env}
     done = subprocess.run(
-        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+        command, env=env, cwd=job.root, capture_output=True, text=True, timeout=timeout
     )
     if done.returncode:
         raise RuntimeError(f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}")

@@ -16,6 +16,7 @@ from benchmarks import (
     asynchrony,
     candidates,
     cells,
+    compare,
     composite,
     evaluation,
     floors,
@@ -569,3 +570,23 @@ def test_generated_clients_are_learned_and_their_memory_is_that_of_a_cohort():
     assert found["loss"] < np.log(2)  # on clients that take part in no round
     (case,) = generated.cases({"S100": {"ours": found}}, Machine(1.0, 1.0))
     assert case.title == "S100: 100,000,000 generated clients"
+
+
+def test_revisions_are_measured_in_turns(tmp_path):
+    order = []
+
+    def measure(job):
+        order.append(job.root.name)
+        return {"seconds": 2.0 if job.root.name == "new" else 1.0}
+
+    roots = [tmp_path / "old", tmp_path / "new"]
+    pairs = compare.measured([jobs.Job("W1", "ours", "module")], roots, 2, measure)
+    assert pairs == {("W1", "ours"): [(1.0, 2.0), (1.0, 2.0)]}
+    assert order == ["old", "new", "new", "old"]
+    assert "| W1 | ours | 1e+03 | 2e+03 | 2.00 | 2.00 .. 2.00 |" in compare.table(pairs, "a", "b")
+
+
+def test_an_unknown_revision_is_named(tmp_path):
+    with pytest.raises(SystemExit, match="revision is 'no-such-revision'"):
+        compare.checked_out("no-such-revision", tmp_path / "folder")
+    assert compare.checked_out(".", tmp_path) == jobs.ROOT
