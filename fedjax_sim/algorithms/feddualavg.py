@@ -106,6 +106,11 @@ def feddualavg_osp(
 ) -> FedAlgorithm:
     r"""FedDualAvg-OSP: only the server is proximal; clients do not apply psi.
 
+    .. math::
+        x_i^k = (\nabla h)^{-1}(y_i^k), \qquad
+        y_i^{k+1} = y_i^k - \eta_c\, g_i(x_i^k), \qquad y_i^0 = y
+
+    and the server as in :func:`feddualavg`.
     If h is Euclidean the dual states are FedAvg's iterates on F alone, and the model is such an
     iterate after a prox whose weight grows without bound: under a penalty it tends to 0.
 

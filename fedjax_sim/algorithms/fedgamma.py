@@ -19,9 +19,14 @@ def fedgamma(
     server_lr: Scalar = 1.0,
     transform: Transform = unchanged,
 ) -> FedAlgorithm:
-    """FedGAMMA: SCAFFOLD (option II) with sharpness-aware gradients.
+    r"""FedGAMMA: SCAFFOLD (option II) with sharpness-aware gradients.
 
-    Its states are those of :func:`~fedjax_sim.algorithms.scaffold`.
+    .. math::
+        y \leftarrow y - \eta\,\Bigl(g_i\Bigl(y + r \frac{g_i(y)}{\|g_i(y)\|}\Bigr) - c_i + c\Bigr),
+        \qquad y_0 = x
+
+    with both gradients on one minibatch and radius r.  The states and the updates of the
+    controls are those of :func:`~fedjax_sim.algorithms.scaffold`.
 
     Args:
         lr: client learning rate, or a schedule over rounds.

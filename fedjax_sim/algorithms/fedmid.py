@@ -110,7 +110,11 @@ def fedmid_osp(
 ) -> FedAlgorithm:
     r"""FedMiD-OSP: only the server is proximal; clients do not apply psi.
 
-    With one local step and unit server rate it is the proximal gradient method.
+    .. math::
+        x_i \leftarrow (\nabla h)^{-1}(\nabla h(x_i) - \eta_c\, g_i(x_i)), \qquad x_i^0 = x
+
+    and the server as in :func:`fedmid`.  With one local step and unit server rate it is
+    the proximal gradient method.
 
     Args:
         lr: client learning rate, or a schedule over rounds.

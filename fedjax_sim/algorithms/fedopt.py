@@ -38,8 +38,14 @@ def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.
 def fedadagrad(
     lr: ScalarOrSchedule, server_lr: Scalar, initial_accumulator: float = 0.0, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
-    """FedAdagrad: optax's Adagrad on the pseudo-gradient.
+    r"""FedAdagrad: optax's Adagrad on the pseudo-gradient.
 
+    .. math::
+        v \leftarrow v + \Delta^2, \qquad
+        x \leftarrow x - \eta_s \frac{\Delta}{\sqrt{v + \epsilon}}, \qquad
+        \Delta = \operatorname{mean}_i (x - y_{K_i})
+
+    with the clients' models y as in :func:`~fedjax_sim.algorithms.fedavg`.
     optax has ``eps`` inside the root, the paper (its tau) outside.
 
     Args:
@@ -60,8 +66,16 @@ def fedadagrad(
 def fedadam(
     lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
-    """FedAdam: optax's Adam on the pseudo-gradient.
+    r"""FedAdam: optax's Adam on the pseudo-gradient.
 
+    .. math::
+        m &\leftarrow \beta_1 m + (1 - \beta_1) \Delta, \qquad
+        v \leftarrow \beta_2 v + (1 - \beta_2) \Delta^2, \qquad
+        \Delta = \operatorname{mean}_i (x - y_{K_i}) \\
+        x &\leftarrow x - \eta_s \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
+
+    in round t = 1, 2, ..., with the clients' models y as in
+    :func:`~fedjax_sim.algorithms.fedavg`.
     optax corrects the moments' bias, which the paper does not; ``eps`` (the paper's tau) is
     outside the root in both.  A number too small to matter under the root keeps the derivative
     finite where a gradient has been exactly 0 so far (features that are constantly 0).
@@ -85,8 +99,12 @@ def fedadam(
 def fedyogi(
     lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
 ) -> FedAlgorithm:
-    """FedYogi: optax's Yogi on the pseudo-gradient.
+    r"""FedYogi: optax's Yogi on the pseudo-gradient.
 
+    .. math::
+        v \leftarrow v - (1 - \beta_2) \operatorname{sign}(v - \Delta^2) \Delta^2
+
+    and everything else as in :func:`fedadam`.
     optax starts both moments at 1e-6, so parameters without gradient move a little, too.
 
     Args:

@@ -192,7 +192,11 @@ def fedmoswa(
 def fedmo(lr: ScalarOrSchedule, gamma: Scalar = 0.2) -> FedAlgorithm:
     r"""FedMo: FedMoSWA's momentum controls alone, with a constant rate and an averaging server.
 
-    It equals ``fedmoswa(lr, rho=1, alpha=1, gamma=gamma)``.
+    .. math::
+        y \leftarrow y - \eta\,(g_i(y) - c_i + m), \qquad y_0 = x, \qquad
+        x \leftarrow \operatorname{mean}_i y_{K_i}
+
+    with the controls of :func:`fedmoswa`: it equals ``fedmoswa(lr, rho=1, alpha=1, gamma=gamma)``.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
