@@ -1,5 +1,8 @@
 """Convolution and its two gradients as patches times a matrix."""
 
+import functools
+import operator
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -17,12 +20,23 @@ def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
     return ((1,), (0,)) if channels < 32 else ((0, 1),)
 
 
-def patches(x: Array, geometry: Geometry) -> Array:
-    """[B, H, W, C] -> [B, Ho, Wo, kh * kw * C], in the order of the rows of a reshaped kernel."""
+_FUSED = ((0, 1),)
+# Products whose sum XLA:GPU leaves to the kernel that reads the gradient (tested up to 25).
+_MAX_PARTS = 32
+
+
+def patches(x: Array, geometry: Geometry, fused: bool = False) -> Array:
+    """[B, H, W, C] -> [B, Ho, Wo, kh * kw * C], in the order of the rows of a reshaped kernel.
+
+    Args:
+        x: images.
+        geometry: of the convolution.
+        fused: one concatenation, which may be part of a larger kernel.
+    """
     if any(any(pair) for pair in geometry.padding):
         config = [(0, 0, 0), *((low, high, 0) for low, high in geometry.padding), (0, 0, 0)]
         x = lax.pad(x, jnp.zeros((), x.dtype), config)
-    for axes in _stages(x.shape[3]):
+    for axes in _FUSED if fused else _stages(x.shape[3]):
         slices = []
         for offset in np.ndindex(*(geometry.kernel_size[axis] for axis in axes)):
             start, stop, strides = [0] * 4, list(x.shape), [1] * 4
@@ -32,18 +46,19 @@ def patches(x: Array, geometry: Geometry) -> Array:
                 span = (geometry.output_size[axis] - 1) * geometry.strides[axis] + 1
                 stop[axis + 1] = start[axis + 1] + span
             slices.append(lax.slice(x, start, stop, strides))
+        x = lax.concatenate(slices, 3)
         # With fusion, every slice of the next concatenation would recompute this one.
-        x = lax.optimization_barrier(lax.concatenate(slices, 3))
+        x = x if fused else lax.optimization_barrier(x)
     return x
 
 
-def add_patches(columns: Array, geometry: Geometry) -> Array:
+def add_patches(columns: Array, geometry: Geometry, fused: bool = False) -> Array:
     """The transpose of :func:`patches`: [B, Ho, Wo, kh * kw * C] -> [B, H, W, C]."""
     channels = columns.shape[3] // (geometry.kernel_size[0] * geometry.kernel_size[1])
-    for axes in reversed(_stages(channels)):
+    for axes in _FUSED if fused else reversed(_stages(channels)):
         offsets = list(np.ndindex(*(geometry.kernel_size[axis] for axis in axes)))
         width = columns.shape[3] // len(offsets)
-        total = None
+        parts = []
         for number, offset in enumerate(offsets):
             config = [(0, 0, 0)] * 4
             for axis, k in zip(axes, offset, strict=True):
@@ -53,10 +68,10 @@ def add_patches(columns: Array, geometry: Geometry) -> Array:
                 # Negative amounts crop the padding.
                 config[axis + 1] = (low, geometry.input_size[axis] - low - span, stride - 1)
             part = lax.slice_in_dim(columns, number * width, (number + 1) * width, axis=3)
-            part = lax.pad(part, jnp.zeros((), part.dtype), config)
-            total = part if total is None else total + part
+            parts.append(lax.pad(part, jnp.zeros((), part.dtype), config))
+        total = functools.reduce(operator.add, parts)
         # With fusion, each use of the sum would recompute it.
-        columns = lax.optimization_barrier(total)
+        columns = total if fused else lax.optimization_barrier(total)
     return columns
 
 
@@ -77,3 +92,29 @@ def kernel_grad_gemm(x: Array, z: Array, g: Geometry) -> Array:
     product = jnp.matmul(z.reshape(-1, z.shape[-1]).T, rows, precision=g.precision)
     product = lax.optimization_barrier(product).T
     return product.reshape(*g.kernel_size, x.shape[-1], z.shape[-1])
+
+
+def conv_gpu(x: Array, w: Array, g: Geometry) -> Array:
+    """:func:`conv_gemm` in few kernels."""
+    return jnp.matmul(patches(x, g, True), w.reshape(-1, w.shape[-1]), precision=g.precision)
+
+
+def input_grad_gpu(z: Array, w: Array, g: Geometry) -> Array:
+    """:func:`input_grad_gemm` in few kernels."""
+    columns = jnp.matmul(z, w.reshape(-1, w.shape[-1]).T, precision=g.precision)
+    return add_patches(columns, g, True)
+
+
+def kernel_grad_gpu(x: Array, z: Array, g: Geometry) -> Array:
+    """:func:`kernel_grad_gemm` in few kernels.
+
+    A product for all images has a long sum, which XLA:GPU divides into parts that it copies into
+    padded arrays first. Products of a few images each need no copies, and few parts are added by
+    the kernel that reads the gradient.
+    """
+    rows = patches(x, g, True)
+    parts = max(n for n in range(1, _MAX_PARTS + 1) if x.shape[0] % n == 0)
+    rows, z = (a.reshape(parts, -1, a.shape[3]) for a in (rows, z))
+    products = jnp.einsum("npk,npo->nko", rows, z, precision=g.precision)
+    # Without the barrier XLA would make it one product again.
+    return lax.optimization_barrier(products).sum(0).reshape(*g.kernel_size, x.shape[3], -1)

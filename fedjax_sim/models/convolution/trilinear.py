@@ -36,7 +36,14 @@ from fedjax_sim.models.convolution.blocks import (
     kernel_grad_blocks,
 )
 from fedjax_sim.models.convolution.geometry import Form, Geometry, Operation, Setting
-from fedjax_sim.models.convolution.patches import conv_gemm, input_grad_gemm, kernel_grad_gemm
+from fedjax_sim.models.convolution.patches import (
+    conv_gemm,
+    conv_gpu,
+    input_grad_gemm,
+    input_grad_gpu,
+    kernel_grad_gemm,
+    kernel_grad_gpu,
+)
 from fedjax_sim.models.convolution.tpu import conv_clients, input_grad_clients, kernel_grad_clients
 
 
@@ -104,6 +111,12 @@ _CONV_CLIENTS: dict[Operation, Callable[[Array, Array, Geometry], Array]] = {
     "kernel_grad": kernel_grad_clients,
 }
 
+_GEMM_GPU: dict[Operation, Callable[[Array, Array, Geometry], Array]] = {
+    "conv": conv_gpu,
+    "input_grad": input_grad_gpu,
+    "kernel_grad": kernel_grad_gpu,
+}
+
 
 def _zero(x: Array) -> Array:
     return jnp.zeros((), x.dtype)
@@ -138,7 +151,9 @@ def _compute(
             for x, has_axis in zip((a, b), batched, strict=True)
         )
         return _CONV_CLIENTS[operation](a, b, geometry)
-    compute = _FORMS["gemm" if form == "conv" else form][operation]
+    form = "gemm" if form == "conv" else form
+    forms = _GEMM_GPU if form == "gemm" and platform == "gpu" else _FORMS[form]
+    compute = forms[operation]
     # If the images are not batched, their patches are gathered once.
     in_axes = tuple(0 if has_axis else None for has_axis in batched)
     return jax.vmap(lambda a, b: compute(a, b, geometry), in_axes)(a, b)

@@ -1,4 +1,4 @@
-"""Forms for TPUs, run on the CPU against the ordinary ones."""
+"""Forms for accelerators, run on the CPU against the ordinary ones."""
 
 import re
 
@@ -12,6 +12,7 @@ from small_problems import compiled
 from fedjax_sim.models import digits_cnn
 from fedjax_sim.models.convolution.geometry import Geometry
 from fedjax_sim.models.convolution.lowering import im2col
+from fedjax_sim.models.convolution.patches import conv_gpu, input_grad_gpu, kernel_grad_gpu
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.convolution.tpu import (
     Layer,
@@ -43,11 +44,21 @@ def test_convolutions_of_clients(num_clients, strides, padding, dilation):
     def both(x, w):
         out, transpose = jax.vjp(jax.vmap(lambda x, w: convolve(x, w, g)), x, w)
         z = jnp.cos(out)
-        clients = conv_clients(x, w, g), input_grad_clients(z, w, g), kernel_grad_clients(x, z, g)
-        return clients, (out, *transpose(z))
+        tpu = conv_clients(x, w, g), input_grad_clients(z, w, g), kernel_grad_clients(x, z, g)
+        gpu = (
+            jax.vmap(lambda a, b, compute=compute: compute(a, b, g))(a, b)
+            for compute, a, b in (
+                (conv_gpu, x, w),
+                (input_grad_gpu, z, w),
+                (kernel_grad_gpu, x, z),
+            )
+        )
+        return tpu, tuple(gpu), (out, *transpose(z))
 
-    for actual, expected in zip(*both(x, w), strict=True):
-        np.testing.assert_allclose(actual, expected, atol=1e-12)
+    *forms, expected = both(x, w)
+    for form in forms:
+        for actual, reference in zip(form, expected, strict=True):
+            np.testing.assert_allclose(actual, reference, atol=1e-12)
 
 
 @pytest.mark.slow
