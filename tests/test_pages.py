@@ -1,4 +1,4 @@
-"""The code of the site's pages: few imports, public names, links that exist.
+"""The code of the site's pages and of the notebooks: few imports, public names.
 
 `make docs` runs the code.
 """
@@ -6,6 +6,7 @@
 import pathlib
 import re
 
+import nbformat
 import pytest
 
 import fedjax_sim as fs
@@ -16,6 +17,7 @@ PAGES = [
     for path in sorted([*DOCS.glob("*.md"), *DOCS.glob("howto/*.md")])
     if "file_format: mystnb" in path.read_text()
 ]
+NOTEBOOKS = sorted((DOCS.parent / "notebooks").glob("*.ipynb"))
 pages = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 
@@ -45,3 +47,20 @@ def test_code_compiles(path):
         source = re.sub(r"^(?::\w+:.*\n)+", "", cell)
         if not source.startswith("!"):
             compile(source, path.name, "exec")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_easy_to_read(path):
+    """Two sentences on what is seen, few imports, public names, and what to try next."""
+    cells = nbformat.read(path, as_version=4).cells
+    title, opening = cells[0].source.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert "You will " in opening
+    assert len(re.findall(r"[.](?:\s|$)", opening)) == 2
+    assert "## What to try next" in cells[-1].source
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    imports = re.findall(r"^(?:import|from) .*$", code, re.MULTILINE)
+    assert len(imports) <= 6
+    names = re.findall(r"^from fedjax_sim import (.*)$", code, re.MULTILINE)
+    assert {name for line in names for name in line.split(", ")} <= set(fs.__all__)
+    assert "from fedjax_sim." not in code
