@@ -20,6 +20,14 @@ fi
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$PWD/.jax_cache}
 export XLA_PYTHON_CLIENT_PREALLOCATE=false # processes follow each other closely
+# The flags that the command line sets; COMMAND_BUFFERS=0 leaves them out, for a comparison.
+if [[ "${COMMAND_BUFFERS:-1}" == 1 ]]; then
+    XLA_FLAGS=$("$PYTHON" -c 'import os
+from fedjax_sim.execution import use_command_buffers
+use_command_buffers()
+print(os.environ.get("XLA_FLAGS", ""))')
+    export XLA_FLAGS
+fi
 "$PYTHON" -c 'import jax; print(jax.devices(), jax.__version__)'
 
 read -r -a minutes <<<"${MINUTES:-3.2 5.2}"
