@@ -1,6 +1,7 @@
 """The API reference: a generated page per package, signatures as in the source, resolved links."""
 
 import ast
+import functools
 import importlib
 import inspect
 import pathlib
@@ -149,6 +150,7 @@ def list_references(
 # --- Links.
 
 
+@functools.cache
 def _targets() -> tuple[dict[str, str], dict[str, set[str]]]:
     exact: dict[str, str] = {}
     last: dict[str, set[str]] = {}
@@ -178,9 +180,7 @@ def resolve(
     """
     if node.get("refdomain") != "py":
         return None
-    if not hasattr(app, "_fedjax_sim_targets"):
-        app._fedjax_sim_targets = _targets()
-    exact, last = app._fedjax_sim_targets
+    exact, last = _targets()
     target, module = node["reftarget"], node.get("py:module") or ""
     head, _, member = target.rpartition(".")
     for path in (target, f"{module}.{target}"):
@@ -230,6 +230,34 @@ def _sources(module: str) -> list[str]:
     return sorted({f"{n.source.rpartition('.')[0]}." for n in names if n.is_class or n.is_function})
 
 
+def repair_back_links(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Directs the links from a page of source code to the entries of its names.
+
+    `sphinx.ext.viewcode` assumes that all names of a module are documented under one path.
+    """
+    if not page.startswith(f"_modules/{public_names.ROOT}"):
+        return
+    exact, _ = _targets()
+    module = page.removeprefix("_modules/").replace("/", ".")
+
+    def repaired(link: re.Match) -> str:
+        parts = link[2].split(".")
+        for start in range(len(parts)):
+            name = f"{module}.{'.'.join(parts[start:])}"
+            head, _, member = name.rpartition(".")
+            if name in exact:
+                return f'{link[1]}#{exact[name]}"'
+            if head in exact:
+                return f'{link[1]}#{exact[head]}.{member}"'
+        return link[0]
+
+    context["body"] = re.sub(
+        r'(<a class="viewcode-back" href="[^"#]*)#([^"]*)"', repaired, context["body"]
+    )
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the generator, the signatures and the links."""
     app.connect("builder-inited", write_pages)
@@ -238,4 +266,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", describe_fields)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("missing-reference", resolve)
+    app.connect("html-page-context", repair_back_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
