@@ -95,7 +95,7 @@ class RunConfig:
     in CONFIG.json too."""
     rates: tuple[str, ...] = ()
     """Rates of single algorithms that all other options replace, e.g. scaffold.lr=0.05; those of
-    algorithms that do not run are ignored. Presets have rates that were tuned for them."""
+    algorithms that do not run are ignored; default: the rates that were tuned for the preset."""
 
     sampling: str = "uniform"
     """Clients per round: uniform, a subset; weighted, a subset weighted by examples; bernoulli,

@@ -276,7 +276,7 @@ def test_unknown_presets_and_configs_are_refused(arguments, capsys):
 
 @pytest.mark.parametrize("preset", names.PRESETS)
 def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")  # wide enough that no default is broken over lines
+    monkeypatch.setenv("COLUMNS", "400")  # wide enough that no default is broken over lines
     assert main(["run", preset, "--help"]) == 0
     shown = capsys.readouterr().out
     parts = re.split(r"\n\W*--(?=[a-z])", shown)[1:]

@@ -440,7 +440,7 @@ def test_unknown_presets_and_configs_are_refused(chosen, capsys):
 
 @pytest.mark.parametrize("preset", names.PRESETS)
 def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")  # wide enough that no default is broken over lines
+    monkeypatch.setenv("COLUMNS", "400")  # wide enough that no default is broken over lines
     assert main(["sweep", preset, "--help"]) == 0
     shown = capsys.readouterr().out
     parts = re.split(r"\n\W*--(?=[a-z])", shown)[1:]
