@@ -4,21 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 
-.PHONY: demo test test-slow test-all test-versions check notebooks wheel clean
+.PHONY: demo test test-slow test-all test-versions check notebooks docs wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
 
 # The tests that a person waits for. Most of their time is compilation, so XLA optimises little,
 # and the tests of one file share a process, which compiles each program once.
-QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
-  --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
+FAST := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+# Flags that not every version of JAX has.
+QUICK := $(FAST) --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: $(VENV)/.test
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 # The rest: real data, processes, kills, experiments, and whatever takes long to compile.
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 test-all: test test-slow
 
@@ -34,10 +35,17 @@ notebooks: $(VENV)/.dev
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
 	$(BIN)/python -m pytest notebooks
 
+# The site in docs/_build/html: code runs, warnings are errors, links and pages are checked.
+docs: $(VENV)/.docs
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python docs/execute.py
+	rm -rf docs/_build/html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m pytest docs/checks
+
 # The quick tests with the oldest or the newest versions that pyproject.toml allows.
 VERSIONS ?= newest
 test-versions: .venv-$(VERSIONS)/.test
-	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" .venv-$(VERSIONS)/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+	XLA_FLAGS="$(FAST) $$XLA_FLAGS" .venv-$(VERSIONS)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" -W ignore::DeprecationWarning
 
 .venv-%/.test: pyproject.toml
 	$(PYTHON) -m venv .venv-$*
@@ -55,8 +63,9 @@ wheel: $(VENV)/.dev
 $(VENV)/.demo: requirements/demo.txt pyproject.toml
 $(VENV)/.test: requirements/test.txt requirements/demo.txt pyproject.toml
 $(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/demo.txt pyproject.toml
+$(VENV)/.docs: requirements/docs.txt requirements/test.txt requirements/demo.txt pyproject.toml
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --requirement requirements/$*.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
@@ -67,3 +76,4 @@ $(BIN)/python:
 
 clean:
 	rm -rf $(VENV) .venv-* dist build .jax_cache .pytest_cache .ruff_cache .hypothesis results
+	rm -rf docs/_build docs/_generated docs/notebooks docs/reference
