@@ -158,7 +158,7 @@ def sweep(
         (0.1, [False, False, True, False, False, True])
         >>> figure = result.plot("error", x="lr")  # of the better batch size
         >>> figure.axes[0].get_xlabel()
-        'lr'
+        'learning rate'
     """
     check_keys(keys)
     if keys.ndim != 1 or not keys.shape[0]:
