@@ -92,6 +92,10 @@ def test_notebook_is_a_page_with_figures(path):
     assert "Traceback (most recent call last)" not in text
 
 
+def test_home_shows_a_figure():
+    assert re.search(r'<img[^>]+src="_images/', (SITE / "index.html").read_text())
+
+
 def test_formulas_are_mathml():
     text = (SITE / "algorithms.html").read_text()
     assert text.count('class="math-block"') >= text.count("<h2>")  # an algorithm has a formula

@@ -244,11 +244,12 @@ def repair_back_links(
 
     def repaired(link: re.Match) -> str:
         parts = link[2].split(".")
-        for start in range(len(parts)):
-            name = f"{module}.{'.'.join(parts[start:])}"
-            head, _, member = name.rpartition(".")
+        names = [f"{module}.{'.'.join(parts[start:])}" for start in range(len(parts))]
+        for name in names:
             if name in exact:
                 return f'{link[1]}#{exact[name]}"'
+        for name in names:  # methods
+            head, _, member = name.rpartition(".")
             if head in exact:
                 return f'{link[1]}#{exact[head]}.{member}"'
         return link[0]
