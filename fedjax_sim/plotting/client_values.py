@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     add_caption,
     font_points,

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import COLORS, GREY, SHADES, bare, style_axes
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_divergences
 from fedjax_sim.analysis.frames import check_columns, check_unique
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     add_caption,
     font_points,

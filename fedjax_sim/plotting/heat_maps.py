@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedjax_sim.analysis.frames import grid_values
 from fedjax_sim.analysis.labels import setting_label
 from fedjax_sim.analysis.selection import Mode, best
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     COLORS,
     INK,

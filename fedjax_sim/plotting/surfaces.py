@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.figure import Figure
 
 from fedjax_sim.diagnostics.surfaces import Surface
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import COLORS, INK, SHADES, bare, style_axes
 
 

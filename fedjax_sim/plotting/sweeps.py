@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from fedjax_sim.analysis.frames import check_columns, check_unique, grid_values, rows_with
 from fedjax_sim.analysis.labels import algorithm_labels, setting_label
 from fedjax_sim.analysis.selection import Mode, best
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     GREY,
     INK,

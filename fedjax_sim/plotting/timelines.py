@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import COLORS, INK, bare, line_look, style_axes
 from fedjax_sim.timelines.accounting import Spans
 
