@@ -92,6 +92,10 @@ def test_notebook_is_a_page_with_figures(path):
     assert "Traceback (most recent call last)" not in text
 
 
+def test_figures_are_pictures():
+    assert not [str(page) for page in PAGES if "&lt;Figure size" in page.read_text()]
+
+
 def test_home_shows_a_figure():
     assert re.search(r'<img[^>]+src="_images/', (SITE / "index.html").read_text())
 
