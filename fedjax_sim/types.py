@@ -148,6 +148,9 @@ class FedAlgorithm(NamedTuple):
     # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
     # Runs before any compilation; arrays of both may be traced.
     check: Callable[["Task", "Timeline"], None] = _no_check
+    # The model that a client uses itself, from the current broadcast, its state, and the oracle and
+    # the visit of its training data; changes no state. None: the server's model.
+    personal: Callable[[Message, ClientState, Oracle, Work], Params] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

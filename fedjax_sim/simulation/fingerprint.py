@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_sim.simulation.files import digest
+from fedjax_sim.types import FedAlgorithm
 
 Inner: TypeAlias = Callable[[Any], Hashable]
 
@@ -100,7 +101,10 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
     if isinstance(value, types.MethodType):
         return "method", inner(value.__func__), inner(value.__self__)
     if isinstance(value, (tuple, list)):
-        return rules.kind(type(value), inner), tuple(inner(part) for part in value)
+        # Algorithms without personal models keep the digests that they had before these existed.
+        absent = isinstance(value, FedAlgorithm) and value.personal is None
+        parts = value[: FedAlgorithm._fields.index("personal")] if absent else value
+        return rules.kind(type(value), inner), tuple(inner(part) for part in parts)
     if isinstance(value, Mapping):
         return "mapping", tuple((str(k), inner(value[k])) for k in sorted(value, key=str))
     if isinstance(value, (set, frozenset)):
