@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.plotting.style import COLORS, INK, style_axes
 
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 OTHERS = "#B8C0C8"  # bars of the candidates that are not ours
 
 
@@ -152,7 +154,8 @@ def chart(cases: Sequence[Case]) -> Figure:
         axes.invert_yaxis()
         axes.set_xscale("log")
         lowest = min(seconds) if case.floor is None else min(*seconds, case.floor)
-        axes.set_xlim(lowest / 2, max(seconds) * 6)  # room for the last label
+        axes.set_xlim(lowest / 2, max(seconds) * 6)  # room for the last label, and a decade
+        axes.xaxis.set_minor_formatter(NullFormatter())
         if case.floor is not None:
             axes.axvline(case.floor, color=COLORS[1], lw=1.5, ls="--")
         axes.set_title(case.title, fontsize=9, color=INK)
@@ -165,7 +168,9 @@ def chart(cases: Sequence[Case]) -> Figure:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+    if value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
 def time_text(seconds: float) -> str:
@@ -174,7 +179,12 @@ def time_text(seconds: float) -> str:
     Example:
         >>> time_text(0.00551), time_text(3.7312), time_text(0.0331), time_text(812.4)
         ('5.51 ms', '3.73 s', '33.1 ms', '812 s')
+        >>> time_text(2.5e-6)
+        '2.50 µs'
     """
-    value, unit = (seconds, "s") if seconds >= 1 else (1e3 * seconds, "ms")
+    unit, scale = next(
+        ((unit, scale) for unit, scale in _UNITS if seconds >= 1 / scale), _UNITS[-1]
+    )
+    value = seconds * scale
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{digits}f} {unit}"
