@@ -30,10 +30,9 @@ check: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
 
-# The notebooks run and carry no outputs.
+# Committed notebooks have no outputs; `make docs` runs them.
 notebooks: $(VENV)/.dev
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
-	$(BIN)/python -m pytest notebooks
 
 # The site in docs/_build/html: code runs, warnings are errors, links and pages are checked.
 docs: $(VENV)/.docs
