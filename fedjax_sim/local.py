@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 from jax.extend.core import get_opaque_trace_state
 
@@ -34,8 +35,9 @@ class Carried:
         """
         if get_opaque_trace_state() != self._trace:
             raise ValueError(
-                "the gradient of a client with running statistics is taken inside a loop or a "
-                "transformed function of the algorithm; expected calls in the steps of "
+                "the gradient of a client with running statistics or private leaves is taken "
+                "inside a loop or a transformed function of the algorithm; expected calls in the "
+                "steps of "
                 "fedjax_sim.local.local_steps or local_path, or outside of loops"
             )
         return self._value
@@ -45,12 +47,15 @@ class Carried:
         self._value, self._trace = value, get_opaque_trace_state()
 
 
-_CARRIED: contextvars.ContextVar[Carried | None] = contextvars.ContextVar("carried", default=None)
+# All values that loops carry, those of outer contexts first.
+_CARRIED: contextvars.ContextVar[tuple[Carried, ...]] = contextvars.ContextVar(
+    "carried", default=()
+)
 
 
 @contextlib.contextmanager
 def carrying(value: PyTree) -> Iterator[Carried]:
-    """Context in which local loops carry a value.
+    """Context in which local loops carry a value, beside those of the contexts around it.
 
     Example:
         >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
@@ -63,7 +68,7 @@ def carrying(value: PyTree) -> Iterator[Carried]:
         (3, 8)
     """
     carried = Carried(value)
-    token = _CARRIED.set(carried)
+    token = _CARRIED.set((*_CARRIED.get(), carried))
     try:
         yield carried
     finally:
@@ -86,10 +91,11 @@ def local_steps(
     """
 
     carried = _CARRIED.get()
-    if carried is None:
+    if not carried:
         return _masked_scan(step, carry, work, unroll)
-    start = carry, carried.value
-    carry, carried.value = _masked_scan(_with(carried, step), start, work, unroll)
+    start = carry, _values(carried)
+    carry, values = _masked_scan(_with(carried, step), start, work, unroll)
+    _set(carried, values)
     return carry
 
 
@@ -149,10 +155,10 @@ def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Wor
     """
 
     carried = _CARRIED.get()
-    if carried is None:
+    if not carried:
         return _masked_path(step, start, work)
-    path, values = _masked_path(_with(carried, step), (start, carried.value), work)
-    carried.value = jax.tree.map(lambda x: x[-1], values)
+    path, values = _masked_path(_with(carried, step), (start, _values(carried)), work)
+    _set(carried, jax.tree.map(lambda x: x[-1], values))
     return path
 
 
@@ -165,15 +171,25 @@ def _masked_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: W
     return jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, rest)
 
 
+def _values(carried: tuple[Carried, ...]) -> tuple[PyTree, ...]:
+    return tuple(one.value for one in carried)
+
+
+def _set(carried: tuple[Carried, ...], values: tuple[PyTree, ...]) -> None:
+    for one, value in zip(carried, values, strict=True):
+        one.value = value
+
+
 def _with(
-    carried: Carried, step: Callable[[PyTree, Array], PyTree]
+    carried: tuple[Carried, ...], step: Callable[[PyTree, Array], PyTree]
 ) -> Callable[[PyTree, Array], PyTree]:
-    """Returns the step of a loop whose carry is ``(carry, carried value)``."""
+    """Returns the step of a loop whose carry is ``(carry, carried values)``."""
 
     def step_of_both(pair: PyTree, k: Array) -> PyTree:
-        carry, carried.value = pair
+        carry, values = pair
+        _set(carried, values)
         carry = step(carry, k)
-        return carry, carried.value
+        return carry, _values(carried)
 
     return step_of_both
 
@@ -188,6 +204,44 @@ def sgd(
         0.0
     """
     return lambda x, k: tree.add_scale(x, -(lr(k) if callable(lr) else lr), grad(x, k))
+
+
+def optimizer_steps(
+    optimizer: optax.GradientTransformation,
+    grad: Callable[[Params, Array], Params],
+    start: tuple[Params, optax.OptState],
+    work: Work,
+    scale: Scalar | None = None,
+) -> tuple[Params, optax.OptState]:
+    """Returns model and optimizer state after the steps of a visit by an optax optimizer.
+
+    Args:
+        optimizer: any optax optimizer.
+        grad: ``(y, k) -> gradient`` of step k.
+        start: the model and the state of the optimizer before the first step.
+        work: the visit.
+        scale: factor of the optimizer's updates, for example ``-lr`` for a transform that returns
+            directions, such as ``optax.scale_by_adam()``.
+
+    Example:
+        >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=3)
+        >>> heavy_ball, x = optax.sgd(0.5, momentum=0.5), jnp.array(1.0)
+        >>> y, _ = optimizer_steps(heavy_ball, lambda y, k: y, (x, heavy_ball.init(x)), work)
+        >>> float(y)  # 1 - 0.5, then 0.5 - 0.5 (0.5 + 0.5 * 1)
+        0.0
+    """
+
+    def step(carry: tuple[Params, optax.OptState], k: Array) -> tuple[Params, optax.OptState]:
+        y, opt_state = carry
+        gradient = grad(y, k)
+        # optax raises float decays to integer step counts, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, new = optimizer.update(gradient, opt_state, y)
+            updates = updates if scale is None else tree.scale(scale, updates)
+            new = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, opt_state)
+            return optax.apply_updates(y, updates), new
+
+    return local_steps(step, start, work)
 
 
 def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:

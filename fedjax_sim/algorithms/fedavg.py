@@ -6,6 +6,7 @@ References:
     Reddi et al., "Adaptive Federated Optimization", 2021 (server optimizers).
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import jax
 import optax
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
 from fedjax_sim.algorithms._shared import check_optimizer
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
@@ -26,9 +28,12 @@ class FedAvgState(NamedTuple):
 
 
 def fedavg(
-    lr: ScalarOrSchedule,
+    lr: ScalarOrSchedule | None = None,
     server: optax.GradientTransformation | None = None,
     anchored: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
+    *,
+    local_optimizer: optax.GradientTransformation | None = None,
+    local_state: LocalState | None = None,
 ) -> FedAlgorithm:
     r"""FedAvg: local SGD, then a server optimizer on the mean pseudo-gradient.
 
@@ -36,15 +41,30 @@ def fedavg(
         y_i^{k+1} = y_i^k - \eta\, g_i(y_i^k),\quad y_i^0 = x, \qquad
         \Delta = \sum_i w_i (x - y_i^{K_i}), \qquad x \leftarrow \text{server}(x, \Delta)
 
+    With ``local_optimizer`` the clients take its steps instead of SGD's.  ``local_state`` decides
+    where its state comes from at the start of a visit:
+
+    * ``"reset"``: the optimizer's initial state.
+    * ``"keep"``: the state at the end of the client's previous visit, which is client state.
+    * ``"mean"``: the server's.  Clients upload the floating leaves of theirs, which the server
+      averages; it counts steps (integer leaves) itself.  Twice the size of the state is sent.
+
+    Kept states bias the limit most: each is that of the client's own path.
+
     Args:
-        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        lr: client learning rate :math:`\eta`, or a schedule over rounds; not with
+            ``local_optimizer``, which has its own.
         server: any optax optimizer; it receives :math:`\Delta` as the gradient. Default
             ``optax.sgd(1.0)``, which is averaging.
         anchored: ``(oracle, anchor) -> oracle``, the gradient that local steps descend; the
             anchor is the model that the visit started from.
+        local_optimizer: any optax optimizer for the local steps.  Its schedules count the steps
+            since the state was initialised: of one visit, or of all with "keep" and "mean".
+        local_state: "reset" (the default), "keep" or "mean"; only with ``local_optimizer``.
 
     Raises:
-        ValueError: ``server`` is not an optax optimizer.
+        ValueError: an optimizer that is not one of optax, both or neither of ``lr`` and
+            ``local_optimizer``, another ``local_state``, or one without ``local_optimizer``.
 
     References:
         McMahan et al., 2017, Algorithm 1; with a server optimizer, Reddi et al., 2021, Algorithm 1.
@@ -52,9 +72,15 @@ def fedavg(
     Example:
         >>> algorithm = fedavg(lr=0.1)
         >>> slow_server = fedavg(lr=0.1, server=optax.sgd(0.5))
+        >>> adamw = fedavg(local_optimizer=optax.adamw(1e-3), local_state="keep")
     """
     optimizer = optax.sgd(1.0) if server is None else server
     check_optimizer("server", optimizer)
+    check_local_state(lr, local_optimizer, local_state)
+    if local_optimizer is not None:
+        serve = functools.partial(_served, optimizer)
+        return locally_optimized(serve, local_optimizer, local_state or "reset", anchored)
+    assert lr is not None
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         step = sgd(rate(lr, work), anchored(oracle, x).grad)

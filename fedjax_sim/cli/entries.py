@@ -77,6 +77,7 @@ ADAPTERS: dict[Any, Adapter] = {
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
 COMMON = ("lr_decay", "clip", "weight_decay")
 LR = 0.2
+_SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +135,7 @@ class AlgorithmEntry:
             (('lr_decay', 'clip', 'weight_decay'), ('clip', 'weight_decay'))
         """
         lr = self.parameters.get("lr")
-        scheduled = lr is not None and lr.annotation == ScalarOrSchedule
+        scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
         return tuple(key for key in COMMON if key != "lr_decay" or scheduled)
 
     @property

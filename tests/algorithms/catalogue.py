@@ -11,6 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from small_problems import (
     NUM_CLIENTS,
@@ -33,6 +34,13 @@ def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
     return fs.fedavg(lambda round: lr / (1 + decay * round.astype(decay.dtype)))
 
 
+def local_adam(local_state):
+    """FedAvg with Adam as the clients' optimizer."""
+    return lambda lr, b1: fs.fedavg(
+        local_optimizer=optax.adam(lr, b1, b2=0.9, eps=1e-2), local_state=local_state
+    )
+
+
 def elastic(factory):
     """A composite method that shrinks the whole model."""
     return lambda lr, l1, l2, server_lr: factory(lr, composite(ElasticNet(l1, l2)), server_lr)
@@ -46,6 +54,9 @@ ALGORITHMS = {
     "fedsgd": (fs.fedsgd, {"lr": 0.3}),
     "fedavg": (fs.fedavg, {"lr": 0.2}),
     "fedavg_schedule": (fedavg_with_schedule, {"lr": 0.2, "decay": 0.5}),
+    "fedavg_adam_reset": (local_adam("reset"), {"lr": 0.05, "b1": 0.8}),
+    "fedavg_adam_keep": (local_adam("keep"), {"lr": 0.05, "b1": 0.8}),
+    "fedavg_adam_mean": (local_adam("mean"), {"lr": 0.05, "b1": 0.8}),
     "fedprox": (fs.fedprox, {"lr": 0.2, "mu": 0.4}),
     "fedavgm": (fs.fedavgm, {"lr": 0.2, "server_lr": 0.7, "momentum": 0.6}),
     "fedadagrad": (
