@@ -37,6 +37,8 @@ class Oracle(NamedTuple):
     grad: Callable[[Params, Step], Params]  # gradient on the step's minibatch
     loss: Callable[[Params, Step], Array]  # loss on the step's minibatch
     full_grad: Callable[[Params], Params]  # gradient on the whole local data set
+    # Loss on the whole local data set; None: the task has none. The package's tasks have it.
+    full_loss: Callable[[Params], Array] | None = None
 
 
 class Work(NamedTuple):

@@ -54,6 +54,7 @@ def cost(algorithm: fs.FedAlgorithm) -> Cost:
             grad=jax.jit(_named("minibatch", lambda params, step: params)),
             loss=jax.jit(_named("loss", lambda params, step: params["w"].sum())),
             full_grad=jax.jit(_named("full", lambda params: params)),
+            full_loss=jax.jit(_named("full_loss", lambda params: params["w"].sum())),
         )
         work = fs.Work(zero, zero, jnp.array(3), one, zero, key, max_steps=3)
         return algorithm.local(message, client, oracle, work)

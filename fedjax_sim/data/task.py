@@ -235,28 +235,32 @@ class _EmpiricalOracle(NamedTuple):
             losses = batch_losses(self.objective, params, gather(rows), key, weights)
             return weighted_mean(losses, weights, total(step))
 
-        def full_grad(params: Params) -> Params:
-            block = min(self.full_grad_batch, max_size)
+        block = min(self.full_grad_batch, max_size)
 
-            def add_block(total: Params, first: Array) -> tuple[Params, None]:
-                rows = first + jnp.arange(block, dtype=jnp.int32)
-                valid = rows < size
+        def block_sum(params: Params, first: Array) -> Array:
+            rows = first + jnp.arange(block, dtype=jnp.int32)
+            valid = rows < size
+            key = jax.random.fold_in(full_key, first)
+            examples = gather(jnp.where(valid, rows, 0))
+            losses = batch_losses(self.objective, params, examples, key, valid)
+            return jnp.sum(jnp.where(valid, losses, 0))
 
-                def summed(params: Params) -> Array:
-                    key = jax.random.fold_in(full_key, first)
-                    examples = gather(jnp.where(valid, rows, 0))
-                    losses = batch_losses(self.objective, params, examples, key, valid)
-                    return jnp.sum(jnp.where(valid, losses, 0))
+        def mean_over_blocks(function: Callable[[Params, Array], PyTree], params: Params) -> PyTree:
+            def add_block(total: PyTree, first: Array) -> tuple[PyTree, None]:
+                return jax.tree.map(jnp.add, total, function(params, first)), None
 
-                return jax.tree.map(jnp.add, total, jax.grad(summed)(params)), None
-
-            zeros = jax.tree.map(jnp.zeros_like, params)
-            total, _ = jax.lax.scan(
-                add_block, zeros, jnp.arange(0, max_size, block, dtype=jnp.int32)
-            )
+            firsts = jnp.arange(0, max_size, block, dtype=jnp.int32)
+            shapes = jax.eval_shape(function, params, 0)
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            total, _ = jax.lax.scan(add_block, zeros, firsts)
             return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
 
-        return Oracle(grad=jax.grad(loss), loss=loss, full_grad=full_grad)
+        return Oracle(
+            grad=jax.grad(loss),
+            loss=loss,
+            full_grad=lambda params: mean_over_blocks(jax.grad(block_sum), params),
+            full_loss=lambda params: mean_over_blocks(block_sum, params),
+        )
 
 
 def empirical_oracle(

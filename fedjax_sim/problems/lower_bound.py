@@ -144,12 +144,15 @@ def _oracle(instance: Instance, client: Array, key: Array, max_steps: int) -> Or
             ]
         )
 
-    def loss(x: Array, step: Step) -> Array:
+    def full_loss(x: Array) -> Array:
         fourth = curvature / 2 * x[3] ** 2 + slope * x[3]
-        return coordinate_losses(x, instance)[:3].sum() + fourth + noise(step) * x[0]
+        return coordinate_losses(x, instance)[:3].sum() + fourth
 
     return Oracle(
-        grad=lambda x, step: full_grad(x).at[0].add(noise(step)), loss=loss, full_grad=full_grad
+        grad=lambda x, step: full_grad(x).at[0].add(noise(step)),
+        loss=lambda x, step: full_loss(x) + noise(step) * x[0],
+        full_grad=full_grad,
+        full_loss=full_loss,
     )
 
 

@@ -106,7 +106,10 @@ def describe(
 def visit(algorithm: FedAlgorithm, setup: Setup, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     """Returns one client's message, upload and state, to be traced for their shapes only."""
     oracle = Oracle(
-        grad=lambda x, step: x, loss=lambda x, step: jnp.zeros(()), full_grad=lambda x: x
+        grad=lambda x, step: x,
+        loss=lambda x, step: jnp.zeros(()),
+        full_grad=lambda x: x,
+        full_loss=lambda x: jnp.zeros(()),
     )
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
     server = algorithm.init(params)

@@ -50,7 +50,11 @@ def test_an_oracle_is_that_of_the_stored_examples():
     @jax.jit
     def values(task):
         oracle = task.oracle(7, jax.random.key(1), 4)
-        return [oracle.grad(PARAMS, step) for step in (0, 3)], oracle.full_grad(PARAMS)
+        return (
+            [oracle.grad(PARAMS, step) for step in (0, 3)],
+            oracle.full_grad(PARAMS),
+            oracle.full_loss(PARAMS),
+        )
 
     one, same = generated(batches), stored(batches)
     assert_identical(jax.tree.leaves(values(one)), jax.tree.leaves(values(same)))

@@ -65,17 +65,22 @@ def test_short_last_batch_is_the_mean_over_its_examples(x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 2, 4, 9, 256])
-def test_full_gradient_in_blocks(x64, block):
+def test_full_gradient_and_loss_in_blocks(x64, block):
     """Blocks that do and that do not divide the sizes, and clients smaller than one block."""
     task = fs.empirical_task(
         logistic_losses, logistic_data(), fs.epochs(1, 2), full_grad_batch=block
     )
-    clients = jnp.arange(NUM_CLIENTS)
-    gradients = jax.jit(
-        jax.vmap(lambda i: task.oracle(i, jax.random.key(0), 8).full_grad(logistic_params()))
-    )(clients)
-    expected = [numpy_gradient(logistic_data().client(i)) for i in range(NUM_CLIENTS)]
+
+    def both(client):
+        oracle = task.oracle(client, jax.random.key(0), 8)
+        return oracle.full_grad(logistic_params()), oracle.full_loss(logistic_params())
+
+    gradients, losses = jax.jit(jax.vmap(both))(jnp.arange(NUM_CLIENTS))
+    clients = [logistic_data().client(i) for i in range(NUM_CLIENTS)]
+    expected = [numpy_gradient(client) for client in clients]
     assert_close(gradients, jax.tree.map(lambda *x: np.stack(x), *expected), 1e-13)
+    means = [logistic_losses(logistic_params(), client, None).mean() for client in clients]
+    np.testing.assert_allclose(losses, means, rtol=1e-13)
 
 
 @pytest.mark.slow
@@ -88,6 +93,7 @@ def test_client_without_examples_has_gradient_zero(batches):
     for gradient in (oracle.grad(logistic_params(), 0), oracle.full_grad(logistic_params())):
         assert_close(gradient, jax.tree.map(jnp.zeros_like, logistic_params()), 0)
     assert float(oracle.loss(logistic_params(), 0)) == 0
+    assert float(oracle.full_loss(logistic_params())) == 0
 
 
 def test_refuses_more_steps_than_32_bits_can_count():

@@ -113,6 +113,7 @@ def _quadratic_oracle(hessians, centres, client, key, max_steps):
         grad=lambda x, step: a @ (x - b),
         loss=lambda x, step: 0.5 * (x - b) @ a @ (x - b),
         full_grad=lambda x: a @ (x - b),
+        full_loss=lambda x: 0.5 * (x - b) @ a @ (x - b),
     )
 
 

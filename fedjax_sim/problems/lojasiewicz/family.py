@@ -162,6 +162,7 @@ def _oracle(
         grad=lambda x, step: gradient(client, x) + draw(x, step),
         loss=lambda x, step: value(client, x) + (draw(x, step) * x).sum(),
         full_grad=lambda x: gradient(client, x),
+        full_loss=lambda x: value(client, x),
     )
 
 
