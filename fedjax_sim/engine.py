@@ -40,6 +40,7 @@ from fedjax_sim.types import (
     Upload,
     Weighting,
     Work,
+    uniform_weights,
 )
 from fedjax_sim.wrappers.roles import UpdatesStatistics
 
@@ -105,8 +106,9 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
 
     Raises:
         ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
-            model has running statistics that the algorithm does not update, or the algorithm's own
-            check refuses the task or the timeline.
+            uploads are weighted and the algorithm requires equal weights, the model has running
+            statistics that the algorithm does not update, or the algorithm's own check refuses the
+            task or the timeline.
 
     Example:
         >>> import fedjax_sim as fs
@@ -121,6 +123,7 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     task, timeline = setup.task, setup.timeline
     _check_staleness(algorithm, timeline)
     _check_statistics(algorithm, task)
+    _check_weighting(algorithm, setup.weighting)
     algorithm.check(task, timeline)
     params = _strong(setup.params)
     server = _strong(algorithm.init(params))
@@ -351,6 +354,14 @@ def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
             f"{algorithm.synchronous_only}"
+        )
+
+
+def _check_weighting(algorithm: FedAlgorithm, weighting: Weighting) -> None:
+    if algorithm.uniform_weights_only and weighting is not uniform_weights:
+        name = getattr(weighting, "__name__", weighting)
+        raise ValueError(
+            f"weighting is {name}; expected uniform_weights: {algorithm.uniform_weights_only}"
         )
 
 

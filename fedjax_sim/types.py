@@ -153,6 +153,9 @@ class FedAlgorithm(NamedTuple):
     # The model that a client uses itself, from the current broadcast, its state, and the oracle and
     # the visit of its training data; changes no state. None: the server's model.
     personal: Callable[[Message, ClientState, Oracle, Work], Params] | None = None
+    # The reason why all uploads must have the same weight; a setup with another weighting is
+    # refused with this reason. None: they need not.
+    uniform_weights_only: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
