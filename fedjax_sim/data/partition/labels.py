@@ -1,44 +1,17 @@
-"""Partitions: assignments of the rows of a data set to clients.
+"""Partitions with label skew: Dirichlet distributions, and a number of classes per client."""
 
-Every function returns a list with one integer array of row numbers per client, for
-:func:`fedjax_sim.data.federated.from_assignment`.  All functions use NumPy on the host.  ``seed``
-is an int or a ``numpy.random.Generator``; equal seeds give equal partitions.
-
-==========================  ===================  ==================  =======================
-function                    label distribution   client sizes        each example is used
-==========================  ===================  ==================  =======================
-:func:`iid`                 equal                equal up to one     once
-:func:`dirichlet`           Dir(alpha) / client  equal               any number of times
- ``disjoint=True``          nearly Dir(alpha)    equal               at most once
-:func:`dirichlet_by_class`  Dir(alpha) / class   ragged              once
-:func:`classes_per_client`  k classes            equal*              at most once
-:func:`quantity_skew`       equal                Dir(alpha)          once
-:func:`by_group`            as in the source     as in the source    once
-==========================  ===================  ==================  =======================
-
-(*) ``method="shards"``: equal when the classes have equal sizes; ``"pairs"``: always.
-"""
-
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.data._dealing import check_alpha, check_clients, cut, deal, group_rows, split
-
-
-def iid(num_examples: int, num_clients: int, seed: int | np.random.Generator) -> list[np.ndarray]:
-    """Deals the examples at random; client sizes differ by at most one.
-
-    Raises:
-        ValueError: fewer examples than clients, or no clients.
-
-    Example:
-        >>> sorted(len(rows) for rows in iid(11, 3, seed=0))
-        [3, 4, 4]
-    """
-    check_clients(num_clients, num_examples)
-    return np.array_split(np.random.default_rng(seed).permutation(num_examples), num_clients)
+from fedjax_sim.data.partition._dealing import (
+    check_alpha,
+    check_clients,
+    deal,
+    draw_available,
+    group_rows,
+    split,
+)
 
 
 def dirichlet(
@@ -101,25 +74,8 @@ def dirichlet(
         return deal(pools, rng.multinomial(size, shares), rng)
     counts = np.zeros((num_clients, len(pools)), dtype=np.int64)
     for share, count in zip(shares, counts, strict=True):
-        _draw_available(size, share, available, alpha, rng, count)
+        draw_available(size, share, available, alpha, rng, count)
     return deal(pools, counts, rng)
-
-
-def _draw_available(size, share, available, alpha, rng, count):
-    """Adds ``size`` sequential class draws to ``count`` and takes them from ``available``.
-
-    Drawing in batches and discarding draws that exceed a pool has the same law as drawing one by
-    one with renormalisation.  Each further batch means that a class is exhausted, so there are at
-    most C batches.
-    """
-    while (remaining := size - count.sum()) > 0:
-        p = np.where(available > 0, share, 0.0)
-        if p.sum() == 0.0:
-            # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
-            p[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
-        taken = np.minimum(rng.multinomial(remaining, p / p.sum()), available)
-        count += taken
-        available -= taken
 
 
 def dirichlet_by_class(
@@ -242,74 +198,3 @@ def _deal_shards(num_clients, k, num_classes, rng):
                 counts[a, [c, d]] += [-1, 1]
                 counts[b, [c, d]] += [1, -1]
     return counts
-
-
-def quantity_skew(
-    num_examples: int,
-    num_clients: int,
-    alpha: float,
-    seed: int | np.random.Generator,
-    min_size: int = 1,
-) -> list[np.ndarray]:
-    """Sizes ``min_size + Dir(alpha) * (N - M min_size)``, up to rounding; labels at random.
-
-    Every example is used exactly once.  ``alpha=inf``: equal sizes, as :func:`iid`.
-
-    Raises:
-        ValueError: alpha <= 0, or fewer than ``M * min_size`` examples.
-
-    References:
-        Li et al., "Federated learning on non-IID data silos: an experimental study", 2022.
-
-    Example:
-        >>> sizes = [len(rows) for rows in quantity_skew(1000, 5, alpha=0.3, seed=0, min_size=10)]
-        >>> sum(sizes), min(sizes) >= 10
-        (1000, True)
-    """
-    check_clients(num_clients, num_examples, min_size)
-    check_alpha(alpha)
-    rng = np.random.default_rng(seed)
-    sizes = min_size + split(num_examples - num_clients * min_size, num_clients, alpha, rng)
-    return cut(rng.permutation(num_examples), sizes)
-
-
-def by_group(groups: Sequence | np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Natural clients: one per distinct value of ``groups`` (writer, role, session, ...).
-
-    Returns:
-        The assignment, rows in their original order, and the clients' names, in sorted order.
-
-    Raises:
-        ValueError: groups empty or not one-dimensional.
-
-    Example:
-        >>> by_group(["eve", "bob", "eve"])
-        ([array([1]), array([0, 2])], ('bob', 'eve'))
-    """
-    assignment, names = group_rows(groups, "groups")
-    return assignment, tuple(str(name) for name in names)
-
-
-def train_test_split(
-    assignment: Sequence[np.ndarray], test_fraction: float, seed: int | np.random.Generator
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Splits every client's rows at random: ``floor(test_fraction * n_i)`` of them for testing.
-
-    Rows that occur twice (:func:`dirichlet` with refill) may end up on both sides.
-
-    Raises:
-        ValueError: test_fraction outside [0, 1).
-
-    Example:
-        >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)
-        >>> [len(rows) for rows in train], [len(rows) for rows in test]
-        ([8, 4], [2, 1])
-    """
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
-    rng = np.random.default_rng(seed)
-    shuffled = [rng.permutation(rows) for rows in assignment]
-    # The small term corrects 0.29 * 100, which is 28.999... in floating point.
-    sizes = [int(test_fraction * len(rows) + 1e-9) for rows in shuffled]
-    train = [rows[size:] for rows, size in zip(shuffled, sizes, strict=True)]
-    return train, [rows[:size] for rows, size in zip(shuffled, sizes, strict=True)]

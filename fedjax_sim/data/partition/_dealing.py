@@ -32,6 +32,30 @@ def deal(
     return cut(rows[np.argsort(owners, kind="stable")], counts.sum(axis=1))
 
 
+def draw_available(
+    size: int,
+    share: np.ndarray,
+    available: np.ndarray,
+    alpha: float,
+    rng: np.random.Generator,
+    count: np.ndarray,
+) -> None:
+    """Adds ``size`` sequential class draws to ``count`` and takes them from ``available``.
+
+    Drawing in batches and discarding draws that exceed a pool has the same law as drawing one by
+    one with renormalisation.  Each further batch means that a class is exhausted, so there are at
+    most C batches.
+    """
+    while (remaining := size - count.sum()) > 0:
+        p = np.where(available > 0, share, 0.0)
+        if p.sum() == 0.0:
+            # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
+            p[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
+        taken = np.minimum(rng.multinomial(remaining, p / p.sum()), available)
+        count += taken
+        available -= taken
+
+
 def split(total: int, num_parts: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     """Splits ``total`` by Dir(alpha) into int ``[num_parts]``, rounding the cumulative shares."""
     if np.isinf(alpha):
@@ -40,6 +64,15 @@ def split(total: int, num_parts: int, alpha: float, rng: np.random.Generator) ->
         ends = np.cumsum(rng.dirichlet(np.full(num_parts, alpha)))[:-1]
     ends = np.minimum(np.round(ends * total).astype(np.int64), total)  # cumsum may exceed 1
     return np.diff(ends, prepend=0, append=total)
+
+
+def apportion(total: int, weights: np.ndarray) -> np.ndarray:
+    """Splits ``total`` in proportion to weights by largest remainders, into int ``[M]``."""
+    exact = total * (weights / weights.sum())
+    sizes = np.floor(exact).astype(np.int64)
+    largest = np.argsort(sizes - exact, kind="stable")  # ties: the first ones
+    sizes[largest[: total - sizes.sum()]] += 1
+    return sizes
 
 
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
@@ -59,6 +92,6 @@ def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> Non
         )
 
 
-def check_alpha(alpha: float) -> None:
+def check_alpha(alpha: float, name: str = "alpha") -> None:
     if not alpha > 0:
-        raise ValueError(f"alpha is {alpha}; expected a positive number (inf: no skew)")
+        raise ValueError(f"{name} is {alpha}; expected a positive number (inf: no skew)")

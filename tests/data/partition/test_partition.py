@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
 from fedjax_sim.data import partition
-from fedjax_sim.data.partition import _draw_available
+from fedjax_sim.data.partition._dealing import draw_available
 
 seeds = st.integers(0, 2**32 - 1)
 alphas = st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 100.0, np.inf])
@@ -282,7 +282,7 @@ def test_disjoint_draws_have_the_law_of_one_by_one_renormalised_draws():
     seen = dict.fromkeys(expected, 0)
     for _ in range(draws):
         available, count = np.array(pool), np.zeros(3, dtype=np.int64)
-        _draw_available(size, share, available, 1.0, rng, count)
+        draw_available(size, share, available, 1.0, rng, count)
         np.testing.assert_array_equal(available + count, pool)
         seen[tuple(count.tolist())] += 1
     for count, p in expected.items():  # five standard errors of a frequency
