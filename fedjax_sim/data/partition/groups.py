@@ -1,0 +1,74 @@
+"""Natural clients, the test part of every client, and clients that never train."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedjax_sim.data.partition._dealing import group_rows
+
+
+def by_group(groups: Sequence | np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Natural clients: one per distinct value of ``groups`` (writer, role, session, ...).
+
+    Returns:
+        The assignment, rows in their original order, and the clients' names, in sorted order.
+
+    Raises:
+        ValueError: groups empty or not one-dimensional.
+
+    Example:
+        >>> by_group(["eve", "bob", "eve"])
+        ([array([1]), array([0, 2])], ('bob', 'eve'))
+    """
+    assignment, names = group_rows(groups, "groups")
+    return assignment, tuple(str(name) for name in names)
+
+
+def train_test_split(
+    assignment: Sequence[np.ndarray], test_fraction: float, seed: int | np.random.Generator
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Splits every client's rows at random: ``floor(test_fraction * n_i)`` of them for testing.
+
+    Rows that occur twice (:func:`dirichlet` with refill) may end up on both sides.
+
+    Raises:
+        ValueError: test_fraction outside [0, 1).
+
+    Example:
+        >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)
+        >>> [len(rows) for rows in train], [len(rows) for rows in test]
+        ([8, 4], [2, 1])
+    """
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
+    rng = np.random.default_rng(seed)
+    shuffled = [rng.permutation(rows) for rows in assignment]
+    # The small term corrects 0.29 * 100, which is 28.999... in floating point.
+    sizes = [int(test_fraction * len(rows) + 1e-9) for rows in shuffled]
+    train = [rows[size:] for rows, size in zip(shuffled, sizes, strict=True)]
+    return train, [rows[:size] for rows, size in zip(shuffled, sizes, strict=True)]
+
+
+def hold_out(
+    num_clients: int, fraction: float, seed: int | np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the clients that train, and of those that never train, in ascending order.
+
+    ``round(fraction * M)`` clients, drawn uniformly, never train.
+
+    Raises:
+        ValueError: a fraction that leaves no client for training, or holds none out.
+
+    Example:
+        >>> trained, held_out = hold_out(10, 0.2, seed=0)
+        >>> len(trained), len(held_out)
+        (8, 2)
+    """
+    count = round(fraction * num_clients) if 0 <= fraction <= 1 else 0
+    if not 0 < count < num_clients:
+        raise ValueError(
+            f"fraction is {fraction}, which is {count} of {num_clients} clients; expected 1 .. "
+            f"{num_clients - 1} clients"
+        )
+    order = np.random.default_rng(seed).permutation(num_clients)
+    return np.sort(order[count:]), np.sort(order[:count])
