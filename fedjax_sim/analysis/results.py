@@ -16,7 +16,12 @@ from fedjax_sim.analysis.statistics import holm, paired_difference
 
 
 class Target(NamedTuple):
-    """A value of a metric; a table shows the rounds until runs reach it."""
+    """A value of a metric; a table shows the rounds until runs reach it.
+
+    Example:
+        >>> Target("test/accuracy", 0.8).value
+        0.8
+    """
 
     metric: str
     value: float

@@ -70,6 +70,9 @@ def lattice_encode(x: Array, bits: int, cell: Scalar, key: Array | None = None) 
         bits, cell: see :func:`lattice`.
         key: for stochastic rounding; None rounds to the nearest integer.
 
+    Raises:
+        ValueError: ``bits`` is not 2 to 24, or the cell is not positive.
+
     Example:
         >>> lattice_encode(jnp.array([0.75, -0.25, 4.0]), bits=4, cell=0.25).tolist()
         [3, 15, 0]
@@ -80,6 +83,14 @@ def lattice_encode(x: Array, bits: int, cell: Scalar, key: Array | None = None) 
 
 def lattice_decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
     """Multiples of the cell that have the given codes and are nearest to ``near``.
+
+    Args:
+        code: codes of a tensor, any shape.
+        near: floating tensor of the same shape.
+        bits, cell: see :func:`lattice`.
+
+    Raises:
+        ValueError: ``bits`` is not 2 to 24, or the cell is not positive.
 
     Example:
         >>> code = lattice_encode(jnp.array([0.75, -0.25, 4.0]), bits=4, cell=0.25)

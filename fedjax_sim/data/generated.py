@@ -110,7 +110,16 @@ def generated_data(generate: Generate, clients: Any, *, key: Array) -> Federated
 
 
 class GeneratedData(NamedTuple):
-    """Dynamic part of a task of generated clients."""
+    """Dynamic part of a task of generated clients.
+
+    Example:
+        >>> from fedjax_sim.data.batches import epochs
+        >>> loss = lambda w, batch, key: (w - batch["x"]) ** 2
+        >>> normal = lambda client, key: {"x": jax.random.normal(key, (4,))}
+        >>> task = generated_task(loss, normal, 1000, epochs(1, 2), key=jax.random.key(0))
+        >>> task.oracle.args[0].offsets.tolist()  # four examples per client
+        [0, 4]
+    """
 
     generate: Partial
     key: Array  # words of the key

@@ -12,6 +12,14 @@ class DataError(ValueError):
     """Raised if the files of a data set are missing or malformed.
 
     The message names the file and the expected contents.
+
+    Example:
+        >>> from fedjax_sim.datasets import load
+        >>> try:
+        ...     load("mnist", data_dir="/nonexistent")
+        ... except DataError:
+        ...     print("no files there")
+        no files there
     """
 
 

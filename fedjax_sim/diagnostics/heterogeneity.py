@@ -99,7 +99,19 @@ def _largest_mean(values: Array) -> float:
 
 
 class ClientMap(NamedTuple):
-    """Evaluates functions of the full gradients of all clients."""
+    """Evaluates functions of the full gradients of all clients.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: (w - batch["x"]) ** 2 / 2
+        >>> clients = ClientMap(fs.empirical_task(loss, data, fs.full_batch(1)), jax.random.key(0))
+        >>> x = jnp.array(0.0)
+        >>> clients.each(lambda gradient, key: gradient(x)).tolist()
+        [-1.0, -3.0]
+        >>> float(clients.mean_gradient(x))
+        -2.0
+    """
 
     task: Task
     key: Array

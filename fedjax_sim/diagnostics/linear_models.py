@@ -18,7 +18,13 @@ from fedjax_sim.objectives import as_float
 
 
 class Link(NamedTuple):
-    """Suprema of the norms of a loss function's derivatives with respect to the scores."""
+    """Suprema of the norms of a loss function's derivatives with respect to the scores.
+
+    Example:
+        >>> squared_error = Link(gradient=math.inf, hessian=2.0, third=0.0)  # (z - y)^2
+        >>> squared_error.hessian
+        2.0
+    """
 
     gradient: float
     hessian: float

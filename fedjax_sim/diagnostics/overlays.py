@@ -16,7 +16,15 @@ from fedjax_sim.theory.problem_constants import ProblemConstants
 
 
 class Bound(NamedTuple):
-    """A bound that holds for any learning rate."""
+    """A bound that holds for any learning rate.
+
+    Example:
+        >>> by_distance = Bound(
+        ...     "distance", lambda constants, *, lr, rounds, **_: constants.B**2 / (lr * rounds),
+        ...     of="F - F*", homogeneous=False)
+        >>> by_distance.name
+        'distance'
+    """
 
     name: str
     formula: Callable[..., Array]  # (constants, *, lr, local_steps, rounds, clients)
@@ -56,7 +64,12 @@ FEDAC_II = (Bound("FedAc-II", fedac.strongly_convex_ii.bound, "F - F* at the mod
 
 
 class Row(NamedTuple):
-    """The value of a bound after a number of rounds."""
+    """The value of a bound after a number of rounds.
+
+    Example:
+        >>> Row(round=8, bound="convex", value=0.25, valid=True).value
+        0.25
+    """
 
     round: int
     bound: str

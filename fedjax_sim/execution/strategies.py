@@ -289,7 +289,14 @@ def _sharing() -> list[Device]:
 
 
 class Gathered(NamedTuple):
-    """Strategy whose aggregator receives all uploads; made by :func:`gathered`."""
+    """Strategy whose aggregator receives all uploads; made by :func:`gathered`.
+
+    Example:
+        >>> largest = Gathered(lambda uploads, weights: uploads.max(0), vmapped())
+        >>> local = lambda shared, slot: (slot, ())
+        >>> float(largest(local, (), jnp.array([1.0, 9.0]), jnp.ones(2))[0])
+        9.0
+    """
 
     aggregate: Callable[[Upload, Array], Upload]
     inner: Execution

@@ -14,7 +14,15 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Regularizer(Protocol):
-    """A closed convex function of one array."""
+    """A closed convex function of one array.
+
+    Example:
+        >>> from fedjax_sim.prox import L1, Box
+        >>> isinstance(Box(0.0, 1.0), Regularizer)
+        True
+        >>> L1(1.0).prox(jnp.array([3.0, 0.5]), 1.0).tolist()
+        [2.0, 0.0]
+    """
 
     def value(self, x: Array) -> Array:
         """psi(x)."""
@@ -27,7 +35,13 @@ class Regularizer(Protocol):
 
 @runtime_checkable
 class Penalty(Regularizer, Protocol):
-    """A regulariser that is finite everywhere."""
+    """A regulariser that is finite everywhere.
+
+    Example:
+        >>> from fedjax_sim.prox import L1, Box
+        >>> isinstance(L1(1.0), Penalty), isinstance(Box(0.0, 1.0), Penalty)
+        (True, False)
+    """
 
     def subgradient(self, x: Array) -> Array:
         """An element of the subdifferential at x."""

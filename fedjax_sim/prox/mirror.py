@@ -32,7 +32,14 @@ from fedjax_sim.types import Scalar
 
 
 class Mirror(Protocol):
-    """A distance-generating function h of one array; theorems require it 1-strongly convex."""
+    """A distance-generating function h of one array; theorems require it 1-strongly convex.
+
+    Example:
+        >>> mirror: Mirror = Entropy()
+        >>> x = jnp.array([0.25, 0.75])
+        >>> mirror.to_primal(mirror.to_dual(x)).tolist()
+        [0.25, 0.75]
+    """
 
     def value(self, x: Array) -> Array:
         """h(x)."""
@@ -64,7 +71,12 @@ def divergence(mirror: Mirror, x: Array, z: Array) -> Array:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Euclidean:
-    r""":math:`h(x) = \|x\|_2^2 / 2`: primal and dual are equal, and argmin is the prox of psi."""
+    r""":math:`h(x) = \|x\|_2^2 / 2`: primal and dual are equal, and argmin is the prox of psi.
+
+    Example:
+        >>> Euclidean().argmin(L1(1.0), jnp.array([3.0, 0.5]), 1.0).tolist()
+        [2.0, 0.0]
+    """
 
     def value(self, x: Array) -> Array:
         return jnp.sum(x**2) / 2

@@ -22,6 +22,13 @@ class Event(NamedTuple):
 
     When a run is resumed, callbacks first receive the evaluations of earlier calls, as ``replayed``
     events.
+
+    Example:
+        >>> metrics = {"loss": np.array([1, 3])}  # of two seeds
+        >>> event = Event("FedAvg", ["0", "1"], 10, 50, metrics, None, False, None)
+        >>> stop_early = lambda event: "stop" if event.mean("loss") < 2.5 else None  # a callback
+        >>> stop_early(event)
+        'stop'
     """
 
     name: str  # of the algorithm in a comparison, else empty

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import inspect
 import pathlib
+import re
 import sys
 import types
 
@@ -58,16 +59,43 @@ def test_functions_have_examples():
     assert not [name.path for name in FUNCTIONS if ">>>" not in (inspect.getdoc(name.value) or "")]
 
 
+def test_classes_have_examples():
+    """A class has an example, or a function with an example returns it, alone or as a field."""
+    returned = {
+        word
+        for name in FUNCTIONS
+        if (annotation := public_names.definition(name.value).returns) is not None
+        for word in re.findall(r"\w+", ast.unparse(annotation))
+    }
+    classes = [name for name in OURS if name.is_class]
+    fields = {
+        word
+        for name in classes
+        if name.name in returned
+        for annotation in vars(name.value).get("__annotations__", {}).values()
+        for word in re.findall(r"\w+", str(annotation))
+    }
+    missing = [
+        name.path
+        for name in classes
+        if ">>>" not in (inspect.getdoc(name.value) or "") and name.name not in returned | fields
+    ]
+    assert not missing
+
+
 def test_docstrings_name_errors():
     """A function that raises, or that checks its arguments, has a section on errors."""
     missing = []
     for name in FUNCTIONS:
         body = public_names.definition(name.value).body
         inside = [node for statement in body for node in ast.walk(statement)]
-        raises = any(isinstance(node, ast.Raise) for node in inside) or any(
-            isinstance(node, ast.Call)
-            and getattr(node.func, "id", getattr(node.func, "attr", "")).startswith("check_")
+        called = [
+            getattr(node.func, "id", getattr(node.func, "attr", "")).lstrip("_")
             for node in inside
+            if isinstance(node, ast.Call)
+        ]
+        raises = any(isinstance(node, ast.Raise) for node in inside) or any(
+            function.startswith("check") for function in called
         )
         if raises and "Raises:" not in (inspect.getdoc(name.value) or ""):
             missing.append(name.path)

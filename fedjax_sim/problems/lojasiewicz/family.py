@@ -30,7 +30,13 @@ Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> noise, E 
 
 
 class FamilyConstants(NamedTuple):
-    """Constants of a family."""
+    """Constants of a family.
+
+    Example:
+        >>> constants = FamilyConstants(1.0, 1.0, 2.0, 0.5, np.array([0.0, 0.5]), minimum=0.375)
+        >>> constants.optimum, constants.floor
+        (0.25, 0.125)
+    """
 
     alpha: float
     mu: float

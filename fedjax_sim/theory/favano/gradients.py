@@ -175,6 +175,9 @@ def squared_progress_bound(
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
 
+    Raises:
+        ValueError: a constant that is unknown, or a number outside of its range.
+
     Example:
         >>> constants = ProblemConstants(
         ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0

@@ -96,6 +96,9 @@ def contraction_margin(
     References:
         From Equation 165 to Equation 167, at ``eta = 1 / (20 s L b)``.
 
+    Raises:
+        ValueError: a number outside of its range.
+
     Example:
         >>> s = jnp.arange(1, 101)
         >>> one = ProgressConstants(a=1.0, b=1.0)
@@ -131,6 +134,9 @@ def next_potential_bound(
     Args:
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
+
+    Raises:
+        ValueError: a constant that is unknown, or a number outside of its range.
 
     Example:
         >>> constants = ProblemConstants(

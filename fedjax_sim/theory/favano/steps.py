@@ -201,6 +201,9 @@ def corollary_steps(
     References:
         Corollary to Theorem 1, Equations 11 and 12; Table 1 (see the errata).
 
+    Raises:
+        ValueError: a constant that is unknown, or a number outside of its range.
+
     Example:
         >>> constants = ProblemConstants(
         ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
