@@ -3,6 +3,7 @@
 from fedjax_sim.data import (
     augmentation,
     batches,
+    feature_shift,
     federated,
     generated,
     partition,
@@ -14,6 +15,7 @@ from fedjax_sim.data import (
 __all__ = [
     "augmentation",
     "batches",
+    "feature_shift",
     "federated",
     "generated",
     "partition",
