@@ -32,6 +32,15 @@ class Oracle(NamedTuple):
 
     The same ``step`` always gives the same minibatch, so a method that takes two gradients at one
     step (SAM) or revisits a step uses the same examples.
+
+    Example:
+        >>> quadratic = Oracle(grad=lambda w, step: w - 3, loss=lambda w, step: (w - 3) ** 2 / 2,
+        ...                    full_grad=lambda w: w - 3)
+        >>> w = 0.0
+        >>> for step in range(2):
+        ...     w = w - 0.5 * quadratic.grad(w, step)
+        >>> w
+        2.25
     """
 
     grad: Callable[[Params, Step], Params]  # gradient on the step's minibatch
@@ -45,6 +54,13 @@ class Work(NamedTuple):
     """One client's visit.
 
     ``max_steps`` is a Python int, the bound of the local loop; all other fields may be traced.
+
+    Example:
+        >>> zero, steps, examples = jnp.array(0), jnp.array(3), jnp.array(30)
+        >>> work = Work(zero, zero, steps, examples, zero, jax.random.key(0), max_steps=5)
+        >>> decayed = lambda work: 0.5 / (1 + work.round)  # a learning rate
+        >>> float(decayed(work))
+        0.5
     """
 
     round: Array  # int    server update that this visit reports to
@@ -61,7 +77,14 @@ Weighting: TypeAlias = Callable[[Work], Array]  # a batched Work [S] -> weights 
 
 
 class Round(NamedTuple):
-    """One server update."""
+    """One server update.
+
+    Example:
+        >>> number, uploads = jnp.array(7), jnp.array(2)
+        >>> round = Round(number, uploads, num_clients=8, key=jax.random.key(0))
+        >>> float(round.num_uploads / round.num_clients)  # the participation
+        0.25
+    """
 
     number: Array  # int    server updates before this one
     num_uploads: Array  # int    clients that report in this round
@@ -165,6 +188,14 @@ class Task:
     A task is a pytree.  An oracle that carries data is a :class:`jax.tree_util.Partial`; pass such
     a task to a jitted function as an argument.  If the function closes over it, XLA embeds the
     data set in the program as a constant.
+
+    Example:
+        >>> def oracle(client, key, max_steps):  # F_i(w) = (w - i)^2 / 2
+        ...     grad = lambda w, step=0: w - client
+        ...     return Oracle(grad, lambda w, step: (w - client) ** 2 / 2, grad)
+        >>> task = Task(oracle, num_examples=np.ones(3, int), num_steps=np.full(3, 5))
+        >>> task.num_clients
+        3
     """
 
     oracle: Callable[..., Oracle]  # (client, key, max_steps) -> Oracle
@@ -205,6 +236,19 @@ class Timeline:
 
     Simulated times are NumPy arrays in double precision, whatever JAX's precision: single precision
     cannot distinguish successive units of time beyond 2^24.  Only the host reads them.
+
+    Example:
+        >>> timeline = Timeline(
+        ...     clients=[[0, 1], [2, 0]],  # two rounds of two clients
+        ...     version=[[0, 0], [0, 1]],  # client 2 starts from the first broadcast
+        ...     num_steps=[[5, 5], [9, 5]],
+        ...     mask=[[True, True], [True, False]],  # client 0 drops out of the second round
+        ...     time=[1.0, 2.0],
+        ...     max_steps=9,
+        ...     max_staleness=1,
+        ... )
+        >>> timeline.num_rounds, timeline.cohort_size, timeline[1:].clients.tolist()
+        (2, 2, [[2, 0]])
     """
 
     clients: Array | np.ndarray  # [T, S] int

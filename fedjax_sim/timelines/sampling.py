@@ -23,6 +23,9 @@ from fedjax_sim.types import Timeline
 def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array) -> Timeline:
     """All clients in every round.
 
+    Raises:
+        ValueError: a count below 1, or a timeline that is too large.
+
     Example:
         >>> full(num_rounds=2, num_clients=3, num_steps=5).clients.tolist()
         [[0, 1, 2], [0, 1, 2]]
@@ -147,6 +150,9 @@ def cyclic(
     num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
     """Cohorts of consecutive clients: 0 .. S - 1, then S .. 2 S - 1, ..., wrapping around.
+
+    Raises:
+        ValueError: a count below 1, more slots than clients, or a timeline that is too large.
 
     Example:
         >>> cyclic(3, num_clients=5, cohort_size=2, num_steps=1).clients.tolist()
