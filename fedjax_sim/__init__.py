@@ -51,6 +51,8 @@ from fedjax_sim.types import (
     weight_by_examples,
 )
 from fedjax_sim.wrappers import average_rounds, skip_nonfinite
+from fedjax_sim.wrappers.fine_tuning import fine_tuned
+from fedjax_sim.wrappers.private import private
 from fedjax_sim.wrappers.roles import freeze, personal_model, running_statistics
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ __all__ = [
     "epochs",
     "evaluation",
     "execution",
+    "fine_tuned",
     "forecast",
     "freeze",
     "from_assignment",
@@ -121,6 +124,7 @@ __all__ = [
     "personal_model",
     "plotting",
     "presets",
+    "private",
     "problems",
     "prox",
     "run",

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec
 from fedjax_sim import tree
 from fedjax_sim.checks import check_objective, check_setup
 from fedjax_sim.data.task import running_statistics_of
-from fedjax_sim.evaluation.state import evaluate
+from fedjax_sim.evaluation.state import RunContext, evaluate
 from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
@@ -44,8 +44,10 @@ from fedjax_sim.types import (
 )
 from fedjax_sim.wrappers.roles import UpdatesStatistics
 
-# A round that no run reaches: its branch of the key is that of the clients' streams.
+# Rounds that no run reaches: their branches of the key are those of the clients' streams and of
+# evaluations.
 _NO_ROUND = np.uint32(2**32 - 1)
+_EVALUATION = np.uint32(2**32 - 2)
 
 
 class RunState(NamedTuple):
@@ -67,7 +69,14 @@ class History(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """Argument of a client probe: one client's visit."""
+    """Argument of a client probe: one client's visit.
+
+    Example:
+        >>> length = lambda visit: jnp.abs(visit.upload - visit.message)
+        >>> visit = Visit(jnp.array(1.0), jnp.array(3.0), (), (), None, None)
+        >>> float(length(visit))  # a client probe: Probes(client={"length": length})
+        2.0
+    """
 
     message: Message
     upload: Upload
@@ -78,7 +87,14 @@ class Visit(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Argument of a server probe: one server update."""
+    """Argument of a server probe: one server update.
+
+    Example:
+        >>> step = lambda update: update.new_state.params - update.state.params
+        >>> State = NamedTuple("State", [("params", float)])
+        >>> step(Update(State(1.0), State(0.5), mean=0.5, round=None))
+        -0.5
+    """
 
     state: ServerState
     new_state: ServerState
@@ -91,6 +107,17 @@ class Probes(NamedTuple):
 
     Values of client probes in empty slots have no meaning: apply the timeline's mask.  A run probe
     receives the state after the round, with the states of all clients.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(num_steps=1))
+        >>> setup = fs.Setup(task, fs.timelines.full(2, 2, task.num_steps), jnp.array(0.0))
+        >>> probes = Probes(client={"upload": lambda visit: visit.upload})
+        >>> _, history = run(fs.fedavg(0.25), setup, jax.random.key(0), probes=probes)
+        >>> history.probes["upload"].tolist()  # [T, S]
+        [[-0.5, -1.5], [0.0, -1.0]]
     """
 
     client: Mapping[str, Callable[[Visit], Array]] = {}
@@ -196,7 +223,8 @@ def advance(
 
     def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
         state, probed = rounds(task, state, part, key)
-        metrics = {} if eval_fn is None else evaluate(eval_fn, state)
+        context = evaluation_context(algorithm, task, timeline, state, key)
+        metrics = {} if eval_fn is None else evaluate(eval_fn, context)
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
         return state, History(state.round[None], metrics, probed)
 
@@ -262,6 +290,14 @@ def run(
     check_objective(setup, batched=False)
     state = init(algorithm, setup)
     return advance(algorithm, setup, state, key, execution=execution, probes=probes)
+
+
+def evaluation_context(
+    algorithm: FedAlgorithm, task: Task, timeline: Timeline, state: RunState, key: Array
+) -> RunContext:
+    """Returns the argument of a run's evaluators; ``key`` is the run's."""
+    branch = jax.random.fold_in(key, _EVALUATION)
+    return RunContext(state, algorithm, task, timeline.max_steps, branch)
 
 
 def _round(

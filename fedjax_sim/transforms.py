@@ -20,17 +20,22 @@ from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 def transform_oracle(
     algorithm: FedAlgorithm, transform: Callable[[Oracle], Oracle]
 ) -> FedAlgorithm:
-    """Returns an algorithm whose clients use ``transform(oracle)``.
+    """Returns an algorithm whose clients use ``transform(oracle)``, also for personal models.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
         >>> decay = lambda oracle: add_decayed_weights(oracle, 1e-3)
         >>> algorithm = transform_oracle(fedavg(lr=0.1), decay)
     """
+    personal = algorithm.personal
     return algorithm._replace(
         local=lambda message, state, oracle, work: algorithm.local(
             message, state, transform(oracle), work
-        )
+        ),
+        personal=personal
+        and (
+            lambda message, state, oracle, work: personal(message, state, transform(oracle), work)
+        ),
     )
 
 

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec
-from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, PyTree, Upload, Work
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    PyTree,
+    Upload,
+    Work,
+)
 
 Near = Callable[
     [Message, Upload], Upload
@@ -78,15 +87,26 @@ def compressed(
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
-        received = message
-        if down is not None:
-            reference = state if _same_form(state, message) else tree.zeros_like(message)
-            received = down.through(jax.random.fold_in(work.key, _MESSAGE), message, reference)
+        received = _received(down, message, state, work)
         upload, new = algorithm.local(received, state, oracle, work)
         key = jax.random.fold_in(work.key, _UPLOAD)
         return codec.through(key, upload, near(message, upload)), new
 
-    return algorithm._replace(local=local)
+    def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
+        assert algorithm.personal is not None
+        return algorithm.personal(_received(down, message, state, work), state, oracle, work)
+
+    return algorithm._replace(
+        local=local, personal=None if algorithm.personal is None else personal
+    )
+
+
+def _received(down: Codec | None, message: Message, state: ClientState, work: Work) -> Message:
+    """Returns the message as a client decodes it."""
+    if down is None:
+        return message
+    reference = state if _same_form(state, message) else tree.zeros_like(message)
+    return down.through(jax.random.fold_in(work.key, _MESSAGE), message, reference)
 
 
 def _same_form(a: PyTree, b: PyTree) -> bool:

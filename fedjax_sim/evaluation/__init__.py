@@ -6,16 +6,14 @@ activations of each batch).  Pass an evaluator to a jitted function as an argume
 data would become constants of the program.
 """
 
-from fedjax_sim.evaluation.clients import (
-    client_evaluator,
-    client_statistics,
-    personal_evaluator,
-)
+from fedjax_sim.evaluation.clients import client_evaluator, client_statistics
 from fedjax_sim.evaluation.means import evaluator, merge_evaluators
-from fedjax_sim.evaluation.state import at_rounds, evaluate, takes_state
+from fedjax_sim.evaluation.personal import personal_evaluator
+from fedjax_sim.evaluation.state import RunContext, at_rounds, evaluate, takes_state
 from fedjax_sim.evaluation.streaming import subsample
 
 __all__ = [
+    "RunContext",
     "at_rounds",
     "client_evaluator",
     "client_statistics",

@@ -1,34 +1,31 @@
 """Metrics per client: statistics over clients, and the values of every client."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, stream
+from fedjax_sim.evaluation.streaming import check_examples, masked, stream
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
 PER_CLIENT = "per_client"  # first part of the names of arrays [M]
-_QUANTILES = (0.1, 0.5, 0.9)
-_HIGHER_IS_BETTER = ("accuracy",)
-
-Personal = Callable[[Params, Any], Params]  # (server's parameters, client's state) -> parameters
+QUANTILES = (0.1, 0.5, 0.9)
+HIGHER_IS_BETTER = ("accuracy",)
 
 
 def client_evaluator(
     metrics: Metrics,
     data: FederatedData,
     batch_size: int | None = None,
-    quantiles: Sequence[float] = _QUANTILES,
+    quantiles: Sequence[float] = QUANTILES,
     *,
     per_client: bool = False,
-    higher_is_better: Collection[str] = _HIGHER_IS_BETTER,
+    higher_is_better: Collection[str] = HIGHER_IS_BETTER,
 ) -> Partial:
     """Statistics of the server's model over clients, see :func:`client_statistics`.
 
@@ -61,12 +58,12 @@ def client_evaluator(
         >>> both["per_client/value"].tolist(), both["per_client/num_examples"].tolist()
         ([2.0, 8.0], [2, 1])
     """
-    summary = _Summary(_checked(quantiles), per_client, tuple(sorted(higher_is_better)))
+    summary = summary_of(quantiles, per_client, higher_is_better)
     examples = check_examples(data.examples, batch_size)
     sizes = np.asarray(data.sizes, np.int32)
     owners = data.owners().astype(np.int32)
     statistics = _ClientStatistics(metrics, batch_size, summary)
-    return Partial(statistics, examples, *map(jnp.asarray, (owners, sizes, _present(sizes))))
+    return Partial(statistics, examples, *map(jnp.asarray, (owners, sizes, present_clients(sizes))))
 
 
 class _ClientStatistics(NamedTuple):
@@ -88,99 +85,9 @@ class _ClientStatistics(NamedTuple):
         return self.summary(totals, sizes, present)
 
 
-def personal_evaluator(
-    metrics: Metrics,
-    data: FederatedData,
-    personal: Personal,
-    batch_size: int | None = None,
-    quantiles: Sequence[float] = _QUANTILES,
-    *,
-    per_client: bool = False,
-    higher_is_better: Collection[str] = _HIGHER_IS_BETTER,
-) -> Partial:
-    """Statistics over clients of personal models: client i's model on client i's examples.
-
-    The evaluator receives the run's state instead of the server's model
-    (:mod:`fedjax_sim.evaluation.state`).  Client states must be on one device.
-
-    Args:
-        metrics, batch_size, quantiles, per_client, higher_is_better: as for
-            :func:`client_evaluator`.
-        data: examples of the task's M clients, in the task's order (training or test examples).
-        personal: ``(server's parameters, state of one client) -> parameters``.
-
-    Raises:
-        ValueError: as :func:`client_evaluator`.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = FederatedData({"x": jnp.array([1.0, 3.0, 8.0])}, np.array([0, 2, 3]))
-        >>> metrics = lambda params, examples: {"loss": jnp.abs(examples["x"] - params)}
-        >>> evaluate = personal_evaluator(metrics, data, lambda server, own: server + own)
-        >>> server = fs.fedavg(0.1).init(jnp.array(1.0))
-        >>> state = fs.RunState(jnp.array(1), server, jnp.array([1.0, 7.0]), (), jnp.array(0))
-        >>> result = evaluate(state)  # models 2 and 8: losses 1 and 0
-        >>> float(result["loss/mean"]), float(result["loss/max"])
-        (0.5, 1.0)
-    """
-    summary = _Summary(_checked(quantiles), per_client, tuple(sorted(higher_is_better)))
-    examples = check_examples(data.examples, batch_size)
-    sizes = np.asarray(data.sizes, np.int32)
-    batch = _batch(sizes, 32 if batch_size is None else batch_size)
-    chunks = _chunks(np.asarray(data.offsets), batch)
-    statistics = _PersonalStatistics(metrics, personal, batch, summary)
-    return Partial(statistics, examples, chunks, *map(jnp.asarray, (sizes, _present(sizes))))
-
-
-class _Chunks(NamedTuple):
-    """Batches that hold examples of one client each; K of them."""
-
-    owner: Array  # [K] int
-    first: Array  # [K] int    first example that counts
-    size: Array  # [K] int    examples that count
-
-
-class _PersonalStatistics(NamedTuple):
-    """Static part of a personal evaluator. Hashable by value."""
-
-    metrics: Metrics
-    personal: Personal
-    batch: int
-    summary: "_Summary"
-    takes_state = True
-
-    def __call__(
-        self, examples: PyTree, chunks: _Chunks, sizes: Array, present: Array, state: Any
-    ) -> dict[str, Array]:
-        rows = {leaf.shape[0] for leaf in jax.tree.leaves(state.clients)}
-        if rows != {sizes.shape[0]}:
-            raise ValueError(
-                f"the algorithm keeps states of {sorted(rows)} clients on the device; expected "
-                f"{sizes.shape[0]}, those of the evaluated data: personal models require an "
-                "algorithm with client states, stored on one device"
-            )
-        length = num_examples(examples)
-
-        def evaluate(chunk: _Chunks) -> dict[str, Array]:
-            start = jnp.minimum(chunk.first, length - self.batch)
-            part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.batch), examples)
-            row = start + jnp.arange(self.batch)
-            counted = (row >= chunk.first) & (row < chunk.first + chunk.size)
-            client = jax.tree.map(lambda x: x[chunk.owner], state.clients)
-            values = self.metrics(self.personal(state.server.params, client), part)
-            return {name: masked(x, counted).sum() for name, x in values.items()}
-
-        sums = lax.map(evaluate, chunks)
-        totals = {
-            name: jnp.zeros(sizes.shape, x.dtype).at[chunks.owner].add(x)
-            for name, x in sums.items()
-        }
-        return self.summary(totals, sizes, present)
-
-
 def client_statistics(
     values: Array | np.ndarray,
-    quantiles: Sequence[float] = _QUANTILES,
+    quantiles: Sequence[float] = QUANTILES,
     *,
     higher_is_better: bool = True,
 ) -> dict[str, Array]:
@@ -256,6 +163,17 @@ class _Summary(NamedTuple):
         return summary
 
 
+def summary_of(
+    quantiles: Sequence[float], per_client: bool, higher_is_better: Collection[str]
+) -> _Summary:
+    """Returns the function from sums per client, clients' sizes and present clients to results.
+
+    Raises:
+        ValueError: a quantile outside [0, 1].
+    """
+    return _Summary(_checked(quantiles), per_client, tuple(sorted(higher_is_better)))
+
+
 def _checked(quantiles: Sequence[float]) -> tuple[float, ...]:
     for quantile in quantiles:
         if not 0 <= quantile <= 1:
@@ -263,26 +181,6 @@ def _checked(quantiles: Sequence[float]) -> tuple[float, ...]:
     return tuple(quantiles)
 
 
-def _present(sizes: np.ndarray) -> np.ndarray:
+def present_clients(sizes: np.ndarray) -> np.ndarray:
     """Returns the clients that have examples."""
     return np.flatnonzero(sizes).astype(np.int32)
-
-
-def _batch(sizes: np.ndarray, most: int) -> int:
-    """Returns the examples per chunk, a power of 2 or ``most``, that costs least.
-
-    A chunk costs as much as its examples plus 4, whether they count or not.
-    """
-    most = min(most, int(sizes.sum()))
-    options = [2**i for i in range(most.bit_length()) if 2**i < most] + [most]
-    return min(options, key=lambda batch: int((-(-sizes // batch)).sum()) * (batch + 4))
-
-
-def _chunks(offsets: np.ndarray, batch: int) -> _Chunks:
-    sizes = np.diff(offsets)
-    per_client = -(-sizes // batch)
-    owner = np.repeat(np.arange(len(sizes)), per_client)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(per_client) - per_client, per_client)
-    first = offsets[owner] + number * batch
-    count = np.minimum(offsets[owner + 1] - first, batch)
-    return _Chunks(*(jnp.asarray(x, jnp.int32) for x in (owner, first, count)))

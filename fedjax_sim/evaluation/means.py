@@ -105,6 +105,11 @@ class _All(NamedTuple):
     names: tuple[str, ...]
     takes_state: bool  # a part requires the run's state
 
+    @property
+    def takes_context(self) -> bool:
+        """Parts that require the run's state may require the run, too."""
+        return self.takes_state
+
     def __call__(self, parts: tuple[Partial, ...], argument: Any) -> dict[str, Any]:
         call = evaluate if self.takes_state else lambda part, params: part(params)
         return {

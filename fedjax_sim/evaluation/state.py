@@ -1,8 +1,9 @@
-"""Evaluators that receive the run's state instead of the server's model.
+"""Evaluators that receive the run's state, or the run, instead of the server's model.
 
 An ``eval_fn`` is a function of the server's model.  If the function of a ``Partial`` has the
 attribute ``takes_state``, the engine passes the :class:`~fedjax_sim.engine.RunState`, with the
-states of all clients and the round.
+states of all clients and the round.  If it also has the attribute ``takes_context``, the engine
+passes a :class:`RunContext`: the state, the algorithm and the task.
 """
 
 from typing import Any, NamedTuple
@@ -14,9 +15,29 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.types import EvalFn
+from fedjax_sim.types import EvalFn, FedAlgorithm, Task
 
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
+
+
+class RunContext(NamedTuple):
+    """Argument of an evaluator that needs more than a state."""
+
+    state: Any  # RunState
+    algorithm: FedAlgorithm | None = None
+    task: Task | None = None
+    max_steps: int = 0  # static: bounds the local steps of a visit
+    key: Array | None = None  # of this run's evaluations
+
+
+def context_of(argument: Any) -> RunContext:
+    """Returns a context, of a state one with nothing but the state.
+
+    Example:
+        >>> context_of(RunContext(3)).state, context_of(3).state
+        (3, 3)
+    """
+    return argument if isinstance(argument, RunContext) else RunContext(argument)
 
 
 def takes_state(eval_fn: Any) -> bool:
@@ -30,8 +51,13 @@ def takes_state(eval_fn: Any) -> bool:
     return bool(getattr(getattr(eval_fn, "func", eval_fn), "takes_state", False))
 
 
-def evaluate(eval_fn: EvalFn, state: Any) -> dict[str, Any]:
-    """Returns the metrics of a run's state: of its server's model unless the evaluator takes all.
+def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
+    """Returns the metrics of a run: of its server's model unless the evaluator takes more.
+
+    Args:
+        eval_fn: an evaluator.
+        run: a :class:`~fedjax_sim.engine.RunState`, or a :class:`RunContext` for evaluators that
+            need the algorithm and the task.
 
     Example:
         >>> import fedjax_sim as fs
@@ -41,7 +67,10 @@ def evaluate(eval_fn: EvalFn, state: Any) -> dict[str, Any]:
         >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
         {'norm': 2.0, 'evaluated': True}
     """
-    return dict(eval_fn(state if takes_state(eval_fn) else state.server.params))
+    context = context_of(run)
+    if getattr(getattr(eval_fn, "func", eval_fn), "takes_context", False):
+        return dict(eval_fn(context))
+    return dict(eval_fn(context.state if takes_state(eval_fn) else context.state.server.params))
 
 
 def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
@@ -87,18 +116,19 @@ class _AtRounds(NamedTuple):
 
     every: int
     takes_state = True
+    takes_context = True
 
-    def __call__(self, eval_fn: Partial, state: Any) -> dict[str, Any]:
-        due = _common(state.round) % self.every == 0
-        shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, evaluate(eval_fn, state)))
+    def __call__(self, eval_fn: Partial, run: Any) -> dict[str, Any]:
+        due = _common(context_of(run).state.round) % self.every == 0
+        shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, evaluate(eval_fn, run)))
 
         def skip() -> dict[str, Any]:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-        def run() -> dict[str, Any]:
-            return jax.tree.map(jnp.asarray, evaluate(eval_fn, state))
+        def measure() -> dict[str, Any]:
+            return jax.tree.map(jnp.asarray, evaluate(eval_fn, run))
 
-        return lax.cond(due, run, skip) | {EVALUATED: due}
+        return lax.cond(due, measure, skip) | {EVALUATED: due}
 
 
 @custom_vmap

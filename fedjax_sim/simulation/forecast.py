@@ -211,7 +211,10 @@ def forecast(
         current = jax.block_until_ready(compiled(*arguments))[0]
 
     per_round = measuring.shortest(one_round, timeline.num_rounds)
-    evaluation = measuring.evaluation(put(eval_fn), current, evaluations, batched=batched)
+    measured = dataclasses.replace(setup, eval_fn=put(eval_fn), timeline=first)
+    evaluation = measuring.evaluation(
+        program.evaluation, measured, current, key, evaluations, batched=batched
+    )
     seconds = Seconds(compile_seconds + evaluation.compile, per_round, evaluation.run)
     return result._replace(seconds=seconds)
 

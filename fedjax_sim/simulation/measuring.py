@@ -4,16 +4,18 @@ import functools
 import math
 import time
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.engine import RunState
+from fedjax_sim.engine import History, RunState
 from fedjax_sim.evaluation.state import evaluate, periods, takes_state
 from fedjax_sim.execution.placement import WHOLE, everywhere
+from fedjax_sim.simulation.fingerprint import Same
 from fedjax_sim.types import EvalFn, Params, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
@@ -84,31 +86,59 @@ class _Model(NamedTuple):
     params: Params
 
 
+# (task, eval_fn, part of a timeline, state, key) -> History, jitted
+Evaluate = Callable[[Task, EvalFn, Timeline, RunState, Array], History]
+
+
 def evaluation(
-    eval_fn: EvalFn | None, state: RunState, counts: Evaluations, *, batched: bool
+    run_evaluation: Evaluate,
+    setup: Setup,
+    state: RunState,
+    key: Array,
+    counts: Evaluations,
+    *,
+    batched: bool,
 ) -> Timed:
-    """Measures a run's mean evaluation of a state; equal evaluations are measured once."""
+    """Measures a run's mean evaluation of a state.
+
+    Equal evaluations of the server's model are measured once; those that take more, once per
+    algorithm.
+
+    Args:
+        run_evaluation: the jitted evaluation of the algorithm's programs.
+        setup: of the run; ``setup.timeline`` may be any part of it.
+        state: a state, of all replicas if ``batched``.
+        key: the run's key or keys.
+        counts: evaluations of the run.
+        batched: there are several replicas.
+    """
+    eval_fn = setup.eval_fn
     if eval_fn is None:
         return Timed(0.0, math.nan)
-    if not takes_state(eval_fn):
+    if takes_state(eval_fn):
+        program: Any = run_evaluation
+        fixed, last = (setup.task, eval_fn, setup.timeline), (key,)
+        owner: Hashable = Same(program)
+    else:
+        program = _evaluate_batch if batched else _evaluate
+        fixed, last, owner = (eval_fn,), (), None
         state = RunState(state.round, _Model(state.server.params), (), (), state.round)
     leaves, structure = jax.tree.flatten((eval_fn, state))
     shapes = tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
-    key = structure, shapes, counts, batched
-    if key not in _measured:
-        program = _evaluate_batch if batched else _evaluate
+    name = structure, shapes, counts, batched, owner
+    if name not in _measured:
         began = time.perf_counter()
-        compiled = program.lower(eval_fn, state).compile()
+        compiled = program.lower(*fixed, state, *last).compile()
         compile_seconds = time.perf_counter() - began
         total = 0.0
         for done, count in enumerate(counts):  # round 0 is a multiple of every period
             if count:
                 now = state._replace(round=jnp.full_like(state.round, done))
-                arguments = jax.device_put((eval_fn, now), compiled.input_shardings[0])
+                arguments = jax.device_put((*fixed, now, *last), compiled.input_shardings[0])
                 run = functools.partial(compiled, *arguments)
                 total += count * shortest(lambda _, run=run: jax.block_until_ready(run()))
-        _measured[key] = Timed(compile_seconds, total / sum(counts))
-    return _measured[key]
+        _measured[name] = Timed(compile_seconds, total / sum(counts))
+    return _measured[name]
 
 
 _measured: dict[Hashable, Timed] = {}

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.engine import History, Probes, RunState, advance, init
+from fedjax_sim.engine import History, Probes, RunState, advance, evaluation_context, init
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
@@ -76,14 +76,18 @@ class Programs:
             state, history = together(*arguments)
             return state, put(history)  # recorded by the clients' devices, read by process 0
 
-        def evaluation(eval_fn: EvalFn, state: RunState) -> History:
-            metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, state).items()}
+        def evaluation(task, eval_fn: EvalFn, timeline, state: RunState, key: Array) -> History:
+            context = evaluation_context(algorithm, task, timeline, state, key)
+            metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"
         self.execution = execution
         self.initial = jax.jit(initial)
-        self.evaluation = jax.jit(jax.vmap(evaluation, (None, 0)) if batched else evaluation)
+        if batched:
+            evaluation = jax.vmap(evaluation, (None, None, None, 0, 0))
+        # (task, eval_fn, any part of the timeline, state, key) -> History of one evaluation
+        self.evaluation = jax.jit(evaluation)
         # The state is donated: client states are updated in place.
         self.segment = jax.jit(replicated, donate_argnums=3)
         self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes

@@ -162,7 +162,9 @@ def simulate(
         # A run that was interrupted before its first round has a checkpoint with the evaluation.
         first = store is None or store.checkpoints.newest is None
         if eval_initial and first and setup.eval_fn is not None:
-            initial = compiled.evaluation(put(setup.eval_fn), state)
+            initial = compiled.evaluation(
+                task, put(setup.eval_fn), put(timeline[:1]), state, put(keys)
+            )
             action = record(jax.tree.map(np.asarray, initial)) or action
         while done < num_rounds and action is None and not interrupted():
             last = min(done + step, num_rounds)

@@ -12,6 +12,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim.engine import History
+from fedjax_sim.evaluation.state import takes_state
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import make_mesh
 from fedjax_sim.execution.strategies import is_ragged
@@ -100,8 +101,8 @@ class Programs:
         setup = share_functions(trial.setup)
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
         spread = self._spread(setup.task, num_runs)
-        task = dataclasses.replace(setup.task, num_steps=())  # not needed on the devices
-        setup = dataclasses.replace(setup, task=task)
+        if not takes_state(setup.eval_fn):  # the only user of these numbers on the devices
+            setup = dataclasses.replace(setup, task=dataclasses.replace(setup.task, num_steps=()))
         where = spread.task(setup.task), PartitionSpec()
         data = _data_bytes((setup.task, setup.eval_fn), where, spread.mesh)
         if data <= self._budget:  # copied to the devices once, not per slice

@@ -24,7 +24,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -40,6 +40,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.wrappers.received import received_model
 
 __all__ = ["freeze", "personal_model", "running_statistics"]
 
@@ -63,6 +64,18 @@ class PersonalState(NamedTuple):
     personal: Params
 
 
+class PartMessage(NamedTuple):
+    """Message of a server whose algorithm has a part of the model."""
+
+    inner: Message
+    rest: Params  # the other leaves
+
+    @property
+    def params(self) -> Params:
+        """The model."""
+        return leaves.join(received_model(self.inner), self.rest)
+
+
 class _Visit(NamedTuple):
     upload: Upload
     statistics: Params  # after the visit; zeros after a visit without steps
@@ -78,7 +91,7 @@ class UpdatesStatistics(NamedTuple):
         self.inner(task, timeline)
 
 
-def freeze(algorithm: FedAlgorithm, where: Where) -> FedAlgorithm:
+def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     """Returns an algorithm that does not train some leaves of the model.
 
     The trainable leaves follow exactly the run of a model that closes over the frozen ones.  Frozen
@@ -114,7 +127,7 @@ def freeze(algorithm: FedAlgorithm, where: Where) -> FedAlgorithm:
         >>> bool((state.server.params["adapter"]["b"] != 0).all())
         True
     """
-    _check_predicate(where)
+    leaves.check_selection(where)
 
     def init(params: Params) -> PartState:
         frozen, trainable = leaves.split(params, where)
@@ -130,32 +143,30 @@ def freeze(algorithm: FedAlgorithm, where: Where) -> FedAlgorithm:
         return PartState(algorithm.init(trainable), frozen)
 
     def local(
-        message: tuple[Message, Params], state: ClientState, oracle: Oracle, work: Work
+        message: PartMessage, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
-        received, frozen = message
+        return algorithm.local(message.inner, state, part_of(oracle, message.rest), work)
 
-        def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
-            return lambda y, *step: leaves.without(function(leaves.join(y, frozen), *step), frozen)
-
-        part = Oracle(
-            gradient(oracle.grad),
-            lambda y, step: oracle.loss(leaves.join(y, frozen), step),
-            gradient(oracle.full_grad),
-        )
-        return algorithm.local(received, state, part, work)
+    def personal(message: PartMessage, state: ClientState, oracle: Oracle, work: Work) -> Params:
+        assert algorithm.personal is not None
+        part = part_of(oracle, message.rest)
+        return leaves.join(algorithm.personal(message.inner, state, part, work), message.rest)
 
     return algorithm._replace(
         init=init,
         local=local,
         update=_update_inner(algorithm),
-        broadcast=lambda state, round: (algorithm.broadcast(state.inner, round), state.rest),
+        broadcast=lambda state, round: PartMessage(
+            algorithm.broadcast(state.inner, round), state.rest
+        ),
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
+        personal=None if algorithm.personal is None else personal,
     )
 
 
 def running_statistics(
     algorithm: FedAlgorithm,
-    where: Where,
+    where: Selection,
     combine: Literal["averaged", "private"] = "averaged",
     server_rate: Scalar = 1.0,
 ) -> FedAlgorithm:
@@ -182,8 +193,9 @@ def running_statistics(
     per update a smaller :math:`\rho` averages over several clients.
 
     With ``combine="private"`` a client keeps its statistics between its visits and sends none
-    (SiloBN).  The server's statistics stay the initial ones, so evaluate
-    :func:`personal_model` of the clients.  FedBN also keeps scales and biases private.
+    (SiloBN).  The server's statistics stay the initial ones, so evaluate personal models
+    (:func:`~fedjax_sim.evaluation.personal_evaluator`), which have the client's statistics.
+    :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use
     :func:`fedjax_sim.models.frozen_statistics` and :func:`freeze`.
@@ -213,7 +225,7 @@ def running_statistics(
         >>> params["mean"].tolist(), params["var"].tolist()  # (0 + m) / 2 and (1 + m) / 2
         ([1.0, 2.0], [1.0, 2.5])
     """
-    _check_predicate(where)
+    leaves.check_selection(where)
     if combine not in ("averaged", "private"):
         raise ValueError(f"combine is {combine!r}; expected 'averaged' or 'private'")
     check_at_least(0, server_rate=server_rate)
@@ -232,6 +244,15 @@ def running_statistics(
             upload, state = algorithm.local(message, state, part, work)
             return upload, state, tree.where(work.num_steps > 0, carried.value, start)
 
+    def personal_of(
+        message: Message, state: ClientState, start: Params, oracle: Oracle, work: Work
+    ) -> Params:
+        if algorithm.personal is None:
+            return leaves.join(received_model(message), start)
+        with carrying(start) as carried:
+            part = _updating(oracle, carried)
+            return leaves.join(algorithm.personal(message, state, part, work), carried.value)
+
     if combine == "private":
 
         def local(
@@ -239,6 +260,9 @@ def running_statistics(
         ) -> tuple[Upload, PersonalState]:
             upload, *new = visit(message, state.inner, state.personal, oracle, work)
             return upload, PersonalState(*new)
+
+        def personal(message: Message, state: PersonalState, oracle: Oracle, work: Work) -> Params:
+            return personal_of(message, state.inner, state.personal, oracle, work)
 
         def init_client(params: Params) -> PersonalState:
             statistics, trainable = leaves.split(params, where)
@@ -251,15 +275,21 @@ def running_statistics(
             broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
             init_client=init_client,
             check=check,
+            personal=personal,
         )
 
     def local_averaged(
-        message: tuple[Message, Params], state: ClientState, oracle: Oracle, work: Work
+        message: PartMessage, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[_Visit, ClientState]:
-        upload, state, new = visit(message[0], state, message[1], oracle, work)
+        upload, state, new = visit(message.inner, state, message.rest, oracle, work)
         present = work.num_steps > 0
         sent = tree.where(present, new, tree.zeros_like(new))
         return _Visit(upload, sent, present.astype(jnp.result_type(float))), state
+
+    def personal_averaged(
+        message: PartMessage, state: ClientState, oracle: Oracle, work: Work
+    ) -> Params:
+        return personal_of(message.inner, state, message.rest, oracle, work)
 
     def update(state: PartState, mean: _Visit, round: Round) -> PartState:
         some = mean.present > 0
@@ -273,16 +303,20 @@ def running_statistics(
         init=init,
         local=local_averaged,
         update=update,
-        broadcast=lambda state, round: (algorithm.broadcast(state.inner, round), state.rest),
+        broadcast=lambda state, round: PartMessage(
+            algorithm.broadcast(state.inner, round), state.rest
+        ),
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
         check=check,
+        personal=None if algorithm.personal is None else personal_averaged,
     )
 
 
 def personal_model(params: Params, client: PersonalState) -> Params:
     """Returns one client's model: the server's leaves and the ones that the client keeps.
 
-    :func:`fedjax_sim.evaluation.personal_evaluator` takes it as its argument ``personal``.
+    For clients' states after a run; during a run
+    :func:`~fedjax_sim.evaluation.personal_evaluator` evaluates these models.
 
     Args:
         params: the server's model, ``state.server.params``.
@@ -317,10 +351,15 @@ def _updating(oracle: Oracle, carried: Carried) -> Oracle:
 
         return of_part
 
-    def loss(y: Params, step: Step) -> Array:
-        return oracle.loss(leaves.join(y, carried.value), step)
+    def loss(function: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda y, *step: function(leaves.join(y, carried.value), *step)
 
-    return Oracle(gradient(oracle.grad), loss, gradient(oracle.full_grad))
+    return Oracle(
+        gradient(oracle.grad),
+        loss(oracle.loss),
+        gradient(oracle.full_grad),
+        oracle.full_loss and loss(oracle.full_loss),
+    )
 
 
 def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
@@ -329,11 +368,52 @@ def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
     return jnp.maximum(new, 0) if leaves.names(path)[-1] == "var" else new
 
 
+def part_of(oracle: Oracle, rest: Params) -> Oracle:
+    """Returns the oracle of a model's other leaves, with the leaves ``rest`` as constants.
+
+    Example:
+        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x["a"] * x["b"], lambda x: x)
+        >>> part = part_of(oracle, {"a": None, "b": 3.0})
+        >>> part.loss({"a": 2.0, "b": None}, 0), part.grad({"a": 2.0, "b": None}, 0)
+        (6.0, {'a': 2.0, 'b': None})
+    """
+
+    def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
+        return lambda y, *step: leaves.without(function(leaves.join(y, rest), *step), rest)
+
+    def loss(function: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda y, *step: function(leaves.join(y, rest), *step)
+
+    return Oracle(
+        gradient(oracle.grad),
+        loss(oracle.loss),
+        gradient(oracle.full_grad),
+        oracle.full_loss and loss(oracle.full_loss),
+    )
+
+
 def _update_inner(algorithm: FedAlgorithm) -> Callable[[PartState, Upload, Round], PartState]:
+    """Returns the server update of an algorithm that has a part of the model."""
     return lambda state, mean, round: state._replace(
         inner=algorithm.update(state.inner, mean, round)
     )
 
 
-def _check_predicate(where: Where) -> None:
-    leaves.split((), where)
+def check_statistics_last(wrapper: str, algorithm: FedAlgorithm) -> None:
+    """Refuses an algorithm that updates running statistics, which a wrapper would train.
+
+    Raises:
+        ValueError: naming the wrapper.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> statistics = running_statistics(fedavg(0.1), lambda path, leaf: path[-1] == "mean")
+        >>> check_statistics_last("fine_tuned", statistics)
+        Traceback (most recent call last):
+        ValueError: algorithm updates running statistics; expected running_statistics(fine_tuned...
+    """
+    if isinstance(algorithm.check, UpdatesStatistics):
+        raise ValueError(
+            f"algorithm updates running statistics; expected running_statistics({wrapper}(...)): "
+            "apply running_statistics last"
+        )

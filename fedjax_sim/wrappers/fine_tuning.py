@@ -1,0 +1,104 @@
+r"""Fine-tuning before evaluation: a client's personal model is the trained one after local steps.
+
+References:
+    Oh, Kim, Yun, "FedBABU: Towards Enhanced Representation for Federated Image Classification",
+        2022 (fine-tuning of a global model is a strong baseline).
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Work
+from fedjax_sim.wrappers.received import check_received, received_model
+from fedjax_sim.wrappers.roles import check_statistics_last
+
+__all__ = ["fine_tuned"]
+
+
+def fine_tuned(
+    algorithm: FedAlgorithm,
+    lr: ScalarOrSchedule,
+    *,
+    visits: int | None = None,
+    steps: int | None = None,
+    where: Selection | None = None,
+) -> FedAlgorithm:
+    r"""Returns an algorithm whose personal models take local SGD steps before they are evaluated.
+
+    Training does not change.  The personal model starts from that of the algorithm (the received
+    model if it has none) and takes steps
+
+    .. math:: y \leftarrow y - \eta\, g_i(y, k \bmod K_i), \qquad k = 0, 1, \dots
+
+    on the client's training data; :math:`K_i` is the number of local steps of one visit of the
+    client.  With minibatches in epochs and one local epoch per visit, ``visits=5`` are five epochs
+    over the client's data, in one order.  A client without training data keeps its model.
+
+    Args:
+        algorithm: any algorithm whose message contains the model, or that has personal models.
+        lr: learning rate :math:`\eta`, or a schedule over rounds.
+        visits: as many steps as in this number of visits.
+        steps: number of steps, instead of ``visits``.
+        where: leaves that are trained; default: all.
+
+    Raises:
+        ValueError: not exactly one of ``visits`` and ``steps``, or one below 1; ``where`` is no
+            predicate; the algorithm updates running statistics (apply
+            :func:`~fedjax_sim.wrappers.roles.running_statistics` last); at the start of the run,
+            a message without a model.
+
+    Example:
+        F(x) = (x - 1)^2 / 2, two steps of rate 1/2 from the server's model 0:
+
+        >>> import fedjax_sim as fs
+        >>> algorithm = fine_tuned(fs.fedavg(0.1), 0.5, steps=2)
+        >>> oracle = fs.Oracle(lambda x, k: x - 1, lambda x, k: (x - 1) ** 2 / 2, lambda x: x - 1)
+        >>> work = fs.Work(*[jnp.array(1)] * 5, None, max_steps=1)
+        >>> float(algorithm.personal(jnp.array(0.0), (), oracle, work))
+        0.75
+    """
+    if (visits is None) == (steps is None):
+        raise ValueError(f"visits is {visits} and steps is {steps}; expected exactly one of them")
+    for name, count in (("visits", visits), ("steps", steps)):
+        if count is not None:
+            check_at_least(1, **{name: count})
+    trained = _every_leaf if where is None else where
+    leaves.check_selection(trained)
+    check_statistics_last("fine_tuned", algorithm)
+
+    def init(params: Params) -> ServerState:
+        check_received(algorithm, params)
+        return algorithm.init(params)
+
+    def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
+        if algorithm.personal is None:
+            model = received_model(message)
+        else:
+            model = algorithm.personal(message, state, oracle, work)
+        start, rest = leaves.split(model, trained)
+        eta, present = rate(lr, work), jnp.asarray(work.num_steps)
+
+        def step(y: Params, k: Array) -> Params:
+            gradient = oracle.grad(leaves.join(y, rest), k % jnp.maximum(present, 1))
+            return tree.add_scale(y, -eta, leaves.without(gradient, rest))
+
+        if steps is None:
+            assert visits is not None
+            longer = work._replace(num_steps=visits * present, max_steps=visits * work.max_steps)
+        else:
+            longer = work._replace(num_steps=jnp.where(present > 0, steps, 0), max_steps=steps)
+        return leaves.join(local_steps(step, start, longer), rest)
+
+    return algorithm._replace(init=init, personal=personal)
+
+
+def _every_leaf(path: leaves.Path, leaf: Any) -> bool:
+    del path, leaf
+    return True
