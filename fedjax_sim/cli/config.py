@@ -61,14 +61,33 @@ class RunConfig:
     num_clients: int = 100
     """Number of clients (not used by the natural partition)."""
     alpha: float = 0.1
-    """Concentration of the Dirichlet and quantity partitions; smaller is more heterogeneous."""
+    """Concentration of the Dirichlet, quantity, Pachinko and PFLlib partitions; smaller is more
+    heterogeneous."""
+    fine_alpha: float = 10.0
+    """Concentration of the labels within a coarse one in the Pachinko partition."""
     classes_per_client: int = 2
-    """Labels per client in the partition by classes."""
+    """Labels per client in the partitions classes, label-quantity, pfllib-pat and pfllib-exdir;
+    shards per client in shards."""
+    size_sigma: float = 1.0
+    """Standard deviation of the logarithm of a client's size in the log-normal partition."""
     partition_seed: int = 0
     """Seed of the partition, which is the same for all seeds of the runs."""
     partition_per_seed: bool = False
     """Divide the examples once per seed, with the partition seed plus the seed; the seeds then run
     one after the other."""
+    test_of: Literal["dataset", "clients"] = "dataset"
+    """Test examples: those of the data set; or every client's own (as in PFLlib): training and test
+    examples are merged, divided among the clients, and a fraction of each client's is kept for
+    testing."""
+    test_fraction: float = 0.25
+    """With --test-of clients: fraction of a client's examples that is for testing."""
+    feature_shift: Literal["none", "rotation", "noise"] = "none"
+    """Change of each client's examples, once, before training: rotation, client i's images by i mod
+    4 quarter turns; noise, Gaussian of variance i / M times --noise for client i of M. Test
+    examples of the data set remain as they are, those of clients are changed, too."""
+    noise: float = 0.1
+    """With --feature-shift noise: variance of the noise of the last client, for features in [0,
+    1]."""
     validation: float = 0.0
     """Fraction of the training examples that is kept out of training and evaluated as valid/loss
     and valid/accuracy, so that rates need not be chosen on the test examples."""

@@ -9,11 +9,11 @@ from fedjax_sim.checks import INT32_MAX, did_you_mean
 from fedjax_sim.cli.config import RunConfig
 
 _POSITIVE = {
-    "alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time", "slow_factor",
-    "interval", "horizon", "eval_time",
+    "alpha", "fine_alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time",
+    "slow_factor", "interval", "horizon", "eval_time",
 }  # fmt: skip
 MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
-_NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma"}
+_NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma", "noise", "size_sigma"}
 
 
 def check(config: RunConfig) -> None:
@@ -43,7 +43,9 @@ def check(config: RunConfig) -> None:
                 raise ValueError(f"{name} is {value}; expected an integer of at least {low}")
             if value > high:
                 raise ValueError(f"{name} is {value}; expected an integer of at most {high}")
-        most = {"alpha": math.inf, "examples_memory": MOST_GIGABYTES}.get(name, sys.float_info.max)
+        most = {"alpha": math.inf, "fine_alpha": math.inf, "examples_memory": MOST_GIGABYTES}.get(
+            name, sys.float_info.max
+        )
         if name in _POSITIVE and value is not None and not 0 < value <= most:
             limit = f" of at most {most:g}" * (value > most)
             raise ValueError(f"{name} is {value}; expected a positive number{limit}")
@@ -59,6 +61,13 @@ def check(config: RunConfig) -> None:
     for name in ("dropout", "validation", "held_out_clients"):
         if not 0 <= (value := getattr(config, name)) < 1:
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
+    if not 0 < config.test_fraction < 1:
+        raise ValueError(f"test_fraction is {config.test_fraction}; expected a number in (0, 1)")
+    if config.feature_shift != "none" and config.num_strata is not None:
+        raise ValueError(
+            f"feature_shift is {config.feature_shift}; expected none with num_strata, which loads "
+            "the examples of the data set block by block"
+        )
     for name, required in (("clock", "none"), ("num_strata", None), ("examples_memory", None)):
         if config.partition_per_seed and (value := getattr(config, name)) != required:
             raise ValueError(f"{name} is {value}; expected {required} with --partition-per-seed")

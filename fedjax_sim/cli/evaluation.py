@@ -4,7 +4,6 @@ from jax.tree_util import Partial
 
 from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.datasets import Dataset
 from fedjax_sim.evaluation import (
     at_rounds,
     client_evaluator,
@@ -16,7 +15,7 @@ from fedjax_sim.objectives import Metrics
 from fedjax_sim.wrappers.roles import personal_model
 
 
-def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: Clients) -> Partial:
+def evaluation(config: RunConfig, metrics: Metrics, clients: Clients) -> Partial:
     """Returns the evaluator of a comparison's models.
 
     ``test/...``, ``train/...`` (a fixed subsample of ``--eval-examples``; ``train/examples`` is its
@@ -28,7 +27,7 @@ def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: C
     train = clients.train
     most = len(train["y"]) if config.eval_examples == "all" else config.eval_examples
     parts = {
-        "test": evaluator(metrics, dataset.test),
+        "test": evaluator(metrics, clients.test),
         "train": evaluator(metrics, train, max_examples=most),
     }
     if clients.valid is not None:
@@ -38,6 +37,7 @@ def evaluation(config: RunConfig, metrics: Metrics, dataset: Dataset, clients: C
     if config.per_client is not None:
         splits = {
             "train": clients.data,
+            "test": clients.test_of_clients,
             "valid": clients.valid_of_clients,
             "held_out": clients.held_out,
         }

@@ -21,7 +21,8 @@ from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
 RUN_SETTINGS = (
-    "model", "partition", "num_clients", "alpha", "classes_per_client", "partition_seed",
+    "model", "partition", "num_clients", "alpha", "fine_alpha", "classes_per_client", "size_sigma",
+    "partition_seed", "noise",
     "sampling", "cohort_size", "dropout", "weighting",
     "rounds", "local_epochs", "local_steps", "batch_size",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from rich.table import Table
 from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, names, registry
 from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.cli.references import installed
 from fedjax_sim.datasets.registry import data_folder, folder_of
 
@@ -33,9 +34,9 @@ def list_tables() -> Iterator[Table]:
         table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
     yield _with_installed(table, "model", "models", names.MODELS)
     table = Table("partition", "clients' examples")
-    for name, (description, _) in names.PARTITIONS.items():
+    for name, (description, _) in PARTITIONS.items():
         table.add_row(name, description)
-    yield _with_installed(table, "partition", "partitions", names.PARTITIONS)
+    yield _with_installed(table, "partition", "partitions", PARTITIONS)
     table = Table("sampling", "clients per round")
     for name, (description, _) in names.SAMPLINGS.items():
         table.add_row(name, description)

@@ -1,11 +1,12 @@
-"""Models, partitions, sampling rules and presets by name.  One more is one row here.
+"""Models, sampling rules and presets by name.  One more is one row here.
 
-Data sets by name are in :mod:`fedjax_sim.datasets`, algorithms in :mod:`fedjax_sim.cli.registry`,
-functions of the user in :mod:`fedjax_sim.cli.own_objects`.
+Data sets by name are in :mod:`fedjax_sim.datasets`, partitions in
+:mod:`fedjax_sim.cli.partitions`, algorithms in :mod:`fedjax_sim.cli.registry`, functions of the
+user in :mod:`fedjax_sim.cli.own_objects`.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,13 @@ from jax import Array
 
 from fedjax_sim import models
 from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.data import partition
-from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.timelines import sampling
 from fedjax_sim.types import Timeline
 
 Shape = tuple[int, ...]
-Rows = Sequence[np.ndarray]  # of each client
 BuildModel = Callable[[Shape, int, Convolution], Model]
-# (options, data set) -> rows per client, and the clients' names if they have some
-Partition = Callable[[RunConfig, Dataset], tuple[Rows, tuple[str, ...] | None]]
 # (options, key, clients' numbers of examples [M] and of local steps [M])
 Sampling = Callable[[RunConfig, Array, Any, Any], Timeline]
 
@@ -59,57 +55,6 @@ AUTO_MODELS: dict[Shape, str] = {
 # The same for examples that are token ids: integers other than uint8, which are pixels.
 AUTO_TOKEN_MODELS: dict[Shape, str] = {(80,): "lstm"}
 
-
-def _natural(dataset: Dataset) -> tuple[Rows, tuple[str, ...]]:
-    if dataset.train_groups is None or dataset.group_names is None:
-        raise ValueError(f"data set {dataset.name} does not say which client an example is from")
-    return partition.by_group(np.asarray(dataset.group_names)[dataset.train_groups])
-
-
-def _unnamed(rule: Callable[[RunConfig, Dataset], Rows]) -> Partition:
-    return lambda config, dataset: (rule(config, dataset), None)
-
-
-# Name -> description, and the rule.
-PARTITIONS: dict[str, tuple[str, Partition]] = {
-    "dirichlet": (
-        "labels of each client Dirichlet(--alpha); equal sizes",
-        _unnamed(
-            lambda c, d: partition.dirichlet(
-                d.train["y"], c.num_clients, c.alpha, c.partition_seed, disjoint=True
-            )
-        ),
-    ),
-    "dirichlet-by-class": (
-        "each label split Dirichlet(--alpha) over the clients; ragged sizes",
-        _unnamed(
-            lambda c, d: partition.dirichlet_by_class(
-                d.train["y"], c.num_clients, c.alpha, c.partition_seed
-            )
-        ),
-    ),
-    "iid": (
-        "at random; equal sizes",
-        _unnamed(lambda c, d: partition.iid(len(d.train["y"]), c.num_clients, c.partition_seed)),
-    ),
-    "classes": (
-        "--classes-per-client labels each; equal sizes",
-        _unnamed(
-            lambda c, d: partition.classes_per_client(
-                d.train["y"], c.num_clients, c.classes_per_client, c.partition_seed, method="pairs"
-            )
-        ),
-    ),
-    "quantity": (
-        "labels at random; sizes Dirichlet(--alpha)",
-        _unnamed(
-            lambda c, d: partition.quantity_skew(
-                len(d.train["y"]), c.num_clients, c.alpha, c.partition_seed
-            )
-        ),
-    ),
-    "natural": ("the data set's own clients (writers, ...)", lambda c, d: _natural(d)),
-}
 
 SAMPLINGS: dict[str, tuple[str, Sampling]] = {
     "uniform": (

@@ -19,14 +19,12 @@ from fedjax_sim import datasets, models
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.names import (
     MODELS,
-    PARTITIONS,
     SAMPLINGS,
     BuildModel,
-    Partition,
-    Rows,
     Sampling,
     Shape,
 )
+from fedjax_sim.cli.partitions import PARTITIONS, Division, Partition
 from fedjax_sim.cli.references import Reference, find, load
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.datasets import Dataset
@@ -152,9 +150,7 @@ def partition_of(config: RunConfig) -> Partition:
     return functools.partial(_own_partition, reference)
 
 
-def _own_partition(
-    reference: Reference, config: RunConfig, dataset: Dataset
-) -> tuple[Rows, tuple[str, ...] | None]:
+def _own_partition(reference: Reference, config: RunConfig, dataset: Dataset) -> Division:
     value = reference.call_by_name(
         dataset=dataset,
         num_clients=config.num_clients,
@@ -175,7 +171,7 @@ def _own_partition(
                 "numbers, integers [n]"
             )
         parts.append(part.astype(np.int64))
-    return parts, None if names is None else tuple(names)
+    return Division(parts, None if names is None else tuple(names))
 
 
 def _are_names(value: Any) -> bool:

@@ -101,7 +101,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     own.check(net, dataset)
     loss, metrics = _functions(net, config.precision == "bfloat16", config.statistics, own)
     divided = clients(config, dataset)
-    data, source, placement, train, valid, *_ = divided
+    data, source, placement, train, _, valid, *_ = divided
     all_take_part = config.sampling == "full" or config.timeline is not None
     if not all_take_part and config.cohort_size > data.num_clients:
         raise ValueError(
@@ -119,7 +119,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
             "source": dataset.source,
             "train_examples": len(train["y"]),
             "valid_examples": 0 if valid is None else len(valid["y"]),
-            "test_examples": len(dataset.test["y"]),
+            "test_examples": len(divided.test["y"]),
             "classes": dataset.num_classes,
             "class_names": dataset.class_names,
             "shape": list(dataset.train["x"].shape[1:]),
@@ -138,7 +138,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         if clock is None
         else clock.timelines(config.algorithms[0], schedule_keys),
         params,
-        eval_fn=evaluation(config, metrics, dataset, divided),
+        eval_fn=evaluation(config, metrics, divided),
         eval_every=config.eval_every,
         weighting=weight_by_examples if config.weighting == "examples" else uniform_weights,
     )

@@ -72,6 +72,30 @@ def drop_duplicates(dataset: Dataset) -> Dataset:
     return dataset._replace(train=train, train_groups=groups)
 
 
+def merged(dataset: Dataset) -> Dataset:
+    """Returns the data set with training and test examples together, the training ones first.
+
+    The new training part is both; the test part is empty.
+
+    Example:
+        >>> part = {"x": np.array([[1], [2]], np.uint8), "y": np.array([0, 1], np.int32)}
+        >>> data = merged(Dataset("toy", part, part, 2, None, None, None, "files"))
+        >>> data.train["y"].tolist(), data.test["y"].tolist()
+        ([0, 1, 0, 1], [])
+    """
+    keys = [key for key in dataset.train if key in dataset.test]
+    train = {key: np.concatenate([dataset.train[key], dataset.test[key]]) for key in keys}
+    both = None
+    if dataset.train_groups is not None and dataset.test_groups is not None:
+        both = np.concatenate([dataset.train_groups, dataset.test_groups])
+    return dataset._replace(
+        train=train,
+        test={key: values[:0] for key, values in dataset.test.items()},
+        train_groups=both,
+        test_groups=None if both is None else both[:0],
+    )
+
+
 def as_labels(values: Any, num_classes: int, where: object) -> np.ndarray:
     """Converts labels to int32 ``[N]``; raises DataError unless all are in 0..num_classes-1."""
     try:

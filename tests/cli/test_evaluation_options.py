@@ -46,7 +46,7 @@ def test_metrics_and_sizes(digits):
     config = dataclasses.replace(CONFIG, per_client=4, eval_examples=100)
     model = models.softmax_regression((8, 8, 1), 10)
     metrics = objectives.classification_metrics(model.apply)
-    evaluate = evaluation(config, metrics, digits, clients(config, digits))
+    evaluate = evaluation(config, metrics, clients(config, digits))
     parts = dict(zip(evaluate.func.names, evaluate.args[0], strict=True))
     assert list(parts) == ["test", "train", "valid", "held_out", "client"]
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -55,7 +55,7 @@ def test_metrics_and_sizes(digits):
     assert parts["client"].func.every == 4
     whole = dataclasses.replace(config, eval_examples="all")
     divided = clients(whole, digits)
-    train = evaluation(whole, metrics, digits, divided).args[0][1]
+    train = evaluation(whole, metrics, divided).args[0][1]
     assert len(train.args[0]["y"]) == len(divided.train["y"])
 
 
@@ -65,6 +65,9 @@ def test_metrics_and_sizes(digits):
         ({"eval_examples": 0}, "eval_examples is 0; expected an integer of at least 1"),
         ({"per_client": 3}, "per_client is 3; expected a multiple of eval_every, 2"),
         ({"per_client": 4, "num_strata": 2}, "per_client is 4; expected none with num_strata"),
+        ({"test_fraction": 1.0}, r"test_fraction is 1.0; expected a number in \(0, 1\)"),
+        ({"feature_shift": "noise", "num_strata": 2}, "feature_shift is noise; expected none with"),
+        ({"noise": -1.0}, "noise is -1.0; expected a number of at least 0"),
         ({"held_out_clients": 1.0}, r"held_out_clients is 1.0; expected a number in \[0, 1\)"),
     ],
 )

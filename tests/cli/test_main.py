@@ -18,6 +18,7 @@ from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, entries, names, registry, run
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.simulation import compare as comparing
 from fedjax_sim.simulation.simulate import simulate
 
@@ -296,7 +297,7 @@ def test_list_names_every_choice(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    tables = registry.ALGORITHMS, names.MODELS, names.PARTITIONS, names.PRESETS, datasets.NAMES
+    tables = registry.ALGORITHMS, names.MODELS, PARTITIONS, names.PRESETS, datasets.NAMES
     assert [name for table in tables for name in table if name not in shown] == []
     assert "b1=0.9" in shown  # a default of the factory, not of the command line
 

@@ -14,6 +14,7 @@ from fedjax_sim.cli import names, registry, report
 from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import read
+from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.simulation.result import Progress
@@ -154,10 +155,11 @@ def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
         compare(dataclasses.replace(config, algorithms=("scaffold",), lr=0.3))
 
 
-@pytest.mark.parametrize("partition", names.PARTITIONS)
+@pytest.mark.parametrize("partition", PARTITIONS)
 def test_partitions_cover_each_option(partition):
     config = dataclasses.replace(TINY, partition=partition, alpha=1.0)
     dataset = datasets.load("digits")
+    dataset.train["coarse"] = dataset.train["y"] // 2  # for pachinko
     if partition == "natural":
         groups = np.arange(len(dataset.train["y"])) % 6
         dataset = dataset._replace(train_groups=groups, group_names=tuple("abcdef"))
@@ -165,10 +167,12 @@ def test_partitions_cover_each_option(partition):
     assert data.num_clients == (6 if partition == "natural" else 20)
     assert (data.client_ids == tuple("abcdef")) == (partition == "natural")
     labels = [np.unique(data.client(i)["y"]).size for i in range(data.num_clients)]
-    if partition == "classes":
+    if partition in ("classes", "label-quantity", "pfllib-pat", "pfllib-pat-balanced"):
         assert labels == [2] * 20
-    sizes = np.asarray(data.sizes)
-    assert (np.ptp(sizes) > 2) == (partition in ("dirichlet-by-class", "quantity"))
+    if partition in ("shards", "pfllib-exdir"):
+        assert max(labels) <= 4
+    equal = {"dirichlet", "iid", "classes", "natural", "shards", "pachinko"}
+    assert (np.ptp(np.asarray(data.sizes)) <= 2) == (partition in equal)
 
 
 @pytest.mark.slow
