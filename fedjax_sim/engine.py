@@ -160,7 +160,8 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         lambda x: jnp.broadcast_to(x, (rows, *x.shape)), _strong(algorithm.init_client(params))
     )
     round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
-    past = empty_buffers(timeline, jax.eval_shape(algorithm.broadcast, server, round))
+    message = jax.eval_shape(lambda server: algorithm.broadcast(server, round), server)
+    past = empty_buffers(timeline, message)
     zero = jnp.array(0, jnp.int32)
     return RunState(zero, server, where.put(clients), past, zero)
 

@@ -26,12 +26,13 @@ EXPERIMENTS = {
     "experiments.favano.mnist": "favano quafl fedbuff fedasync async_sgd",
 }
 SIZE = 1000  # of the model whose messages are counted
+STEPS = 6  # of the visit that is traced: a multiple of the minibatches of a meta-step
 
 
 class Cost(NamedTuple):
     """Cost of an algorithm, by tracing it on a model of known size."""
 
-    step_gradients: int  # minibatch gradients per local step
+    step_gradients: float  # minibatch gradients per local step
     visit_gradients: int  # further minibatch gradients per visit, outside of the local loop
     full_gradients: int  # gradients over all of a client's data, per visit
     download: float  # elements of a message, in models
@@ -56,13 +57,13 @@ def cost(algorithm: fs.FedAlgorithm) -> Cost:
             full_grad=jax.jit(_named("full", lambda params: params)),
             full_loss=jax.jit(_named("full_loss", lambda params: params["w"].sum())),
         )
-        work = fs.Work(zero, zero, jnp.array(3), one, zero, key, max_steps=3)
+        work = fs.Work(zero, zero, jnp.array(STEPS), one, zero, key, max_steps=STEPS)
         return algorithm.local(message, client, oracle, work)
 
     traced, (upload, _) = jax.make_jaxpr(local, return_shape=True)(message, client)
-    calls = _calls(traced.jaxpr, inside=False)
+    calls = _calls(traced.jaxpr)
     return Cost(
-        calls["minibatch", True],
+        calls["minibatch", True] / STEPS,
         calls["minibatch", False],
         calls["full", False] + calls["full", True],
         *(_models(part) for part in (message, upload, client, server)),
@@ -74,16 +75,20 @@ def _named(name: str, function: Any) -> Any:
     return function
 
 
-def _calls(jaxpr: Any, inside: bool) -> Counter:
-    """Calls of the oracle's functions by name and by whether they are inside of a loop."""
+def _calls(jaxpr: Any, inside: bool = False, repeats: int = 1) -> Counter:
+    """Calls of the oracle's functions by name and by whether they are inside of a loop.
+
+    Minibatch gradients count as often as their loops run.
+    """
     total: Counter = Counter()
     for equation in jaxpr.eqns:
         name = equation.params.get("name")
         if name in ("minibatch", "loss", "full"):
-            total[name, inside] += 1
+            total[name, inside] += repeats if name == "minibatch" else 1
             continue
         loop = inside or equation.primitive.name in ("scan", "while")
-        parts = [_calls(sub, loop) for sub in jax.core.jaxprs_in_params(equation.params)]
+        times = repeats * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+        parts = [_calls(sub, loop, times) for sub in jax.core.jaxprs_in_params(equation.params)]
         if equation.primitive.name == "cond":
             for key in {key for part in parts for key in part}:
                 total[key] += max(part[key] for part in parts)
@@ -117,7 +122,7 @@ def page() -> str:
 
 
 def _gradients(cost: Cost) -> str:
-    text = [str(cost.step_gradients)] if cost.step_gradients else []
+    text = [f"{cost.step_gradients:.3g}"] if cost.step_gradients else []
     text += [f"{cost.visit_gradients} per visit"] if cost.visit_gradients else []
     text += [f"{cost.full_gradients} full per visit"] if cost.full_gradients else []
     return " + ".join(text)

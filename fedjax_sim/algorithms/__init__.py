@@ -2,9 +2,11 @@
 """Federated algorithms, one per file; each file's ``__all__`` names its factories."""
 
 from fedjax_sim.algorithms.agd import *
+from fedjax_sim.algorithms.apfl import *
 from fedjax_sim.algorithms.async_sgd import *
 from fedjax_sim.algorithms.averaged_fedavg import *
 from fedjax_sim.algorithms.averaged_feddualavg import *
+from fedjax_sim.algorithms.ditto import *
 from fedjax_sim.algorithms.favano import *
 from fedjax_sim.algorithms.fedac import *
 from fedjax_sim.algorithms.fedacg import *
@@ -23,9 +25,12 @@ from fedjax_sim.algorithms.fedprox import *
 from fedjax_sim.algorithms.fedsam import *
 from fedjax_sim.algorithms.fedsmoo import *
 from fedjax_sim.algorithms.fedswa import *
+from fedjax_sim.algorithms.ifca import *
 from fedjax_sim.algorithms.mb_ac_sgd import *
 from fedjax_sim.algorithms.mb_sgd import *
 from fedjax_sim.algorithms.mofedsam import *
+from fedjax_sim.algorithms.perfedavg import *
+from fedjax_sim.algorithms.pfedme import *
 from fedjax_sim.algorithms.quafl import *
 from fedjax_sim.algorithms.scaffold import *
 
@@ -33,9 +38,11 @@ from fedjax_sim.algorithms.scaffold import *
 # files.
 __all__ = [
     "agd",
+    "apfl",
     "async_sgd",
     "averaged_fedavg",
     "averaged_feddualavg",
+    "ditto",
     "favano",
     "fedac",
     "fedacg",
@@ -63,9 +70,12 @@ __all__ = [
     "fedswa",
     "fedyogi",
     "gradient_controls",
+    "ifca",
     "mb_ac_sgd",
     "mb_sgd",
     "mofedsam",
+    "perfedavg",
+    "pfedme",
     "quafl",
     "scaffold",
 ]

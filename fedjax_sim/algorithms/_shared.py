@@ -9,7 +9,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload
+from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
 
 Transform = Callable[[Oracle], Oracle]
 
@@ -23,6 +23,11 @@ class ModelState(NamedTuple):
 def real(x: Scalar) -> Array:
     """Returns a number of any type in the precision of the run."""
     return jnp.asarray(x).astype(float)
+
+
+def visit_of(work: Work, num_steps: int) -> Work:
+    """Returns a visit of another, static number of steps; a visit without steps stays one."""
+    return work._replace(num_steps=jnp.where(work.num_steps > 0, num_steps, 0), max_steps=num_steps)
 
 
 def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelState:

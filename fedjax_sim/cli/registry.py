@@ -38,6 +38,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "fedyogi": {"server_lr": 0.03},
     "mb_ac_sgd": {"lr": 0.5, "mu": 0.1},
     "mb_sgd": {"lr": 0.5},
+    "pfedme": {"lr": 0.02},  # times mu = 15: a share of 0.3 per step
     "scaffold": {"server_lr": 1.0},
 }
 # Options that set a hyper-parameter of several algorithms.

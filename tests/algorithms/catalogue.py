@@ -121,6 +121,22 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
+    "ditto": (fs.ditto, {"lr": 0.2, "mu": 0.4, "personal_lr": 0.3}),
+    "pfedme": (
+        functools.partial(fs.pfedme, inner_steps=3),
+        {"lr": 0.1, "mu": 2.0, "personal_lr": 0.15, "server_lr": 0.8},
+    ),
+    "apfl": (fs.apfl, {"lr": 0.2, "alpha": 0.4}),
+    "apfl_adaptive": (
+        functools.partial(fs.apfl, adaptive=True, order="after"),
+        {"lr": 0.2, "alpha": 0.4},
+    ),
+    "perfedavg_FO": (fs.perfedavg, {"lr": 0.2, "adapt_lr": 0.3}),
+    "perfedavg_HF": (
+        functools.partial(fs.perfedavg, hessian="HF"),
+        {"lr": 0.2, "adapt_lr": 0.3, "delta": 0.4},
+    ),
+    "ifca": (fs.ifca, {"lr": 0.2}),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take

@@ -1,0 +1,81 @@
+r"""Ditto: a personal model per client, pulled towards the global one.
+
+References:
+    Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization",
+        2021, arXiv 2012.04221.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_sim.algorithms._shared import check_per_client, visit_of
+from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
+
+__all__ = ["ditto"]
+
+
+def ditto(
+    lr: ScalarOrSchedule,
+    mu: Scalar = 1.0,
+    personal_lr: ScalarOrSchedule | None = None,
+    personal_steps: int | None = None,
+    server: optax.GradientTransformation | None = None,
+) -> FedAlgorithm:
+    r"""Ditto: FedAvg, and a model per client that is pulled towards the received one.
+
+    .. math::
+        y &\leftarrow y - \eta\, g_i(y), \qquad y_0 = x \\
+        v_i &\leftarrow v_i - \eta_v \bigl(g_i(v_i) + \mu\,(v_i - x)\bigr) \\
+        x &\leftarrow x - \operatorname{mean}_i (x - y_{K_i})
+
+    The client keeps :math:`v_i`, which is its personal model and starts at the initial model.  The
+    steps of both models take the same minibatches.  The server's model is that of FedAvg for every
+    :math:`\mu`.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        mu: weight of the proximal term, the paper's :math:`\lambda`; or one per client, ``[M]``.
+        personal_lr: learning rate :math:`\eta_v` of the personal models, or a schedule over rounds.
+            Default: ``lr``.
+        personal_steps: steps of the personal model per visit. Default: as many as of the other one.
+        server: as for :func:`~fedjax_sim.algorithms.fedavg`.
+
+    Raises:
+        ValueError: ``personal_steps`` below 1, ``server`` is not an optax optimizer; at the start
+            of the run, a vector ``mu`` without one entry per client.
+
+    References:
+        Li et al., 2021, Algorithm 1 (and 2, with FedAvg).
+
+    Example:
+        >>> algorithm = ditto(lr=0.1, mu=0.5)
+        >>> weights = ditto(lr=0.1, mu=jnp.array([0.1, 1.0, 2.0]))  # three clients
+    """
+    if personal_steps is not None:
+        check_at_least(1, personal_steps=personal_steps)
+    global_part = fedavg(lr, server)
+    own_lr = lr if personal_lr is None else personal_lr
+
+    def local(x: Params, v: Params, oracle: Oracle, work: Work) -> tuple[Upload, Params]:
+        upload, _ = global_part.local(x, (), oracle, work)
+        weight = jnp.asarray(mu)[work.client] if np.ndim(mu) else mu
+        visit = work if personal_steps is None else visit_of(work, personal_steps)
+        step = sgd(rate(own_lr, work), proximal(oracle, weight, x).grad)
+        return upload, local_steps(step, v, visit)
+
+    def check(task: Task, timeline: Timeline) -> None:
+        global_part.check(task, timeline)
+        if np.ndim(mu):
+            check_per_client("mu", jnp.asarray(mu), task)
+
+    return global_part._replace(
+        local=local,
+        init_client=lambda params: params,
+        check=check,
+        personal=lambda x, v, oracle, work: v,
+    )
