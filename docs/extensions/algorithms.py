@@ -43,7 +43,11 @@ class Cost(NamedTuple):
 
 def cost(algorithm: fs.FedAlgorithm) -> Cost:
     """Returns an algorithm's gradients per step and sizes of messages and states."""
-    params = {"w": jnp.zeros(SIZE)}
+    params = {
+        "body": {"kernel": jnp.zeros(SIZE - 120)},
+        "head": {"kernel": jnp.zeros(100)},  # private in some algorithms
+        "norm": {"scale": jnp.zeros(20)},  # private in FedBN
+    }
     server = algorithm.init(params)
     key = jax.random.key(0)
     message = algorithm.broadcast(server, fs.Round(jnp.array(0), jnp.array(2), 4, key))
@@ -53,9 +57,9 @@ def cost(algorithm: fs.FedAlgorithm) -> Cost:
     def local(message: Any, client: Any) -> tuple[Any, Any]:
         oracle = fs.Oracle(
             grad=jax.jit(_named("minibatch", lambda params, step: params)),
-            loss=jax.jit(_named("loss", lambda params, step: params["w"].sum())),
+            loss=jax.jit(_named("loss", lambda params, step: params["body"]["kernel"].sum())),
             full_grad=jax.jit(_named("full", lambda params: params)),
-            full_loss=jax.jit(_named("full_loss", lambda params: params["w"].sum())),
+            full_loss=jax.jit(_named("full_loss", lambda params: params["body"]["kernel"].sum())),
         )
         work = fs.Work(zero, zero, jnp.array(STEPS), one, zero, key, max_steps=STEPS)
         return algorithm.local(message, client, oracle, work)

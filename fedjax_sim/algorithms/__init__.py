@@ -13,7 +13,10 @@ from fedjax_sim.algorithms.fedacg import *
 from fedjax_sim.algorithms.fedasam import *
 from fedjax_sim.algorithms.fedasync import *
 from fedjax_sim.algorithms.fedavg import *
+from fedjax_sim.algorithms.fedavg_ft import *
 from fedjax_sim.algorithms.fedavg_subgradient import *
+from fedjax_sim.algorithms.fedbabu import *
+from fedjax_sim.algorithms.fedbn import *
 from fedjax_sim.algorithms.fedbuff import *
 from fedjax_sim.algorithms.feddualavg import *
 from fedjax_sim.algorithms.feddyn import *
@@ -21,11 +24,14 @@ from fedjax_sim.algorithms.fedgamma import *
 from fedjax_sim.algorithms.fedlesam import *
 from fedjax_sim.algorithms.fedmid import *
 from fedjax_sim.algorithms.fedopt import *
+from fedjax_sim.algorithms.fedper import *
 from fedjax_sim.algorithms.fedprox import *
+from fedjax_sim.algorithms.fedrep import *
 from fedjax_sim.algorithms.fedsam import *
 from fedjax_sim.algorithms.fedsmoo import *
 from fedjax_sim.algorithms.fedswa import *
 from fedjax_sim.algorithms.ifca import *
+from fedjax_sim.algorithms.lg_fedavg import *
 from fedjax_sim.algorithms.mb_ac_sgd import *
 from fedjax_sim.algorithms.mb_sgd import *
 from fedjax_sim.algorithms.mofedsam import *
@@ -51,8 +57,11 @@ __all__ = [
     "fedasam",
     "fedasync",
     "fedavg",
+    "fedavg_ft",
     "fedavg_subgradient",
     "fedavgm",
+    "fedbabu",
+    "fedbn",
     "fedbuff",
     "feddualavg",
     "feddualavg_osp",
@@ -63,7 +72,9 @@ __all__ = [
     "fedmid_osp",
     "fedmo",
     "fedmoswa",
+    "fedper",
     "fedprox",
+    "fedrep",
     "fedsam",
     "fedsgd",
     "fedsmoo",
@@ -71,6 +82,7 @@ __all__ = [
     "fedyogi",
     "gradient_controls",
     "ifca",
+    "lg_fedavg",
     "mb_ac_sgd",
     "mb_sgd",
     "mofedsam",

@@ -141,9 +141,9 @@ class _PersonalStatistics(NamedTuple):
         def evaluate(last: tuple[Array, Params], chunk: _Chunks) -> tuple[tuple, Totals]:
             # The owner is common to all seeds, so this remains a branch under vmap.
             params = lax.cond(chunk.owner == last[0], lambda: last[1], lambda: model(chunk.owner))
-            start = jnp.minimum(chunk.first, length - self.batch)
+            start = jnp.minimum(chunk.first, jnp.int32(length - self.batch))
             part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.batch), examples)
-            row = start + jnp.arange(self.batch)
+            row = start + jnp.arange(self.batch, dtype=jnp.int32)
             counted = (row >= chunk.first) & (row < chunk.first + chunk.size)
             values = self.metrics(params, part)
             sums = {name: masked(x, counted).sum() for name, x in values.items()}

@@ -27,6 +27,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
 from fedjax_sim.execution import strategies
 from fedjax_sim.prox import ElasticNet, composite
+from fedjax_sim.tree import leaves
 
 
 def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
@@ -44,6 +45,12 @@ def local_adam(local_state):
 def elastic(factory):
     """A composite method that shrinks the whole model."""
     return lambda lr, l1, l2, server_lr: factory(lr, composite(ElasticNet(l1, l2)), server_lr)
+
+
+def bias(path, leaf):
+    """Private leaves of the split methods: the bias of the logistic model."""
+    del leaf
+    return path == ("b",)
 
 
 def composite_entry(factory):
@@ -137,6 +144,15 @@ ALGORITHMS = {
         {"lr": 0.2, "adapt_lr": 0.3, "delta": 0.4},
     ),
     "ifca": (fs.ifca, {"lr": 0.2}),
+    "fedper": (functools.partial(fs.fedper, where=bias), {"lr": 0.2}),
+    "lg_fedavg": (functools.partial(fs.lg_fedavg, where=leaves.others(bias)), {"lr": 0.2}),
+    "fedbn": (functools.partial(fs.fedbn, where=bias), {"lr": 0.2}),
+    "fedrep": (
+        functools.partial(fs.fedrep, head_share=0.4, where=bias),
+        {"lr": 0.2, "head_lr": 0.3},
+    ),
+    "fedbabu": (functools.partial(fs.fedbabu, where=bias), {"lr": 0.2}),
+    "fedavg_ft": (fs.fedavg_ft, {"lr": 0.2}),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
