@@ -50,7 +50,17 @@ from fedjax_sim.types import (
     uniform_weights,
     weight_by_examples,
 )
-from fedjax_sim.wrappers import average_rounds, skip_nonfinite
+from fedjax_sim.wrappers import (
+    average_rounds,
+    diana,
+    ef14,
+    ef21,
+    ef21_p,
+    marina,
+    per_step_uploads,
+    pp_marina,
+    skip_nonfinite,
+)
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 from fedjax_sim.wrappers.private import private
 from fedjax_sim.wrappers.roles import freeze, personal_model, running_statistics
@@ -104,6 +114,10 @@ __all__ = [
     "data",
     "datasets",
     "diagnostics",
+    "diana",
+    "ef14",
+    "ef21",
+    "ef21_p",
     "empirical_task",
     "epochs",
     "evaluation",
@@ -119,10 +133,13 @@ __all__ = [
     "init",
     "load",
     "local",
+    "marina",
     "models",
     "objectives",
+    "per_step_uploads",
     "personal_model",
     "plotting",
+    "pp_marina",
     "presets",
     "private",
     "problems",

@@ -12,11 +12,13 @@ import fedjax_sim as fs
 PUBLIC = """
 Comparison FedAlgorithm FederatedData History Oracle Probes ProgressBar Round RunState Setup
 Simulation Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds
-callbacks compare compressed compression data datasets diagnostics empirical_task epochs
-evaluation execution fine_tuned forecast freeze from_assignment from_clients full_batch generated_data
-generated_task init load local models objectives personal_model plotting presets private problems prox
-run running_statistics shared_task simulate skip_nonfinite stream sweep theory timelines
-transforms tree tune uniform_weights weight_by_examples with_replacement
+callbacks compare compressed compression data datasets diagnostics diana ef14 ef21 ef21_p
+empirical_task epochs evaluation execution fine_tuned forecast freeze from_assignment from_clients
+full_batch
+generated_data generated_task init load local marina models objectives per_step_uploads
+personal_model plotting pp_marina presets private problems prox run running_statistics shared_task
+simulate skip_nonfinite stream sweep theory timelines transforms tree tune uniform_weights
+weight_by_examples with_replacement
 """.split()
 
 

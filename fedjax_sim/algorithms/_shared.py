@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.prox.composite import Composite
 from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
+from fedjax_sim.wrappers._memory import takes_models
 
 Transform = Callable[[Oracle], Oracle]
 
@@ -30,6 +33,7 @@ def visit_of(work: Work, num_steps: int) -> Work:
     return work._replace(num_steps=jnp.where(work.num_steps > 0, num_steps, 0), max_steps=num_steps)
 
 
+@takes_models
 def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelState:
     """Averages the models of S clients and the server's own, all with the weight 1 / (S + 1)."""
     s = real(round.num_uploads)
@@ -78,6 +82,23 @@ def check_clients_receive(timeline: Timeline) -> None:
             "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
             "False: clients start from the model that they received, as in contacts with "
             "receives='new'"
+        )
+
+
+def check_all_clients(task: Task, timeline: Timeline, reason: str) -> None:
+    """Refuses timelines in which some but not all clients report; traced timelines pass.
+
+    Raises:
+        ValueError: naming the number of clients of such a round, and the reason.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        return
+    reports = np.asarray(timeline.mask).sum(axis=-1)
+    some = (reports > 0) & (reports < task.num_clients)
+    if some.any():
+        raise ValueError(
+            f"timeline has a round of {reports[some][0]} clients; expected all "
+            f"{task.num_clients} in every round: {reason}"
         )
 
 

@@ -1,20 +1,32 @@
 """Codecs, which reduce messages to few bits, and algorithms that communicate through codecs."""
 
 from fedjax_sim.compression.channel import compressed, own_message, zeros
-from fedjax_sim.compression.codec import Codec, identity
+from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, identity, stateful
 from fedjax_sim.compression.lattice import lattice, lattice_decode, lattice_encode
+from fedjax_sim.compression.low_rank import gaussian_low_rank, power_sgd
 from fedjax_sim.compression.scaled import luq_codec, qsgd, uniform
+from fedjax_sim.compression.single_entries import natural, scaled_sign
+from fedjax_sim.compression.sparsifiers import random_k, top_k
 
 __all__ = [
     "Codec",
+    "StatefulCodec",
     "compressed",
+    "contractive",
+    "gaussian_low_rank",
     "identity",
     "lattice",
     "lattice_decode",
     "lattice_encode",
     "luq_codec",
+    "natural",
     "own_message",
+    "power_sgd",
     "qsgd",
+    "random_k",
+    "scaled_sign",
+    "stateful",
+    "top_k",
     "uniform",
     "zeros",
 ]

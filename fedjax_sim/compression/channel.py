@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec
+from fedjax_sim.compression.codec import Codec, StatefulCodec
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -74,6 +74,9 @@ def compressed(
             the model, takes its codecs itself: ``quafl(lr, up=codec.through,
             down=codec.through)``.
 
+    Raises:
+        ValueError: a codec with memory (:class:`~fedjax_sim.compression.StatefulCodec`).
+
     Example:
         >>> from fedjax_sim.algorithms import fedavg
         >>> from fedjax_sim.compression import lattice, qsgd
@@ -83,6 +86,13 @@ def compressed(
         >>> 32 * 1000 / qsgd(levels=7).bits(params)  # compression
         7.936507936507937
     """
+
+    for name, value in (("codec", codec), ("down", down)):
+        if isinstance(value, StatefulCodec):
+            raise ValueError(
+                f"{name} keeps a memory between messages; expected a compression.Codec, or "
+                "error feedback, for example fs.ef14(algorithm, codec)"
+            )
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work

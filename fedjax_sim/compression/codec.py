@@ -1,4 +1,4 @@
-"""Codecs as pairs of functions, the identity, and the number of bits of a message."""
+"""Codecs as pairs of functions, with and without memory, and the number of bits of a message."""
 
 import math
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import PyTree
 
@@ -38,6 +39,80 @@ class Codec(NamedTuple):
 
     through: Callable[[Array, PyTree, PyTree], PyTree]
     bits: Callable[[PyTree], int]
+
+
+class StatefulCodec(NamedTuple):
+    """Codec whose sender keeps a memory between its messages.
+
+    ``init(x)`` returns the memory before the first message, for a pytree with the shapes and dtypes
+    of x.  ``through(key, x, memory)`` returns x after encoding, sending and decoding, and the next
+    memory.  ``bits`` is that of a :class:`Codec`.
+
+    Example:
+        >>> from fedjax_sim.compression import power_sgd
+        >>> codec, x = power_sgd(rank=1), {"w": jnp.ones((3, 2))}
+        >>> y, memory = codec.through(jax.random.key(0), x, codec.init(x))
+        >>> [q.shape for q in memory]
+        [(2, 1)]
+    """
+
+    init: Callable[[PyTree], PyTree]
+    through: Callable[[Array, PyTree, PyTree], tuple[PyTree, PyTree]]
+    bits: Callable[[PyTree], int]
+
+
+def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
+    """Returns a codec as one with a memory, which is empty for a :class:`Codec`.
+
+    The codec decodes near zeros.
+
+    Raises:
+        ValueError: the argument is no codec.
+
+    Example:
+        >>> x = jnp.ones(2)
+        >>> stateful(identity()).through(jax.random.key(0), x, ())[0].tolist()
+        [1.0, 1.0]
+    """
+    if isinstance(codec, StatefulCodec):
+        return codec
+    if not isinstance(codec, Codec):
+        raise ValueError(f"codec is {codec!r}; expected a codec, for example compression.top_k(10)")
+
+    def through(key: Array, x: PyTree, memory: tuple) -> tuple[PyTree, tuple]:
+        return codec.through(key, x, jax.tree.map(jnp.zeros_like, x)), memory
+
+    return StatefulCodec(lambda x: (), through, codec.bits)
+
+
+def contractive(codec: Codec, variance: float) -> Codec:
+    r"""Returns :math:`Q / (1 + \omega)` for an unbiased codec Q with the variance :math:`\omega`.
+
+    It is a contraction with the constant :math:`\alpha = 1 / (1 + \omega)`, as error feedback
+    requires.
+
+    Args:
+        codec: Q, with :math:`\mathbb{E}\, Q(v) = v`.
+        variance: :math:`\omega`, with
+            :math:`\mathbb{E} \|Q(v) - v\|^2 \le \omega \|v\|^2`.
+
+    Raises:
+        ValueError: a negative variance.
+
+    Example:
+        >>> from fedjax_sim.compression import random_k
+        >>> x = jnp.array([3.0, 4.0])
+        >>> y = contractive(random_k(1), variance=1.0).through(jax.random.key(0), x, x)
+        >>> y.tolist() in ([3.0, 0.0], [0.0, 4.0])
+        True
+    """
+    check_at_least(0, variance=variance)
+
+    def through(key: Array, x: PyTree, near: PyTree) -> PyTree:
+        decoded = codec.through(key, x, near)
+        return jax.tree.map(lambda v: v / (1 + variance) if is_coded(v) else v, decoded)
+
+    return Codec(through, codec.bits)
 
 
 def identity() -> Codec:
@@ -72,7 +147,7 @@ def per_tensor(
         near_leaves = structure.flatten_up_to(near)
         decoded = [
             through(jax.random.fold_in(key, i), wide(a), wide(b)).astype(a.dtype)
-            if _coded(a)
+            if is_coded(a)
             else a
             for i, (a, b) in enumerate(zip(leaves, near_leaves, strict=True))
         ]
@@ -80,7 +155,7 @@ def per_tensor(
 
     def bits_of_tree(x: PyTree) -> int:
         leaves = jax.tree.leaves(x)
-        return sum(bits(leaf) if _coded(leaf) else plain_bits(leaf) for leaf in leaves)
+        return sum(bits(leaf) if is_coded(leaf) else plain_bits(leaf) for leaf in leaves)
 
     return Codec(through_tree, bits_of_tree)
 
@@ -115,5 +190,11 @@ def code_bits(num_values: int) -> int:
     return (num_values - 1).bit_length()
 
 
-def _coded(leaf: Any) -> bool:
+def is_coded(leaf: Any) -> bool:
+    """True for tensors that codecs encode: floating ones with entries.
+
+    Example:
+        >>> is_coded(jnp.ones(2)), is_coded(jnp.arange(2)), is_coded(jnp.ones(0))
+        (True, False, False)
+    """
     return jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 0

@@ -14,6 +14,7 @@ in a docstring lists the fields of ``constants`` that the function uses; the oth
 """
 
 from fedjax_sim.theory import (
+    compression,
     conditions,
     favano,
     fedac,
@@ -31,6 +32,7 @@ from fedjax_sim.theory.step_sizes import best_lr, optimal_lr
 __all__ = [
     "ProblemConstants",
     "best_lr",
+    "compression",
     "conditions",
     "favano",
     "fedac",

@@ -100,10 +100,10 @@ def spans(
     return Spans(time, update, client, start, done, report, update - version, steps)
 
 
-def bits_moved(timeline: Timeline, up: int, down: int) -> np.ndarray:
+def bits_moved(timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray) -> np.ndarray:
     r"""Cumulative number of bits sent until each update, in both directions, ``[..., T]``.
 
-    .. math:: B_t = (b_{up} + b_{down}) \sum_{u \le t} |S_u|
+    .. math:: B_t = \sum_{u \le t} (b_{up} + b_{down})\, |S_u|
 
     Every upload is paired with one message from the server: the model that the client started from,
     or the model that the client receives at the contact.  It is counted with the upload.  The
@@ -112,8 +112,10 @@ def bits_moved(timeline: Timeline, up: int, down: int) -> np.ndarray:
     Args:
         timeline: one timeline or a batch.
         up: bits per upload, ``Codec.bits`` of the codec; an uncompressed model has
-            ``fedjax_sim.compression.identity().bits(params)``.
-        down: bits per message from the server to a client.
+            ``fedjax_sim.compression.identity().bits(params)``.  An array ``[T]`` or ``[..., T]`` if
+            uploads of the rounds have different sizes
+            (MARINA: ``np.where(full, whole, codec.bits(params))``).
+        down: bits per message from the server to a client, a number or an array like ``up``.
 
     Returns:
         64-bit integers.
@@ -126,10 +128,14 @@ def bits_moved(timeline: Timeline, up: int, down: int) -> np.ndarray:
         >>> timeline = fs.timelines.cyclic(3, 4, 2, num_steps=1)
         >>> bits_moved(timeline, up=100, down=3200).tolist()
         [6600, 13200, 19800]
+        >>> bits_moved(timeline, up=np.array([3200, 100, 100]), down=3200).tolist()
+        [12800, 19400, 26000]
     """
-    check_at_least(0, up=up, down=down)
+    sizes = [np.asarray(bits, np.int64) for bits in (up, down)]
+    for name, bits in zip(("up", "down"), sizes, strict=True):
+        check_at_least(0, **{name: bits.min()})
     reports = np.asarray(timeline.mask).sum(-1, dtype=np.int64)
-    return np.cumsum(reports, axis=-1) * (int(up) + int(down))
+    return np.cumsum(reports * sum(sizes), axis=-1)
 
 
 def _previous_report(client: np.ndarray, report: np.ndarray) -> np.ndarray:

@@ -146,6 +146,45 @@ def bernoulli(
     return _thinned(key, timeline, probability)
 
 
+def full_or_uniform(
+    key: Array,
+    num_rounds: int,
+    num_clients: int,
+    cohort_size: int,
+    probability: float,
+    num_steps: int | np.ndarray | Array,
+) -> Timeline:
+    """Rounds of all clients with ``probability``, other rounds of ``cohort_size`` of them.
+
+    The first round has all clients; cohorts are drawn uniformly without replacement.  This is the
+    timeline of :func:`fedjax_sim.pp_marina`.  A round has one slot for each of the M clients, and
+    absent clients are masked.
+
+    Raises:
+        ValueError: a probability outside (0, 1], a cohort larger than the population, or a count
+            below 1.
+
+    Example:
+        >>> timeline = full_or_uniform(jax.random.key(0), 50, 10, 2, probability=0.1, num_steps=1)
+        >>> reports = timeline.mask.sum(1)
+        >>> int(reports[0]), sorted(set(reports.tolist()))
+        (10, [2, 10])
+    """
+    if not isinstance(probability, Tracer) and not 0 < probability <= 1:
+        raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
+    _check_shape(num_rounds, num_clients, cohort_size)
+    timeline = full(num_rounds, num_clients, num_steps)
+
+    def draw(key: Array) -> Array:
+        coin, cohort = jax.random.split(key)
+        chosen = sample_without_replacement(cohort, num_clients, cohort_size)
+        some = jnp.zeros(num_clients, bool).at[chosen].set(True)
+        return some | (jax.random.uniform(coin, (), jnp.float32) < probability)
+
+    mask = _per_round(key, num_rounds, draw).at[0].set(True)
+    return dataclasses.replace(timeline, mask=mask)
+
+
 def cyclic(
     num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:

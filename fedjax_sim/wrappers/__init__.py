@@ -1,8 +1,9 @@
 r"""Wrappers, ``FedAlgorithm -> FedAlgorithm``: leave out uploads, average models over rounds.
 
 A wrapper replaces only the functions that it changes; the algorithm keeps its checks and the reason
-why it needs current broadcasts.  Transforms of the gradients are in
-:mod:`fedjax_sim.transforms`, compression in :mod:`fedjax_sim.compression`.
+why it needs current broadcasts.  Compression whose clients or server keep a memory is here; codecs,
+and compression without memory, are in :mod:`fedjax_sim.compression`.  Transforms of the gradients
+are in :mod:`fedjax_sim.transforms`.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 4.3
@@ -26,8 +27,23 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.wrappers.diana import diana
+from fedjax_sim.wrappers.ef21 import ef21, ef21_p
+from fedjax_sim.wrappers.error_feedback import ef14
+from fedjax_sim.wrappers.marina import marina, pp_marina
+from fedjax_sim.wrappers.per_step import per_step_uploads
 
-__all__ = ["average_rounds", "skip_nonfinite"]
+__all__ = [
+    "average_rounds",
+    "diana",
+    "ef14",
+    "ef21",
+    "ef21_p",
+    "marina",
+    "per_step_uploads",
+    "pp_marina",
+    "skip_nonfinite",
+]
 
 
 class SkipNonfiniteState(NamedTuple):

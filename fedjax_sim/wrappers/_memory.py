@@ -1,0 +1,156 @@
+"""Parts that the wrappers for compression with memory share: states, checks, coded uploads."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.compression.codec import StatefulCodec
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    PyTree,
+    Round,
+    ServerState,
+    Upload,
+    Work,
+)
+
+# Branches of keys; algorithms and codecs use the key itself or small numbers.
+UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
+
+Update = TypeVar("Update", bound=Callable[..., Any])
+Personal = Callable[[Message, ClientState, Oracle, Work], Params]
+
+
+class MemoryState(NamedTuple):
+    """State of a client that keeps a memory between its visits."""
+
+    inner: ClientState
+    memory: Params  # EF14: the error e_i; EF21: the estimate g_i; DIANA: the shift h_i
+    codec: PyTree  # of a codec with memory, else ()
+
+
+class EstimateState(NamedTuple):
+    """State of a server that keeps the mean of the clients' memories."""
+
+    inner: ServerState
+    estimate: Params  # EF21: the mean of all g_i; DIANA: the mean of all h_i
+
+    @property
+    def params(self) -> Params:
+        """The model."""
+        return self.inner.params
+
+
+def with_memory(algorithm: FedAlgorithm, codec: StatefulCodec) -> Callable[[Params], MemoryState]:
+    """Returns the ``init_client`` of clients that keep a memory, which starts at 0."""
+
+    def init_client(params: Params) -> MemoryState:
+        zero = tree.zeros_like(params)
+        return MemoryState(algorithm.init_client(params), zero, codec.init(zero))
+
+    return init_client
+
+
+def with_estimate(algorithm: FedAlgorithm) -> Callable[[Params], EstimateState]:
+    """Returns the ``init`` of a server that keeps an estimate, which starts at 0."""
+    return lambda params: EstimateState(algorithm.init(params), tree.zeros_like(params))
+
+
+def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
+    """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
+    return lambda state, round: algorithm.broadcast(state.inner, round)
+
+
+def personal_inner(algorithm: FedAlgorithm) -> Personal | None:
+    """Returns the ``personal`` of clients whose state contains the algorithm's."""
+    personal = algorithm.personal
+    if personal is None:
+        return None
+    return lambda message, state, oracle, work: personal(message, state.inner, oracle, work)
+
+
+def visit_of(
+    algorithm: FedAlgorithm, message: Message, state: MemoryState, oracle: Oracle, work: Work
+) -> tuple[Upload, ClientState]:
+    """Returns the algorithm's upload, which has the form of the memory, and its client state.
+
+    Raises:
+        ValueError: the upload has another structure, or other shapes or dtypes.
+    """
+    upload, inner = algorithm.local(message, state.inner, oracle, work)
+    check_form(upload, state.memory)
+    return upload, inner
+
+
+def encode(codec: StatefulCodec, x: Params, memory: PyTree, work: Work) -> tuple[Params, PyTree]:
+    """Returns a client's vector after its codec, and the codec's next memory."""
+    return codec.through(jax.random.fold_in(work.key, UPLOAD), x, memory)
+
+
+def if_present(
+    work: Work, sent: Upload, new: MemoryState, old: MemoryState
+) -> tuple[Upload, MemoryState]:
+    """Returns the upload and the state of a visit; a visit without steps sends 0 and keeps both."""
+    present = work.num_steps > 0
+    return tree.where(present, sent, tree.zeros_like(sent)), tree.where(present, new, old)
+
+
+def add_share(estimate: Params, mean: Upload, round: Round, rate: Any = 1.0) -> Params:
+    """Adds the clients' changes, ``(s / M) mean``, to the mean of the memories of all clients."""
+    share = jnp.asarray(round.num_uploads).astype(jnp.result_type(float)) / round.num_clients
+    return tree.add_scale(estimate, jnp.asarray(rate).astype(share.dtype) * share, mean)
+
+
+def takes_models(update: Update) -> Update:
+    """Marks the ``update`` of a server whose clients upload models, not changes of the model."""
+    update.takes_models = True  # pyright: ignore[reportFunctionMemberAccess]
+    return update
+
+
+def check_sends_changes(algorithm: FedAlgorithm) -> None:
+    """Refuses algorithms whose uploads are marked as models (FAVANO, QuAFL).
+
+    Raises:
+        ValueError: the update has the mark of :func:`takes_models`.
+    """
+    if getattr(algorithm.update, "takes_models", False):
+        raise ValueError(
+            "algorithm uploads models, which its server averages with its own model; expected one "
+            "whose uploads are changes of the model, as those of fedavg, since a memory of models "
+            "would count as a change"
+        )
+
+
+def check_form(upload: Upload, params: Params) -> None:
+    """Refuses uploads that do not have the form of the model.
+
+    Raises:
+        ValueError: with both forms.
+    """
+    if _form(upload) != _form(params):
+        raise ValueError(
+            f"algorithm has uploads of the form {_shown(upload)}; expected that of the model, "
+            f"{_shown(params)}: memories are kept of changes of the model, such as the uploads of "
+            "fedavg, and not of uploads with further parts"
+        )
+
+
+def _form(x: PyTree) -> tuple[Any, list[tuple]]:
+    leaves, structure = jax.tree.flatten(x)
+    return structure, [(jnp.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
+
+
+def _shown(x: PyTree) -> str:
+    def text(leaf: Array) -> str:
+        return f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}"
+
+    shown = str(jax.tree.map(text, x)).replace("'", "")
+    return shown if len(shown) < 150 else shown[:147] + "..."

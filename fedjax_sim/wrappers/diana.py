@@ -1,0 +1,87 @@
+r"""DIANA: clients send compressed differences from shifts that learn their uploads.
+
+References:
+    Mishchenko, Gorbunov, Takac, Richtarik, "Distributed Learning with Compressed Gradient
+        Differences", 2019, https://arxiv.org/abs/1901.09269.
+"""
+
+from fedjax_sim import tree
+from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
+from fedjax_sim.wrappers._memory import (
+    EstimateState,
+    MemoryState,
+    add_share,
+    broadcast_inner,
+    check_sends_changes,
+    encode,
+    if_present,
+    personal_inner,
+    visit_of,
+    with_estimate,
+    with_memory,
+)
+
+__all__ = ["diana"]
+
+
+def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -> FedAlgorithm:
+    r"""DIANA: clients send compressed differences of their uploads from shifts.
+
+    With the upload :math:`u_i` of the algorithm (for FedSGD, :math:`\nabla F_i(x)`), the client's
+    shift :math:`h_i` and the server's h, which is the mean of the shifts of all M clients and
+    starts at 0, too,
+
+    .. math::
+        q_i = Q(u_i - h_i), \qquad h_i \leftarrow h_i + \alpha q_i, \qquad
+        \hat u = h + \operatorname{mean}_{i \in S} q_i, \qquad
+        h \leftarrow h + \alpha \tfrac{|S|}{M} \operatorname{mean}_{i \in S} q_i
+
+    Clients send :math:`q_i`; the server's update receives :math:`\hat u`, which is unbiased.  The
+    variance of compression vanishes at the optimum, since the differences do.  Clients that do not
+    report keep their shifts.  With :math:`\alpha = 0` the codec has no memory.
+
+    With local steps the shifts are those of the whole upload, see :func:`ef21`.  Uploads have equal
+    weights: with others, h is not the mean of the :math:`h_i`.
+
+    Args:
+        algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
+        codec: an unbiased codec Q, such as :func:`~fedjax_sim.compression.random_k`,
+            :func:`~fedjax_sim.compression.natural` or :func:`~fedjax_sim.compression.qsgd`.
+        rate: :math:`\alpha`; the theorems have :math:`1 / (1 + \omega)`, for random k of d entries
+            k / d.
+
+    Raises:
+        ValueError: as :func:`ef14`.
+
+    References:
+        Mishchenko et al., 2019, Algorithm 1.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> from fedjax_sim.compression import random_k
+        >>> algorithm = diana(fedavg(lr=0.1), random_k(0.1), rate=0.1)
+    """
+    check_sends_changes(algorithm)
+    coder = stateful(codec)
+
+    def local(
+        message: Message, state: MemoryState, oracle: Oracle, work: Work
+    ) -> tuple[Upload, MemoryState]:
+        upload, inner = visit_of(algorithm, message, state, oracle, work)
+        sent, kept = encode(coder, tree.sub(upload, state.memory), state.codec, work)
+        shift = tree.add_scale(state.memory, rate, sent)
+        return if_present(work, sent, MemoryState(inner, shift, kept), state)
+
+    def update(state: EstimateState, mean: Upload, round: Round) -> EstimateState:
+        inner = algorithm.update(state.inner, tree.add(state.estimate, mean), round)
+        return EstimateState(inner, add_share(state.estimate, mean, round, rate))
+
+    return algorithm._replace(
+        init=with_estimate(algorithm),
+        local=local,
+        update=update,
+        broadcast=broadcast_inner(algorithm),
+        init_client=with_memory(algorithm, coder),
+        personal=personal_inner(algorithm),
+    )

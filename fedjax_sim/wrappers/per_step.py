@@ -1,0 +1,39 @@
+"""Uploads in the units of a gradient."""
+
+from fedjax_sim import tree
+from fedjax_sim.local import ScalarOrSchedule, per_step, rate
+from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Upload, Work
+
+__all__ = ["per_step_uploads"]
+
+
+def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgorithm:
+    r"""Divides uploads by the client rate and by the number of local steps.
+
+    For FedAvg the upload becomes the mean gradient of the visit, up to the drift of its steps,
+
+    .. math:: u_i = \frac{x - y_{K_i}}{\eta_l K_i}
+
+    which takes the place of :math:`\nabla F_i(x)` in methods for gradients.  Memories of
+    compression (:func:`ef21`, :func:`diana`) then stay in the same units if rates or numbers of
+    steps change.  The server's update receives the mean of these, so the rate of the server's
+    optimizer is the step size :math:`\gamma` of the gradient method:
+    ``per_step_uploads(fedavg(lr, server=optax.sgd(gamma)), lr)``.
+
+    Args:
+        algorithm: an algorithm whose uploads are changes of the model.
+        lr: the client rate of the algorithm, or its schedule over rounds.
+
+    Example:
+        >>> import optax
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
+    """
+
+    def local(
+        message: Message, state: ClientState, oracle: Oracle, work: Work
+    ) -> tuple[Upload, ClientState]:
+        upload, new = algorithm.local(message, state, oracle, work)
+        return tree.divide(per_step(upload, work), rate(lr, work)), new
+
+    return algorithm._replace(local=local)

@@ -1,0 +1,279 @@
+"""Sparsifiers, signs, natural compression and PowerSGD: rules, constants and bits.
+
+Figures: computed with NumPy in float64 from the definitions.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_problems import KEY, assert_identical, compiled
+
+import fedjax_sim as fs
+from fedjax_sim import compression
+from fedjax_sim.compression import (
+    contractive,
+    gaussian_low_rank,
+    identity,
+    natural,
+    power_sgd,
+    random_k,
+    scaled_sign,
+    stateful,
+    top_k,
+)
+from fedjax_sim.compression.sparsifiers import count
+
+pytestmark = pytest.mark.usefixtures("x64")
+SINGLE = jax.ShapeDtypeStruct((1000,), jnp.float32)
+MATRIX = jax.ShapeDtypeStruct((100, 10), jnp.float32)
+SIZE, KEPT = 8, 3
+
+
+def sent(codec, x, key=KEY):
+    return np.asarray(codec.through(key, jnp.asarray(x), jnp.zeros_like(jnp.asarray(x))))
+
+
+THROUGH = {
+    name: compiled(codec.through)
+    for name, codec in {"top": top_k(KEPT), "sign": scaled_sign(), "random": random_k(2)}.items()
+}
+
+
+def through(name, x, key=KEY):
+    x = jnp.asarray(x)
+    return np.asarray(THROUGH[name](key, x, x))
+
+
+vectors = st.lists(st.floats(-100, 100), min_size=SIZE, max_size=SIZE).map(np.array)
+
+
+# ---- rules and constants
+
+
+@settings(max_examples=30, deadline=None)
+@given(vectors)
+def test_top_k_is_a_contraction_and_keeps_the_largest(v):
+    result = through("top", v)
+    kept = sorted(range(SIZE), key=lambda j: (-abs(v[j]), j))[:KEPT]  # ties: lowest index
+    expected = np.zeros(SIZE)
+    expected[kept] = v[kept]
+    np.testing.assert_array_equal(result, expected)
+    error, size = ((result - v) ** 2).sum(), (v**2).sum()
+    assert error <= (1 - KEPT / SIZE) * size * (1 + 1e-12)
+
+
+def test_the_constant_of_top_k_is_attained():
+    v = np.ones(SIZE)
+    assert ((through("top", v) - v) ** 2).sum() == SIZE - KEPT
+
+
+@settings(max_examples=30, deadline=None)
+@given(vectors)
+def test_scaled_sign_is_a_contraction_with_its_constant(v):
+    v = np.where(np.abs(v) < 1e-100, 0, v)  # squares must not underflow
+    result, size = through("sign", v), (v**2).sum()
+    assert set(np.abs(result)) == {np.abs(result[0])}
+    if size > 0:
+        alpha = np.abs(v).sum() ** 2 / (SIZE * size)
+        assert alpha >= 1 / SIZE - 1e-12
+        error = ((result - v) ** 2).sum()
+        np.testing.assert_allclose(error, (1 - alpha) * size, rtol=0, atol=1e-12 * size)
+
+
+def test_scaled_sign_of_the_spec():
+    v = np.array([1.0, -2.0, 3.0, 0.0])
+    result = sent(scaled_sign(), v)
+    np.testing.assert_array_equal(result, [1.5, -1.5, 1.5, 1.5])
+    alpha = 1 - ((result - v) ** 2).sum() / (v**2).sum()
+    np.testing.assert_allclose(alpha, 9 / 14, rtol=1e-15)
+
+
+def test_random_k_by_enumeration():
+    """Every draw is one of the C(5, 2) results, which have mean v and variance omega |v|^2."""
+    v, k = np.array([1.0, -3.0, 0.5, 2.0, -0.25]), 2
+    results = []
+    for chosen in itertools.combinations(range(5), k):
+        result = np.zeros(5)
+        result[list(chosen)] = 5 / k * v[list(chosen)]
+        results.append(result)
+    results = np.array(results)
+    np.testing.assert_allclose(results.mean(0), v, rtol=1e-14)
+    variance = ((results - v) ** 2).sum(1).mean()
+    np.testing.assert_allclose(variance, (5 / k - 1) * (v**2).sum(), rtol=1e-14)
+    draws = 2000
+    keys = jax.random.split(KEY, draws)
+    x = jnp.asarray(v)
+    drawn = np.asarray(compiled(jax.vmap(lambda key: random_k(k).through(key, x, x)))(keys))
+    which = (drawn[:, None] == results).all(-1)
+    assert (which.sum(1) == 1).all()
+    counts = which.sum(0)
+    # Multinomial: five standard deviations of a count with the mean 200.
+    assert np.abs(counts - draws / 10).max() < 5 * np.sqrt(draws * 0.1 * 0.9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1e-30, 1e30), st.sampled_from([-1.0, 1.0]))
+def test_natural_compression_is_unbiased_with_its_variance(size, sign):
+    """Exact: its two values and their probabilities follow from the smallest and largest draw."""
+    low = 2.0 ** np.floor(np.log2(size))
+    low = low / 2 if low > size else 2 * low if 2 * low <= size else low
+    keys = jax.random.split(KEY, 64)
+    drawn = np.asarray(NATURAL(keys, jnp.full(4, sign * size)))
+    values = set(np.abs(drawn).ravel().tolist())
+    assert values <= {low, 2 * low}
+    assert (np.sign(drawn) == sign).all()
+    p = size / low - 1
+    assert p * (1 - p) * low**2 <= size**2 / 8 * (1 + 1e-12)
+    # The number of results above: five standard deviations, and exactly none if p is 0.
+    above = (np.abs(drawn) > low).sum()
+    assert abs(above - 256 * p) <= 5 * np.sqrt(256 * p * (1 - p)) + 1e-6
+
+
+NATURAL = compiled(jax.vmap(lambda key, x: natural().through(key, x, x), (0, None)))
+
+
+def test_the_constant_of_natural_compression_is_attained():
+    size, p = 4 / 3, 1 / 3  # 1 or 2
+    assert p * (2 - size) ** 2 + (1 - p) * (1 - size) ** 2 == pytest.approx(size**2 / 8)
+
+
+def test_natural_compression_of_special_entries(allow_nans):
+    x = jnp.array([0.0, jnp.inf, jnp.nan, 1e-310, -8.0])
+    np.testing.assert_array_equal(natural().through(KEY, x, x), x)
+
+
+@settings(max_examples=20, deadline=None)
+@given(vectors)
+def test_unbiased_codecs_over_one_plus_omega_are_contractions(v):
+    """Q / (1 + omega) keeps entries v_j: the mean error over all supports is (1 - k / d) |v|^2."""
+    codec = contractive(random_k(2), SIZE / 2 - 1)
+    result = sent(codec, v)
+    kept = result != 0
+    np.testing.assert_allclose(result[kept], v[kept], rtol=1e-14)
+    assert kept.sum() <= 2
+
+
+def test_a_constant_of_a_tree_is_that_of_its_tensors():
+    x = {"a": jnp.arange(1.0, 9.0), "b": jnp.array([3.0, 1.0])}
+    y = top_k(0.5).through(KEY, x, x)
+    np.testing.assert_array_equal(y["a"], [0, 0, 0, 0, 5, 6, 7, 8])
+    np.testing.assert_array_equal(y["b"], [3, 0])
+
+
+# ---- PowerSGD
+
+
+def test_warm_start_converges_to_the_best_approximation():
+    matrix = jnp.array([[2.0, 1.0], [1.0, 3.0], [0.0, 1.0]])
+    codec, start = power_sgd(rank=1), [jnp.array([[1.0], [0.0]])]
+    errors = []
+    for _ in range(20):
+        y, start = codec.through(KEY, matrix, start)
+        errors.append(float(((y - matrix) ** 2).sum()))
+    np.testing.assert_allclose(errors[:4], [6, 2.3076923, 2.1724980, 2.1691330], rtol=0, atol=5e-8)
+    np.testing.assert_allclose(errors[-1], 2.1690481, rtol=0, atol=5e-8)
+    np.testing.assert_allclose(errors[-1], np.linalg.svd(matrix)[1][1] ** 2, rtol=1e-9)
+
+
+def test_power_sgd_is_a_projection_and_exact_at_full_rank():
+    rng = np.random.default_rng(0)
+    x = {"kernel": jnp.asarray(rng.normal(size=(3, 2, 4))), "bias": jnp.asarray(rng.normal(size=4))}
+    codec = power_sgd(rank=2)
+    y, memory = codec.through(KEY, x, codec.init(x))
+    np.testing.assert_array_equal(y["bias"], x["bias"])
+    original, result = (np.asarray(v["kernel"]).reshape(6, 4) for v in (x, y))
+    assert np.linalg.matrix_rank(result) == 2
+    np.testing.assert_allclose((result * (original - result)).sum(), 0, atol=1e-12)
+    again, _ = codec.through(KEY, y, memory)
+    np.testing.assert_allclose(again["kernel"], y["kernel"], atol=1e-12)
+    full = power_sgd(rank=9)
+    y, _ = full.through(KEY, x, full.init(x))
+    np.testing.assert_allclose(y["kernel"], x["kernel"], atol=1e-12)
+    y = gaussian_low_rank(rank=4).through(KEY, x, x)
+    np.testing.assert_allclose(y["kernel"], x["kernel"], atol=1e-12)
+    np.testing.assert_array_equal(y["bias"], x["bias"])
+
+
+def test_power_sgd_of_zeros_keeps_its_start():
+    x = jnp.zeros((3, 2))
+    codec = power_sgd(rank=1)
+    y, memory = codec.through(KEY, x, codec.init(x))
+    assert_identical(y, x)
+    assert_identical(memory, codec.init(x))
+
+
+# ---- bits, identities, arguments
+
+
+@pytest.mark.parametrize(
+    ("codec", "shape", "expected"),
+    [
+        (top_k(10), SINGLE, 420),
+        (top_k(0.01), SINGLE, 420),
+        (random_k(10), SINGLE, 320),
+        (random_k(10, shared_key=False), SINGLE, 420),
+        (scaled_sign(), SINGLE, 1032),
+        (natural(), SINGLE, 9000),
+        (power_sgd(2), MATRIX, 7040),
+        (gaussian_low_rank(2), MATRIX, 7040),
+        (power_sgd(2), SINGLE, 32_000),
+        (contractive(random_k(10), 99.0), SINGLE, 320),
+        (top_k(10), {"a": SINGLE, "b": jax.ShapeDtypeStruct((3,), jnp.int32)}, 420 + 96),
+    ],
+)
+def test_bits(codec, shape, expected):
+    assert codec.bits(shape) == expected
+    assert stateful(codec).bits(shape) == expected
+
+
+def test_all_entries_are_the_identity():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
+    for codec in (top_k(12), top_k(1.0), random_k(12), random_k(1.0), identity()):
+        np.testing.assert_array_equal(codec.through(KEY, x, x), x)
+
+
+@pytest.mark.parametrize(
+    ("keep", "size", "expected"),
+    [(5, 3, 3), (0.07, 100, 7), (0.5, 5, 3), (1e-9, 5, 1), (1.0, 5, 5)],
+)
+def test_numbers_of_entries(keep, size, expected):
+    assert count(keep, jnp.zeros(size)) == expected
+
+
+@pytest.mark.parametrize("codec", [top_k(2), random_k(2), scaled_sign(), natural()])
+def test_codecs_batch_and_keep_dtypes(codec):
+    """Per-tensor results are per message, not per batch."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4)))
+    keys = jax.random.split(KEY, 3)
+    batched = jax.vmap(lambda key, v: codec.through(key, v, v))(keys, x)
+    for key, v, y in zip(keys, x, batched, strict=True):
+        np.testing.assert_allclose(codec.through(key, v, v), y, rtol=1e-15)
+    half = x[0].astype(jnp.bfloat16)
+    assert codec.through(KEY, half, half).dtype == jnp.bfloat16
+    zero = jnp.zeros((2, 2))
+    assert_identical(codec.through(KEY, zero, zero), zero)
+
+
+@pytest.mark.parametrize("make", [top_k, random_k])
+@pytest.mark.parametrize("keep", [0, -1, 0.0, 1.5, True, float("nan"), "2"])
+def test_bad_numbers_of_entries(make, keep):
+    with pytest.raises(ValueError, match="keep is "):
+        make(keep)
+
+
+def test_other_bad_arguments():
+    with pytest.raises(ValueError, match="rank is 0"):
+        power_sgd(0)
+    with pytest.raises(ValueError, match="rank is -1"):
+        gaussian_low_rank(-1)
+    with pytest.raises(ValueError, match="variance is -1"):
+        contractive(random_k(1), -1)
+    with pytest.raises(ValueError, match="codec is 3; expected a codec"):
+        stateful(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="down keeps a memory between messages"):
+        compression.compressed(fs.fedavg(0.1), identity(), down=power_sgd(1))  # pyright: ignore

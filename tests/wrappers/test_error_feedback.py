@@ -1,0 +1,349 @@
+"""EF14 and EF21: the table of errors, NumPy derivations, identities and refusals.
+
+The table: ``|x^T - x*|^2`` on the instance of ``compressed_quadratics``, computed with NumPy in
+float64 from the definitions.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from compressed_quadratics import instance, setup, sign, top
+from small_problems import assert_close, assert_identical, compiled
+
+import fedjax_sim as fs
+from fedjax_sim.compression import Codec, compressed, identity, power_sgd, scaled_sign, top_k
+
+pytestmark = pytest.mark.usefixtures("x64")
+A, B, BEST = instance()
+RATE = 0.05
+PLAIN = fs.fedavg(RATE)
+EXACT = fs.fedsgd(RATE)  # uploads gradients, without the rounding of x - (x - g)
+COLUMNS = {
+    "GD": EXACT,
+    "EF21 top-2": fs.ef21(EXACT, top_k(2)),
+    "EF14 top-2": fs.ef14(PLAIN, top_k(2)),
+    "top-2 alone": compressed(PLAIN, top_k(2)),
+    "EF21 sign": fs.ef21(EXACT, scaled_sign()),
+    "EF14 sign": fs.ef14(PLAIN, scaled_sign()),
+    "sign alone": compressed(PLAIN, scaled_sign()),
+}
+TABLE = {
+    10: [0.1648839, 0.1944886, 0.2767611, 0.7149408, 0.1443120, 0.2342154, 0.3681785],
+    100: [1.39296e-5, 1.40490e-5, 0.0136238, 0.6059549, 5.21860e-6, 0.0331125, 0.3728243],
+}
+# Half a unit of the last printed digit.
+ROUNDING = {10: [5e-8] * 7, 100: [5e-11, 5e-11, 5e-8, 5e-8, 5e-12, 5e-8, 5e-8]}
+
+
+def errors(algorithms, timeline, **options):
+    """``|x^t - x*|^2`` after every round, by algorithm; one program for all of them."""
+    problem = setup(A, B, BEST, timeline, **options)
+
+    @compiled
+    def go(problem):
+        def error(algorithm):
+            return fs.run(algorithm, problem, jax.random.key(0))[1].metrics["error"]
+
+        return {name: error(algorithm) for name, algorithm in algorithms.items()}
+
+    return {name: np.asarray(values) for name, values in go(problem).items()}
+
+
+@pytest.mark.slow
+def test_table_of_errors():
+    timeline = fs.timelines.full(1000, 4, 1)
+    found = errors(COLUMNS, timeline)
+    for rounds, row in TABLE.items():
+        for name, value, tolerance in zip(COLUMNS, row, ROUNDING[rounds], strict=True):
+            assert abs(found[name][rounds - 1] - value) <= tolerance, (name, rounds)
+    # The central claims: EF21 converges as gradient descent does; EF14 stalls, less than without.
+    for name in ("GD", "EF21 top-2", "EF21 sign"):
+        assert found[name][-1] < 1e-28  # rounding of numbers of size 1
+    assert found["EF14 top-2"][-1] == pytest.approx(0.02, abs=0.005)
+    assert found["EF14 sign"][-1] == pytest.approx(0.01, abs=0.005)
+    assert (BEST**2).sum() == pytest.approx(1.4485142599, abs=5e-11)
+
+
+def test_ef21_pp_with_cohorts_in_turn():
+    """Cohorts {0, 1} and {2, 3}, rate 0.02; the model moves in every round."""
+    timeline = fs.timelines.cyclic(100, 4, 2, 1)
+    found = errors({"pp": fs.ef21(fs.fedsgd(0.02), top_k(2))}, timeline)["pp"]
+    np.testing.assert_allclose(found[[9, 99]], [0.5937761, 0.0072190], rtol=0, atol=5e-8)
+
+
+# ---- derivations: rounds with absent clients and three local steps
+
+
+ROUNDS, STEPS, LR = 6, 3, 0.03
+MASK = np.random.default_rng(3).random((ROUNDS, 4)) < 0.6
+
+
+def visit(x, i):
+    """x minus the model after the local steps."""
+    y = x.copy()
+    for _ in range(STEPS):
+        y = y - LR * A[i] * (y - B[i])
+    return x - y
+
+
+def numpy_ef14(code):
+    x, error = np.zeros(10), np.zeros((4, 10))
+    for present in MASK:
+        sent = []
+        for i in np.nonzero(present)[0]:
+            total = error[i] + visit(x, i)
+            sent.append(code(total))
+            error[i] = total - sent[-1]
+        x = x - np.mean(sent, axis=0)
+    return x, error
+
+
+def numpy_ef21(code, full_start=False):
+    x, memory, estimate = np.zeros(10), np.zeros((4, 10)), np.zeros(10)
+    seen = set()
+    for present in MASK:
+        changes = np.zeros((4, 10))
+        for i in np.nonzero(present)[0]:
+            changes[i] = visit(x, i) - memory[i]
+            if not full_start or i in seen:
+                changes[i] = code(changes[i])
+            seen.add(i)
+        memory = memory + changes
+        estimate = estimate + changes.sum(0) / 4
+        x = x - estimate
+    np.testing.assert_allclose(estimate, memory.mean(0), rtol=1e-12, atol=1e-15)
+    return x, memory, estimate
+
+
+@pytest.fixture(scope="module")
+def final_states():
+    with jax.enable_x64(True):
+        timeline = fs.timelines.full(ROUNDS, 4, STEPS)
+        timeline = dataclasses.replace(timeline, mask=jnp.asarray(MASK))
+        base = fs.fedavg(LR)
+        algorithms = {
+            "ef14": fs.ef14(base, top_k(3)),
+            "ef14 sign": fs.ef14(base, scaled_sign()),
+            "ef21": fs.ef21(base, top_k(3)),
+            "ef21 full": fs.ef21(base, top_k(3), start="full"),
+            "both": fs.ef21(fs.ef21_p(base, top_k(4)), top_k(3)),
+        }
+        problem = setup(A, B, BEST, timeline, STEPS)
+
+        @compiled
+        def go(problem):
+            key = jax.random.key(0)
+            return {name: fs.run(a, problem, key)[0] for name, a in algorithms.items()}
+
+        return jax.device_get(go(problem))
+
+
+def test_the_masks_have_absent_clients():
+    assert MASK.any(1).all()
+    assert MASK.sum() < 0.8 * MASK.size
+    assert not MASK[0].all()
+
+
+@pytest.mark.parametrize(("name", "code"), [("ef14", top(3)), ("ef14 sign", sign)])
+def test_ef14_follows_its_derivation(final_states, name, code):
+    x, error = numpy_ef14(code)
+    assert_close(final_states[name].server.params, x, 1e-12)
+    assert_close(final_states[name].clients.memory, error, 1e-12)
+
+
+@pytest.mark.parametrize(("name", "full"), [("ef21", False), ("ef21 full", True)])
+def test_ef21_follows_its_derivation(final_states, name, full):
+    x, memory, estimate = numpy_ef21(top(3), full)
+    state = final_states[name]
+    assert_close(state.server.params, x, 1e-12)
+    assert_close(state.server.estimate, estimate, 1e-12)
+    clients = state.clients.inner if full else state.clients
+    assert_close(clients.memory, memory, 1e-12)
+
+
+def test_both_directions_follow_their_derivation(final_states):
+    """EF21-P below EF21: clients start from the copy w, the server moves x."""
+    x, w, memory, estimate = np.zeros(10), np.zeros(10), np.zeros((4, 10)), np.zeros(10)
+    for present in MASK:
+        w = w + top(4)(x - w)
+        for i in np.nonzero(present)[0]:
+            change = top(3)(visit(w, i) - memory[i])
+            memory[i] += change
+            estimate = estimate + change / 4
+        x = x - estimate
+    state = final_states["both"]
+    assert_close(state.server.params, x, 1e-12)
+    assert_close(state.server.inner.copy, w, 1e-12)
+    assert_close(state.clients.memory, memory, 1e-12)
+
+
+def test_messages_of_ef21_p_are_those_of_error_feedback_on_the_server():
+    """DoubleSqueeze's server: c = C(e + d), w <- w - c, e <- e + d - c, with the mean d."""
+    w, e = np.zeros(10), np.zeros(10)
+    for _ in range(5):
+        total = e + np.mean([RATE * A[i] * (w - B[i]) for i in range(4)], axis=0)
+        sent = top(3)(total)
+        w, e = w - sent, total - sent
+    timeline = fs.timelines.full(6, 4, 1)
+    problem = setup(A, B, BEST, timeline)
+    state, _ = compiled(fs.run, static_argnums=0)(
+        HashableP(fs.ef21_p(PLAIN, top_k(3))), problem, jax.random.key(0)
+    )
+    assert_close(state.server.copy, w, 1e-12)
+
+
+class HashableP(fs.FedAlgorithm):
+    """An algorithm that is hashed by identity, for a static argument."""
+
+    def __hash__(self):
+        return id(self)
+
+    def __new__(cls, algorithm):
+        return super().__new__(cls, *algorithm)
+
+
+# ---- identities
+
+
+def test_exact_codecs_change_nothing():
+    """k = d, or the identity: EF14, EF21 and EF21-P are gradient descent."""
+    found = errors(
+        {
+            "GD": PLAIN,
+            "EF14": fs.ef14(PLAIN, top_k(10)),
+            "EF21": fs.ef21(PLAIN, top_k(1.0)),
+            "EF21, per step": fs.ef21(fs.per_step_uploads(PLAIN, RATE), identity()),
+            "EF21-P": fs.ef21_p(PLAIN, identity()),
+        },
+        fs.timelines.full(20, 4, 1),
+    )
+    unit = found.pop("EF21, per step")
+    for name in found:
+        np.testing.assert_allclose(found[name], found["GD"], rtol=1e-10, err_msg=name)
+    assert unit[-1] > 10  # the server's rate is 1, not 0.05
+
+
+def test_per_step_uploads_are_gradients():
+    algorithms = {
+        "gradients": fs.ef21(fs.fedsgd(RATE), top_k(2)),
+        "per step": fs.ef21(
+            fs.per_step_uploads(fs.fedavg(0.3, server=optax.sgd(RATE)), 0.3), top_k(2)
+        ),
+        "schedule": fs.ef21(
+            fs.per_step_uploads(
+                fs.fedavg(fs.local.exponential_decay(0.3, 0.8), server=optax.sgd(RATE)),
+                fs.local.exponential_decay(0.3, 0.8),
+            ),
+            top_k(2),
+        ),
+    }
+    found = errors(algorithms, fs.timelines.full(20, 4, 1))
+    for values in found.values():
+        np.testing.assert_allclose(values, found["gradients"], rtol=1e-10)
+
+
+def test_for_a_fixed_projection_memories_have_no_effect():
+    """An additive codec: EF14 = EF21 = the codec alone."""
+    first = Codec(lambda key, x, near: jnp.where(jnp.arange(10) < 4, x, 0), lambda x: 128)
+    found = errors(
+        {
+            "alone": compressed(PLAIN, first),
+            "EF14": fs.ef14(PLAIN, first),
+            "EF21": fs.ef21(PLAIN, first),
+        },
+        fs.timelines.full(20, 4, 1),
+    )
+    np.testing.assert_allclose(found["EF14"], found["alone"], rtol=1e-12)
+    np.testing.assert_allclose(found["EF21"], found["alone"], rtol=1e-12)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="start is 'warm'"):
+        fs.ef21(PLAIN, top_k(1), start="warm")  # pyright: ignore[reportArgumentType]
+    for wrap in (fs.ef14, fs.ef21, fs.ef21_p):
+        with pytest.raises(ValueError, match="codec is None; expected a codec"):
+            wrap(PLAIN, None)  # pyright: ignore[reportArgumentType]
+
+
+# ---- the rest of an algorithm
+
+
+def test_wrappers_keep_checks_and_reasons():
+    def check(task, timeline):
+        raise ValueError("refused by the algorithm")
+
+    def personal(message, state, oracle, work):
+        return message, state
+
+    plain = PLAIN._replace(synchronous_only="a reason", check=check, personal=personal)
+    for wrap in (fs.ef14, fs.ef21, fs.ef21_p):
+        wrapped = wrap(plain, top_k(1))
+        assert wrapped.synchronous_only == "a reason"
+        assert wrapped.check is check
+        state = wrapped.init_client(jnp.zeros(3))
+        assert wrapped.personal is not None
+        assert wrapped.personal("message", state, None, None) == ("message", ())  # pyright: ignore
+        assert wrap(PLAIN, top_k(1)).personal is None
+
+
+def test_forecast_counts_the_memories():
+    """The error of 10 numbers, and with PowerSGD the start of every matrix."""
+    problem = setup(A, B, BEST, fs.timelines.full(2, 4, 1))
+    key = jax.random.key(0)
+    plain = fs.forecast(PLAIN, problem, key, measure=False)
+    memory = fs.forecast(fs.ef14(PLAIN, top_k(2)), problem, key, measure=False)
+    assert (plain.client_bytes, memory.client_bytes) == (0, 80)
+    assert memory.parts["client states"] == 4 * 80
+    state = fs.ef14(PLAIN, power_sgd(2)).init_client({"w": jnp.zeros((6, 3)), "b": jnp.zeros(3)})
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 18 + 3 + 6
+
+
+@pytest.mark.slow
+def test_power_sgd_keeps_a_start_per_client():
+    """With error feedback and rank 1 of a 5 x 2 model; against NumPy's QR."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 5, 2))
+
+    def oracle(client, key, max_steps):
+        def grad(x, k):
+            return {"w": x["w"] - jnp.asarray(centres)[client]}
+
+        return fs.Oracle(grad, lambda x, k: x["w"].sum(), lambda x: grad(x, 0))
+
+    task = fs.Task(oracle, np.ones(3, np.int32), np.ones(3, np.int32))
+    timeline = fs.timelines.cyclic(5, 3, 2, 1)
+    params, codec = {"w": jnp.zeros((5, 2))}, power_sgd(1)
+    problem = fs.Setup(task, timeline, params)
+    state, _ = fs.run(fs.ef14(fs.fedavg(0.3), codec), problem, jax.random.key(0))
+    x, error = np.zeros((5, 2)), np.zeros((3, 5, 2))
+    start = np.repeat(np.asarray(codec.init(params)[0])[None], 3, 0)
+    for cohort in np.asarray(timeline.clients):
+        sent = []
+        for i in cohort:
+            total = error[i] + 0.3 * (x - centres[i])
+            left = total @ start[i] / np.linalg.norm(total @ start[i])
+            start[i] = total.T @ left
+            sent.append(left @ start[i].T)
+            error[i] = total - sent[-1]
+        x = x - np.mean(sent, axis=0)
+    assert_close(state.server.params["w"], x, 1e-12)
+    assert_close(state.clients.memory["w"], error, 1e-12)
+    # The sign of P, and with it that of Q, is free.
+    assert_close(np.abs(state.clients.codec[0]), np.abs(start), 1e-12)
+
+
+@pytest.mark.slow
+def test_visits_without_steps_send_nothing_and_keep_memories():
+    timeline = fs.timelines.full(3, 4, 1)
+    late = jnp.arange(3)[:, None] > 0
+    idle = dataclasses.replace(timeline, num_steps=jnp.where(late, 0, timeline.num_steps))
+    for wrap in (fs.ef14, fs.ef21):
+        ends = []
+        for part in (timeline[:1], idle):
+            problem = setup(A, B, BEST, part)
+            ends.append(fs.run(wrap(PLAIN, top_k(2)), problem, jax.random.key(0))[0])
+        assert_identical(ends[1].clients, ends[0].clients)
