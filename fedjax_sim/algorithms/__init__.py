@@ -6,10 +6,12 @@ from fedjax_sim.algorithms.apfl import *
 from fedjax_sim.algorithms.async_sgd import *
 from fedjax_sim.algorithms.averaged_fedavg import *
 from fedjax_sim.algorithms.averaged_feddualavg import *
+from fedjax_sim.algorithms.diloco import *
 from fedjax_sim.algorithms.ditto import *
 from fedjax_sim.algorithms.favano import *
 from fedjax_sim.algorithms.fedac import *
 from fedjax_sim.algorithms.fedacg import *
+from fedjax_sim.algorithms.fedadamw import *
 from fedjax_sim.algorithms.fedasam import *
 from fedjax_sim.algorithms.fedasync import *
 from fedjax_sim.algorithms.fedavg import *
@@ -18,11 +20,16 @@ from fedjax_sim.algorithms.fedavg_subgradient import *
 from fedjax_sim.algorithms.fedbabu import *
 from fedjax_sim.algorithms.fedbn import *
 from fedjax_sim.algorithms.fedbuff import *
+from fedjax_sim.algorithms.fedcm import *
 from fedjax_sim.algorithms.feddualavg import *
 from fedjax_sim.algorithms.feddyn import *
+from fedjax_sim.algorithms.fedexp import *
 from fedjax_sim.algorithms.fedgamma import *
 from fedjax_sim.algorithms.fedlesam import *
+from fedjax_sim.algorithms.fedlin import *
 from fedjax_sim.algorithms.fedmid import *
+from fedjax_sim.algorithms.fedmuon import *
+from fedjax_sim.algorithms.fednova import *
 from fedjax_sim.algorithms.fedopt import *
 from fedjax_sim.algorithms.fedper import *
 from fedjax_sim.algorithms.fedprox import *
@@ -30,15 +37,20 @@ from fedjax_sim.algorithms.fedrep import *
 from fedjax_sim.algorithms.fedsam import *
 from fedjax_sim.algorithms.fedsmoo import *
 from fedjax_sim.algorithms.fedswa import *
+from fedjax_sim.algorithms.fedvarp import *
 from fedjax_sim.algorithms.ifca import *
 from fedjax_sim.algorithms.lg_fedavg import *
 from fedjax_sim.algorithms.mb_ac_sgd import *
 from fedjax_sim.algorithms.mb_sgd import *
+from fedjax_sim.algorithms.mime import *
 from fedjax_sim.algorithms.mofedsam import *
 from fedjax_sim.algorithms.perfedavg import *
 from fedjax_sim.algorithms.pfedme import *
 from fedjax_sim.algorithms.quafl import *
+from fedjax_sim.algorithms.scaffnew import *
 from fedjax_sim.algorithms.scaffold import *
+from fedjax_sim.algorithms.scaffold_m import *
+from fedjax_sim.algorithms.streaming_diloco import *
 
 # Written out for type checkers of users' programs; tests/test_public_names.py compares it with the
 # files.
@@ -48,12 +60,14 @@ __all__ = [
     "async_sgd",
     "averaged_fedavg",
     "averaged_feddualavg",
+    "diloco",
     "ditto",
     "favano",
     "fedac",
     "fedacg",
     "fedadagrad",
     "fedadam",
+    "fedadamw",
     "fedasam",
     "fedasync",
     "fedavg",
@@ -63,15 +77,20 @@ __all__ = [
     "fedbabu",
     "fedbn",
     "fedbuff",
+    "fedcm",
     "feddualavg",
     "feddualavg_osp",
     "feddyn",
+    "fedexp",
     "fedgamma",
     "fedlesam",
+    "fedlin",
     "fedmid",
     "fedmid_osp",
     "fedmo",
     "fedmoswa",
+    "fedmuon",
+    "fednova",
     "fedper",
     "fedprox",
     "fedrep",
@@ -79,15 +98,21 @@ __all__ = [
     "fedsgd",
     "fedsmoo",
     "fedswa",
+    "fedvarp",
     "fedyogi",
     "gradient_controls",
     "ifca",
     "lg_fedavg",
     "mb_ac_sgd",
     "mb_sgd",
+    "mime",
+    "mimelite",
     "mofedsam",
     "perfedavg",
     "pfedme",
     "quafl",
+    "scaffnew",
     "scaffold",
+    "scaffold_m",
+    "streaming_diloco",
 ]

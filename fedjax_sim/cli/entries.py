@@ -127,7 +127,7 @@ class AlgorithmEntry:
 
     @property
     def common(self) -> tuple[str, ...]:
-        """The names in :data:`COMMON` that the algorithm has.
+        """The names in :data:`COMMON` that the algorithm has, without those of its own parameters.
 
         Example:
             >>> from fedjax_sim.algorithms import fedac, fedavg
@@ -136,7 +136,9 @@ class AlgorithmEntry:
         """
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
-        return tuple(key for key in COMMON if key != "lr_decay" or scheduled)
+        return tuple(
+            key for key in COMMON if key not in self.parameters and (key != "lr_decay" or scheduled)
+        )
 
     @property
     def hyper(self) -> tuple[str, ...]:
@@ -202,8 +204,9 @@ class AlgorithmEntry:
         Raises:
             ValueError: a value out of range, or a function of the user that fails.
         """
-        own = {key: value for key, value in hyper.items() if key not in COMMON}
-        common = {key: hyper[key] for key in COMMON if key in hyper}
+        # AdamW's decoupled weight decay, for example, is its own hyper-parameter.
+        common = {k: hyper[k] for k in COMMON if k in hyper and k not in self.parameters}
+        own = {key: value for key, value in hyper.items() if key not in common}
         steps = steps or StepsPerVisit((1.0,), (1.0,))
         for key, parameter in self.parameters.items():
             if (adapter := _adapter(parameter)) is not None:

@@ -25,21 +25,27 @@ from fedjax_sim.types import FedAlgorithm
 DEFAULTS: dict[str, dict[str, Any]] = {
     "agd": {"smoothness": 2.0, "mu": 0.1},
     "async_sgd": {"lr": 0.02},
+    "diloco": {"lr": 0.003},
     "favano": {"lr": 1.0},
     "fedac": {"lr": 0.05, "mu": 0.1},
     "fedadagrad": {"server_lr": 0.1},
     "fedadam": {"server_lr": 0.03},
+    "fedadamw": {"lr": 0.003},
     "fedasync": {"staleness_power": 0.5},
     "fedavgm": {"server_lr": 1.0, "momentum": 0.7},
     "fedbuff": {"server_lr": 1.0, "staleness_power": 0.5},
     "feddyn": {"mu": 0.1},
+    "fedlin": {"lr": 0.5},
+    "fedmuon": {"lr": 0.02},
     "fedprox": {"mu": 0.1},
     "fedsgd": {"lr": 0.5},
     "fedyogi": {"server_lr": 0.03},
     "mb_ac_sgd": {"lr": 0.5, "mu": 0.1},
     "mb_sgd": {"lr": 0.5},
     "pfedme": {"lr": 0.02},  # times mu = 15: a share of 0.3 per step
+    "scaffnew": {"probability": 0.1},
     "scaffold": {"server_lr": 1.0},
+    "streaming_diloco": {"lr": 0.003},
 }
 # Options that set a hyper-parameter of several algorithms.
 SHARED = (*COMMON, "lr", "server_lr")

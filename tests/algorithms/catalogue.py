@@ -25,6 +25,7 @@ from small_problems import (
 import fedjax_sim as fs
 from fedjax_sim import tree
 from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
+from fedjax_sim.compression import scaled_sign, top_k
 from fedjax_sim.execution import strategies
 from fedjax_sim.prox import ElasticNet, composite
 from fedjax_sim.tree import leaves
@@ -57,6 +58,7 @@ def composite_entry(factory):
     return elastic(factory), {"lr": 0.2, "l1": 0.05, "l2": 0.1, "server_lr": 0.8}
 
 
+ADAMW = {"lr": 0.05, "correction": 0.4, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9, "eps": 1e-2}
 ALGORITHMS = {
     "fedsgd": (fs.fedsgd, {"lr": 0.3}),
     "fedavg": (fs.fedavg, {"lr": 0.2}),
@@ -85,6 +87,12 @@ ALGORITHMS = {
     "fedlesam": (fs.fedlesam, {"lr": 0.2, "radius": 0.3}),
     "fedac": (functools.partial(fs.fedac, num_steps=4), {"lr": 0.1, "mu": 0.3}),
     "average_rounds": (lambda lr: fs.average_rounds(fs.fedavg(lr)), {"lr": 0.2}),
+    # Their codecs do not draw: draws depend on the number of a client.
+    "ef14": (lambda lr: fs.ef14(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
+    "ef21": (lambda lr: fs.ef21(fs.fedavg(lr), scaled_sign()), {"lr": 0.2}),
+    "ef21_p": (lambda lr: fs.ef21_p(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
+    "diana": (lambda lr, rate: fs.diana(fs.fedavg(lr), top_k(2), rate), {"lr": 0.2, "rate": 0.4}),
+    "marina": (lambda lr: fs.marina(fs.fedavg(lr), top_k(2), 0.4), {"lr": 0.2}),
     "averaged_fedavg": (fs.averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (fs.mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (fs.mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),
@@ -128,6 +136,15 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
+    "fedper": (functools.partial(fs.fedper, where=bias), {"lr": 0.2}),
+    "lg_fedavg": (functools.partial(fs.lg_fedavg, where=leaves.others(bias)), {"lr": 0.2}),
+    "fedbn": (functools.partial(fs.fedbn, where=bias), {"lr": 0.2}),
+    "fedrep": (
+        functools.partial(fs.fedrep, head_share=0.4, where=bias),
+        {"lr": 0.2, "head_lr": 0.3},
+    ),
+    "fedbabu": (functools.partial(fs.fedbabu, where=bias), {"lr": 0.2}),
+    "fedavg_ft": (fs.fedavg_ft, {"lr": 0.2}),
     "ditto": (fs.ditto, {"lr": 0.2, "mu": 0.4, "personal_lr": 0.3}),
     "pfedme": (
         functools.partial(fs.pfedme, inner_steps=3),
@@ -144,30 +161,64 @@ ALGORITHMS = {
         {"lr": 0.2, "adapt_lr": 0.3, "delta": 0.4},
     ),
     "ifca": (fs.ifca, {"lr": 0.2}),
-    "fedper": (functools.partial(fs.fedper, where=bias), {"lr": 0.2}),
-    "lg_fedavg": (functools.partial(fs.lg_fedavg, where=leaves.others(bias)), {"lr": 0.2}),
-    "fedbn": (functools.partial(fs.fedbn, where=bias), {"lr": 0.2}),
-    "fedrep": (
-        functools.partial(fs.fedrep, head_share=0.4, where=bias),
-        {"lr": 0.2, "head_lr": 0.3},
+    "fednova": (fs.fednova, {"lr": 0.2, "server_lr": 0.8, "momentum": 0.6, "mu": 0.3}),
+    "fedexp": (fs.fedexp, {"lr": 0.2, "eps": 0.01}),
+    "fedexp_average": (
+        functools.partial(fs.fedexp, average_last=True),
+        {"lr": 0.2, "eps": 0.01},
     ),
-    "fedbabu": (functools.partial(fs.fedbabu, where=bias), {"lr": 0.2}),
-    "fedavg_ft": (fs.fedavg_ft, {"lr": 0.2}),
+    "fedvarp": (fs.fedvarp, {"lr": 0.2, "server_lr": 0.8}),
+    "fedcm": (fs.fedcm, {"lr": 0.2, "server_lr": 0.8, "mix": 0.4}),
+    "scaffold_m": (fs.scaffold_m, {"lr": 0.2, "server_lr": 0.8, "mix": 0.4}),
+    "mimelite": (fs.mimelite, {"lr": 0.2, "momentum": 0.6}),
+    "mime": (fs.mime, {"lr": 0.2, "momentum": 0.6}),
+    "fedlin": (fs.fedlin, {"lr": 0.4}),
+    "scaffnew": (fs.scaffnew, {"lr": 0.2, "probability": 0.3}),
+    "fedadamw": (fs.fedadamw, ADAMW),
+    "fedadamw_entry": (
+        functools.partial(fs.fedadamw, blocks="entry", first_count="run"),
+        ADAMW,
+    ),
+    # Without matrices, so that Muon's momentum has no effect.
+    "fedmuon": (
+        fs.fedmuon,
+        {"lr": 0.05, "mix": 0.6, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9},
+    ),
+    "diloco": (
+        fs.diloco,
+        {"lr": 0.05, "server_lr": 0.7, "momentum": 0.6, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9},
+    ),
+    "streaming_diloco": (
+        fs.streaming_diloco,
+        {"lr": 0.05, "server_lr": 0.6, "momentum": 0.6, "mix": 0.4},
+    ),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
 # every check in the quick tests; the others take the expensive ones in the slow tests.
 REPRESENTATIVES = {"fedavg", "fedadam", "scaffold_II", "feddualavg", "fedasync", "favano_realised"}
+# They consist of parts that the quick tests of other algorithms run: the battery is slow for them.
+COMPOSED = {
+    "fedavg_adam_reset", "fedavg_adam_keep", "fednova", "fedexp", "fedexp_average", "fedvarp",
+    "fedcm", "scaffold_m", "mimelite", "fedlin", "scaffnew", "fedadamw", "fedadamw_entry",
+    "fedmuon", "diloco",
+}  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
+# Compression with memory; quick tests of these rules are in tests/wrappers.
+WRAPPED = {"ef14", "ef21", "ef21_p", "diana", "marina"}
 # A contact changes them even without steps: the model that the client keeps is averaged.
 CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
 
 
-def for_each(quick=ALGORITHMS):
+def for_each(quick=ALGORITHMS.keys() - COMPOSED, without=()):
     """Parametrizes a test by the algorithms' names; those not in ``quick`` are slow tests."""
     params = [
-        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS
+        name
+        if name in quick and name not in WRAPPED
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in ALGORITHMS
+        if name not in without
     ]
     return pytest.mark.parametrize("name", params, scope="module")
 
@@ -215,9 +266,38 @@ def with_ring(timeline) -> fs.Timeline:
     return dataclasses.replace(timeline, max_staleness=3)
 
 
+@functools.cache
+def paired_timeline() -> fs.Timeline:
+    """The first two cohorts of the current timeline, each in two rounds."""
+    return fs.timelines.repeat_rounds(current_timeline()[:2], 2)
+
+
+@functools.cache
+def full_timeline() -> fs.Timeline:
+    """4 rounds of all clients, with equal numbers of steps in each round."""
+    timeline = fs.timelines.full(4, NUM_CLIENTS, 5)
+    steps = np.broadcast_to(np.array([3, 5, 2, 4], np.int32)[:, None], (4, NUM_CLIENTS))
+    return dataclasses.replace(timeline, num_steps=jnp.asarray(steps))
+
+
+# Algorithms whose check refuses the current timeline.
+OWN_TIMELINES = {
+    "marina": full_timeline,
+    "mime": paired_timeline,
+    "fedlin": paired_timeline,
+    "scaffnew": full_timeline,
+    "streaming_diloco": full_timeline,
+}
+
+
+def current(name) -> fs.Timeline:
+    """A timeline without staleness that the algorithm admits."""
+    return OWN_TIMELINES.get(name, current_timeline)()
+
+
 def timeline_of(name) -> fs.Timeline:
     """The timeline on which strategies are compared."""
-    return late_timeline() if name in STALE else current_timeline()
+    return late_timeline() if name in STALE else current(name)
 
 
 @functools.cache

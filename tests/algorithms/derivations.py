@@ -130,9 +130,16 @@ def gradient():
     return logistic_gradient(examples["x"], examples["y"])
 
 
-def visits():
+def visits(timeline=None):
     """The visits of each round of the base program as ``(client, [K, N] example weights)``."""
-    return recorded_rounds(SIZES, rotated(2), current_timeline(), jax.random.key(2))
+    timeline = current_timeline() if timeline is None else timeline
+    return recorded_rounds(SIZES, rotated(2), timeline, jax.random.key(2))
+
+
+def whole_data_weights():
+    """[M, N]: the mean over each client's examples."""
+    owners = logistic_data().owners()
+    return (owners == np.arange(len(SIZES))[:, None]) / SIZES[:, None]
 
 
 def flat(params):

@@ -21,6 +21,7 @@ from catalogue import (
     STALE,
     STRATEGIES,
     algorithm,
+    current,
     current_timeline,
     declared,
     for_each,
@@ -109,9 +110,9 @@ def test_clients_on_a_mesh_by_client(name):
     """
     where = by_client(NUM_CLIENTS, make_mesh(jax.devices()[:2]), num_strata=4)
     placed = fs.empirical_task(logistic_losses, logistic_data(), rotated(2), placement=where)
-    timeline = fs.timelines.arrange_by_stratum(current_timeline(), NUM_CLIENTS, 4)
+    timeline = fs.timelines.arrange_by_stratum(current(name), NUM_CLIENTS, 4)
     state = program(name, "sequential")(hyper(name), placed, timeline, jax.random.key(2))
-    expected = trained(name, current_timeline())
+    expected = trained(name, current(name))
     assert_close(state.server, expected.server, TOLERANCE)
     table = where.strata.row(np.arange(NUM_CLIENTS))
     assert_close(rows_of(state.clients, table), expected.clients, TOLERANCE)
@@ -291,7 +292,7 @@ def advancing(name):
 def with_buffers(name):
     """The stale timeline with allocated buffers if the algorithm may have one."""
     if synchronous_only(name):
-        return current_timeline()
+        return current(name)
     return fs.timelines.allocate_buffers(late_timeline())
 
 
@@ -302,10 +303,10 @@ def test_continued_run_in_buffers_equals_uninterrupted_in_a_ring(name):
     state = begun(name, timeline)
     for part in (timeline[:2], timeline[2:]):
         state, _ = advancing(name)(hyper(name), task(), part, state, jax.random.key(2))
-    expected = trained(name, current_timeline() if synchronous_only(name) else late_timeline())
+    expected = trained(name, current(name) if synchronous_only(name) else late_timeline())
     assert_identical(state._replace(past=()), expected._replace(past=()))
     if name not in STALE and not synchronous_only(name):
-        fresh = trained(name, current_timeline())
+        fresh = trained(name, current(name))
         assert np.abs(fresh.server.params["w"] - state.server.params["w"]).max() > 1e-5
 
 
@@ -339,7 +340,7 @@ def test_visit_of_no_steps_leaves_no_trace(name):
 def test_staleness_is_refused_where_it_cannot_be(name):
     refused = synchronous_only(name)
     assert refused == (algorithm(name, hyper(name)).synchronous_only is not None)
-    for timeline in (with_ring(current_timeline()), late_timeline()):
+    for timeline in (with_ring(current(name)), late_timeline()):
         if refused:
             with pytest.raises(ValueError, match="staleness of up to 3; expected none: "):
                 begun(name, timeline)

@@ -6,13 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import ALGORITHMS, current_timeline, task, trained
-from derivations import flat, gradient, start, visits
+from derivations import flat, gradient, start, visits, whole_data_weights
 from quadratics import CENTRES, HESSIANS, NUM_CLIENTS, START, final, optimum, state_after
 from small_problems import (
     SIZES,
     assert_close,
     compiled,
-    logistic_data,
     logistic_params,
     quadratic_task,
 )
@@ -24,12 +23,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 # Double precision, contractive maps: round-off does not accumulate.
 TOLERANCE = 1e-12
-
-
-def whole_data_weights():
-    """[M, N]: the mean over each client's examples."""
-    owners = logistic_data().owners()
-    return (owners == np.arange(len(SIZES))[:, None]) / SIZES[:, None]
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

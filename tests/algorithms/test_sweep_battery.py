@@ -6,7 +6,7 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import ALGORITHMS, current_timeline, declared, for_each, program
+from catalogue import ALGORITHMS, current, declared, for_each, program
 from catalogue import task as catalogue_task
 from small_problems import logistic_params
 from sweep_problems import KEYS, ONE_DEVICE
@@ -21,7 +21,7 @@ def test_sweep_equals_single_runs(name, x64):
     swept = list(values)[:2]
     fixed = {key: value for key, value in values.items() if key not in swept}
     grid = {key: [values[key], 0.7 * values[key]] for key in swept}
-    task, timeline = catalogue_task(), current_timeline()
+    task, timeline = catalogue_task(), current(name)
     setup = fs.Setup(
         task,
         timeline,

@@ -52,4 +52,4 @@ def assert_printed(actual, *expected: str):
     """Equal to all printed digits: within half a unit of the last one."""
     for value, text in zip(np.ravel(actual), expected, strict=True):
         digits = len(text.partition(".")[2])
-        assert abs(value - float(text)) <= 0.5000001 * 10.0**-digits, (value, text)
+        assert abs(value - float(text)) <= 0.501 * 10.0**-digits, (value, text)

@@ -1,0 +1,54 @@
+"""Rounds in pairs: each cohort first sends full gradients, then takes steps at the same model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim import tree
+from fedjax_sim.local import local_steps
+from fedjax_sim.types import Oracle, Params, Task, Timeline, Work
+
+SYNCHRONOUS_ONLY = "the mean gradient and the steps that use it belong to one model"
+
+
+def sends_gradient(number: Array | int) -> Array:
+    """True in rounds 0, 2, ..., in which clients send gradients and take no steps."""
+    return jnp.asarray(number) % 2 == 0
+
+
+def gradient_and_steps(oracle: Oracle, x: Params, work: Work) -> tuple[Params, Work]:
+    """Returns the full gradient, 0 in rounds of steps, and the visit, without steps otherwise."""
+    first = sends_gradient(work.round)
+    once = (first & (work.num_steps > 0)).astype(jnp.int32)
+    gradient = local_steps(
+        lambda _, k: oracle.full_grad(x),
+        tree.zeros_like(x),
+        work._replace(num_steps=once, max_steps=1),
+    )
+    return gradient, work._replace(num_steps=jnp.where(first, 0, work.num_steps))
+
+
+def check_pairs(task: Task, timeline: Timeline) -> None:
+    """Refuses timelines in which rounds 2t and 2t + 1 have different cohorts.
+
+    Raises:
+        ValueError: naming the first round with another cohort than the round before it.
+    """
+    del task
+    fields = [timeline.clients, timeline.mask]
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(fields)):
+        return
+    clients, mask = map(np.asarray, fields)
+    cohorts = np.where(mask, clients, -1)
+    pairs = timeline.num_rounds // 2
+    first, second = cohorts[..., : 2 * pairs : 2, :], cohorts[..., 1 : 2 * pairs : 2, :]
+    differ = (first != second).any(axis=-1).reshape(-1, pairs).any(axis=0)
+    if differ.any():
+        number = 2 * int(differ.argmax()) + 1
+        raise ValueError(
+            f"timeline has another cohort in round {number} than in round {number - 1}; expected "
+            "two rounds in a row for every cohort, the first for gradients, as from "
+            "timelines.repeat_rounds(timeline, 2)"
+        )

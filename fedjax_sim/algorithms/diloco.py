@@ -1,0 +1,110 @@
+r"""DiLoCo, and MuLoCo with Muon inside.
+
+References:
+    Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023.
+    Therien, Huang, Rish, Belilovsky, "MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo",
+        2025.
+"""
+
+import functools
+from typing import Literal
+
+import optax
+
+from fedjax_sim.algorithms._local_optimizer import locally_optimized
+from fedjax_sim.algorithms._muon import muon_or_adam
+from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.algorithms.fedavg import _served
+from fedjax_sim.local import ScalarOrSchedule, rate
+from fedjax_sim.types import FedAlgorithm, Scalar
+
+__all__ = ["diloco"]
+
+
+def diloco(
+    lr: ScalarOrSchedule | None = None,
+    server_lr: ScalarOrSchedule = 0.7,
+    momentum: Scalar = 0.9,
+    weight_decay: Scalar = 0.1,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.95,
+    inner: Literal["adamw", "muon"] = "adamw",
+    *,
+    local_optimizer: optax.GradientTransformation | None = None,
+) -> FedAlgorithm:
+    r"""DiLoCo: local AdamW whose state each worker keeps, and Nesterov's momentum on the server.
+
+    .. math::
+        (y_i, s_i) &\leftarrow \text{AdamW}(g_i(y_i), s_i, y_i) \ \text{ for } H \text{ steps},
+        \quad y_i^0 = x, \qquad \Delta = \operatorname{mean}_i (x - y_i^H) \\
+        v &\leftarrow \beta v + \Delta, \qquad x \leftarrow x - \eta_s (\Delta + \beta v)
+
+    The visit's steps are H, the clients are the workers.  With ``inner="muon"`` (MuLoCo) matrices
+    take steps of Muon with the momentum ``b1``, all other leaves of AdamW.  With SGD as the local
+    optimizer and the server's (1, 0) this is FedAvg.  Outer momentum helps if a round moves a
+    small part of the way only.
+
+    Args:
+        lr: rate of the local steps, or a schedule over rounds; not with ``local_optimizer``.
+        server_lr: server learning rate :math:`\eta_s`, or a schedule over rounds.
+        momentum: :math:`\beta` of the server.
+        weight_decay: decoupled weight decay of the local steps, in units of ``lr``.
+        b1: AdamW's decay of the mean of gradients, or Muon's momentum.
+        b2: AdamW's decay of the mean of squares, 0.95 as in OpenDiLoCo.
+        inner: the optimizer of the local steps.
+        local_optimizer: any optax optimizer for the local steps, which replaces the one that
+            ``inner``, ``weight_decay``, ``b1`` and ``b2`` describe.  Its schedules count the
+            worker's steps in all rounds.
+
+    Raises:
+        ValueError: both or neither of ``lr`` and ``local_optimizer``, another ``inner``, or an
+            optimizer that is not one of optax.
+
+    References:
+        Douillard et al., 2023, Algorithm 1; with Muon, Therien et al., 2025.
+
+    Example:
+        >>> algorithm = diloco(lr=4e-4)
+        >>> cosine = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 2000)
+        >>> scheduled = diloco(local_optimizer=optax.adamw(cosine, b2=0.95, weight_decay=0.1))
+    """
+    serve = functools.partial(_served, nesterov(server_lr, momentum))
+    local, scale = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer)
+    return locally_optimized(serve, local, "keep", scale=scale)
+
+
+def nesterov(server_lr: ScalarOrSchedule, momentum: Scalar) -> optax.GradientTransformation:
+    """Returns the server's optimizer; a schedule counts server updates."""
+    return optax.sgd(server_lr, momentum, nesterov=True)  # pyright: ignore[reportArgumentType]
+
+
+def local_transform(
+    lr: ScalarOrSchedule | None,
+    weight_decay: Scalar,
+    b1: Scalar,
+    b2: Scalar,
+    inner: str,
+    local_optimizer: optax.GradientTransformation | None,
+):
+    """Returns the transform of a worker's steps, and the factor of its updates in a visit.
+
+    Raises:
+        ValueError: as :func:`diloco`.
+    """
+    if inner not in ("adamw", "muon"):
+        raise ValueError(f"inner is {inner!r}; expected 'adamw' or 'muon'")
+    if local_optimizer is not None:
+        check_optimizer("local_optimizer", local_optimizer)
+        if lr is not None:
+            raise ValueError(
+                f"lr is {lr} beside local_optimizer, which has its own rate; expected one of them"
+            )
+        return local_optimizer, None
+    if lr is None:
+        raise ValueError("lr is None; expected a learning rate, or local_optimizer")
+    if inner == "muon":
+        direction = muon_or_adam(b1, 0.9, b2)
+    else:
+        direction = optax.scale_by_adam(b1, b2, eps_root=1e-30)
+    transform = optax.chain(direction, optax.add_decayed_weights(weight_decay))
+    return transform, lambda work: -rate(lr, work)

@@ -1,0 +1,119 @@
+r"""FedMuon: local Muon from the averaged momentum, and a global direction.
+
+References:
+    Liu et al., "FedMuon: Accelerating Federated Learning with Matrix Orthogonalization", 2025.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon
+from fedjax_sim.algorithms._shared import real
+from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate
+from fedjax_sim.tree import leaves
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+
+__all__ = ["fedmuon"]
+
+
+class FedMuonState(NamedTuple):
+    params: Params  # x
+    direction: Params  # Delta, the mean descent direction of the last round
+    momentum: Params  # M, of the matrices
+
+
+class _Visit(NamedTuple):
+    delta: Params
+    direction: Params
+    momentum: Params
+    present: Array  # 1, or 0 after a visit without steps
+
+
+def fedmuon(
+    lr: ScalarOrSchedule,
+    mix: Scalar = 0.5,
+    momentum: Scalar = 0.98,
+    weight_decay: Scalar = 0.01,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.95,
+) -> FedAlgorithm:
+    r"""FedMuon: clients take steps of Muon, whose momentum starts at the last round's mean.
+
+    With ``mix`` :math:`\alpha`, ``weight_decay`` :math:`\lambda`, and a visit that starts from
+    y = x and the server's M, for every matrix of the model:
+
+    .. math::
+        M &\leftarrow \beta M + (1 - \beta) g_i(y), \qquad
+        u = \sqrt{\max(1, \tfrac{rows}{columns})}\;
+        \mathrm{orth}\bigl(\beta M + (1 - \beta) g_i(y)\bigr) \\
+        y &\leftarrow y - \eta\,(\alpha u + (1 - \alpha) \Delta + \lambda y)
+
+    orth are five Newton-Schulz steps, after which all singular values are near 1, so the steps do
+    not depend on the scale of the gradients.  For all other leaves u is the direction of Adam,
+    whose state starts at 0 in every visit.  The server averages:
+
+    .. math::
+        x \leftarrow \operatorname{mean}_i y_{K_i}, \qquad
+        \Delta \leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
+        M \leftarrow \operatorname{mean}_i M_i
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        mix: share :math:`\alpha` of the client's own direction.
+        momentum: :math:`\beta` of Muon.
+        weight_decay: decoupled weight decay :math:`\lambda`.
+        b1: decay of Adam's mean of gradients, for leaves that are not matrices.
+        b2: decay of Adam's mean of squares.
+
+    References:
+        Liu et al., 2025, Algorithm 2.
+
+    Example:
+        >>> algorithm = fedmuon(lr=0.01)
+    """
+    muon = scale_by_muon(momentum)
+    adam = optax.scale_by_adam(b1, b2, eps_root=1e-30)
+
+    def init(params: Params) -> FedMuonState:
+        zeros = tree.zeros_like(params)
+        return FedMuonState(params, zeros, leaves.split(zeros, is_matrix)[0])
+
+    def local(
+        message: FedMuonState, state: tuple, oracle: Oracle, work: Work
+    ) -> tuple[_Visit, tuple]:
+        x, eta = message.params, rate(lr, work)
+        constant = tree.scale(1 - mix, message.direction)
+
+        def step(carry: tuple, k: Array) -> tuple:
+            y, muon_state, adam_state = carry
+            matrices, others = leaves.split(oracle.grad(y, k), is_matrix)
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
+                first, muon_state = muon.update(matrices, muon_state)
+                second, new = adam.update(others, adam_state)
+            adam_state = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, adam_state)
+            descent = tree.add_scale(constant, mix, leaves.join(first, second))
+            descent = tree.add_scale(descent, weight_decay, y)
+            return tree.add_scale(y, -eta, descent), muon_state, adam_state
+
+        others = leaves.split(x, is_matrix)[1]
+        start = x, MuonState(message.momentum), adam.init(others)
+        y, (end,), _ = local_steps(step, start, work)
+        delta, present = tree.sub(x, y), real(work.num_steps > 0)
+        direction = tree.scale(1 / eta, per_step(delta, work))
+        return _Visit(delta, direction, tree.scale(present, end), present), state
+
+    def update(state: FedMuonState, mean: _Visit, round: Round) -> FedMuonState:
+        del round
+        share = jnp.where(mean.present > 0, mean.present, 1)  # of the visits with steps
+        return FedMuonState(
+            tree.sub(state.params, mean.delta),
+            mean.direction,
+            tree.divide(mean.momentum, share),
+        )
+
+    return FedAlgorithm(init, local, update, send_state)

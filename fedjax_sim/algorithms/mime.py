@@ -1,0 +1,184 @@
+r"""Mime and MimeLite: an optimizer's state that is fixed during local steps.
+
+References:
+    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic
+        Algorithms in Federated Learning", 2020.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import optax
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.algorithms._two_phase import (
+    SYNCHRONOUS_ONLY,
+    check_pairs,
+    gradient_and_steps,
+    sends_gradient,
+)
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+
+__all__ = ["mime", "mimelite"]
+
+
+class MimeLiteState(NamedTuple):
+    params: Params  # x
+    opt_state: optax.OptState  # s
+
+
+class MimeState(NamedTuple):
+    params: Params  # x
+    opt_state: optax.OptState  # s
+    control: Params  # c, the mean of the cohort's full gradients at x
+
+
+def mimelite(
+    lr: ScalarOrSchedule,
+    momentum: Scalar = 0.9,
+    optimizer: optax.GradientTransformation | None = None,
+) -> FedAlgorithm:
+    r"""MimeLite: local steps with the server's optimizer state, which does not change in a visit.
+
+    With an optimizer whose direction is U(g, s) and whose state becomes V(g, s):
+
+    .. math::
+        y \leftarrow y - \eta\, U(g_i(y), s), \quad y_0 = x; \qquad
+        x \leftarrow \operatorname{mean}_i y_{K_i}, \qquad
+        s \leftarrow V(\operatorname{mean}_i \nabla F_i(x), s)
+
+    with the full gradients at the received x.  So the state is free of the clients' drift.  For
+    momentum :math:`\beta`, the default, :math:`U(g, m) = V(g, m) = (1 - \beta) g + \beta m`.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        momentum: :math:`\beta`; without effect if ``optimizer`` is given.
+        optimizer: an optax transform that returns directions of ascent, without a learning rate,
+            for example ``optax.scale_by_adam()``.
+
+    Raises:
+        ValueError: ``optimizer`` is not an optax transform.
+
+    References:
+        Karimireddy et al., 2020, Algorithm 1.
+
+    Example:
+        >>> algorithm = mimelite(lr=0.1)
+        >>> adam = mimelite(lr=0.01, optimizer=optax.scale_by_adam())
+    """
+    base = _base(momentum, optimizer)
+
+    def init(params: Params) -> MimeLiteState:
+        return MimeLiteState(params, base.init(params))
+
+    def local(
+        message: MimeLiteState, state: tuple, oracle: Oracle, work: Work
+    ) -> tuple[tuple[Params, Params], tuple]:
+        x = message.params
+        y = _steps(base, rate(lr, work), oracle.grad, message, work)
+        gradient = tree.where(work.num_steps > 0, oracle.full_grad(x), tree.zeros_like(x))
+        return (tree.sub(x, y), gradient), state
+
+    def update(state: MimeLiteState, mean: tuple[Params, Params], round: Round) -> MimeLiteState:
+        del round
+        delta, gradient = mean
+        return MimeLiteState(tree.sub(state.params, delta), _next(base, gradient, state))
+
+    return FedAlgorithm(init, local, update, send_state)
+
+
+def mime(
+    lr: ScalarOrSchedule,
+    momentum: Scalar = 0.9,
+    optimizer: optax.GradientTransformation | None = None,
+) -> FedAlgorithm:
+    r"""Mime: MimeLite whose local gradients are corrected to the cohort's full gradient.
+
+    .. math::
+        y \leftarrow y - \eta\, U\bigl(g_i(y) - g_i(x) + c, s\bigr), \qquad
+        c = \operatorname{mean}_i \nabla F_i(x)
+
+    with both minibatch gradients on the same examples, and x and s updated as in
+    :func:`mimelite`.  As c and the steps belong to the same x, every cohort takes part in two
+    rounds in a row, as from ``timelines.repeat_rounds(timeline, 2)``: in rounds 0, 2, ... it
+    sends full gradients, in rounds 1, 3, ... it takes steps.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        momentum: as for :func:`mimelite`.
+        optimizer: as for :func:`mimelite`.
+
+    Raises:
+        ValueError: ``optimizer`` is not an optax transform; at the start of the run, rounds 2t and
+            2t + 1 have different cohorts.
+
+    References:
+        Karimireddy et al., 2020, Algorithm 1.
+
+    Example:
+        >>> algorithm = mime(lr=0.1)
+    """
+    base = _base(momentum, optimizer)
+
+    def init(params: Params) -> MimeState:
+        return MimeState(params, base.init(params), tree.zeros_like(params))
+
+    def local(message: MimeState, state: tuple, oracle: Oracle, work: Work) -> tuple[Params, tuple]:
+        x = message.params
+        gradient, steps = gradient_and_steps(oracle, x, work)
+
+        def grad(y: Params, k: Array) -> Params:
+            return tree.add(tree.sub(oracle.grad(y, k), oracle.grad(x, k)), message.control)
+
+        y = _steps(base, rate(lr, work), grad, message, steps)
+        return tree.add(gradient, tree.sub(x, y)), state  # one of them is 0
+
+    def update(state: MimeState, mean: Params, round: Round) -> MimeState:
+        after_steps = MimeState(
+            tree.sub(state.params, mean), _next(base, state.control, state), state.control
+        )
+        return tree.where(sends_gradient(round.number), state._replace(control=mean), after_steps)
+
+    return FedAlgorithm(
+        init, local, update, send_state, synchronous_only=SYNCHRONOUS_ONLY, check=check_pairs
+    )
+
+
+def _base(
+    momentum: Scalar, optimizer: optax.GradientTransformation | None
+) -> optax.GradientTransformation:
+    if optimizer is None:
+        return optax.ema(momentum, debias=False)
+    check_optimizer("optimizer", optimizer)
+    return optimizer
+
+
+def _steps(
+    base: optax.GradientTransformation,
+    eta: Scalar,
+    grad: Callable[[Params, Array], Params],
+    message: MimeLiteState | MimeState,
+    work: Work,
+) -> Params:
+    """Local steps with the server's state of the optimizer."""
+
+    def step(y: Params, k: Array) -> Params:
+        gradient = grad(y, k)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
+            direction, _ = base.update(gradient, message.opt_state, y)
+        return tree.add_scale(y, -eta, direction)
+
+    return local_steps(step, message.params, work)
+
+
+def _next(
+    base: optax.GradientTransformation, gradient: Params, state: MimeLiteState | MimeState
+) -> optax.OptState:
+    """Returns the optimizer's state after a gradient at the server's model."""
+    with jax.numpy_dtype_promotion("standard"):
+        _, new = base.update(gradient, state.opt_state, state.params)
+    return jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, state.opt_state)

@@ -1,0 +1,98 @@
+r"""Scaffnew, the federated form of ProxSkip: communication in random rounds.
+
+References:
+    Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
+        Communication Acceleration! Finally!", 2022.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import ModelState, check_all_clients
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.transforms import corrected
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
+
+__all__ = ["scaffnew"]
+
+
+class ScaffnewClient(NamedTuple):
+    control: Params  # h_i
+    sent: Params  # y_i, the model that the client sent last
+
+
+def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
+    r"""Scaffnew: controls as SCAFFOLD's, with a random number of local steps per round.
+
+    After each local step all clients communicate with probability p.  So the number of steps K of a
+    round has a geometric law, one draw per round for all clients, as in
+    ``timelines.geometric_steps(key, timeline, p, max_steps)``.  A client first corrects its control
+    by the model that it receives, except at its first visit:
+
+    .. math::
+        h_i \leftarrow h_i + \tfrac{p}{\eta} (x - y_i), \qquad
+        y_i \leftarrow y_i - \eta\,(g_i(y_i) - h_i), \quad y_i^0 = x, \qquad
+        x \leftarrow \operatorname{mean}_i y_i
+
+    All :math:`h_i` start at 0 and sum to 0.  With K fixed and p = 1 / K this is SCAFFOLD with
+    option II; with p = 1 gradient descent.  For L-smooth :math:`\mu`-strongly convex functions,
+    :math:`\eta \le 1 / L` and :math:`p = \sqrt{\mu / L}`, the number of rounds grows as
+    :math:`\sqrt{L / \mu}`.
+
+    Args:
+        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        probability: p, in (0, 1].
+
+    Raises:
+        ValueError: at the start of the run, a round without some of the clients, or clients with
+            different numbers of steps in a round.
+
+    References:
+        Mishchenko et al., 2022, Algorithm 2.
+
+    Example:
+        >>> algorithm = scaffnew(lr=0.1, probability=0.2)
+    """
+
+    def local(
+        x: Params, state: ScaffnewClient, oracle: Oracle, work: Work
+    ) -> tuple[Params, ScaffnewClient]:
+        eta = rate(lr, work)
+        control = tree.add_scale(state.control, probability / eta, tree.sub(x, state.sent))
+        grad = corrected(oracle, tree.scale(-1, control)).grad
+        y = local_steps(sgd(eta, grad), x, work)
+        new = tree.where(work.num_steps > 0, ScaffnewClient(control, y), state)
+        return tree.sub(x, y), new
+
+    def update(state: ModelState, mean: Params, round: Round) -> ModelState:
+        del round
+        return ModelState(tree.sub(state.params, mean))
+
+    return FedAlgorithm(
+        ModelState,
+        local,
+        update,
+        init_client=lambda params: ScaffnewClient(tree.zeros_like(params), params),
+        synchronous_only="the clients' controls sum to zero only if all receive the same model",
+        check=_check,
+        uniform_weights_only="the clients' controls sum to zero",
+    )
+
+
+def _check(task: Task, timeline: Timeline) -> None:
+    check_all_clients(task, timeline, "the controls of the clients sum to zero")
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        return
+    steps, mask = np.asarray(timeline.num_steps), np.asarray(timeline.mask)
+    most = np.where(mask, steps, 0).max(axis=-1)
+    least = np.where(mask, steps, timeline.max_steps).min(axis=-1)
+    differ = mask.any(axis=-1) & (most != least)
+    if differ.any():
+        raise ValueError(
+            f"timeline has visits of {least[differ][0]} to {most[differ][0]} steps in one round; "
+            "expected the same number for all clients, as from timelines.geometric_steps"
+        )

@@ -1,0 +1,257 @@
+r"""Streaming DiLoCo: workers synchronise one fragment of the model at a time.
+
+References:
+    Douillard et al., "Streaming DiLoCo with Overlapping Communication: Towards a Distributed Free
+        Lunch", 2025.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import check_all_clients
+from fedjax_sim.algorithms.diloco import local_transform, nesterov
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.local import ScalarOrSchedule, local_steps
+from fedjax_sim.tree import leaves
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
+
+__all__ = ["streaming_diloco"]
+
+Fragment = Callable[[tuple[str, ...], Any], int]
+
+
+class StreamingDiLoCoState(NamedTuple):
+    params: Params  # the global model; each fragment is that of its last synchronisation
+    opt_states: tuple[optax.OptState, ...]  # of the server, one per fragment
+
+
+class Worker(NamedTuple):
+    model: Params  # y
+    received: Params  # global fragments as received last
+    opt_state: optax.OptState
+
+
+class _Message(NamedTuple):
+    fragment: Array  # the global fragment that was synchronised in the last round, as a vector
+    round: Array  # int
+
+
+def streaming_diloco(
+    lr: ScalarOrSchedule | None = None,
+    server_lr: ScalarOrSchedule = 0.4,
+    momentum: Scalar = 0.9,
+    weight_decay: Scalar = 0.1,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.95,
+    inner: Literal["adamw", "muon"] = "adamw",
+    num_fragments: int = 2,
+    delay: int = 1,
+    mix: Scalar = 0.5,
+    *,
+    fragment: Fragment | None = None,
+    local_optimizer: optax.GradientTransformation | None = None,
+) -> FedAlgorithm:
+    r"""Streaming DiLoCo: DiLoCo that sends one of P fragments per round, P times as often.
+
+    A round has H / P local steps; every fragment is synchronised once in H steps.  At the end of
+    round r the workers send fragment :math:`p = (r + 1) \bmod P`, if :math:`r + 1 \ge P`, and the
+    server takes an outer step on it,
+
+    .. math::
+        \Delta_p = \operatorname{mean}_i (\theta_p - y_{i,p}), \qquad
+        v_p \leftarrow \beta v_p + \Delta_p, \qquad
+        \theta_p \leftarrow \theta_p - \eta_s (\Delta_p + \beta v_p)
+
+    While the message is under way, the workers continue; after :math:`\tau` further steps they mix
+    it into their models,
+
+    .. math:: y_{i,p} \leftarrow \alpha\, y_{i,p} + (1 - \alpha)\, \theta_p
+
+    So the largest message has 1 / P of the model.  A worker keeps its model, the global fragments
+    that it received last and the optimizer's state.  With P = 1, :math:`\tau = 0` and
+    :math:`\alpha = 0` this is :func:`~fedjax_sim.algorithms.diloco`.
+
+    Args:
+        lr: rate of the local steps, or a schedule over rounds; not with ``local_optimizer``.
+        server_lr: server learning rate :math:`\eta_s`.
+        momentum: :math:`\beta` of the server.
+        weight_decay: as for :func:`~fedjax_sim.algorithms.diloco`.
+        b1: as for :func:`~fedjax_sim.algorithms.diloco`.
+        b2: as for :func:`~fedjax_sim.algorithms.diloco`.
+        inner: the optimizer of the local steps.
+        num_fragments: P.
+        delay: local steps :math:`\tau` until a fragment arrives, fewer than those of a round.
+        mix: share :math:`\alpha` of the worker's own model.
+        fragment: ``(path, leaf) -> number of the leaf's fragment``.  By default the layers, which
+            are leaves with the same path but for its last part, are dealt out in turn.
+        local_optimizer: as for :func:`~fedjax_sim.algorithms.diloco`.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.algorithms.diloco`; a count outside its range; at the
+            start of the run, a fragment without leaves, a round without some of the clients, or
+            one with no more steps than ``delay``.
+
+    References:
+        Douillard et al., 2025, Algorithm 2.
+
+    Example:
+        >>> algorithm = streaming_diloco(lr=4e-4, num_fragments=3, delay=5)
+    """
+    check_at_least(1, num_fragments=num_fragments)
+    check_at_least(0, delay=delay)
+    outer = nesterov(server_lr, momentum)
+    transform, factor = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer)
+
+    def parts(params: Params) -> list[Params]:
+        """The fragments; each has None instead of the other leaves."""
+        numbers = fragments(params, num_fragments, fragment)
+        structure = jax.tree.structure(params)
+        return [
+            structure.unflatten(
+                leaf if number == p else None
+                for leaf, number in zip(jax.tree.leaves(params), numbers, strict=True)
+            )
+            for p in range(num_fragments)
+        ]
+
+    def packed(params: Params, p: Array) -> Array:
+        """Fragment p as a vector of the length of the largest."""
+        vectors = [_flat(part) for part in parts(params)]
+        longest = max(vector.size for vector in vectors)
+        padded = [jnp.pad(vector, (0, longest - vector.size)) for vector in vectors]
+        return jax.lax.select_n(p, *padded) if num_fragments > 1 else padded[0]
+
+    def unpacked(vector: Array, p: Array, params: Params, function: Callable) -> Params:
+        """Applies ``function(old, new)`` to the leaves of fragment p."""
+        result = params
+        for number, part in enumerate(parts(params)):
+            new = jax.tree.map(function, part, _unflat(vector, part))
+            result = leaves.join(tree.where(p == number, new, part), result)
+        return result
+
+    def init(params: Params) -> StreamingDiLoCoState:
+        return StreamingDiLoCoState(params, tuple(outer.init(part) for part in parts(params)))
+
+    def init_client(params: Params) -> Worker:
+        return Worker(params, params, jax.tree.map(jnp.asarray, transform.init(params)))
+
+    def broadcast(state: StreamingDiLoCoState, round: Round) -> _Message:
+        return _Message(packed(state.params, round.number % num_fragments), round.number)
+
+    def local(
+        message: _Message, worker: Worker, oracle: Oracle, work: Work
+    ) -> tuple[Array, Worker]:
+        arriving = message.round % num_fragments
+        due = (message.round + 1) % num_fragments
+        arrives = message.round >= num_fragments
+
+        def merged(y: Params, now: Array) -> Params:
+            def mixed(old: Array, new: Array) -> Array:
+                share = jnp.asarray(mix).astype(old.dtype)
+                return share * old + (1 - share) * new
+
+            return jax.lax.cond(
+                now, lambda y: unpacked(message.fragment, arriving, y, mixed), lambda y: y, y
+            )
+
+        def step(carry: tuple[Params, optax.OptState], k: Array) -> tuple:
+            y, opt_state = carry
+            y = merged(y, arrives & (k == delay))
+            gradient = oracle.grad(y, k)
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
+                updates, new = transform.update(gradient, opt_state, y)
+                updates = updates if factor is None else tree.scale(factor(work), updates)
+                new = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, opt_state)
+                return optax.apply_updates(y, updates), new
+
+        y, opt_state = local_steps(step, (worker.model, worker.opt_state), work)
+        y = merged(y, arrives & (work.num_steps == delay) & (work.num_steps > 0))
+        received = unpacked(message.fragment, arriving, worker.received, lambda old, new: new)
+        received = tree.where(arrives, received, worker.received)
+        present = work.num_steps > 0
+        new = tree.where(present, Worker(y, received, opt_state), worker)
+        upload = packed(tree.sub(received, y), due)
+        sends = present & (message.round + 1 >= num_fragments)
+        return jnp.where(sends, upload, 0), new
+
+    def update(state: StreamingDiLoCoState, mean: Array, round: Round) -> StreamingDiLoCoState:
+        due = (round.number + 1) % num_fragments
+        params, opt_states = state.params, []
+        for p, (part, old) in enumerate(zip(parts(params), state.opt_states, strict=True)):
+            with jax.numpy_dtype_promotion("standard"):
+                updates, new = outer.update(_unflat(mean, part), old, part)
+            now = (due == p) & (round.number + 1 >= num_fragments)
+            params = leaves.join(tree.where(now, optax.apply_updates(part, updates), part), params)
+            opt_states.append(tree.where(now, new, old))
+        return StreamingDiLoCoState(params, tuple(opt_states))
+
+    def check(task: Task, timeline: Timeline) -> None:
+        check_all_clients(task, timeline, "a worker that is absent misses a fragment")
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+            return
+        steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
+        if steps.min(initial=delay + 1) <= delay:
+            raise ValueError(
+                f"delay is {delay}; expected fewer steps than in any visit, at least {steps.min()}"
+            )
+
+    return FedAlgorithm(
+        init,
+        local,
+        update,
+        broadcast,
+        init_client,
+        synchronous_only="a worker mixes fragments into its own model in the order of the rounds",
+        check=check,
+    )
+
+
+def fragments(params: Params, count: int, fragment: Fragment | None = None) -> Sequence[int]:
+    """Returns the number of each leaf's fragment, in the order of the leaves.
+
+    Raises:
+        ValueError: a fragment without leaves, or a number outside of 0 .. count - 1.
+
+    Example:
+        >>> fragments({"a": {"b": 1.0, "w": 1.0}, "c": {"w": 1.0}}, 2)
+        [0, 0, 1]
+    """
+    paths = [
+        (leaves.names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    ]
+    if fragment is None:
+        layers = [path[:-1] or path for path, _ in paths]
+        order = list(dict.fromkeys(layers))
+        numbers = [order.index(layer) % count for layer in layers]
+    else:
+        numbers = [int(fragment(path, leaf)) for path, leaf in paths]
+    if set(numbers) != set(range(count)):
+        raise ValueError(
+            f"num_fragments is {count}; the leaves are in fragments {sorted(set(numbers))}; "
+            f"expected leaves in each of 0 .. {count - 1}"
+        )
+    return numbers
+
+
+def _flat(part: Params) -> Array:
+    vectors = [leaf.reshape(-1) for leaf in jax.tree.leaves(part)]
+    with jax.numpy_dtype_promotion("standard"):  # models of mixed precision
+        return jnp.concatenate(vectors)
+
+
+def _unflat(vector: Array, part: Params) -> Params:
+    """Returns the leaves of a fragment from its vector."""
+    values, structure = jax.tree.flatten(part)
+    ends = np.cumsum([leaf.size for leaf in values])
+    return structure.unflatten(
+        vector[end - leaf.size : end].reshape(leaf.shape).astype(leaf.dtype)
+        for leaf, end in zip(values, ends, strict=True)
+    )

@@ -1,0 +1,69 @@
+"""FedAdamW against NumPy, its figures on instance Q, and its first round as local AdamW."""
+
+import numpy as np
+import optax
+import pytest
+from catalogue import ALGORITHMS, trained
+from derivations import flat, gradient, start, visits
+from instance_q import assert_printed, final_state, models, setup
+from small_problems import assert_close
+
+import fedjax_sim as fs
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+TOLERANCE = 1e-12  # some hundred operations in double precision
+
+
+@pytest.mark.parametrize("name", ["fedadamw", "fedadamw_entry"])
+def test_fedadamw(name):
+    lr, correction, decay, b1, b2, eps = ALGORITHMS[name][1].values()
+    by_entry = name == "fedadamw_entry"
+    x = start()
+    direction, second, count = np.zeros_like(x), np.zeros_like(x), 0
+    for cohort in visits():
+        deltas, directions, seconds = [], [], []
+        for _, batches in cohort:
+            y, m, v = x, np.zeros_like(x), second
+            for k, weights in enumerate(batches, 1):
+                g = gradient()(y, weights)
+                m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+                first = m / (1 - b1 ** (count + k if by_entry else k))
+                root = np.sqrt(v / (1 - b2 ** (count + k))) + eps
+                y = y - lr * (first / root + correction * direction + decay * y)
+            deltas.append(x - y)
+            directions.append((x - y) / (lr * len(batches)))
+            # The leaves are the three weights and the bias.
+            blocks = np.array([v[:3].mean()] * 3 + [v[3]])
+            seconds.append(v if by_entry else blocks)
+        x, direction = x - np.mean(deltas, axis=0), np.mean(directions, axis=0)
+        second = np.mean(seconds, axis=0)
+        count += round(np.mean([len(batches) for _, batches in cohort]))
+    state = trained(name).server
+    assert_close((flat(state.params), flat(state.direction)), (x, direction), TOLERANCE)
+    assert state.num_steps == count
+    sent = np.append(state.second_moment["w"], state.second_moment["b"])
+    assert_close(sent, second if by_entry else second[2:], TOLERANCE)
+
+
+def test_instance_q():
+    state, path = final_state(fs.fedadamw(0.01), setup(rounds=1, start=0.5))
+    assert_printed(state.server.second_moment, "0.0057552868")
+    path = models(fs.fedadamw(0.01), start=0.5)
+    assert_printed(path, "0.4997506035", "0.5156442902", "0.5407265539")
+
+
+def test_first_round_is_local_adamw():
+    """From v = 0 and without a direction, as FedAvg with AdamW whose state is reset."""
+    adamw = fs.fedavg(local_optimizer=optax.adamw(0.01, weight_decay=0.1))
+    ours = fs.fedadamw(0.01, correction=0.0, weight_decay=0.1)
+    expected = models(adamw, 2, start=0.5)
+    actual = models(ours, 2, start=0.5)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)  # optax counts in float32
+    assert abs(actual[1] - expected[1]) > 1e-4  # the second round starts from the mean of v
+
+
+@pytest.mark.parametrize("argument", ["blocks", "first_count"])
+def test_refuses_other_names(argument):
+    with pytest.raises(ValueError, match=f"{argument} is 'all'; expected '"):
+        fs.fedadamw(0.01, **{argument: "all"})
