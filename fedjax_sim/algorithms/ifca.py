@@ -132,7 +132,8 @@ def ifca(
                 "losses is 'all', but the task's oracle has no full_loss; expected a task with "
                 "one, or losses='minibatches'"
             )
-        values = jax.lax.map(loss, models)
+        # No loop: oracles that carry statistics can be asked outside of loops only.
+        values = jnp.stack([loss(tree.take(models, jnp.array(j))) for j in range(num_models)])
         return jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
 
     def local(
