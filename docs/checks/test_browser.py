@@ -30,6 +30,8 @@ PAGES = (
     "changelog.html",
     "notebooks/quickstart.html",
     "models_with_state.html",
+    "coming_from.html",
+    "howto/sweeps_and_tuning.html",
     "reference/index.html",
     "reference/fedjax_sim.html",
     "reference/fedjax_sim.algorithms.html",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.analysis.labels import PROGRESS
+from fedjax_sim.analysis.labels import measures_quality
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.client_rows import INDEX, read_clients
 from fedjax_sim.simulation.compare import folder_names
@@ -124,7 +124,7 @@ def default_metrics(history: pd.DataFrame) -> list[str]:
         >>> default_metrics(pd.DataFrame({"metric": ["time", "a", "train/loss"]}))
         ['train/loss']
     """
-    known = [name for name in history["metric"].unique() if name not in PROGRESS]
+    known = [name for name in history["metric"].unique() if measures_quality(name)]
     usual = [name for name in ("test/accuracy", "train/loss") if name in known]
     return usual or known[:3]
 

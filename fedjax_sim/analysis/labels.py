@@ -73,6 +73,16 @@ def metric_label(name: str) -> str:
     return " ".join(words) + (f", {quantile[1]} % quantile" if quantile else "")
 
 
+def measures_quality(metric: str) -> bool:
+    """Returns whether a metric measures a model: neither progress nor a number of examples.
+
+    Example:
+        >>> [measures_quality(name) for name in ("test/loss", "train/examples", "time")]
+        [True, False, False]
+    """
+    return metric not in PROGRESS and metric.rpartition("/")[2] != "examples"
+
+
 def setting_label(name: str | None) -> str:
     """Returns the name of a hyper-parameter or another column as a text; "" for None.
 

@@ -6,7 +6,13 @@ from typing import Any
 import pandas as pd
 
 from fedjax_sim.analysis.frames import configuration_columns, row_ids, score_values
-from fedjax_sim.analysis.labels import PROGRESS, better, bounds_of, metric_label, setting_label
+from fedjax_sim.analysis.labels import (
+    better,
+    bounds_of,
+    measures_quality,
+    metric_label,
+    setting_label,
+)
 from fedjax_sim.analysis.rendering import html_table, results_table
 from fedjax_sim.analysis.results import results
 from fedjax_sim.analysis.selection import best, scores
@@ -21,7 +27,7 @@ def runs_html(history: pd.DataFrame, note: str) -> str:
 
     Args:
         history: tidy frame, as ``to_frame`` returns it.  The table has the first four metrics that
-            every algorithm has, without measures of progress.
+            every algorithm has, without progress and numbers of examples.
         note: text before the explanation under the table.
 
     Example:
@@ -42,7 +48,7 @@ def sweep_html(history: pd.DataFrame, note: str) -> str:
 
     Args:
         history: tidy frame of a sweep, as ``to_frame`` returns it.  The table has the first four
-            metrics that every configuration has, without measures of progress.
+            metrics that every configuration has, without progress and numbers of examples.
         note: text before the explanation under the table.
 
     Example:
@@ -85,4 +91,4 @@ def _common_metrics(history: pd.DataFrame) -> list[str]:
     number = history.assign(config=config).groupby("metric", sort=False)["config"].nunique()
     counts = {str(name): int(number.loc[name]) for name in number.index}
     common = [name for name, count in counts.items() if count == len(set(config))]
-    return [name for name in common if name not in PROGRESS][:MOST_METRICS]
+    return [name for name in common if measures_quality(name)][:MOST_METRICS]

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim.analysis.frames import configuration_columns, grid_values, score_values
-from fedjax_sim.analysis.labels import PROGRESS, bounds_of, metric_label
+from fedjax_sim.analysis.labels import PROGRESS, bounds_of, measures_quality, metric_label
 from fedjax_sim.analysis.selection import Mode, scores
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.heat_maps import heat_map
@@ -26,8 +26,8 @@ def result_curves(
 
     Args:
         history: tidy frame with columns ``seed``, ``round``, ``metric``, ``value`` and ``by``.
-        metrics: metrics, in the order of the panels; default: all, except measures
-            of progress.
+        metrics: metrics, in the order of the panels; default: all, except progress
+            and numbers of examples.
         x: horizontal axis: rounds, simulated time, local steps of all clients, or bits that server
             and clients have sent (histories of :func:`fedjax_sim.analysis.read_folder` have them).
         by: column with a line per value; None: one line.
@@ -47,7 +47,7 @@ def result_curves(
     if x not in PROGRESS:
         raise ValueError(f"x is {x!r}; expected one of {', '.join(map(repr, PROGRESS))}")
     if metrics is None:
-        metrics = [name for name in history["metric"].unique() if name not in PROGRESS]
+        metrics = [name for name in history["metric"].unique() if measures_quality(name)]
     if x != "round":
         if x not in set(history["metric"]):
             raise ValueError(f"x is {x!r}, which the history does not have; expected 'round'")

@@ -19,7 +19,7 @@ def test_comparison_has_a_row_per_algorithm_and_common_metrics_only():
         for name, value in (("fedavg", 1.0), ("<b>", 2.0))
         for seed in (0, 1)
         for r in (1, 2)
-        for metric in ("time", "loss", *(["extra"] if name == "fedavg" else []))
+        for metric in ("time", "train/examples", "loss", *(["extra"] if name == "fedavg" else []))
     ]
     text = runs_html(pd.DataFrame(rows, columns=COLUMNS), "Note & more.")
     assert "<th>method</th><th>loss</th>" in text
