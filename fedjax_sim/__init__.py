@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     )
     from fedjax_sim.cli import presets
     from fedjax_sim.cli.saved import load
+    from fedjax_sim.datasets import from_table
     from fedjax_sim.simulation.tuning import tune
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
@@ -127,6 +128,7 @@ __all__ = [
     "freeze",
     "from_assignment",
     "from_clients",
+    "from_table",
     "full_batch",
     "generated_data",
     "generated_task",
@@ -168,6 +170,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "presets":
         return importlib.import_module(f"{__name__}.cli.presets")
+    if name == "from_table":  # the data sets load on first use
+        return importlib.import_module(f"{__name__}.datasets").from_table
     if name == "load":  # knows the models of the command line
         return importlib.import_module(f"{__name__}.cli.saved").load
     if name == "tune":  # needs the models

@@ -14,7 +14,7 @@ Comparison FedAlgorithm FederatedData History Oracle Probes ProgressBar Round Ru
 Simulation Sweep Task Timeline Update Visit Work advance algorithms analysis average_rounds
 callbacks compare compressed compression data datasets diagnostics diana ef14 ef21 ef21_p
 empirical_task epochs evaluation execution fine_tuned forecast freeze from_assignment from_clients
-full_batch
+from_table full_batch
 generated_data generated_task init load local marina models objectives per_step_uploads
 personal_model plotting pp_marina presets private problems prox run running_statistics shared_task
 simulate skip_nonfinite stream sweep theory timelines transforms tree tune uniform_weights

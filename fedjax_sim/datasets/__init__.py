@@ -4,7 +4,7 @@ from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates, merged
 from fedjax_sim.datasets.layouts import to_channels_last
 from fedjax_sim.datasets.registry import NAMES, load
-from fedjax_sim.datasets.tables import read_table
+from fedjax_sim.datasets.tables import from_table, read_table
 
 __all__ = [
     "NAMES",
@@ -12,6 +12,7 @@ __all__ = [
     "Dataset",
     "drop_duplicates",
     "from_arrays",
+    "from_table",
     "load",
     "merged",
     "read_table",

@@ -3,9 +3,11 @@
 import importlib
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from fedjax_sim.data.federated import FederatedData, from_assignment
 
 
 class DataError(ValueError):
@@ -45,6 +47,39 @@ class Dataset(NamedTuple):
     group_names: tuple[str, ...] | None  # groups of the train part come first
     source: str  # origin: "tfds", "files", "scikit-learn", "download" or "arrays"
     class_names: tuple[str, ...] | None = None  # of the labels in the source; None: 0, 1, ...
+
+    def clients(self, part: Literal["train", "test", "unseen"] = "train") -> FederatedData:
+        """Returns the natural clients: writers, roles, the values of a table's column.
+
+        "train" are the clients with training examples, in the order of ``group_names``; "test" are
+        the same clients with their test examples, some of them perhaps without any; "unseen" are
+        the clients that have test examples only.
+
+        Raises:
+            ValueError: the data set does not say which client an example is from, another part, or
+                no unseen clients.
+
+        Example:
+            >>> from fedjax_sim.datasets import from_arrays
+            >>> data = from_arrays([[0.0], [1.0]], [0, 1], clients=["ann", "bob"],
+            ...                    test=([[2.0], [3.0]], [0, 1]), test_clients=["bob", "eve"])
+            >>> data.clients("test").sizes.tolist(), data.clients("unseen").client_ids
+            ([0, 1], ('eve',))
+        """
+        if part not in ("train", "test", "unseen"):
+            raise ValueError(f'part is {part!r}; expected "train", "test" or "unseen"')
+        groups = self.train_groups if part == "train" else self.test_groups
+        if self.train_groups is None or groups is None or self.group_names is None:
+            raise ValueError(f"data set {self.name} does not say which client an example is from")
+        trained = np.unique(self.train_groups)
+        chosen = trained if part != "unseen" else np.setdiff1d(groups, trained)
+        if not len(chosen):
+            raise ValueError(
+                f"part is {part!r}, but all clients of {self.name} have train examples"
+            )
+        examples = self.train if part == "train" else self.test
+        rows = [np.flatnonzero(groups == group) for group in chosen]
+        return from_assignment(examples, rows, [self.group_names[group] for group in chosen])
 
 
 def drop_duplicates(dataset: Dataset) -> Dataset:

@@ -1,6 +1,6 @@
-"""Data sets from tables: CSV, Parquet and NumPy's npz files."""
+"""Data sets from tables: NumPy arrays, pandas, Hugging Face; CSV, Parquet and npz files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,12 @@ import numpy as np
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.datasets.arrays import from_arrays
+from fedjax_sim.datasets.columns import Columns, columns_of
 from fedjax_sim.datasets.dataset import DataError, Dataset, import_extra
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 LABELS = ("y", "label")  # default names of the labels' column
+EXAMPLES = "x"  # column with whole examples, if there is one
 SPLIT = "split"  # column with "train" and "test", if there is one
 
 
@@ -28,13 +30,11 @@ def is_table(name: str) -> bool:
 def read_table(
     path: str | Path, *, label_column: str | None = None, client_column: str | None = None
 ) -> Dataset:
-    """Reads a data set from a table.
+    """Reads a data set from a file with a table, see :func:`from_table`.
 
-    CSV and Parquet files have a row per example: a column of labels, optional columns of clients
-    and of the split ("train" or "test"), and the features, numbers, in all other columns.  npz
-    files have an array per column, with the examples ``x`` ``[N, ...]``, and optionally ``x_test``
-    and the labels and clients of the test examples under names with ``_test``.  Without a test
-    part, a fifth of each class is for testing.
+    CSV and Parquet files have a row per example.  npz files have an array per column, with the
+    examples ``x`` ``[N, ...]``, and optionally ``x_test`` and the labels and clients of the test
+    examples under names with ``_test``.
 
     Args:
         path: the file.
@@ -58,88 +58,207 @@ def read_table(
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
     read = _read_npz if path.suffix.lower() == ".npz" else _read_rows
-    return read(path, label_column, client_column)
+    parts = read(path)
+    return _from_parts(parts, str(path), path.stem, label_column, client_column, None)
 
 
-def _read_rows(path: Path, label_column: str | None, client_column: str | None) -> Dataset:
+def from_table(
+    table: Any,
+    *,
+    test: Any = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    feature_columns: str | Sequence[str] | None = None,
+    name: str = "table",
+) -> Dataset:
+    """Returns a data set from a table with a row per example and, if known, its client.
+
+    A table is a dict of arrays ``[N, ...]``, a pandas DataFrame, or a data set of Hugging Face
+    (``datasets.Dataset``, or ``datasets.DatasetDict`` with the parts "train" and "test").
+    ``from_table(...).clients()`` are the clients, for ``fs.empirical_task``.
+
+    The examples are the column ``x``, else the only column of arrays (images, embeddings), else all
+    columns besides labels, clients and split, which have to be numbers.  The test part is ``test``,
+    the part "test", or the rows with ``split`` "test"; else a fifth of each class.  Labels and
+    clients are numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging
+    Face keeps its numbers and names.
+
+    Args:
+        table: training examples, or all examples.
+        test: table of the test examples.
+        label_column: column of the labels, numbers or text; default: ``y`` or ``label``.
+        client_column: column of the client of each example; default: no natural clients.
+        feature_columns: one column of arrays, or several columns of numbers.
+        name: name of the data set.
+
+    Raises:
+        DataError: another kind of table, a column that it lacks, features that are no numbers, rows
+            without label or client.
+
+    Example:
+        >>> table = {"a": [1.0, 2.0, 3.0], "b": [4, 5, 6], "writer": ["ann", "bob", "ann"],
+        ...          "label": ["cat", "dog", "dog"], "split": ["train", "train", "test"]}
+        >>> data = from_table(table, client_column="writer")
+        >>> data.train["x"].tolist(), data.class_names, data.clients().client_ids
+        ([[1.0, 4.0], [2.0, 5.0]], ('cat', 'dog'), ('ann', 'bob'))
+    """
+    if isinstance(table, Mapping) and {"train", "test"} <= set(table) and test is None:
+        table, test = table["train"], table["test"]
+    parts = {
+        key: columns_of(part)
+        for key, part in (("train", table), ("test", test))
+        if part is not None
+    }
+    return _from_parts(parts, name, name, label_column, client_column, feature_columns)
+
+
+def _read_rows(path: Path) -> dict[str, Columns]:
     pandas = import_extra("pandas")
     try:
         frame = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
     except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    label = _column(path, "label_column", label_column, frame.columns, LABELS)
-    used = [label]
-    if client_column is not None:
-        used.append(_column(path, "client_column", client_column, frame.columns))
-    if SPLIT in frame.columns:
-        used.append(SPLIT)
-    features = frame.drop(columns=used)
-    for name, kind in features.dtypes.items():
-        if kind.kind not in "biuf":
-            first = features[name].iloc[0]
-            raise DataError(
-                f"{path}: column {name!r} has values such as {first!r}; expected numbers (the "
-                "label and the client are named by --label-column and --client-column)"
-            )
-    for name in used:
-        if frame[name].isna().any():
-            row = int(frame[name].isna().to_numpy().argmax()) + 1
-            raise DataError(f"{path}: column {name!r} has no value in row {row}; expected one")
-    if not len(features.columns):
-        raise DataError(f"{path}: no columns besides {', '.join(used)}; expected features")
-    x = features.to_numpy(np.float32)
-    y = frame[label].to_numpy()
-    y = y.astype(str) if y.dtype == object else np.asarray(y)
-    clients = None if client_column is None else frame[client_column].astype(str).to_numpy()
-    if SPLIT not in frame.columns:
-        return from_arrays(x, y, clients=clients, name=path.stem)
-    splits = frame[SPLIT].astype(str).to_numpy()
-    unknown = set(splits) - {"train", "test"}
-    if unknown or len(set(splits)) < 2:
-        raise DataError(
-            f"{path}: column {SPLIT!r} has {', '.join(sorted(set(splits)))}; expected train and "
-            "test"
-        )
-    train, test = splits == "train", splits == "test"
-    return from_arrays(
-        x[train],
-        y[train],
-        test=(x[test], y[test]),
-        clients=None if clients is None else clients[train],
-        test_clients=None if clients is None else clients[test],
-        name=path.stem,
-    )
+    return {"train": columns_of(frame)}
 
 
-def _read_npz(path: Path, label_column: str | None, client_column: str | None) -> Dataset:
+def _read_npz(path: Path) -> dict[str, Columns]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # zipfile, zlib and NumPy each raise their own
         raise DataError(f"{path} cannot be read: {error}") from error
-    x = _column(path, "x", "x", arrays)
-    label = _column(path, "label_column", label_column, arrays, LABELS)
-    client = None
+    _column(str(path), "x", EXAMPLES, arrays)
+    tests = {name: arrays.pop(name) for name in [*arrays] if name.endswith("_test")}
+    parts = {"train": arrays}
+    if f"{EXAMPLES}_test" in tests:
+        parts["test"] = {name.removesuffix("_test"): values for name, values in tests.items()}
+    return {key: columns_of(part) for key, part in parts.items()}
+
+
+def _from_parts(
+    parts: dict[str, Columns],
+    where: str,
+    name: str,
+    label_column: str | None,
+    client_column: str | None,
+    feature_columns: str | Sequence[str] | None,
+) -> Dataset:
+    train = parts["train"]
+    label = _column(where, "label_column", label_column, train.names, LABELS)
     if client_column is not None:
-        client = _column(path, "client_column", client_column, arrays)
-    test = test_clients = None
-    if "x_test" in arrays:
-        test = arrays["x_test"], arrays[_column(path, "labels of x_test", f"{label}_test", arrays)]
-        test_clients = arrays.get(f"{client}_test")
-        if client is not None and test_clients is None:
-            test_clients = np.full(len(test[1]), "test")
-    return from_arrays(
-        arrays[x],
-        arrays[label],
-        test=test,
-        clients=None if client is None else arrays[client],
-        test_clients=test_clients,
-        name=path.stem,
+        _column(where, "client_column", client_column, train.names)
+    used = [column for column in (label, client_column) if column is not None]
+    has_split = SPLIT in train.names and "test" not in parts
+    features = _feature_columns(
+        where, train, [*used, SPLIT] if has_split else used, feature_columns
+    )
+    values = {}
+    for key, part in parts.items():
+        own = where if key == "train" else f"{where}: test"
+        x = _examples(own, part, features)
+        y = _values(own, part, "label_column", label)
+        clients = None
+        if client_column is not None and (client_column in part.names or key == "train"):
+            clients = _values(own, part, "client_column", client_column).astype(str)
+        elif client_column is not None:
+            clients = np.full(len(y), "test")
+        values[key] = (x, y, clients)
+    if has_split:
+        values = _by_split(
+            where, _values(where, train, "split", SPLIT).astype(str), values["train"]
+        )
+    x, y, clients = values["train"]
+    test = values.get("test")
+    dataset = from_arrays(
+        x, y, clients=clients, name=name,
+        test=None if test is None else test[:2],
+        test_clients=None if test is None else test[2],
+    )  # fmt: skip
+    return _with_class_names(dataset, train.class_names(label))
+
+
+def _by_split(where: str, splits: np.ndarray, whole: tuple) -> dict[str, tuple]:
+    if set(splits) != {"train", "test"}:
+        raise DataError(
+            f"{where}: column {SPLIT!r} has {', '.join(sorted(set(splits)))}; expected train and "
+            "test"
+        )
+    return {
+        key: tuple(None if column is None else column[splits == key] for column in whole)
+        for key in ("train", "test")
+    }
+
+
+def _feature_columns(
+    where: str, table: Columns, used: list[str], given: str | Sequence[str] | None
+) -> str | list[str]:
+    """Returns one column of whole examples, or the columns of numbers."""
+    if isinstance(given, str):
+        return _column(where, "feature_columns", given, table.names)
+    if given is not None:
+        return [_column(where, "feature_columns", name, table.names) for name in given]
+    if EXAMPLES in table.names:
+        return EXAMPLES
+    others = [name for name in table.names if name not in used]
+    if not others:
+        raise DataError(f"{where}: no columns besides {', '.join(used)}; expected features")
+    whole = [name for name in others if table.is_array(name)]
+    if len(whole) > 1:
+        columns = ", ".join(whole)
+        raise DataError(f"{where}: columns {columns} hold arrays; expected one as feature_columns")
+    return whole[0] if whole else others
+
+
+def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarray:
+    if isinstance(features, str):
+        values = table.read(_column(where, "feature_columns", features, table.names))
+        if values.dtype == object and table.is_array(features):  # arrays in a column of objects
+            try:
+                return np.stack([np.asarray(value) for value in values])
+            except ValueError as error:
+                raise DataError(
+                    f"{where}: column {features!r} has arrays of several shapes; expected one"
+                ) from error
+        return values
+    columns = [table.read(_column(where, "feature_columns", c, table.names)) for c in features]
+    for name, values in zip(features, columns, strict=True):
+        if values.dtype.kind not in "biuf" or values.ndim != 1:
+            raise DataError(
+                f"{where}: column {name!r} has values such as {values[0]!r}; expected numbers "
+                "(the label and the client are named by --label-column and --client-column)"
+            )
+    return np.stack(columns, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
+    """Returns a column of labels, clients or splits."""
+    _column(where, option, name, table.names)
+    missing = table.is_missing(name)
+    if missing.any():
+        row = int(missing.argmax()) + 1
+        raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
+    values = table.read(name)
+    return values.astype(str) if values.dtype == object else values
+
+
+def _with_class_names(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
+    """Returns the data set with the labels' own numbers, which are positions in ``names``."""
+    if names is None or dataset.class_names is None:
+        return dataset
+    numbers = np.array([int(name) for name in dataset.class_names], np.int32)
+    if numbers.min() < 0 or numbers.max() >= len(names):
+        raise DataError(
+            f"{dataset.name}: labels are in {numbers.min()} .. {numbers.max()}; expected 0 .. "
+            f"{len(names) - 1}"
+        )
+    train, test = ({**part, "y": numbers[part["y"]]} for part in (dataset.train, dataset.test))
+    return dataset._replace(
+        train=train, test=test, num_classes=len(names), class_names=tuple(names)
     )
 
 
 def _column(
-    path: Path, option: str, name: str | None, columns: Any, defaults: Sequence[str] = ()
+    where: str, option: str, name: str | None, columns: Any, defaults: Sequence[str] = ()
 ) -> str:
     """Returns the column that an option names, or the first default that the table has."""
     names = [str(column) for column in columns]
@@ -148,12 +267,12 @@ def _column(
         if present:
             return present[0]
         raise DataError(
-            f"{path}: no column {' or '.join(defaults)}; expected --label-column, one of "
+            f"{where}: no column {' or '.join(defaults)}; expected --label-column, one of "
             f"{', '.join(names)}"
         )
     if name not in names:
         raise DataError(
-            f"{option} is {name!r}; expected one of {', '.join(names)}, the columns of {path}"
+            f"{option} is {name!r}; expected one of {', '.join(names)}, the columns of {where}"
             f"{did_you_mean(name, names)}"
         )
     return name

@@ -1,0 +1,72 @@
+"""Columns of tables of several libraries."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_sim.datasets.dataset import DataError
+
+
+class Columns(NamedTuple):
+    """A table whose columns are read when they are needed."""
+
+    names: list[str]
+    read: Callable[[str], np.ndarray]
+    is_missing: Callable[[str], np.ndarray]  # rows without a value
+    is_array: Callable[[str], bool]  # an array per row
+    class_names: Callable[[str], Sequence[str] | None]
+
+
+def columns_of(table: Any) -> Columns:
+    """Returns the columns of a dict of arrays, a pandas DataFrame or a data set of Hugging Face.
+
+    Raises:
+        DataError: another type.
+
+    Example:
+        >>> columns = columns_of({"a": [1.0, float("nan")], "b": [[1, 2], [3, 4]]})
+        >>> columns.names, columns.is_missing("a").tolist(), columns.is_array("b")
+        (['a', 'b'], [False, True], True)
+    """
+    if hasattr(table, "column_names") and hasattr(table, "with_format"):  # Hugging Face
+
+        def read(name: str) -> np.ndarray:
+            return np.asarray(table.select_columns([name]).with_format("numpy")[:][name])
+
+        def names_of(name: str) -> Sequence[str] | None:
+            return getattr(table.features[name], "names", None)
+
+        def is_array(name: str) -> bool:
+            return len(table) > 0 and np.ndim(table.with_format("numpy")[0][name]) > 0
+
+        names = list(table.column_names)
+        return Columns(names, read, lambda name: _missing(read(name)), is_array, names_of)
+    if hasattr(table, "columns") and hasattr(table, "isna"):  # pandas
+        by_name = {str(name): table[name] for name in table.columns}
+        return Columns(
+            list(by_name),
+            lambda name: by_name[name].to_numpy(),
+            lambda name: by_name[name].isna().to_numpy(),
+            lambda name: len(table) > 0 and np.ndim(by_name[name].iloc[0]) > 0,
+            lambda name: None,
+        )
+    if isinstance(table, Mapping):
+        arrays = {str(name): np.asarray(values) for name, values in table.items()}
+        return Columns(
+            list(arrays),
+            arrays.__getitem__,
+            lambda name: _missing(arrays[name]),
+            lambda name: arrays[name].ndim > 1,
+            lambda name: None,
+        )
+    raise DataError(
+        f"table is {type(table).__name__}; expected a dict of arrays, a pandas DataFrame or a data "
+        "set of Hugging Face"
+    )
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values], bool)
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)

@@ -1,0 +1,194 @@
+"""Tables with a column of clients: NumPy, pandas and Hugging Face's data sets."""
+
+import importlib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.datasets import DataError, from_arrays
+
+RNG = np.random.default_rng(0)
+NUMBERS = {
+    "a": np.array([1.0, 2, 3, 4]),
+    "who": np.array(["x", "y", "x", "y"]),
+    "b": np.array([5, 6, 7, 8]),
+    "kind": np.array(["cat", "dog", "cat", "dog"]),
+}
+IMAGES = RNG.integers(0, 255, (6, 8, 8)).astype(np.uint8)
+
+
+class Feature:
+    """Type of a column in the interface of Hugging Face's data sets."""
+
+    def __init__(self, names=None):
+        if names:
+            self.names = names
+
+
+class Interface:
+    """The part of ``datasets.Dataset`` that a table needs."""
+
+    def __init__(self, columns, names=None):
+        self.columns_by_name, self.names = columns, names or {}
+        self.column_names = list(columns)
+        self.features = {name: Feature(self.names.get(name)) for name in columns}
+
+    def __len__(self):
+        return len(next(iter(self.columns_by_name.values())))
+
+    def select_columns(self, names):
+        return Interface({name: self.columns_by_name[name] for name in names}, self.names)
+
+    def with_format(self, kind):
+        assert kind == "numpy"
+        return self
+
+    def __getitem__(self, rows):
+        return {name: values[rows] for name, values in self.columns_by_name.items()}
+
+
+def interface(columns, names=None):
+    return Interface(columns, names)
+
+
+def hugging_face(columns, names=None):
+    # The folder of these tests is a namespace package of the same name.
+    pytest.importorskip("datasets.arrow_dataset")
+    library = importlib.import_module("datasets")
+    image = pytest.importorskip("PIL.Image")
+    names = names or {}
+    rows, features = {}, {}
+    for name, values in columns.items():
+        if name in names:
+            rows[name], features[name] = list(values), library.ClassLabel(names=names[name])
+        elif values.ndim == 3:
+            rows[name] = [image.fromarray(value) for value in values]
+            features[name] = library.Image()
+        elif values.dtype.kind == "U":
+            rows[name], features[name] = values.tolist(), library.Value("string")
+        else:
+            rows[name], features[name] = values.tolist(), library.Value(str(values.dtype))
+    return library.Dataset.from_dict(rows, features=library.Features(features))
+
+
+def frame(columns, names=None):
+    return pd.DataFrame({k: list(v) if v.ndim > 1 else v for k, v in columns.items()})
+
+
+KINDS = {"numpy": lambda columns: columns, "pandas": frame}
+LIBRARIES = {"interface": interface, "hugging face": hugging_face}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *LIBRARIES])
+def test_columns_of_numbers(kind):
+    table = (KINDS | LIBRARIES)[kind](NUMBERS)
+    data = fs.from_table(table, test=table, label_column="kind", client_column="who", name="mine")
+    assert data.name == "mine"
+    assert data.train["x"].tolist() == [[1, 5], [2, 6], [3, 7], [4, 8]]
+    assert data.train["x"].dtype == np.float32
+    assert (data.train["y"].tolist(), data.class_names) == ([0, 1, 0, 1], ("cat", "dog"))
+    assert data.train_groups is not None
+    assert (data.train_groups.tolist(), data.group_names) == ([0, 1, 0, 1], ("x", "y"))
+    clients = data.clients()
+    assert isinstance(clients, fs.FederatedData)
+    assert (clients.client_ids, clients.sizes.tolist()) == (("x", "y"), [2, 2])
+    assert clients.client(1)["x"].tolist() == [[2, 6], [4, 8]]
+    chosen = fs.from_table(table, test=table, label_column="kind", feature_columns=["b"])
+    assert chosen.train["x"].tolist() == [[5], [6], [7], [8]]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *LIBRARIES])
+def test_a_column_of_images_and_rows_for_testing(kind):
+    labels = np.array(["b", "a", "b", "a", "a", "b"])
+    split = np.array(["train"] * 4 + ["test"] * 2)
+    table = (KINDS | LIBRARIES)[kind](
+        {"image": IMAGES, "label": labels, "split": split, "id": np.arange(6)}
+    )
+    data = fs.from_table(table)  # the other column, id, is no feature
+    np.testing.assert_array_equal(data.train["x"][..., 0], IMAGES[:4])
+    np.testing.assert_array_equal(data.test["x"][..., 0], IMAGES[4:])
+    assert (data.train["y"].tolist(), data.test["y"].tolist()) == ([1, 0, 1, 0], [0, 1])
+    assert data.train_groups is None
+
+
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_class_labels_keep_numbers_and_names(kind):
+    def table(labels):
+        columns = {"image": IMAGES[: len(labels)], "label": np.array(labels)}
+        return LIBRARIES[kind](columns, {"label": ["dog", "cat", "owl", "ant"]})
+
+    data = fs.from_table({"train": table([3, 1, 3]), "test": table([1])})
+    assert data.train["y"].tolist() == [3, 1, 3]  # as in the source, although 0 and 2 are absent
+    assert data.test["y"].tolist() == [1]
+    assert (data.num_classes, data.class_names) == (4, ("dog", "cat", "owl", "ant"))
+
+
+def test_without_a_test_part_a_fifth_of_each_class_is_for_testing():
+    labels = np.arange(20) % 2
+    data = fs.from_table({"x": np.arange(20.0)[:, None], "y": labels})
+    whole = from_arrays(np.arange(20.0)[:, None], labels)
+    for part in ("train", "test"):
+        np.testing.assert_array_equal(getattr(data, part)["x"], getattr(whole, part)["x"])
+
+
+def test_clients_of_all_parts():
+    data = fs.from_table(
+        {"x": np.arange(4.0)[:, None], "y": [0, 1, 0, 1], "c": ["d", "a", "d", "b"]},
+        test={"x": np.arange(3.0)[:, None], "y": [0, 1, 0], "c": ["b", "e", "b"]},
+        client_column="c",
+    )
+    train, test, unseen = (data.clients(part) for part in ("train", "test", "unseen"))
+    assert train.client_ids == test.client_ids == ("d", "a", "b")
+    assert (train.sizes.tolist(), test.sizes.tolist()) == ([2, 1, 1], [0, 0, 2])
+    assert (unseen.client_ids, unseen.client(0)["x"].tolist()) == (("e",), [[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fs.from_table([1, 2]), "table is list; expected a dict of arrays, a pandas"),
+        (lambda: fs.from_table(NUMBERS), "no column y or label; expected --label-column, one of"),
+        (lambda: fs.from_table(NUMBERS, label_column="knid"), "'knid'; .*did you mean kind"),
+        (lambda: fs.from_table(NUMBERS, label_column="kind"), "column 'who' has values such as"),
+        (
+            lambda: fs.from_table(NUMBERS, label_column="kind", client_column="h"),
+            "client_column is 'h'; expected one of a, who, b, kind",
+        ),
+        (
+            lambda: fs.from_table(NUMBERS, label_column="kind", feature_columns=["c"]),
+            "feature_columns is 'c'",
+        ),
+        (
+            lambda: fs.from_table({"v": IMAGES, "w": IMAGES, "y": range(6)}),
+            "columns v, w hold arrays; expected one as feature_columns",
+        ),
+        (
+            lambda: fs.from_table(pd.DataFrame({"a": [1, 2], "y": [0, None]})),
+            "column 'y' has no value in row 2",
+        ),
+        (
+            lambda: fs.from_table({"a": [1, 2], "y": [0, 1], "split": ["train", "dev"]}),
+            "column 'split' has dev, train; expected train and test",
+        ),
+        (
+            lambda: fs.from_table(pd.DataFrame({"image": [np.ones(2), np.ones(3)], "y": [0, 1]})),
+            "column 'image' has arrays of several shapes",
+        ),
+        (lambda: from_arrays([[1.0]] * 5, [0] * 5).clients(), "own does not say which client"),
+        (
+            lambda: fs.from_table(NUMBERS, label_column="kind", client_column="who").clients("dev"),  # type: ignore
+            "part is 'dev'",
+        ),
+        (
+            lambda: fs.from_table(
+                NUMBERS, test=NUMBERS, label_column="kind", client_column="who"
+            ).clients("unseen"),
+            "part is 'unseen', but all clients of table have train examples",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises((DataError, ValueError), match=message):
+        call()
