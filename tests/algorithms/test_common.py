@@ -213,6 +213,31 @@ def test_key_decides_everything_random(name):
         assert difference > 1e-4
 
 
+# ---- personal models
+
+
+def test_personal_models_have_the_form_of_the_model():
+    """Of a client that never trained: same leaves, shapes and types, whatever the algorithm."""
+    zero, names = jnp.array(0, jnp.int32), []
+    for name in ALGORITHMS:
+        method = algorithm(name, hyper(name))
+        if method.personal is None:
+            continue
+
+        def model(params, key, method=method):
+            round = fs.Round(zero, zero, NUM_CLIENTS, key)
+            message = method.broadcast(method.init(params), round)
+            work = fs.Work(zero, zero + 1, zero + 4, zero + 9, zero, key, max_steps=4)
+            state, oracle = method.init_client(params), task().oracle(zero + 1, key, 4)
+            return method.personal(message, state, oracle, work)
+
+        shapes = jax.eval_shape(model, logistic_params(), jax.random.key(0))
+        forms = {key: (x.shape, x.dtype) for key, x in shapes.items()}
+        assert forms == {key: (x.shape, x.dtype) for key, x in logistic_params().items()}, name
+        names.append(name)
+    assert {"ditto", "pfedme", "apfl", "perfedavg_FO", "ifca"} <= set(names)
+
+
 # ---- clients and slots
 
 
