@@ -128,14 +128,29 @@ class Probes(NamedTuple):
 NO_PROBES = Probes()
 
 
-def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
-    """Returns the state before the first round.
+def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
+    """Refuses a setup, of one run or of several, that does not fit an algorithm.
+
+    Values of traced timelines cannot be checked, so every function that compiles runs calls this
+    before.
 
     Raises:
         ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
             uploads are weighted and the algorithm requires equal weights, the model has running
             statistics that the algorithm does not update, or the algorithm's own check refuses the
             task or the timeline.
+    """
+    _check_staleness(algorithm, setup.timeline)
+    _check_statistics(algorithm, setup.task)
+    _check_weighting(algorithm, setup.weighting)
+    algorithm.check(setup.task, setup.timeline)
+
+
+def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
+    """Returns the state before the first round.
+
+    Raises:
+        ValueError: the setup does not fit the algorithm (:func:`check_algorithm`).
 
     Example:
         >>> import fedjax_sim as fs
@@ -147,11 +162,8 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         >>> int(state.round), float(state.server.params)
         (0, 0.0)
     """
+    check_algorithm(algorithm, setup)
     task, timeline = setup.task, setup.timeline
-    _check_staleness(algorithm, timeline)
-    _check_statistics(algorithm, task)
-    _check_weighting(algorithm, setup.weighting)
-    algorithm.check(task, timeline)
     params = _strong(setup.params)
     server = _strong(algorithm.init(params))
     where = _placement(task)

@@ -25,6 +25,13 @@ EXPERIMENTS = {
     "experiments.fco.lasso": "fedmid fedmid_osp feddualavg feddualavg_osp",
     "experiments.favano.mnist": "favano quafl fedbuff fedasync async_sgd",
 }
+# Options without which the quickstart does not suit an algorithm.
+OPTIONS = {
+    "fedlin": ("--sampling pairs",),
+    "mime": ("--sampling pairs",),
+    "scaffnew": ("--sampling geometric", "--local-steps 10"),
+    "streaming_diloco": ("--sampling full",),
+}
 SIZE = 1000  # of the model whose messages are counted
 STEPS = 6  # of the visit that is traced: a multiple of the minibatches of a meta-step
 
@@ -165,7 +172,8 @@ def _experiment(name: str) -> str:
     for module, names in EXPERIMENTS.items():
         if name in names.split():
             return f"Used by `python -m {module}`."
-    return f"Run it: `fedjax-sim run quickstart --algorithms {name}`."
+    options = "".join(f" {option}" for option in OPTIONS.get(name, ()))
+    return f"Run it: `fedjax-sim run quickstart --algorithms {name}{options}`."
 
 
 def formulas(doc: str) -> list[str]:

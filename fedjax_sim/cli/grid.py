@@ -123,7 +123,11 @@ def _check_entry(
         own = with_settings(config, entry)
         check(own)
         cohort, clients = own.cohort_size, own.num_clients
-        if own.partition != "natural" and own.sampling != "full" and cohort > clients:
+        if (
+            own.partition != "natural"
+            and own.sampling not in ("full", "geometric")
+            and cohort > clients
+        ):
             raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
         swept = swept_hyper(entry)
         for name, value in swept.items():

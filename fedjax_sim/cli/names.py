@@ -16,7 +16,7 @@ from fedjax_sim import models
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.timelines import sampling
+from fedjax_sim.timelines import geometric_steps, repeat_rounds, sampling
 from fedjax_sim.types import Timeline
 
 Shape = tuple[int, ...]
@@ -56,6 +56,13 @@ AUTO_MODELS: dict[Shape, str] = {
 AUTO_TOKEN_MODELS: dict[Shape, str] = {(80,): "lstm"}
 
 
+def _geometric(config: RunConfig, key: Array, sizes: Any, steps: Any) -> Timeline:
+    mean = int(np.max(steps))
+    rounds = sampling.full(config.rounds, len(sizes), mean)
+    # The bound of the local loop; 0.7 % of the rounds are cut.
+    return geometric_steps(key, rounds, 1 / mean, max_steps=5 * mean)
+
+
 SAMPLINGS: dict[str, tuple[str, Sampling]] = {
     "uniform": (
         "a uniform subset",
@@ -82,6 +89,17 @@ SAMPLINGS: dict[str, tuple[str, Sampling]] = {
     "full": (
         "all clients",
         lambda c, key, sizes, steps: sampling.full(c.rounds, len(sizes), steps),
+    ),
+    "pairs": (
+        "a uniform subset for every two rounds, as mime and fedlin need",
+        lambda c, key, sizes, steps: repeat_rounds(
+            sampling.uniform(key, -(-c.rounds // 2), len(sizes), c.cohort_size, steps), 2
+        )[: c.rounds],
+    ),
+    "geometric": (
+        "all clients, with a random number of steps per round, --local-steps on average, as "
+        "scaffnew needs",
+        _geometric,
     ),
     "stratified": (
         "a uniform subset of every stratum (--num-strata)",

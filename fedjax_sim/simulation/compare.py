@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_batch, check_keys, check_setup
-from fedjax_sim.engine import NO_PROBES, Probes
+from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event
 from fedjax_sim.simulation.locks import locked
@@ -263,14 +263,15 @@ class _Parts:
         self._common = None if taken else self._make()
         self._folders = folder_names(names, "seeds")
 
-    def check(self, algorithms: Iterable[str]) -> None:
+    def check(self, algorithms: Mapping[str, FedAlgorithm]) -> None:
         """Checks the first setup of every algorithm, before the first one runs for hours."""
-        for name in algorithms:
-            part = next(self.of(name))
-            check_setup(part.setup)
-            check_batch(part.setup, len(part.names))
-            if not self._per_algorithm:
-                return
+        part = None
+        for name, algorithm in algorithms.items():
+            if part is None or self._per_algorithm:
+                part = next(self.of(name))
+                check_setup(part.setup)
+                check_batch(part.setup, len(part.names))
+            check_algorithm(algorithm, part.setup)
 
     def of(self, algorithm: str) -> Iterator[_Part]:
         arguments = {"algorithm": algorithm} if self._per_algorithm else {}

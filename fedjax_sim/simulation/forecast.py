@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_batch, check_setup
-from fedjax_sim.engine import NO_PROBES, Probes, RunState
+from fedjax_sim.engine import NO_PROBES, Probes, RunState, check_algorithm
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import everywhere
@@ -148,6 +148,7 @@ def forecast(
     replicas = keys.shape[0] if batched else 1
     check_setup(setup)
     check_batch(setup, replicas if batched else None)
+    check_algorithm(algorithm, setup)
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every
     timeline = jax.tree.map(np.asarray, setup.timeline)

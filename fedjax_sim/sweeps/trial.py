@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_batch, check_setup
-from fedjax_sim.engine import Probes
+from fedjax_sim.engine import Probes, check_algorithm
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.files import digest
@@ -71,17 +71,26 @@ class Trials:
             factory = functools.partial(factory, **fixed)
         return Trial(factory, self._make_setup(static, seed), self._execution, self._probes)
 
-    def check(self, static: Configuration, names: Sequence[str], seeds: Sequence[Seed]) -> None:
+    def check(
+        self, static: Configuration, values: Mapping[str, Any], seeds: Sequence[Seed]
+    ) -> None:
         """Refuses a group that cannot run.
+
+        Args:
+            static: common values of the group.
+            values: hyper-parameters of one of its configurations.
+            seeds: the seeds.
 
         Raises:
             ValueError: naming the argument, its value and what was expected.
         """
-        check_names(self._factory, [*self._of_factory(static), *names])
+        fixed = self._of_factory(static)
+        check_names(self._factory, [*fixed, *values])
         for seed in seeds if self.per_seed else [None]:
             setup = self._make_setup(static, seed)
             check_setup(setup)
             check_batch(setup, 1 if self.per_seed else len(seeds))
+            check_algorithm(self._factory(**fixed, **values), setup)
             if isinstance(setup.task.placement, OnHost):
                 raise ValueError(
                     "setup.task has its examples on the host (offload.on_host); expected a task "
