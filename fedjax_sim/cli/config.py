@@ -119,8 +119,10 @@ class RunConfig:
     sampling: str = "uniform"
     """Clients per round: uniform, a subset; weighted, a subset weighted by examples; bernoulli,
     independent coin flips; cyclic, clients in turn; full, all clients; stratified, a uniform subset
-    of every stratum; or MODULE:FUNCTION of key, rounds, sizes, cohort_size and num_steps that
-    returns a fedjax_sim.Timeline, inside jit."""
+    of every stratum; pairs, a uniform subset for every two rounds (mime and fedlin require it);
+    geometric, all clients with a random number of steps per round, equal for all, on average the
+    --local-steps (scaffnew requires it, with probability 1 / steps); or MODULE:FUNCTION of key,
+    rounds, sizes, cohort_size and num_steps that returns a fedjax_sim.Timeline, inside jit."""
     timeline: str | None = None
     """Timeline MODULE:FUNCTION, as --sampling, but called per seed outside of jit; it replaces
     --sampling; default: none."""
@@ -133,7 +135,7 @@ class RunConfig:
     states: Literal["device", "host"] = "device"
     """Storage of client state between rounds; host requires --examples-memory."""
     cohort_size: int = 10
-    """Clients per round (on average for bernoulli; not used by full)."""
+    """Clients per round (on average for bernoulli; not used by full and geometric)."""
     dropout: float = 0.0
     """Probability that a sampled client does not report."""
     weighting: Literal["uniform", "examples"] = "uniform"

@@ -102,7 +102,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     loss, metrics = _functions(net, config.precision == "bfloat16", config.statistics, own)
     divided = clients(config, dataset)
     data, source, placement, train, _, valid, *_ = divided
-    all_take_part = config.sampling == "full" or config.timeline is not None
+    all_take_part = config.sampling in ("full", "geometric") or config.timeline is not None
     if not all_take_part and config.cohort_size > data.num_clients:
         raise ValueError(
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
