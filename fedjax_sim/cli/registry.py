@@ -98,8 +98,8 @@ def labels(names: Sequence[str]) -> dict[str, str]:
     algorithm, has that name.
 
     Example:
-        >>> labels(["fedavg", "mine:fednova", "mine:fedavg"])
-        {'fedavg': 'fedavg', 'fednova': 'mine:fednova', 'mine.fedavg': 'mine:fedavg'}
+        >>> labels(["fedavg", "mine:nova", "mine:fedavg"])
+        {'fedavg': 'fedavg', 'nova': 'mine:nova', 'mine.fedavg': 'mine:fedavg'}
     """
     short = {name: name.rpartition(":")[2] for name in names}
     counts = Counter(short.values())

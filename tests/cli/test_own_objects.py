@@ -24,7 +24,7 @@ class State(NamedTuple):
     params: Any
 
 
-def fednova(lr, mu: float = 0.0, *, server_lr=1.0):
+def nova(lr, mu: float = 0.0, *, server_lr=1.0):
     """FedNova: progress per local step. Wang et al., 2020."""
 
     def local(start, state, oracle, work):
@@ -100,14 +100,14 @@ def test_own_objects_beside_a_built_in_algorithm(module, tmp_path, capsys):
     functions = (
         "--loss slow_objects:loss --metrics slow_objects:metrics --sampling slow_objects:rule"
     )
-    command = f"run --algorithms fedavg slow_objects:fednova --hyper fednova.mu=1 {functions}"
+    command = f"run --algorithms fedavg slow_objects:nova --hyper nova.mu=1 {functions}"
     output = ["--output", str(tmp_path)]
     assert run(command, *output) == 0
     frame = pd.read_csv(tmp_path / "history.csv")
-    assert set(frame["algorithm"]) == {"fedavg", "fednova"}
+    assert set(frame["algorithm"]) == {"fedavg", "nova"}
     assert {"valid/accuracy", "valid/margin", "test/margin"} <= set(frame["metric"])
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["algorithms"]["fednova"] == {"lr": 0.2, "mu": 1.0}
+    assert saved["algorithms"]["nova"] == {"lr": 0.2, "mu": 1.0}
     assert saved["data"]["class_names"] == ["cat", "dog", "eel"]
     assert saved["data"]["valid_examples"] == 48  # a fifth of 240
     assert len(saved["code"]) == 6
@@ -120,14 +120,14 @@ def test_own_objects_beside_a_built_in_algorithm(module, tmp_path, capsys):
     assert run(command, *output) == 2
     error = capsys.readouterr().err
     module.write_text(MODULE)
-    assert "another comparison: the code of slow_objects:fednova has changed; choose" in error
+    assert "another comparison: the code of slow_objects:nova has changed; choose" in error
     assert (tmp_path / "history.csv").read_bytes() == before
 
 
 @pytest.mark.slow
 def test_sweep_of_an_own_hyper_parameter_by_the_validation_part(module, tmp_path, capsys):
-    grid = "--grid fednova.mu=0,1 --metric valid/accuracy"
-    command = f"sweep --algorithms slow_objects:fednova {grid} --output {tmp_path}"
+    grid = "--grid nova.mu=0,1 --metric valid/accuracy"
+    command = f"sweep --algorithms slow_objects:nova {grid} --output {tmp_path}"
     assert run(command) == 0
     assert run(command) == 0
     assert "4 runs (4 found), 0 programs" in capsys.readouterr().out
@@ -141,13 +141,13 @@ def test_sweep_of_an_own_hyper_parameter_by_the_validation_part(module, tmp_path
     module.write_text(MODULE.replace("FACTOR = 3.0", "FACTOR = 2.0"))
     assert run(command) == 2
     module.write_text(MODULE)
-    assert "the code of slow_objects:fednova has changed" in capsys.readouterr().err
+    assert "the code of slow_objects:nova has changed" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_partition_per_seed(tmp_path):
     """All algorithms of a seed share its clients, which are those of a run of that seed alone."""
-    options = "--algorithms fedavg slow_objects:fednova --partition dirichlet --num-clients 6"
+    options = "--algorithms fedavg slow_objects:nova --partition dirichlet --num-clients 6"
     both, alone = tmp_path / "both", tmp_path / "alone"
     timeline = "--timeline slow_objects:rule"
     command = f"run {options} {timeline} --partition-per-seed --output {both}"
@@ -162,7 +162,7 @@ def test_a_partition_per_seed(tmp_path):
     mine = frame.query("seed == 1").set_index(keys)["value"].sort_index()
     theirs = single.set_index(keys)["value"].sort_index()
     np.testing.assert_allclose(mine, theirs, rtol=1e-5)  # a program with an axis of one seed
-    timing = json.loads((both / "fednova" / "1" / "timing.json").read_text())
+    timing = json.loads((both / "nova" / "1" / "timing.json").read_text())
     assert timing["local_steps"] == 4 * 3 * 3
 
 
