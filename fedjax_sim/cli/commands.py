@@ -234,6 +234,28 @@ def tune(arguments: list[str]) -> int:
     return 0
 
 
+def clients(arguments: list[str]) -> int:
+    """Draws the clients of a comparison; returns the exit code."""
+    from fedjax_sim.cli import options
+
+    with resolving():
+        source, rest = options.split_arguments(arguments)
+        from fedjax_sim.cli import draw_clients
+
+        kind, description = draw_clients.ClientsOptions, _described(draw_clients.DESCRIPTION)
+        defaults = kind(**vars(options.run_config(source)))
+        given = vars(options.parse(kind, "clients", source, description, rest, defaults))
+        figures, max_clients = given.pop("figures"), given.pop("max_clients")
+        from rich.console import Console
+
+        from fedjax_sim.cli.config import RunConfig
+
+        table, names = draw_clients.draw(RunConfig(**given), figures, max_clients)
+    Console().print(table)
+    print(f"figures: {figures} ({', '.join(names)})")
+    return 0
+
+
 def list_names(arguments: list[str]) -> int:
     """Prints the names that options take, or algorithms' hyper-parameters."""
     from rich.console import Console

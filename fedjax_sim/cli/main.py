@@ -1,10 +1,11 @@
 """The command ``fedjax-sim``.
 
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
-grids of their hyper-parameters, ``fedjax-sim tune`` measures ways to execute them, ``fedjax-sim
-plot`` and ``fedjax-sim table`` show results, ``fedjax-sim export`` writes models, ``fedjax-sim
-list`` prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options,
-130 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has the details.
+grids of their hyper-parameters, ``fedjax-sim clients`` draws the clients before any training,
+``fedjax-sim tune`` measures ways to execute a comparison, ``fedjax-sim plot`` and ``fedjax-sim
+table`` show results, ``fedjax-sim export`` writes models, ``fedjax-sim list`` prints the names that
+options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options, 130 interrupted by Ctrl-C,
+143 by SIGTERM; docs/files.md has the details.
 """
 
 import importlib.metadata
@@ -18,15 +19,16 @@ from fedjax_sim.cli.errors import Failure, warnings_in_one_line
 from fedjax_sim.simulation import interrupt
 
 USAGE = """\
-usage: fedjax-sim run [PRESET | CONFIG.json] [options]    compare federated algorithms
-       fedjax-sim sweep [PRESET | CONFIG.json] [options]  a grid of hyper-parameters and settings
-       fedjax-sim tune [PRESET | CONFIG.json] [options]   measure ways to execute a run
-       fedjax-sim plot FOLDER [FOLDER ...] [options]      figures of finished and unfinished runs
-       fedjax-sim table FOLDER [FOLDER ...] [options]     tables: Markdown, LaTeX, CSV
-       fedjax-sim export FOLDER [options]                 a trained model: npz, safetensors, orbax
-       fedjax-sim run | sweep | ... --help                all options and their defaults
-       fedjax-sim list                                    algorithms, data sets, models, presets
-       fedjax-sim list ALGORITHM                          an algorithm's hyper-parameters
+usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated algorithms
+       fedjax-sim sweep [PRESET | CONFIG.json] [options]   a grid of hyper-parameters and settings
+       fedjax-sim clients [PRESET | CONFIG.json] [options] draw the clients before training
+       fedjax-sim tune [PRESET | CONFIG.json] [options]    measure ways to execute a run
+       fedjax-sim plot FOLDER [FOLDER ...] [options]       figures of finished and unfinished runs
+       fedjax-sim table FOLDER [FOLDER ...] [options]      tables: Markdown, LaTeX, CSV
+       fedjax-sim export FOLDER [options]                  a trained model: npz, safetensors, orbax
+       fedjax-sim run | sweep | ... --help                 all options and their defaults
+       fedjax-sim list                                     algorithms, data sets, models, presets
+       fedjax-sim list ALGORITHM                           an algorithm's hyper-parameters
        fedjax-sim --version
 """
 
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run": commands.run,
         "sweep": commands.sweep,
         "tune": commands.tune,
+        "clients": commands.clients,
         "plot": folder_commands.plot,
         "table": folder_commands.table,
         "export": folder_commands.export,

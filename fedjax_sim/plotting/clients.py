@@ -1,5 +1,6 @@
-"""Figures of clients: labels per client, client sizes."""
+"""Figures of clients: labels per client, client sizes, examples."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -13,7 +14,11 @@ from fedjax_sim.plotting.style import COLORS, GREY, SHADES, bare, style_axes
 
 
 def client_label_map(
-    counts: np.ndarray, class_names: Sequence[str] | None = None, *, max_clients: int = 100
+    counts: np.ndarray,
+    class_names: Sequence[str] | None = None,
+    *,
+    max_clients: int = 100,
+    held_out: int = 0,
 ) -> Figure:
     """Map of labels: a cell per client and class, darker with more examples, white without any.
 
@@ -25,10 +30,11 @@ def client_label_map(
             (:func:`fedjax_sim.data.summary.label_counts`).
         class_names: C names; numbers if None.
         max_clients: largest number of clients in the figure.
+        held_out: number of clients, the last ones, that never train; they follow a line.
 
     Raises:
         ValueError: counts not two-dimensional or negative, a wrong number of names,
-            max_clients < 1.
+            max_clients < 1, held_out outside 0 .. M.
 
     Example:
         >>> figure = client_label_map(np.array([[10, 0], [5, 5]]), ["cat", "dog"])
@@ -43,12 +49,20 @@ def client_label_map(
         raise ValueError(f"class_names has {len(class_names)} names; expected {num_classes}")
     if max_clients < 1:
         raise ValueError(f"max_clients is {max_clients}; expected at least 1")
-    shown = counts[:max_clients]
+    if not 0 <= held_out <= num_clients:
+        raise ValueError(f"held_out is {held_out}; expected 0 .. {num_clients}, the clients")
+    # Of many clients, at most a fifth of the map is for those that never train.
+    num_held = min(held_out, max_clients - min(num_clients - held_out, 4 * max_clients // 5))
+    num_trained = min(num_clients - held_out, max_clients - num_held)
+    trained, last = counts[: num_clients - held_out], counts[num_clients - held_out :]
+    shown = np.concatenate([trained[:num_trained], last[:num_held]])
     width = float(np.clip(0.3 * len(shown), 3, 10))  # inches of the map
     height = float(np.clip(0.25 * num_classes, 1, 6))
     figure = Figure(figsize=(width + 2, height + 1.6), layout="constrained")
     top, main = figure.subplots(2, 1, sharex=True, height_ratios=[0.7, height])
-    top.bar(np.arange(len(shown)), shown.sum(axis=1), width=0.8, color=GREY)
+    bars = top.bar(np.arange(len(shown)), shown.sum(axis=1), width=0.8, color=GREY)
+    for bar in bars[num_trained:]:
+        bar.set_color(COLORS[1])
     top.set_ylabel("examples")
     top.set_yticks([0, max(shown.sum(axis=1).max(), 1)])
     style_axes(top)
@@ -65,9 +79,14 @@ def client_label_map(
         lw=gap,
     )
     main.invert_yaxis()
-    main.set_xlabel(
-        "client" if len(shown) == num_clients else f"client (first {len(shown)} of {num_clients})"
-    )
+    total = num_clients - held_out
+    label = "client" if num_trained == total else f"client (first {num_trained} of {total})"
+    if num_held:
+        count = f"{held_out}" if num_held == held_out else f"{num_held} of {held_out}"
+        label += f"; right of the line: {count} that never train"
+        for axes in (top, main):
+            axes.axvline(num_trained - 0.5, color=COLORS[1], lw=1.4)
+    main.set_xlabel(label)
     main.set_ylabel("class")
     main.xaxis.set_major_locator(MaxNLocator(integer=True))
     if class_names is not None:
@@ -78,6 +97,53 @@ def client_label_map(
     main.grid(False)
     bar = bare(figure.colorbar(cells, ax=main, label="examples", pad=0.02, aspect=7 * height))
     bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    return figure
+
+
+def client_examples(
+    data: FederatedData, *, num_clients: int = 8, num_examples: int = 5, leaf: str = "x"
+) -> Figure:
+    """Images of the first clients, a column per client: their feature shift.
+
+    Args:
+        data: images ``[N, H, W]`` or ``[N, H, W, C]`` with 1 or 3 channels, uint8 or floating in
+            [0, 1]; values outside are clipped.
+        num_clients: largest number of columns.
+        num_examples: largest number of images per client.
+        leaf: key of the images.
+
+    Raises:
+        ValueError: no such key, another shape, or a number < 1.
+
+    Example:
+        >>> data = FederatedData({"x": np.zeros((5, 4, 4))}, np.array([0, 2, 5]))
+        >>> len(client_examples(data).axes[0].images), len(client_examples(data).axes)
+        (1, 6)
+    """
+    for name, value in (("num_clients", num_clients), ("num_examples", num_examples)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
+    shape = np.shape(data.examples.get(leaf))
+    if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
+        raise ValueError(
+            f"leaf is {leaf!r} of shape {list(shape)}; expected images [N, H, W] or [N, H, W, C] "
+            "with 1 or 3 channels"
+        )
+    images = np.asarray(data.examples[leaf])
+    columns = min(num_clients, data.num_clients)
+    rows = min(num_examples, max(int(np.max(data.sizes)), 1))
+    figure = Figure(figsize=(1.0 * columns + 0.4, 1.0 * rows + 0.5), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for client, own in enumerate(panels.T):
+        own[0].set_title(f"client {client}", fontsize=8)
+        start, stop = (int(row) for row in data.offsets[client : client + 2])
+        for axes, row in itertools.zip_longest(own, range(start, min(stop, start + rows))):
+            axes.set_axis_off()
+            if row is not None:
+                image = images[row] if images.dtype == np.uint8 else np.clip(images[row], 0, 1)
+                limits = (0, 255) if images.dtype == np.uint8 else (0, 1)
+                image = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+                axes.imshow(image, cmap="gray", vmin=limits[0], vmax=limits[1])
     return figure
 
 

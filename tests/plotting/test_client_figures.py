@@ -1,5 +1,7 @@
 """Figures of clients: labels per client, client sizes."""
 
+import re
+
 import numpy as np
 import pytest
 from figures import render
@@ -40,6 +42,62 @@ def test_label_map_shows_the_first_of_many_clients():
     render(figure)
 
 
+@pytest.mark.parametrize(
+    ("held_out", "most", "shown", "label"),
+    [
+        (2, 10, [0, 1, 2, 3, 4, 5, 6, 7], "client; right of the line: 2 that never train"),
+        (
+            3,
+            5,
+            [0, 1, 2, 3, 5],
+            "client (first 4 of 5); right of the line: 1 of 3 that never train",
+        ),
+        (7, 5, [0, 1, 2, 3, 4], "client; right of the line: 4 of 7 that never train"),
+    ],
+)
+def test_clients_that_never_train_follow_a_line(held_out, most, shown, label):
+    counts = np.arange(1, 17).reshape(8, 2)
+    figure = plotting.client_label_map(counts, max_clients=most, held_out=held_out)
+    top, main, _ = figure.axes
+    cells = np.ma.getdata(main.collections[0].get_array()).reshape(2, -1)
+    np.testing.assert_array_equal(cells, counts[shown].T)
+    assert main.get_xlabel() == label
+    num_trained = sum(client < 8 - held_out for client in shown)
+    for axes in (top, main):
+        assert axes.lines[0].get_xdata()[0] == num_trained - 0.5
+    colors = [to_hex(bar.get_facecolor()) for bar in top.patches]
+    assert len(set(colors[:num_trained])) == len(set(colors[num_trained:])) == 1
+    assert colors[0] != colors[-1]
+    render(figure)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (4, 4, 1), (4, 4, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_examples_of_each_client_in_a_column(shape, dtype):
+    x = np.random.default_rng(0).integers(2, size=(7, *shape)).astype(dtype)
+    data = FederatedData({"x": 9 * x}, np.array([0, 2, 6, 7]))
+    figure = plotting.client_examples(data, num_clients=2, num_examples=3)
+    panels = np.array(figure.axes).reshape(3, 2)
+    assert [axes.get_title() for axes in panels[0]] == ["client 0", "client 1"]
+    for client, rows in enumerate(([0, 1, None], [2, 3, 4])):
+        for axes, row in zip(panels[:, client], rows, strict=True):
+            assert len(axes.images) == (row is not None)
+            if row is not None:
+                shown = np.clip(9 * x[row], 0, 1) if dtype == np.float32 else 9 * x[row]
+                expected = shown[..., 0] if shape == (4, 4, 1) else shown
+                np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+    render(figure)
+
+
+def test_examples_that_are_no_images_are_refused():
+    data = FederatedData({"x": np.zeros((3, 4))}, np.array([0, 3]))
+    for leaf, shape in (("x", "[3, 4]"), ("z", "[]")):
+        with pytest.raises(ValueError, match=f"leaf is '{leaf}' of shape {re.escape(shape)}"):
+            plotting.client_examples(data, leaf=leaf)
+    with pytest.raises(ValueError, match="num_examples is 0"):
+        plotting.client_examples(data, num_examples=0)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (300, 2), (2, 150)])
 def test_label_map_renders_extreme_shapes(shape):
     counts = np.random.default_rng(0).integers(0, 3, shape)
@@ -56,6 +114,7 @@ def test_label_map_renders_extreme_shapes(shape):
         ({"counts": -np.ones((2, 2))}, "non-negative"),
         ({"counts": np.ones((2, 2)), "class_names": ["a"]}, "class_names has 1 names; expected 2"),
         ({"counts": np.ones((2, 2)), "max_clients": 0}, "max_clients is 0"),
+        ({"counts": np.ones((2, 2)), "held_out": 3}, r"held_out is 3; expected 0 \.\. 2"),
     ],
 )
 def test_bad_counts_are_named(kwargs, match):
