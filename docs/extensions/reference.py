@@ -208,7 +208,8 @@ def _exists(target: str, module: str) -> bool:
     """Returns whether a name can be imported, from a module or from one of its parents."""
     if not target.startswith(public_names.ROOT) and "." in target:
         return not target.startswith("fs.")  # of another package: jax, numpy, ...
-    for prefix in ("", f"{module}.", *_sources(module)):
+    inside = [f"{module}."] if module else []  # pages in Markdown have no module
+    for prefix in ("", *inside, *_sources(module)):
         parts = f"{prefix}{target}".split(".")
         for cut in range(len(parts), 0, -1):
             try:
