@@ -29,6 +29,11 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         cifar.WANTED["cifar100"],
     ),
     "shakespeare": (shakespeare.from_folder, ("shakespeare",), shakespeare.WANTED),
+    "shakespeare_leaf": (
+        partial(shakespeare.from_folder, leaf=True),
+        ("shakespeare_leaf", "shakespeare"),
+        shakespeare.WANTED,
+    ),
     "tiny_imagenet": (
         tiny_imagenet.from_folder,
         ("tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
@@ -49,6 +54,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "cifar10": ("cifar-10-batches-*/", "cifar-10-*.tar*"),
     "cifar100": ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
     "shakespeare": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
+    "shakespeare_leaf": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
     "tiny_imagenet": ("wnids.txt",),
     "a9a": ("a9a", "a9a.bz2", "a9a.*rows*"),
     "epsilon": ("epsilon_normalized*",),
@@ -67,20 +73,21 @@ def load(
 ) -> Dataset:
     """Loads a data set by name.
 
-    =============  =====================================  ==============  =====================
-    name           examples, train + test                 classes         natural client
-    =============  =====================================  ==============  =====================
-    digits         1,438 + 359, uint8 [8, 8, 1]           10
-    mnist          60,000 + 10,000, uint8 [28, 28, 1]     10              writer, with QMNIST's
-                                                                          label files beside it
-    femnist        as LEAF sampled it, uint8 [28, 28, 1]  62              writer
-    cifar10        50,000 + 10,000, uint8 [32, 32, 3]     10
-    cifar100       50,000 + 10,000, uint8 [32, 32, 3]     100, 20 coarse
-    shakespeare    as LEAF sampled it, uint16 [80]        90              role
-    tiny_imagenet  100,000 + 10,000, uint8 [64, 64, 3]    200
-    a9a            32,561 + 16,281, float32 [123]         2
-    epsilon        400,000 + 100,000, float32 [2000]      2
-    =============  =====================================  ==============  =====================
+    ================  =====================================  ==============  =====================
+    name              examples, train + test                 classes         natural client
+    ================  =====================================  ==============  =====================
+    digits            1,438 + 359, uint8 [8, 8, 1]           10
+    mnist             60,000 + 10,000, uint8 [28, 28, 1]     10              writer, with QMNIST's
+                                                                             label files beside it
+    femnist           as LEAF sampled it, uint8 [28, 28, 1]  62              writer
+    cifar10           50,000 + 10,000, uint8 [32, 32, 3]     10
+    cifar100          50,000 + 10,000, uint8 [32, 32, 3]     100, 20 coarse
+    shakespeare       as LEAF sampled it, uint16 [80]        90, TFF's ids   role
+    shakespeare_leaf  as LEAF sampled it, uint16 [80]        80, LEAF's ids  role
+    tiny_imagenet     100,000 + 10,000, uint8 [64, 64, 3]    200
+    a9a               32,561 + 16,281, float32 [123]         2
+    epsilon           400,000 + 100,000, float32 [2000]      2
+    ================  =====================================  ==============  =====================
 
     ``digits`` is part of scikit-learn.  The other data sets are searched in ``data_dir``, then in
     the directory of tensorflow-datasets.  In each directory, ``load`` first looks for array_record

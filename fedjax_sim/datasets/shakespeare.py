@@ -1,7 +1,10 @@
-"""Shakespeare's plays by role: the next character after 80, from the json files of LEAF."""
+"""Shakespeare's plays by role: the next character after 80, from the json files of LEAF.
+
+:mod:`fedjax_sim.datasets.shakespeare_tff` has the other task, the next character at every position.
+"""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +23,13 @@ CHARACTERS = (
 _TABLE = np.full(128, UNKNOWN, np.uint16)  # of ASCII characters
 _TABLE[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CHARACTERS))
 _NAMES = ("<pad>", *CHARACTERS, "<bos>", "<eos>", "<unknown>")
+# Characters 0 .. 79 of LEAF, which FedProx uses too:
+# https://github.com/TalwalkarLab/leaf (models/utils/language_utils.py)
+LEAF_CHARACTERS = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
+_LEAF_TABLE = np.full(129, len(LEAF_CHARACTERS), np.uint16)
+_LEAF_TABLE[[ord(character) for character in LEAF_CHARACTERS]] = np.arange(len(LEAF_CHARACTERS))
 
 _ARCHIVES = tuple(f"shakespeare*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
 WANTED = "LEAF's folder data with train/*.json and test/*.json, or shakespeare*.tar.xz holding it"
@@ -27,16 +37,17 @@ WANTED = "LEAF's folder data with train/*.json and test/*.json, or shakespeare*.
 Roles = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def from_folder(folder: Path) -> Dataset | None:
+def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     """Reads Shakespeare's plays (Caldas et al., 2018) from LEAF's folders or an archive, or None.
 
     Examples are 80 consecutive characters of a role, token ids uint16 ``[N, 80]``, and the next
-    character as the label.  The ids are those of :func:`encode`.  The natural client is the role.
-    Files are ``train/*.json`` and ``test/*.json``, or one pair ``*_train.json``, ``*_test.json``
-    per role.
+    character as the label.  The ids are those of :func:`encode`, or with ``leaf`` those of
+    :func:`encode_leaf`.  The natural client is the role.  Files are ``train/*.json`` and
+    ``test/*.json``, or one pair ``*_train.json``, ``*_test.json`` per role.
 
     Raises:
-        DataError: a part is missing, a file malformed, or a role in two files of one part.
+        DataError: a part is missing, a file malformed, a role in two files of one part, or with
+            ``leaf`` a character that LEAF does not have.
     """
     candidates = (folder / "data", folder)
     location = next((path for path in candidates if _has_files(path)), None)
@@ -49,7 +60,9 @@ def from_folder(folder: Path) -> Dataset | None:
         roles: Roles = {}
         for name in (name for name in files if _split(name) == split):
             where = f"{location}: {name}"
-            for role, examples in parse_roles(files[name], where).items():
+            for role, examples in parse_roles(
+                files[name], where, encode_leaf if leaf else encode
+            ).items():
                 if role in roles:
                     raise DataError(f"{where}: role {role!r} is in an earlier file; expected one")
                 roles[role] = examples
@@ -58,6 +71,10 @@ def from_folder(folder: Path) -> Dataset | None:
         splits[split] = roles
     train, test = (_concatenated(roles) for roles in splits.values())
     groups = number_groups(*(_role_per_row(roles) for roles in splits.values()))
+    if leaf:
+        names = tuple(LEAF_CHARACTERS)
+        size = len(names)
+        return Dataset("shakespeare_leaf", train, test, size, *groups, "files", names)
     return Dataset(
         "shakespeare", train, test, VOCABULARY_SIZE, *groups, source="files", class_names=_NAMES
     )
@@ -76,6 +93,24 @@ def encode(text: str) -> np.ndarray:
     return _TABLE[np.minimum(codes, len(_TABLE) - 1)]
 
 
+def encode_leaf(text: str) -> np.ndarray:
+    """Returns LEAF's ids of a text, uint16: 0 .. 79, without padding or unknown characters.
+
+    Raises:
+        DataError: a character that is not among LEAF's 80.
+
+    Example:
+        >>> encode_leaf("To be").tolist()
+        [44, 67, 1, 54, 57]
+    """
+    codes = np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), len(_LEAF_TABLE) - 1)
+    ids = _LEAF_TABLE[codes]
+    if (ids == len(LEAF_CHARACTERS)).any():
+        wrong = text[int(np.argmax(ids == len(LEAF_CHARACTERS)))]
+        raise DataError(f"character {wrong!r}; expected one of LEAF's {len(LEAF_CHARACTERS)}")
+    return ids
+
+
 def decode(tokens: Iterable[int]) -> str:
     """Returns the text of token ids.
 
@@ -86,7 +121,9 @@ def decode(tokens: Iterable[int]) -> str:
     return "".join(_NAMES[token] for token in tokens)
 
 
-def parse_roles(data: bytes, where: object = "LEAF json") -> Roles:
+def parse_roles(
+    data: bytes, where: object = "LEAF json", encode: Callable[[str], np.ndarray] = encode
+) -> Roles:
     """Reads one json file: ``user_data`` with LEAF's roles, or a single ``character``.
 
     Returns:
@@ -110,10 +147,12 @@ def parse_roles(data: bytes, where: object = "LEAF json") -> Roles:
     roles = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(roles, dict) or not all(isinstance(role, dict) for role in roles.values()):
         raise DataError(f"{where}: expected an object user_data, or character, x and y")
-    return {role: _examples(samples, f"{where}: {role}") for role, samples in roles.items()}
+    return {role: _examples(own, f"{where}: {role}", encode) for role, own in roles.items()}
 
 
-def _examples(samples: dict[str, Any], where: str) -> tuple[np.ndarray, np.ndarray]:
+def _examples(
+    samples: dict[str, Any], where: str, encode: Callable[[str], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     columns = []
     for key, length in (("x", WINDOW), ("y", 1)):
         texts = samples.get(key)
@@ -121,7 +160,10 @@ def _examples(samples: dict[str, Any], where: str) -> tuple[np.ndarray, np.ndarr
             isinstance(text, str) and len(text) == length for text in texts
         ):
             raise DataError(f"{where}: {key} is no list of texts of length {length}")
-        columns.append(encode("".join(texts)).reshape(-1, length))
+        try:
+            columns.append(encode("".join(texts)).reshape(-1, length))
+        except DataError as error:
+            raise DataError(f"{where}: {key} has {error}") from error
     x, y = columns
     same_length(where, x=x, y=y)
     return x, y[:, 0].astype(np.int32)

@@ -13,6 +13,8 @@ from fedjax_sim.datasets import drop_duplicates, load
 from fedjax_sim.datasets.cifar import CIFAR10, CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import read_tree
 from fedjax_sim.datasets.prepare import prepare
+from fedjax_sim.datasets.shakespeare import decode
+from fedjax_sim.datasets.shakespeare_tff import all_positions
 
 pytestmark = pytest.mark.slow
 
@@ -160,3 +162,18 @@ def test_shakespeare(real):
     first = data.train_groups == 0
     x, y = data.train["x"][first], data.train["y"][first]
     np.testing.assert_array_equal(x[1:, -1], y[:-1])
+
+
+def test_shakespeare_in_both_tasks(real):
+    windows, leaf = real("shakespeare"), real("shakespeare_leaf", "shakespeare")
+    for part in ("train", "test"):
+        ours, theirs = getattr(windows, part), getattr(leaf, part)
+        assert ours["x"].shape == theirs["x"].shape
+        text = "".join(leaf.class_names[i] for i in theirs["x"][0])
+        assert text == decode(ours["x"][0])
+    sequences = all_positions(windows)
+    assert sequences.group_names == windows.group_names
+    # One text per role: its 80 first characters and the next ones, begin and end, cut into 81.
+    texts = np.bincount(windows.train_groups) + 80 + 2
+    assert np.bincount(sequences.train_groups).tolist() == (-(-texts // 81)).tolist()
+    assert (sequences.train["y"] < 0).sum() <= 5 * 80

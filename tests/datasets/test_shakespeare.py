@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from fedjax_sim.datasets import DataError, load
-from fedjax_sim.datasets.shakespeare import BEGIN, CHARACTERS, UNKNOWN, decode, encode, parse_roles
+from fedjax_sim.datasets.shakespeare import (
+    BEGIN,
+    CHARACTERS,
+    LEAF_CHARACTERS,
+    UNKNOWN,
+    decode,
+    encode,
+    encode_leaf,
+    parse_roles,
+)
 
 TEXT = "O, take his mother's thanks, a widow's thanks, Till your strong hand shall help to give him"
 
@@ -62,3 +71,22 @@ def test_windows_and_next_characters_by_role(tmp_path, layout):
 def test_malformed_files(content, message):
     with pytest.raises(DataError, match=message):
         parse_roles(json.dumps(content).encode())
+
+
+def test_the_vocabulary_of_leaf(tmp_path):
+    assert len(set(LEAF_CHARACTERS)) == len(LEAF_CHARACTERS) == 80
+    assert encode_leaf(LEAF_CHARACTERS).tolist() == list(range(80))
+    with pytest.raises(DataError, match="character 'é'; expected one of LEAF's 80"):
+        encode_leaf("née")
+    for split in ("train", "test"):
+        content = {"character": "NURSE", **samples(TEXT)}
+        (tmp_path / f"0_{split}.json").write_text(json.dumps(content))
+    data = load("shakespeare_leaf", tmp_path, source="files")
+    windows = samples(TEXT)
+    assert ["".join(data.class_names[i] for i in x) for x in data.train["x"]] == windows["x"]
+    assert [data.class_names[y] for y in data.train["y"]] == windows["y"]
+    assert (data.name, data.num_classes, data.group_names) == ("shakespeare_leaf", 80, ("NURSE",))
+    windows["y"][0] = "#"  # of TFF's vocabulary, not of LEAF's
+    (tmp_path / "0_train.json").write_text(json.dumps({"character": "NURSE", **windows}))
+    with pytest.raises(DataError, match=r"0_train\.json: NURSE: y has character '#'"):
+        load("shakespeare_leaf", tmp_path, source="files")

@@ -1,0 +1,131 @@
+"""Shakespeare's plays by role: the next character at every position, as in TensorFlow Federated.
+
+This is the task of FedOpt (Reddi et al., 2021, https://arxiv.org/abs/2003.00295, App. C.2) on the
+text of McMahan et al. (2017): 715 roles, 10 per round, batches of 4, one local epoch.  A client has
+snippets, the passages that its role speaks.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedjax_sim.data.tokens import next_tokens
+from fedjax_sim.datasets import shakespeare
+from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
+
+LENGTH = 80  # positions of one example
+IGNORE = -1  # label of positions whose next token is padding
+PAD, UNKNOWN, BEGIN, END, VOCABULARY_SIZE = 0, 87, 88, 89, 90
+_NAMES = ("<pad>", *shakespeare.CHARACTERS, "<unknown>", "<bos>", "<eos>")
+
+Snippets = Mapping[str, Sequence[str]]  # of each role
+
+
+def from_snippets(train: Snippets, test: Snippets) -> Dataset:
+    """Returns sequences of 80 characters with the next character at every position, by role.
+
+    Each snippet becomes begin, characters, end; it is padded to a multiple of 81 tokens and cut
+    into pieces of 81, whose first 80 are the input and whose last 80 are the labels.  The label of
+    padding is -1, for the argument ``ignore`` of :func:`fedjax_sim.objectives.cross_entropy` and
+    :func:`~fedjax_sim.objectives.classification_metrics`.  Ids are 0 padding, 1 .. 86 the
+    characters of :data:`fedjax_sim.datasets.shakespeare.CHARACTERS`, 87 unknown, 88 begin, 89 end.
+
+    Args:
+        train: snippets of each role.
+        test: snippets of each role.
+
+    Returns:
+        Data set with ``x`` and ``y`` int32 ``[N, 80]``; the natural client is the role.
+
+    Raises:
+        DataError: no roles, or no snippets at all in a part.
+
+    Example:
+        >>> data = from_snippets({"NURSE": ["dh"]}, {"NURSE": ["d"]})
+        >>> data.train["x"][0, :5].tolist(), data.train["y"][0, :5].tolist()
+        ([88, 1, 2, 89, 0], [1, 2, 89, -1, -1])
+    """
+    parts = {
+        key: {
+            role: [_ids(shakespeare.encode(text)) for text in texts] for role, texts in own.items()
+        }
+        for key, own in (("train", train), ("test", test))
+    }
+    return _dataset(parts)
+
+
+def all_positions(dataset: Dataset) -> Dataset:
+    """Returns the task of :func:`from_snippets` for the text behind LEAF's windows.
+
+    LEAF moves a window of 80 characters over a role's text by one character at a time; windows that
+    overlap in 79 characters are joined again.  LEAF has joined the passages of a role, so most
+    roles have one long snippet per part.
+
+    Args:
+        dataset: ``load("shakespeare")``.
+
+    Raises:
+        DataError: another data set.
+
+    Example:
+        >>> x = shakespeare.encode("a" * 80 + "b" * 3)
+        >>> windows = np.stack([x[i : i + 80] for i in range(3)]), x[80:].astype(np.int32)
+        >>> part = dict(zip("xy", windows))
+        >>> groups = np.zeros(3, np.int32)
+        >>> data = Dataset("shakespeare", part, part, 90, groups, groups, ("NURSE",), "files")
+        >>> all_positions(data).train["x"].shape  # begin, 83 characters, end: two pieces
+        (2, 80)
+    """
+    if dataset.name != "shakespeare" or dataset.group_names is None:
+        raise DataError(f"dataset is {dataset.name}; expected load('shakespeare')")
+    parts = {}
+    groups = (dataset.train_groups, dataset.test_groups)
+    for key, part, own in zip(
+        ("train", "test"), (dataset.train, dataset.test), groups, strict=True
+    ):
+        assert own is not None
+        parts[key] = {
+            dataset.group_names[group]: _joined(part["x"][own == group], part["y"][own == group])
+            for group in np.unique(own)
+        }
+    return _dataset(parts)
+
+
+def _ids(tokens: np.ndarray) -> np.ndarray:
+    """From the ids of LEAF's windows to TFF's, which differ for unknown characters."""
+    return np.where(tokens == shakespeare.UNKNOWN, UNKNOWN, tokens).astype(np.int32)
+
+
+def _joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    """Snippets of one role, from its windows and next characters."""
+    follows = (x[1:, :-1] == x[:-1, 1:]).all(axis=1) & (x[1:, -1] == y[:-1])
+    starts = [0, *(1 + np.flatnonzero(~follows))]
+    return [
+        _ids(np.concatenate([x[start], y[start:stop]]))
+        for start, stop in zip(starts, [*starts[1:], len(y)], strict=True)
+    ]
+
+
+def _sequences(snippets: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns pieces of 81 tokens, int32 ``[n, 81]``."""
+    pieces = [np.empty((0, LENGTH + 1), np.int32)]
+    for tokens in snippets:
+        whole = np.concatenate([[BEGIN], tokens, [END]])
+        padded = np.pad(whole, (0, -len(whole) % (LENGTH + 1)), constant_values=PAD)
+        pieces.append(padded.reshape(-1, LENGTH + 1).astype(np.int32))
+    return np.concatenate(pieces)
+
+
+def _dataset(parts: dict[str, dict[str, list[np.ndarray]]]) -> Dataset:
+    examples, roles = {}, {}
+    for key, own in parts.items():
+        pieces = {role: _sequences(snippets) for role, snippets in own.items()}
+        if not sum(map(len, pieces.values())):
+            raise DataError(f"{key} has no snippets; expected some")
+        examples[key] = next_tokens(np.concatenate([*pieces.values()]), pad=PAD, ignore=IGNORE)
+        roles[key] = [role for role, rows in pieces.items() for _ in rows]
+    groups = number_groups(roles["train"], roles["test"])
+    return Dataset(
+        "shakespeare_tff", examples["train"], examples["test"], VOCABULARY_SIZE, *groups,
+        source="files", class_names=_NAMES,
+    )  # fmt: skip
