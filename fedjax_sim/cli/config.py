@@ -108,6 +108,16 @@ class RunConfig:
     """Largest norm of a local gradient, longer ones are clipped; default: no clipping."""
     weight_decay: float | None = None
     """Weight decay in the local steps, added after clipping; default: none."""
+    compress: str | None = None
+    """Codec of the uploads: top_k:NUMBER, random_k:NUMBER (entries per tensor, or their fraction),
+    sign, natural, power_sgd:RANK, qsgd:LEVELS, uniform:VALUES or none, for single algorithms also
+    ALGORITHM.compress in --hyper; default: none."""
+    feedback: str | None = None
+    """Memory of compression: ef14 or ef21 (error feedback), diana, marina (needs --sampling full);
+    default: none. The uploads of the algorithm have to be changes of the model."""
+    feedback_rate: float | None = None
+    """Rate of DIANA's shifts, or MARINA's probability of whole uploads; default: 1 / (1 + omega)
+    for a codec of variance omega."""
     hyper: tuple[str, ...] = ()
     """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01; default:
     see fedjax-sim list, or those in CONFIG.json. Options for all algorithms, as --lr, replace those
@@ -313,7 +323,8 @@ class SweepConfig(RunConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "hyper", "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
+    "compress", "feedback", "feedback_rate", "hyper", "rates", "target_accuracy", "on_divergence",
+    "examples_memory", "states", "tuned",
 }  # fmt: skip
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}

@@ -10,7 +10,7 @@ from fedjax_sim.cli.config import RunConfig
 
 _POSITIVE = {
     "alpha", "fine_alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time",
-    "slow_factor", "interval", "horizon", "eval_time",
+    "slow_factor", "interval", "horizon", "eval_time", "feedback_rate",
 }  # fmt: skip
 MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
 _NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma", "noise", "size_sigma"}

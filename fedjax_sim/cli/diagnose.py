@@ -165,8 +165,9 @@ def _unmet(options: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> 
     if options["weighting"] == "examples" and len(np.unique(np.asarray(sizes))) > 1:
         reasons.append("--weighting is examples; the theorems weight all clients equally")
     reasons += [
-        f"{name} is {hyper[name]}; the theorems have constant rates and unclipped gradients"
-        for name in ("lr_decay", "clip")
+        f"{name} is {hyper[name]}; the theorems have constant rates, unclipped gradients and "
+        "uncompressed uploads"
+        for name in ("lr_decay", "clip", "compress")
         if name in hyper
     ]
     return tuple(reasons)

@@ -22,6 +22,7 @@ from fedjax_sim.algorithms.staleness import (
     polynomial,
     realised_steps,
 )
+from fedjax_sim.cli.codecs import compress
 from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
 from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
@@ -75,7 +76,9 @@ ADAPTERS: dict[Any, Adapter] = {
 
 # Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
-COMMON = ("lr_decay", "clip", "weight_decay")
+# Uploads pass through the codec compress, with the memory of feedback and its rate.
+COMPRESSION: dict[str, type] = {"compress": str, "feedback": str, "feedback_rate": float}
+COMMON = ("lr_decay", "clip", "weight_decay", *COMPRESSION)
 LR = 0.2
 _SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
 
@@ -131,8 +134,10 @@ class AlgorithmEntry:
 
         Example:
             >>> from fedjax_sim.algorithms import fedac, fedavg
-            >>> AlgorithmEntry("a", fedavg).common, AlgorithmEntry("b", fedac).common
-            (('lr_decay', 'clip', 'weight_decay'), ('clip', 'weight_decay'))
+            >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
+            True
+            >>> AlgorithmEntry("b", fedac).common
+            ('clip', 'weight_decay', 'compress', 'feedback', 'feedback_rate')
         """
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
@@ -151,12 +156,13 @@ class AlgorithmEntry:
 
         Example:
             >>> from fedjax_sim.algorithms import scaffold
-            >>> AlgorithmEntry("scaffold", scaffold).static_hyper
-            {'option': <class 'str'>}
+            >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
+            ['option', 'compress', 'feedback']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
+        kinds |= COMPRESSION
         return {key: kind for key, kind in kinds.items() if kind in (str, bool, int)}
 
     @property
@@ -214,6 +220,19 @@ class AlgorithmEntry:
                 own[key] = adapter.build(steps, **values)
         if "lr_decay" in common:
             own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
+        coding = {key: common.pop(key) for key in COMPRESSION if key in common}
+        algorithm = self._transformed(own, common)
+        if not coding:
+            return algorithm
+        if "compress" not in coding:
+            key, value = next(iter(coding.items()))
+            raise ValueError(f"{key} is {value!r}; expected compress with it")
+        return compress(
+            algorithm, coding["compress"], coding.get("feedback"), coding.get("feedback_rate")
+        )
+
+    def _transformed(self, own: dict[str, Any], common: Hyper) -> FedAlgorithm:
+        """The algorithm with transformed gradients."""
         if not common:
             return self._made(own)
         transform = functools.partial(_regularised, **common)

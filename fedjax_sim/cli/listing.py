@@ -6,6 +6,7 @@ from rich.table import Table
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, names, registry
+from fedjax_sim.cli.codecs import CODECS
 from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.cli.references import installed
@@ -40,6 +41,10 @@ def list_tables() -> Iterator[Table]:
     table = Table("sampling", "clients per round")
     for name, (description, _) in names.SAMPLINGS.items():
         table.add_row(name, description)
+    yield table
+    table = Table("compress", "what is sent", "number")
+    for name, codec in CODECS.items():
+        table.add_row(name, codec.description, codec.number or "none")
     yield table
     table = Table("preset", "algorithms", "data set")
     for name, preset in names.PRESETS.items():

@@ -30,7 +30,7 @@ class PlotOptions:
 
     x: Literal["rounds", "time", "steps", "bits"] = "rounds"
     """Horizontal axis: rounds of communication, simulated time, local steps of all clients, or bits
-    that server and clients send (of the arrays, without compression)."""
+    that server and clients send (uploads as compressed, messages as arrays)."""
     y: tuple[str, ...] = ()
     """Metrics, one panel each; default: test accuracy and training loss, else the first three."""
     log: tuple[Literal["x", "y"], ...] = ()

@@ -34,8 +34,8 @@ __all__ = ["asynchronous", "femnist", "keys", "quickstart"]
 
 # Options that do not belong to a setup: arguments of algorithms, of compare, and of the process.
 _OTHERS = {
-    "output", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay", "hyper",
-    "rates",
+    "output", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
+    "compress", "feedback", "feedback_rate", "hyper", "rates",
     "target_accuracy", "execution", "chunk_size", "tuned", "precision", "on_divergence",
     "partition_per_seed",
 }  # fmt: skip

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec
+from fedjax_sim.compression.codec import Codec, StatefulCodec, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -107,7 +107,8 @@ def compressed(
         return algorithm.personal(_received(down, message, state, work), state, oracle, work)
 
     return algorithm._replace(
-        local=local, personal=None if algorithm.personal is None else personal
+        local=with_upload_bits(local, codec.bits),
+        personal=None if algorithm.personal is None else personal,
     )
 
 

@@ -62,8 +62,8 @@ def describe(
 ) -> dict[str, Any]:
     """Returns the part of a run's outcome that is known before the run: its communication.
 
-    Bits are those of the arrays that an upload and a message consist of; a codec's compression does
-    not count.
+    Bits are those of the arrays that a message and an upload consist of, or of the upload's code if
+    the algorithm is wrapped last in compression (for MARINA the expected number).
 
     Example:
         >>> import fedjax_sim as fs
@@ -81,7 +81,8 @@ def describe(
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params)
     try:
         shapes = jax.eval_shape(lambda x: visit(algorithm, setup, x), params)
-        upload, download = _bits(shapes[1]), _bits(shapes[0])
+        code_bits = getattr(algorithm.local, "upload_bits", _bits)
+        upload, download = code_bits(shapes[1]), _bits(shapes[0])
     except (TypeError, ValueError, AttributeError):
         pass  # an algorithm that needs a real oracle even for the shapes of its uploads
     num_rounds = setup.timeline.num_rounds

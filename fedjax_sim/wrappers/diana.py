@@ -6,7 +6,7 @@ References:
 """
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful, with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
     EstimateState,
@@ -79,7 +79,7 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
 
     return algorithm._replace(
         init=with_estimate(algorithm),
-        local=local,
+        local=with_upload_bits(local, coder.bits),
         update=update,
         broadcast=broadcast_inner(algorithm),
         init_client=with_memory(algorithm, coder),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful, with_upload_bits
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -143,7 +143,7 @@ def ef21(
 
     wrapped = algorithm._replace(
         init=with_estimate(algorithm),
-        local=local,
+        local=with_upload_bits(local, coder.bits),
         update=update,
         broadcast=broadcast_inner(algorithm),
         init_client=init_client,
@@ -153,7 +153,7 @@ def ef21(
         return wrapped
     personal = wrapped.personal
     return wrapped._replace(
-        local=local_from_full,
+        local=with_upload_bits(local_from_full, coder.bits),
         init_client=lambda params: _FirstVisit(init_client(params), jnp.array(False)),
         personal=None
         if personal is None

@@ -7,7 +7,7 @@ References:
 """
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful, with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,
@@ -74,7 +74,7 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         return if_present(work, sent, MemoryState(inner, tree.sub(total, sent), kept), state)
 
     return algorithm._replace(
-        local=local,
+        local=with_upload_bits(local, coder.bits),
         init_client=with_memory(algorithm, coder),
         personal=personal_inner(algorithm),
     )

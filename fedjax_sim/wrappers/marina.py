@@ -15,8 +15,8 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_most, check_positive
-from fedjax_sim.compression.codec import Codec
+from fedjax_sim.checks import check_at_most, check_positive, is_concrete
+from fedjax_sim.compression.codec import Codec, identity, with_upload_bits
 from fedjax_sim.compression.quantizers.rounding import bernoulli
 from fedjax_sim.types import (
     ClientState,
@@ -117,7 +117,14 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
                 "clients in every round, or fs.pp_marina, whose rounds have all or some"
             )
 
-    return _marina(algorithm, codec, coin)._replace(check=check)
+    def expected_bits(upload: Upload) -> int:
+        whole, sent = identity().bits(upload), codec.bits(upload)
+        return round(float(probability) * whole + (1 - float(probability)) * sent)
+
+    wrapped = _marina(algorithm, codec, coin)._replace(check=check)
+    if is_concrete(probability):
+        wrapped = wrapped._replace(local=with_upload_bits(wrapped.local, expected_bits))
+    return wrapped
 
 
 def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:

@@ -201,13 +201,11 @@ REPRESENTATIVES = {"fedavg", "fedadam", "scaffold_II", "feddualavg", "fedasync",
 COMPOSED = {
     "fedavg_adam_reset", "fedavg_adam_keep", "fednova", "fedexp", "fedexp_average", "fedvarp",
     "fedcm", "scaffold_m", "mimelite", "fedlin", "scaffnew", "fedadamw", "fedadamw_entry",
-    "fedmuon", "diloco",
+    "fedmuon", "diloco", "ef14", "ef21", "ef21_p", "diana", "marina",
     "ditto", "pfedme", "apfl", "perfedavg_FO",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
-# Compression with memory; quick tests of these rules are in tests/wrappers.
-WRAPPED = {"ef14", "ef21", "ef21_p", "diana", "marina"}
 # A contact changes them even without steps: the model that the client keeps is averaged.
 CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
 
@@ -215,9 +213,7 @@ CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
 def for_each(quick=ALGORITHMS.keys() - COMPOSED, without=()):
     """Parametrizes a test by the algorithms' names; those not in ``quick`` are slow tests."""
     params = [
-        name
-        if name in quick and name not in WRAPPED
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
         for name in ALGORITHMS
         if name not in without
     ]

@@ -211,7 +211,7 @@ def no_data(monkeypatch):
     monkeypatch.setattr(own_objects.datasets, "load", load)
 
 
-OF_FEDAVG = "fedavg: clip, lr, lr_decay, weight_decay"
+OF_FEDAVG = "fedavg: clip, compress, feedback, feedback_rate, lr, lr_decay, weight_decay"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,17 @@ from compressed_quadratics import instance, setup, sign, top
 from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
-from fedjax_sim.compression import Codec, compressed, identity, power_sgd, scaled_sign, top_k
+from fedjax_sim.compression import (
+    Codec,
+    compressed,
+    identity,
+    power_sgd,
+    random_k,
+    scaled_sign,
+    top_k,
+)
+from fedjax_sim.simulation.history import Clock
+from fedjax_sim.simulation.outcome import describe
 
 pytestmark = pytest.mark.usefixtures("x64")
 A, B, BEST = instance()
@@ -347,3 +357,21 @@ def test_visits_without_steps_send_nothing_and_keep_memories():
             problem = setup(A, B, BEST, part)
             ends.append(fs.run(wrap(PLAIN, top_k(2)), problem, jax.random.key(0))[0])
         assert_identical(ends[1].clients, ends[0].clients)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bits"),
+    [
+        (PLAIN, 640),
+        (compressed(PLAIN, top_k(2)), 2 * (64 + 4)),
+        (fs.ef14(PLAIN, scaled_sign()), 10 + 64),
+        (fs.ef21(PLAIN, top_k(2)), 2 * (64 + 4)),
+        (fs.ef21(PLAIN, top_k(2), start="full"), 2 * (64 + 4)),
+        (fs.diana(PLAIN, random_k(2), 0.2), 128),
+        (fs.marina(PLAIN, random_k(2), 0.25), 160 + 96),
+    ],
+)
+def test_files_of_a_run_have_the_bits_of_the_code(algorithm, bits):
+    problem = setup(A, B, BEST, fs.timelines.full(2, 4, 1))
+    found = describe(algorithm, problem, ["0"], Clock(problem.timeline, 1), batched=False)
+    assert found["upload_bits"] == bits
