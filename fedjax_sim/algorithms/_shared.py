@@ -97,8 +97,8 @@ def check_all_clients(task: Task, timeline: Timeline, reason: str) -> None:
     some = (reports > 0) & (reports < task.num_clients)
     if some.any():
         raise ValueError(
-            f"timeline has a round of {reports[some][0]} clients; expected all "
-            f"{task.num_clients} in every round: {reason}"
+            f"a round of the timeline has {reports[some][0]} of {task.num_clients} clients; "
+            f"expected all of them, as from timelines.full or --sampling full: {reason}"
         )
 
 

@@ -48,7 +48,7 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
     if differ.any():
         number = 2 * int(differ.argmax()) + 1
         raise ValueError(
-            f"timeline has another cohort in round {number} than in round {number - 1}; expected "
+            f"rounds {number - 1} and {number} of the timeline have different cohorts; expected "
             "two rounds in a row for every cohort, the first for gradients, as from "
-            "timelines.repeat_rounds(timeline, 2)"
+            "timelines.repeat_rounds(timeline, 2) or --sampling pairs"
         )

@@ -93,6 +93,7 @@ def _check(task: Task, timeline: Timeline) -> None:
     differ = mask.any(axis=-1) & (most != least)
     if differ.any():
         raise ValueError(
-            f"timeline has visits of {least[differ][0]} to {most[differ][0]} steps in one round; "
-            "expected the same number for all clients, as from timelines.geometric_steps"
+            f"a round of the timeline has visits of {least[differ][0]} to {most[differ][0]} steps; "
+            "expected the same number for all clients, as from timelines.geometric_steps or "
+            "--sampling geometric"
         )

@@ -23,6 +23,7 @@ from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.problem import Problem, prepare
 from fedjax_sim.cli.registry import SHARED, algorithms_of
 from fedjax_sim.cli.settings import resolve_hyper
+from fedjax_sim.engine import check_algorithm
 from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
@@ -62,7 +63,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
 
     Raises:
         ValueError: a value out of range, an unknown name, a model or partition that does not suit
-            the data set.
+            the data set, a setup that does not suit an algorithm.
 
     Example:
         >>> resolve(RunConfig(algorithms=("fedavg",), seeds=2)).hyper
@@ -88,6 +89,10 @@ def resolve(config: RunConfig) -> ResolvedRun:
             return one_seed(prepare(of_seed(config, seed), dataset).setup_of(algorithm))
 
     problem = lowered(models.auto)
+    setups = {name: problem.setup_of(name) for name in hyper}
+    for name, setup in setups.items():
+        with arithmetic(config):
+            check_algorithm(problem.algorithm(entries[name], hyper[name]), setup)
     return ResolvedRun(
         to_json(config),
         config.output,
@@ -95,7 +100,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
         hyper,
         code,
         problem,
-        {name: problem.setup_of(name) for name in hyper},
+        setups,
         setup_of_seed if config.partition_per_seed else None,
         lowered,
         execution(config),

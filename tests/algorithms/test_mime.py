@@ -1,5 +1,7 @@
 """Mime and MimeLite against NumPy, their limits, and cohorts of two rounds."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import optax
@@ -88,9 +90,24 @@ def test_any_optimizer():
 @pytest.mark.parametrize("algorithm", [fs.mime(LR), fs.fedlin(LR)])
 def test_refuses_a_cohort_of_one_round(algorithm):
     alternating = setup(fs.timelines.cyclic(4, 2, 1, task().num_steps))
-    message = "timeline has another cohort in round 1 than in round 0; expected two rounds"
+    message = "rounds 0 and 1 of the timeline have different cohorts; expected two rounds"
     with pytest.raises(ValueError, match=message):
         fs.run(algorithm, alternating, jax.random.key(0))
+
+
+def test_values_of_timelines_are_checked_before_compilation():
+    """Inside of compiled programs the timeline has no values."""
+    given = setup(fs.timelines.cyclic(4, 2, 1, task().num_steps))
+    given = dataclasses.replace(given, params=given.params[None])
+    keys = jax.random.split(jax.random.key(0), 1)
+    for refused in (
+        lambda: fs.simulate(fs.mime(LR), given, keys),
+        lambda: fs.compare({"fedavg": fs.fedavg(LR), "mime": fs.mime(LR)}, given, keys),
+        lambda: fs.sweep(fs.mime, given, {"lr": [LR]}, keys),
+        lambda: fs.forecast(fs.mime(LR), given, keys),
+    ):
+        with pytest.raises(ValueError, match="rounds 0 and 1 of the timeline have different"):
+            refused()
 
 
 def test_refuses_what_is_not_an_optimizer():
