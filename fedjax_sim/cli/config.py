@@ -209,9 +209,18 @@ class RunConfig:
     """Rounds between evaluations of every client, a multiple of --eval-every: statistics over
     clients in the history, and a row per client in a run's clients.csv (clients.parquet, if there
     are more than 100,000 rows and pyarrow is installed); default: none."""
+    personal: int | None = None
+    """Rounds between evaluations of the model that every client uses itself (the algorithm's
+    personal model, else the server's), a multiple of --eval-every: statistics over clients, and a
+    row per client in clients.csv. It requires the clients' own examples: --test-of clients, or
+    --validation. Clients that are held out are evaluated as unseen, with --test-of clients;
+    default: none."""
+    first_visit: bool = False
+    """With --personal: clients that are held out do the local work of one round before they are
+    evaluated, so that their own models and heads are trained."""
     held_out_clients: float = 0.0
     """Fraction of the clients that never train, drawn with the partition's seed; they are evaluated
-    as held_out, and one by one with --per-client."""
+    as held_out, and one by one with --per-client or --personal."""
     target_accuracy: float = 0.8
     """Test accuracy; the table shows the rounds, or the simulated time, until a run reaches it."""
 

@@ -75,15 +75,29 @@ def check(config: RunConfig) -> None:
         raise ValueError(
             f"timeline is {config.timeline!r}; expected none with --clock or --num-strata"
         )
-    if config.per_client is not None:
+    for option in ("per_client", "personal"):
+        if (every := getattr(config, option)) is None:
+            continue
         for name in ("num_strata", "examples_memory"):
             if getattr(config, name) is not None:
-                raise ValueError(f"per_client is {config.per_client}; expected none with {name}")
-        if config.clock == "none" and config.per_client % config.eval_every:
+                raise ValueError(f"{option} is {every}; expected none with {name}")
+        if config.clock == "none" and every % config.eval_every:
             raise ValueError(
-                f"per_client is {config.per_client}; expected a multiple of eval_every, "
-                f"{config.eval_every}"
+                f"{option} is {every}; expected a multiple of eval_every, {config.eval_every}"
             )
+    own_examples = config.test_of == "clients" or (
+        config.validation and config.validation_of == "clients"
+    )
+    if config.personal is not None and not own_examples:
+        raise ValueError(
+            f"personal is {config.personal}; expected clients' own examples with it: --test-of "
+            "clients, or --validation"
+        )
+    if config.first_visit and (config.personal is None or not config.held_out_clients):
+        raise ValueError(
+            "first_visit is True; expected --personal and --held-out-clients with it, whose "
+            "clients it is for"
+        )
     if not 0 < config.target_accuracy <= 1:
         raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
     if config.sampling == "stratified" and config.num_strata is None:

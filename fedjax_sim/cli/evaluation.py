@@ -1,9 +1,12 @@
 """Evaluation of a comparison: test and training examples, validation part, every client."""
 
+from collections.abc import Callable
+
 from jax.tree_util import Partial
 
 from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.evaluation import (
     at_rounds,
     client_evaluator,
@@ -12,17 +15,31 @@ from fedjax_sim.evaluation import (
     personal_evaluator,
 )
 from fedjax_sim.objectives import Metrics
+from fedjax_sim.types import Task
 from fedjax_sim.wrappers.roles import personal_model
 
 
-def evaluation(config: RunConfig, metrics: Metrics, clients: Clients) -> Partial:
+def evaluation(
+    config: RunConfig,
+    metrics: Metrics,
+    clients: Clients,
+    make_task: Callable[[FederatedData], Task],
+) -> Partial:
     """Returns the evaluator of a comparison's models.
 
     ``test/...``, ``train/...`` (a fixed subsample of ``--eval-examples``; ``train/examples`` is its
     size), ``valid/...`` with ``--validation`` and ``held_out/...`` with ``--held-out-clients`` are
     means over examples.  With ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
-    With ``--statistics private`` and client states on the device, ``personal/...`` are statistics
-    of the clients' own models on their training examples.
+    With ``--personal``, ``personal/SPLIT/...`` are statistics of the models that clients use
+    themselves, on their own examples; the split ``unseen`` has the clients that never train.
+    Without it, but with ``--statistics private`` and client states on the device,
+    ``personal/...`` are statistics of the clients' own models on their training examples.
+
+    Args:
+        config: the options.
+        metrics: values per example.
+        clients: the clients' examples.
+        make_task: ``data -> Task``, for the training of clients that are held out.
     """
     train = clients.train
     most = len(train["y"]) if config.eval_examples == "all" else config.eval_examples
@@ -47,6 +64,32 @@ def evaluation(config: RunConfig, metrics: Metrics, clients: Clients) -> Partial
             if data is not None
         }
         parts["client"] = at_rounds(merge_evaluators(**each), config.per_client)
-    if config.statistics == "private" and config.num_strata is None and config.states == "device":
+    if config.personal is not None:
+        own = _personal(config, metrics, clients, make_task)
+        parts["personal"] = at_rounds(own, config.personal)
+    elif config.statistics == "private" and not config.num_strata and config.states == "device":
         parts["personal"] = personal_evaluator(metrics, clients.data, personal_model)
+    return merge_evaluators(**parts)
+
+
+def _personal(
+    config: RunConfig,
+    metrics: Metrics,
+    clients: Clients,
+    make_task: Callable[[FederatedData], Task],
+) -> Partial:
+    splits = {"test": clients.test_of_clients, "valid": clients.valid_of_clients}
+    parts = {
+        split: personal_evaluator(metrics, data, per_client=True)
+        for split, data in splits.items()
+        if data is not None
+    }
+    if clients.train_of_held_out is not None and clients.held_out is not None:
+        parts["unseen"] = personal_evaluator(
+            metrics,
+            clients.held_out,
+            unseen=make_task(clients.train_of_held_out),
+            first_visit=config.first_visit,
+            per_client=True,
+        )
     return merge_evaluators(**parts)

@@ -47,8 +47,12 @@ class PlotOptions:
     seeds_as_lines: bool = False
     """Draw the single seeds as thin lines; replaces --band."""
     clients: Literal["none", "distribution", "rounds"] = "none"
-    """Values of single clients, of runs with --per-client: the distribution of the first metric of
-    --y (default: accuracy) over clients after the last round, or its quantiles against rounds."""
+    """Values of single clients, of runs with --per-client or --personal: the distribution of the
+    first metric of --y (default: accuracy) over clients after the last round, or its quantiles
+    against rounds."""
+    split: str | None = None
+    """With --clients: the clients' examples, e.g. valid, or personal/test for the models that
+    clients use themselves (--personal); default: the first in the file."""
     configurations: Literal["best", "all"] = "best"
     """Configurations of a sweep: the best of every algorithm by the first metric, or all."""
     caption: str | None = None
@@ -94,6 +98,5 @@ def _of_clients(folders: Sequence[pathlib.Path], options: PlotOptions) -> Figure
     values = read_client_values(folders[0])
     caption = setting_text(read_config(folders[0])) if options.caption is None else options.caption
     metric = options.y[0] if options.y else "accuracy"
-    if options.clients == "distribution":
-        return client_distribution(values, metric, size=options.size, caption=caption)
-    return client_bands(values, metric, size=options.size, caption=caption)
+    draw = client_distribution if options.clients == "distribution" else client_bands
+    return draw(values, metric, split=options.split, size=options.size, caption=caption)

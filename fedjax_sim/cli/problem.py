@@ -138,7 +138,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         if clock is None
         else clock.timelines(config.algorithms[0], schedule_keys),
         params,
-        eval_fn=evaluation(config, metrics, divided),
+        eval_fn=evaluation(config, metrics, divided, lambda data: empirical_task(loss, data, rule)),
         eval_every=config.eval_every,
         weighting=weight_by_examples if config.weighting == "examples" else uniform_weights,
     )

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from fedjax_sim import plotting
-from fedjax_sim.analysis.folders import setting_text
+from fedjax_sim.analysis.folders import read_client_values, setting_text
 from fedjax_sim.callbacks import Callback
 from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
@@ -65,8 +66,9 @@ def compare(
 
     ``history.csv`` (algorithm, seed, diverged_at, round, metric, value; with a clock also time),
     ``summary.json``, ``config.json`` (everything needed to repeat the run), ``curves.png``,
-    ``clients.png``, and a folder per algorithm with its own history and checkpoints.  A second call
-    resumes unfinished algorithms and does not repeat finished ones; with other algorithms, it adds
+    ``clients.png``, with ``--personal`` also ``personal_SPLIT.png``, and a folder per algorithm
+    with its own history and checkpoints.  A second call resumes unfinished algorithms and does not
+    repeat finished ones; with other algorithms, it adds
     them.  Ctrl-C ends it after the rounds in progress, with everything so far on disk.
 
     Args:
@@ -265,6 +267,21 @@ def _with_choices(header: dict[str, Any], choices: tuned.Choices) -> dict[str, A
     return header | {"config": header["config"] | {"tuned": texts}}
 
 
+def _personal_figures(comparison: ResolvedRun, caption: str) -> dict[str, Figure]:
+    """Returns the distributions of the personal models' accuracies over clients, if evaluated."""
+    figures = {}
+    if comparison.options["personal"] is None:
+        return figures
+    # Runs that ended before their first evaluation, or without a finite value, have no figure.
+    with contextlib.suppress(FolderError, ValueError):
+        values = read_client_values(comparison.output)
+        for split in sorted({name for name in values["split"] if name.startswith("personal/")}):
+            figures[f"{split.replace('/', '_')}.png"] = plotting.client_distribution(
+                values, "accuracy", split=split, caption=caption
+            )
+    return figures
+
+
 def _write_results(
     comparison: ResolvedRun, hyper: Mapping[str, Mapping[str, Any]], writes: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -288,5 +305,5 @@ def _write_results(
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
         caption = setting_text(report.as_json(comparison.options))
         figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis, caption=caption)
-        report.write_all(output, {"curves.png": figure})
+        report.write_all(output, {"curves.png": figure} | _personal_figures(comparison, caption))
     return history, summary

@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from fedjax_sim.cli import build, own_objects, report
 from fedjax_sim.cli.code_digest import changed_code, code_digests
 from fedjax_sim.cli.config import SweepConfig
@@ -30,6 +28,7 @@ from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
+from fedjax_sim.simulation.measuring import metric_shapes
 from fedjax_sim.sweeps.grid import Configuration
 from fedjax_sim.sweeps.parts import parse_part
 from fedjax_sim.sweeps.sweep import SweepProgress, sweep
@@ -155,14 +154,14 @@ class _Runs:
             own = dataclasses.replace(own, algorithms=self.config.algorithms)
             problem = self.problem(own if seed is None else build.of_seed(own, seed))
             setup = problem.setup_of(algorithm)
-            assert setup.eval_fn is not None
-            first = jax.tree.map(lambda x: x[0], setup.params)
-            measured = jax.eval_shape(setup.eval_fn, first)
+            law = problem.steps_per_visit(self.algorithms[algorithm])
+            self.laws[algorithm, *sorted(settings.items())] = law
+            built = problem.algorithm(self.algorithms[algorithm], self.hyper[algorithm])
+            shapes = metric_shapes(built, setup)
+            measured = [name for name, value in shapes.items() if value.shape == ()]
             if self.config.metric not in measured:
                 known = ", ".join(sorted(measured))
                 raise ValueError(f"metric is {self.config.metric!r}; expected one of {known}")
-            law = problem.steps_per_visit(self.algorithms[algorithm])
-            self.laws[algorithm, *sorted(settings.items())] = law
             return setup if seed is None else build.one_seed(setup)
 
         per_seed = ("seed",) if self.config.partition_per_seed else ()

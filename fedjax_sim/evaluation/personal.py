@@ -254,7 +254,7 @@ def _visits(
 
 
 def _row(table: PyTree, client: Array) -> PyTree:
-    return jax.tree.map(lambda x: x[client], table)
+    return jax.tree.map(lambda x: jnp.asarray(x)[client], table)
 
 
 def _check_states(clients: PyTree, num_clients: int) -> None:

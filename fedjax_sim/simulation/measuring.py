@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.engine import History, RunState
+from fedjax_sim.engine import History, RunState, evaluation_context, init
 from fedjax_sim.evaluation.state import evaluate, periods, takes_state
 from fedjax_sim.execution.placement import WHOLE, everywhere
 from fedjax_sim.simulation.fingerprint import Same
-from fedjax_sim.types import EvalFn, Params, Setup, Task, Timeline
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
 _SECONDS = 1.0  # after which no further call is measured
@@ -78,6 +78,39 @@ def count_evaluations(setup: Setup) -> Evaluations:
     every = periods(setup.eval_fn)
     due = sum(not every or any(t % period == 0 for period in every) for t in evaluated)
     return Evaluations(due, len(evaluated) - due)
+
+
+def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a setup's metrics by name, without computing them.
+
+    Args:
+        algorithm: any algorithm of the comparison.
+        setup: of n seeds: ``params`` is ``[n, ...]``, and the timeline may be ``[n, T, S]``.
+
+    Raises:
+        ValueError: an evaluation that does not fit the algorithm or the task.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(2, 2, task.num_steps)
+        >>> setup = fs.Setup(task, timeline, np.zeros(3), lambda w: {"norm": abs(w)})
+        >>> {name: x.shape for name, x in metric_shapes(fs.fedavg(0.1), setup).items()}
+        {'norm': ()}
+    """
+    batched = np.ndim(setup.timeline.clients) == 3
+
+    def metrics(setup: Setup, key: Array) -> dict[str, Array]:
+        params = jax.tree.map(lambda x: jnp.asarray(x)[0], setup.params)
+        timeline = setup.timeline
+        if batched:
+            timeline = jax.tree.map(lambda x: x[0], timeline)
+        state = init(algorithm, Setup(setup.task, timeline, params))
+        context = evaluation_context(algorithm, setup.task, timeline, state, key)
+        return jax.tree.map(jnp.asarray, evaluate(cast(EvalFn, setup.eval_fn), context))
+
+    return jax.eval_shape(metrics, setup, jax.random.key(0))
 
 
 class _Model(NamedTuple):

@@ -21,6 +21,10 @@ def digits():
     return load("digits", None)
 
 
+def task_of(data):
+    raise AssertionError("no client is held out for personal models")
+
+
 def rows(examples) -> set[bytes]:
     return {x.tobytes() for x in np.asarray(examples["x"])}
 
@@ -46,7 +50,7 @@ def test_metrics_and_sizes(digits):
     config = dataclasses.replace(CONFIG, per_client=4, eval_examples=100)
     model = models.softmax_regression((8, 8, 1), 10)
     metrics = objectives.classification_metrics(model.apply)
-    evaluate = evaluation(config, metrics, clients(config, digits))
+    evaluate = evaluation(config, metrics, clients(config, digits), task_of)
     parts = dict(zip(evaluate.func.names, evaluate.args[0], strict=True))
     assert list(parts) == ["test", "train", "valid", "held_out", "client"]
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -55,7 +59,7 @@ def test_metrics_and_sizes(digits):
     assert parts["client"].func.every == 4
     whole = dataclasses.replace(config, eval_examples="all")
     divided = clients(whole, digits)
-    train = evaluation(whole, metrics, divided).args[0][1]
+    train = evaluation(whole, metrics, divided, task_of).args[0][1]
     assert len(train.args[0]["y"]) == len(divided.train["y"])
 
 
@@ -68,6 +72,15 @@ def test_metrics_and_sizes(digits):
         ({"test_fraction": 1.0}, r"test_fraction is 1.0; expected a number in \(0, 1\)"),
         ({"feature_shift": "noise", "num_strata": 2}, "feature_shift is noise; expected none with"),
         ({"noise": -1.0}, "noise is -1.0; expected a number of at least 0"),
+        (
+            {"personal": 4},
+            "personal is 4; expected clients' own examples with it: --test-of clients",
+        ),
+        (
+            {"personal": 3, "test_of": "clients"},
+            "personal is 3; expected a multiple of eval_every, 2",
+        ),
+        ({"first_visit": True}, "first_visit is True; expected --personal and --held-out-clients"),
         ({"held_out_clients": 1.0}, r"held_out_clients is 1.0; expected a number in \[0, 1\)"),
     ],
 )
