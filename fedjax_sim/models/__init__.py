@@ -5,12 +5,20 @@ from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_repo
 from fedjax_sim.models.convolution.lowering import auto, blocked, canonical, im2col, lowered
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression, torch_uniform
+from fedjax_sim.models.lora import (
+    ffa_lora_frozen,
+    lora,
+    lora_frozen,
+    merge_lora,
+    queries_and_values,
+)
 from fedjax_sim.models.lstm import lstm
 from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
 from fedjax_sim.models.statistics import frozen_statistics
+from fedjax_sim.models.transformer import transformer
 from fedjax_sim.models.vgg import vgg11
 from fedjax_sim.models.vit import vit, vit_base16, vit_tiny
 
@@ -25,6 +33,7 @@ __all__ = [
     "digits_cnn",
     "femnist_cnn",
     "femnist_cnn_report",
+    "ffa_lora_frozen",
     "from_linen",
     "from_nnx",
     "frozen_statistics",
@@ -33,17 +42,22 @@ __all__ = [
     "lenet5",
     "load_vit",
     "logistic_regression",
+    "lora",
+    "lora_frozen",
     "low_bit",
     "lowered",
     "lstm",
     "max_pool",
+    "merge_lora",
     "mlp",
     "quantized",
+    "queries_and_values",
     "resnet",
     "resnet18",
     "resnet20",
     "softmax_regression",
     "torch_uniform",
+    "transformer",
     "vgg11",
     "vit",
     "vit_base16",

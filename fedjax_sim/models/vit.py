@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from fedjax_sim.models.attention import attend
 from fedjax_sim.models.base import Model
-from fedjax_sim.models.norms import at_least_float32, standardise
+from fedjax_sim.models.linear import product, takes_adapters
+from fedjax_sim.models.norms import standardise
 from fedjax_sim.types import Params
 
 _INIT = jax.nn.initializers.truncated_normal(stddev=0.02)
@@ -119,7 +121,7 @@ def vit(
         z, _ = lax.scan(step, z, params["blocks"])
         return _linear(params["head"], _layer_norm(params["norm"], z[:, 0]))
 
-    return Model(init, apply)
+    return Model(init, takes_adapters(apply))
 
 
 def vit_tiny(
@@ -170,10 +172,7 @@ def _attention(params: Params, z: Array, heads: int) -> Array:
     batch, tokens, width = z.shape
     qkv = _linear(params["qkv"], z).reshape(batch, tokens, 3, heads, width // heads)
     queries, keys, values = (qkv[:, :, i] for i in range(3))
-    scores = jnp.einsum("bqhd,bkhd->bhqk", queries * (width // heads) ** -0.5, keys)
-    weights = jax.nn.softmax(at_least_float32(scores)).astype(z.dtype)
-    attended = jnp.einsum("bhqk,bkhd->bqhd", weights, values)
-    return _linear(params["proj"], attended.reshape(batch, tokens, width))
+    return _linear(params["proj"], attend(queries, keys, values).reshape(z.shape))
 
 
 def _patches(x: Array, rows: int, columns: int) -> Array:
@@ -184,7 +183,7 @@ def _patches(x: Array, rows: int, columns: int) -> Array:
 
 
 def _linear(params: Params, x: Array) -> Array:
-    return jnp.einsum("...i,oi->...o", x, params["kernel"]) + params["bias"]
+    return product(params["kernel"], x) + params["bias"]
 
 
 def _layer_norm(params: Params, x: Array) -> Array:

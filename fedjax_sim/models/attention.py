@@ -1,0 +1,75 @@
+"""Attention of queries, keys and values, and rotary positions."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.models.norms import at_least_float32
+
+
+def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None) -> Array:
+    """``softmax(Q K^T / sqrt(d)) V`` head by head; the softmax is computed in at least float32.
+
+    Args:
+        queries: ``[B, T, heads, d]``.
+        keys: ``[B, T, heads, d]``.
+        values: ``[B, T, heads, d]``.
+        mask: bool ``[T, T]``, True where the query of the row sees the key of the column; None:
+            everywhere.
+
+    Example:
+        >>> values = jnp.arange(2.0).reshape(1, 2, 1, 1)
+        >>> zeros = jnp.zeros((1, 2, 1, 1))
+        >>> attend(zeros, zeros, values)[0, :, 0, 0].tolist()
+        [0.5, 0.5]
+        >>> attend(zeros, zeros, values, causal(2))[0, :, 0, 0].tolist()
+        [0.0, 0.5]
+    """
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries * queries.shape[-1] ** -0.5, keys)
+    scores = at_least_float32(scores)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    weights = jax.nn.softmax(scores).astype(values.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+def causal(tokens: int) -> Array:
+    """Returns the mask ``[tokens, tokens]`` with which a position sees itself and earlier ones.
+
+    Example:
+        >>> causal(2).tolist()
+        [[True, False], [True, True]]
+    """
+    return jnp.tril(jnp.ones((tokens, tokens), bool))
+
+
+def rotary(x: Array, positions: Array, base: float = 10_000.0) -> Array:
+    r"""Rotates queries or keys by angles that grow with their positions.
+
+    The pair :math:`(x_j, x_{j + d/2})` of a vector at position p is rotated by the angle
+    :math:`p\, b^{-2j/d}`, for j = 0, ..., d/2 - 1 and the base b.  The inner product of a rotated
+    query and a rotated key depends on their positions by the difference only.
+
+    Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021
+    (https://arxiv.org/abs/2104.09864), section 3.2, which pairs neighbouring entries.
+
+    Args:
+        x: ``[..., T, heads, d]`` with an even d.
+        positions: ``[T]``.
+        base: b.
+
+    Example:
+        >>> x = jnp.array([[[1.0, 0.0]], [[1.0, 0.0]]])
+        >>> print(rotary(x, jnp.array([0.0, jnp.pi / 2]))[:, 0].round(3))
+        [[ 1.  0.]
+         [-0.  1.]]
+    """
+    half = x.shape[-1] // 2
+    # Angles in at least float32: bfloat16 cannot distinguish positions above 256.
+    wide = at_least_float32(x)
+    speeds = base ** (-jnp.arange(half, dtype=wide.dtype) / half)
+    angles = positions.astype(wide.dtype)[:, None] * speeds  # [T, d / 2]
+    cosines, sines = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]  # of every head
+    first, second = wide[..., :half], wide[..., half:]
+    rotated = (first * cosines - second * sines, first * sines + second * cosines)
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

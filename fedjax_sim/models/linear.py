@@ -1,0 +1,83 @@
+"""Products with kernels, and kernels with adapters of low rank beside them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.types import Params
+
+Rows = tuple[int, int]  # first row of a kernel, and the row after the last
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Adapted:
+    """Kernel ``W [..., out, in]`` and adapters: on their rows ``W + scale B A``.
+
+    Attributes:
+        kernel: W.
+        adapters: for each block of rows ``{"a": [..., r, in], "b": [..., rows, r]}``.
+        scale: factor of the products B A, ``[...]``, of the dtype of W.
+        rows: blocks of rows, one per adapter; static.
+
+    Example:
+        >>> factors = {"a": jnp.ones((1, 3)), "b": jnp.ones((2, 1))}
+        >>> kernel = Adapted(jnp.zeros((4, 3)), (factors,), jnp.array(0.5), ((2, 4),))
+        >>> kernel.merged().tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
+    """
+
+    kernel: Array
+    adapters: tuple[Params, ...]
+    scale: Array
+    rows: tuple[Rows, ...] = dataclasses.field(metadata={"static": True})
+
+    def merged(self) -> Array:
+        """Returns the sum as one array ``[..., out, in]``."""
+        result = self.kernel
+        for rows, factors in zip(self.rows, self.adapters, strict=True):
+            change = self.scale[..., None, None] * (factors["b"] @ factors["a"])
+            result = result + _placed(change, rows, result.shape[-2], axis=-2)
+        return result
+
+
+def product(kernel: Array | Adapted, x: Array) -> Array:
+    """``W x``: ``[..., in] -> [..., out]``, adapters included.
+
+    The products B A of adapters are not formed: clients with adapters of their own and one common
+    kernel need no kernels of their own.
+
+    Example:
+        >>> product(jnp.array([[1.0, 2.0]]), jnp.ones((3, 2))).tolist()
+        [[3.0], [3.0], [3.0]]
+    """
+    if not isinstance(kernel, Adapted):
+        return jnp.einsum("...i,oi->...o", x, kernel)
+    result = product(kernel.kernel, x)
+    for rows, factors in zip(kernel.rows, kernel.adapters, strict=True):
+        change = kernel.scale * product(factors["b"], product(factors["a"], x))
+        result = result + _placed(change, rows, result.shape[-1], axis=-1)
+    return result
+
+
+def takes_adapters(apply: Callable[[Params, Any], Any]) -> Callable[[Params, Any], Any]:
+    """Marks a function ``apply`` whose kernels may be :class:`Adapted`; returns it.
+
+    Example:
+        >>> apply = takes_adapters(lambda params, x: product(params["kernel"], x))
+        >>> apply.takes_adapters
+        True
+    """
+    setattr(apply, "takes_adapters", True)  # noqa: B010, which type checkers would refuse
+    return apply
+
+
+def _placed(x: Array, rows: Rows, size: int, axis: int) -> Array:
+    """Returns zeros of a size along an axis, with ``x`` in the given rows."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (rows[0], size - rows[1])
+    return jnp.pad(x, widths) if any(widths[axis]) else x

@@ -1,0 +1,248 @@
+r"""LoRA: adapters of low rank beside the frozen kernels of a model.
+
+References:
+    Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021.
+    Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", 2024 (FFA-LoRA: only B
+        is trained).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn.initializers import Initializer
+
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.models.linear import Adapted, Rows
+from fedjax_sim.models.mode import Evaluation
+from fedjax_sim.models.paths import lookup, nested
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import OfModel, Path
+from fedjax_sim.types import Model, Params, PyTree, Scalar
+
+# (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.
+WhereRows: TypeAlias = Callable[[Path, Any], bool | tuple[Rows, ...]]
+
+# Uniform on +-1 / sqrt(inputs): Kaiming's initialisation with slope sqrt(5), as in the authors'
+# program.
+kaiming_uniform: Initializer = jax.nn.initializers.variance_scaling(
+    1 / 3, "fan_in", "uniform", in_axis=-1, out_axis=-2
+)
+
+
+def queries_and_values(path: Path, leaf: Any) -> bool | tuple[Rows, ...]:
+    """Selects the kernels of queries and values of attention layers, for :func:`lora`.
+
+    These are leaves "kernel" of layers "query" and "value", and of a layer "qkv", whose rows are
+    all queries, all keys, all values, the first and the last third of the rows.
+
+    Example:
+        >>> queries_and_values(("attn", "query", "kernel"), jnp.ones((4, 4)))
+        True
+        >>> queries_and_values(("attn", "qkv", "kernel"), jnp.ones((6, 2)))
+        ((0, 2), (4, 6))
+    """
+    if len(path) < 2 or path[-1] != "kernel":
+        return False
+    if path[-2] == "qkv":
+        width = leaf.shape[-2] // 3
+        return ((0, width), (2 * width, 3 * width))
+    return path[-2] in ("query", "value")
+
+
+def lora(
+    model: Model,
+    rank: int = 8,
+    alpha: Scalar = 8.0,
+    where: WhereRows | OfModel = queries_and_values,
+    a_init: Initializer = kaiming_uniform,
+) -> Model:
+    r"""Model with adapters of low rank beside some of its kernels.
+
+    A kernel W ``[outputs, inputs]`` becomes
+
+    .. math:: W + \frac{\alpha}{r}\, B A, \qquad A \in R^{r \times inputs},\;
+        B \in R^{outputs \times r}
+
+    A starts random and B at zero, so the model starts as the base model exactly.
+
+    Parameters are ``{"base": ..., "adapters": ...}``: those of the base model, and a dict ``{"a",
+    "b"}`` at the path of every adapted kernel (``{"0": {"a", "b"}, "1": ...}`` where several blocks
+    of rows have adapters).  Kernels with a leading axis, such as the blocks of :func:`vit`, have
+    adapters with that axis.  Freeze the base model with ``fs.freeze(algorithm, lora_frozen)``:
+    then uploads, client states and optimizer states consist of adapters.  For a trained base model
+    replace the initial one: ``{**adapted.init(key), "base": trained}``.
+
+    A mean of adapters is not the mean of the clients' models: mean(B) mean(A) differs from
+    mean(B A).  They are equal if all clients have the same A; ``fs.freeze(algorithm,
+    ffa_lora_frozen)`` freezes A as well (FFA-LoRA).
+
+    The layers of :func:`transformer` and :func:`vit` add ``B (A x)`` to their outputs, so clients
+    share the kernels.  Of other models the sum is formed, once per client and step.
+
+    Args:
+        model: any model whose kernels are matrices ``[outputs, inputs]``.
+        rank: r.
+        alpha: :math:`\alpha`; may be traced.
+        where: ``(path, leaf) -> bool``, True for kernels to adapt, or the blocks of rows ``(first,
+            end)`` that get an adapter each; or a selection such as
+            :data:`~fedjax_sim.tree.leaves.last_layer`, whose matrices are adapted.
+        a_init: initializer of A, called with the shape ``(r, inputs)``; for a Gaussian
+            ``jax.nn.initializers.normal(deviation)``.
+
+    Raises:
+        ValueError: a rank below 1; ``where`` selects nothing, or a leaf that is no matrix (nor a
+            stack of matrices) of floating numbers.
+
+    Source: Hu et al., 2021 (https://arxiv.org/abs/2106.09685), section 4.1; FFA-LoRA: Sun et al.,
+    2024 (https://arxiv.org/abs/2403.12313).
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> adapted = lora(fs.models.transformer(65), rank=4)
+        >>> params = jax.eval_shape(adapted.init, jax.random.key(0))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(params["adapters"]))  # 2 * 4 blocks * 2 w r
+        4096
+        >>> algorithm = fs.freeze(fs.fedavg(0.1), lora_frozen)
+    """
+    check_at_least(1, rank=rank)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    selected = _selected(shapes, where)
+    merges = not getattr(model.apply, "takes_adapters", False)
+
+    def adapters(key: Array) -> Params:
+        created = {}
+        for number, (path, (leaf, blocks)) in enumerate(selected.items()):
+            for index, (first, end) in enumerate(blocks):
+                one = jax.random.fold_in(jax.random.fold_in(key, number), index)
+                place = path if len(blocks) == 1 else (*path, str(index))
+                stack, inputs = leaf.shape[:-2], leaf.shape[-1]
+                created[*place, "a"] = _stacked(a_init, one, stack, (rank, inputs), leaf.dtype)
+                created[*place, "b"] = jnp.zeros((*stack, end - first, rank), leaf.dtype)
+        return nested(created)
+
+    def init(key: Array) -> Params:
+        base, drawn = jax.random.split(key)
+        return {"adapters": adapters(drawn), "base": model.init(base)}
+
+    def filled(params: Params, merges: bool) -> Params:
+        rows = {path: blocks for path, (_, blocks) in selected.items()}
+        return _filled(params, rows, alpha, merges)
+
+    def apply(params: Params, x: Any) -> Any:
+        return model.apply(filled(params, merges), x)
+
+    if model.train is None:
+        return Model(init, apply)
+    train, statistics = model.train, model.statistics
+
+    def train_adapted(params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
+        outputs, new = train(filled(params, True), x, key, weights)
+        return outputs, {"adapters": jax.tree.map(lambda _: None, params["adapters"]), "base": new}
+
+    def in_base(path: Path, leaf: Any) -> bool:
+        return path[0] == "base" and statistics is not None and statistics(path[1:], leaf)
+
+    return Model(init, Evaluation(apply), train_adapted, statistics and in_base)
+
+
+def lora_frozen(path: Path, leaf: Any) -> bool:
+    """Predicate of the base model of :func:`lora`, for :func:`fedjax_sim.freeze`.
+
+    Example:
+        >>> lora_frozen(("base", "head", "kernel"), None), lora_frozen(("adapters", "a"), None)
+        (True, False)
+    """
+    del leaf
+    return path[0] == "base"
+
+
+def ffa_lora_frozen(path: Path, leaf: Any) -> bool:
+    """Predicate of the base model and all A of :func:`lora`, for :func:`fedjax_sim.freeze`.
+
+    Example:
+        >>> ffa_lora_frozen(("adapters", "a"), None), ffa_lora_frozen(("adapters", "b"), None)
+        (True, False)
+    """
+    return lora_frozen(path, leaf) or path[-1] == "a"
+
+
+def merge_lora(
+    params: Params, alpha: Scalar = 8.0, where: WhereRows | OfModel = queries_and_values
+) -> Params:
+    """Returns the base model's parameters with the adapters added to its kernels.
+
+    Args:
+        params: of a model of :func:`lora`.
+        alpha: as for :func:`lora`.
+        where: as for :func:`lora`.
+
+    Raises:
+        ValueError: as :func:`lora`.
+
+    Example:
+        >>> params = {"base": {"query": {"kernel": jnp.zeros((2, 2))}}, "adapters": {
+        ...     "query": {"kernel": {"a": jnp.ones((1, 2)), "b": jnp.ones((2, 1))}}}}
+        >>> merge_lora(params, alpha=3.0)["query"]["kernel"].tolist()
+        [[3.0, 3.0], [3.0, 3.0]]
+    """
+    selected = _selected(params["base"], where)
+    rows = {path: blocks for path, (_, blocks) in selected.items()}
+    return _filled(params, rows, alpha, True)
+
+
+def _filled(params: Params, rows: dict[Path, tuple[Rows, ...]], alpha: Scalar, merges: bool):
+    """Returns the base model with adapted kernels, as arrays if ``merges``."""
+
+    def kernel(path: tuple[Any, ...], leaf: Array) -> Array | Adapted:
+        blocks = rows.get(leaves.names(path))
+        if blocks is None:
+            return leaf
+        here = lookup(params["adapters"], leaves.names(path))
+        factors = (here,) if len(blocks) == 1 else tuple(here[str(i)] for i in range(len(blocks)))
+        scale = jnp.asarray(alpha / factors[0]["a"].shape[-2]).astype(leaf.dtype)
+        scale = jnp.broadcast_to(scale, leaf.shape[:-2])
+        adapted = Adapted(leaf, factors, scale, blocks)
+        return adapted.merged() if merges else adapted
+
+    return jax.tree_util.tree_map_with_path(kernel, params["base"])
+
+
+def _selected(
+    params: Params, where: WhereRows | OfModel
+) -> dict[Path, tuple[Any, tuple[Rows, ...]]]:
+    """Returns the leaves to adapt and their blocks of rows, by path."""
+    leaves.check_selection(where)
+    if isinstance(where, OfModel):
+        found = where.find(params)
+        where = lambda path, leaf: found(path, leaf) and leaf.ndim >= 2  # noqa: E731
+    selected = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
+        path = leaves.names(keys)
+        blocks = where(path, leaf)
+        if not blocks:
+            continue
+        if leaf.ndim not in (2, 3) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(
+                f"where selects {'/'.join(path)} of shape {leaf.shape} and dtype {leaf.dtype}; "
+                "expected floating kernels [outputs, inputs], or a stack of them"
+            )
+        selected[path] = leaf, ((0, leaf.shape[-2]),) if blocks is True else tuple(blocks)
+    if not selected:
+        paths = ["/".join(leaves.names(k)) for k, _ in jax.tree_util.tree_leaves_with_path(params)]
+        raise ValueError(
+            f"where selects none of the leaves; expected kernels among {', '.join(paths)}"
+        )
+    return selected
+
+
+def _stacked(
+    initializer: Initializer, key: Array, stack: tuple[int, ...], shape: tuple[int, int], dtype: Any
+) -> Array:
+    """Draws an array for every entry of a stack, which may have no axes."""
+    if not stack:
+        return initializer(key, shape, dtype)
+    keys = jax.random.split(key, stack[0])
+    return jax.vmap(lambda key: initializer(key, shape, dtype))(keys)

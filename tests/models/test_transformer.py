@@ -1,0 +1,127 @@
+"""The transformer against one in NumPy, position by position; causality; sizes by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_problems import compiled
+
+from fedjax_sim import models
+
+V, WIDTH, DEPTH, HEADS, HIDDEN = 7, 8, 2, 2, 12
+MODEL = models.transformer(V, width=WIDTH, depth=DEPTH, heads=HEADS, mlp_dim=HIDDEN)
+TOKENS = np.random.default_rng(0).integers(0, V, (3, 6)).astype(np.int32)
+APPLY = compiled(MODEL.apply)
+
+
+def drawn(seed, dtype: type = np.float64):
+    """Parameters of order one, so that norms, angles and gates matter."""
+    rng = np.random.default_rng(seed)
+    shapes = jax.eval_shape(MODEL.init, jax.random.key(0))
+    return jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(dtype), shapes)
+
+
+def norm(scale, z):
+    centred = z - z.mean()
+    return scale * centred / np.sqrt((centred**2).mean() + 1e-5)
+
+
+def gelu(x):  # JAX's default, the approximation by tanh
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def turned(x, position):
+    pairs = x[: x.size // 2] + 1j * x[x.size // 2 :]
+    pairs = pairs * np.exp(1j * position * 10_000.0 ** (-np.arange(pairs.size) / pairs.size))
+    return np.concatenate([pairs.real, pairs.imag])
+
+
+def attended(attn, zs):
+    """Outputs of an attention layer for the vectors of all positions."""
+    d, outputs = WIDTH // HEADS, []
+    q, k, v = ([attn[name]["kernel"] @ z for z in zs] for name in ("query", "key", "value"))
+    for t in range(len(zs)):
+        heads = []
+        for part in (slice(h * d, (h + 1) * d) for h in range(HEADS)):
+            query = turned(q[t][part], t)
+            scores = [query @ turned(k[s][part], s) / math.sqrt(d) for s in range(t + 1)]
+            weights = np.exp(scores) / np.exp(scores).sum()
+            heads.append(sum(w * v[s][part] for s, w in enumerate(weights)))
+        outputs.append(attn["proj"]["kernel"] @ np.concatenate(heads))
+    return outputs
+
+
+def reference(params, tokens):
+    """Logits ``[L, V]`` of one sequence."""
+    zs = [params["embedding"][token] for token in tokens]
+    for block in params["blocks"].values():
+        changes = attended(block["attn"], [norm(block["norm1"]["scale"], z) for z in zs])
+        zs = [z + change for z, change in zip(zs, changes, strict=True)]
+        fc1, fc2 = block["mlp"]["fc1"]["kernel"], block["mlp"]["fc2"]["kernel"]
+        zs = [z + fc2 @ gelu(fc1 @ norm(block["norm2"]["scale"], z)) for z in zs]
+    return np.stack([params["embedding"] @ norm(params["norm"]["scale"], z) for z in zs])
+
+
+def test_outputs_are_those_of_numpy(x64):
+    params = drawn(1)
+    expected = np.stack([reference(params, tokens) for tokens in TOKENS])
+    np.testing.assert_allclose(APPLY(params, TOKENS), expected, rtol=1e-10)
+
+
+def test_later_tokens_do_not_matter():
+    """A change of token t leaves the logits before it as they are, bit by bit, and moves later."""
+    params = drawn(2, np.float32)
+    logits = np.asarray(APPLY(params, TOKENS))
+    for t in range(TOKENS.shape[1]):
+        changed = TOKENS.copy()
+        changed[:, t] = (changed[:, t] + 1) % V
+        other = np.asarray(APPLY(params, changed))
+        np.testing.assert_array_equal(other[:, :t], logits[:, :t])
+        assert (other[:, t:] != logits[:, t:]).any(axis=-1).all()
+
+
+@pytest.mark.slow
+def test_parameters_per_client():
+    several = [drawn(seed, np.float32) for seed in (1, 2)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *several)
+    together = compiled(jax.vmap(MODEL.apply, (0, None)))(stacked, TOKENS)
+    for params, logits in zip(several, together, strict=True):
+        np.testing.assert_allclose(logits, APPLY(params, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_and_initial_values():
+    """V w + D (4 w^2 + 2 w m + 2 w) + w parameters; the initial loss is about that of guessing."""
+    for model, size in [
+        (MODEL, V * WIDTH + DEPTH * (4 * WIDTH**2 + 2 * WIDTH * HIDDEN + 2 * WIDTH) + WIDTH),
+        (models.transformer(65), 65 * 64 + 4 * (12 * 64**2 + 2 * 64) + 64),
+        # Four blocks of width 128: "0.8 M".
+        (models.transformer(65, width=128), 65 * 128 + 4 * (12 * 128**2 + 2 * 128) + 128),
+    ]:
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+    params = compiled(MODEL.init)(jax.random.key(0))
+    proj = params["blocks"]["0"]["attn"]["proj"]["kernel"]
+    # 64 draws: the deviation of the estimate is 9 %.
+    assert float(proj.std()) == pytest.approx(0.02 / math.sqrt(2 * DEPTH), rel=0.4)
+    logits = np.asarray(APPLY(params, TOKENS), np.float64)
+    np.testing.assert_allclose(logits, 0, atol=0.4)  # standard deviation 0.02 sqrt(8) = 0.06
+
+
+def test_dtype_of_outputs(x64):
+    for dtype in (jnp.bfloat16, jnp.float64):
+        params = jax.tree.map(
+            lambda x, dtype=dtype: jax.ShapeDtypeStruct(x.shape, dtype),
+            jax.eval_shape(MODEL.init, jax.random.key(0)),
+        )
+        assert jax.eval_shape(MODEL.apply, params, TOKENS).dtype == dtype
+
+
+def test_messages():
+    with pytest.raises(ValueError, match=r"depth is 0; expected at least 1"):
+        models.transformer(V, depth=0)
+    with pytest.raises(ValueError, match=r"width is 12; expected a multiple of 2 heads = 8"):
+        models.transformer(V, width=12)
+    with pytest.raises(ValueError, match=r"x has shape \(2, 3\) and dtype float32; expected int"):
+        jax.eval_shape(MODEL.apply, drawn(1), jnp.ones((2, 3), jnp.float32))
