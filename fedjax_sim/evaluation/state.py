@@ -21,7 +21,13 @@ EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values m
 
 
 class RunContext(NamedTuple):
-    """Argument of an evaluator that needs more than a state."""
+    """Argument of an evaluator that needs more than a state.
+
+    Example:
+        >>> personal = lambda context: {"personal": context.algorithm is not None}
+        >>> personal(RunContext(state=None))
+        {'personal': False}
+    """
 
     state: Any  # RunState
     algorithm: FedAlgorithm | None = None
@@ -31,7 +37,7 @@ class RunContext(NamedTuple):
 
 
 def context_of(argument: Any) -> RunContext:
-    """Returns a context, of a state one with nothing but the state.
+    """Returns a context; a run's state becomes a context that has only this state.
 
     Example:
         >>> context_of(RunContext(3)).state, context_of(3).state

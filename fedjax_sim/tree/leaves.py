@@ -70,6 +70,9 @@ def check_selection(where: Any) -> None:
 
     Raises:
         ValueError: ``where`` is neither a predicate nor an :class:`OfModel`.
+
+    Example:
+        >>> check_selection(lambda path, leaf: path[0] == "head")
     """
     if not isinstance(where, OfModel) and not callable(where):
         raise ValueError(
@@ -80,6 +83,9 @@ def check_selection(where: Any) -> None:
 
 def others(where: Selection) -> OfModel:
     """Returns the selection of all leaves that another one leaves out.
+
+    Raises:
+        ValueError: ``where`` is neither a predicate nor an :class:`OfModel`.
 
     Example:
         >>> split({"w": 1.0, "b": 2.0}, others(lambda path, leaf: path[0] == "b"))[0]
