@@ -23,6 +23,11 @@ from fedjax_sim.types import Timeline
 def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array) -> Timeline:
     """All clients in every round.
 
+    Args:
+        num_rounds: T.
+        num_clients: M.
+        num_steps: local steps per visit: one number, or ``[M]``, for example ``task.num_steps``.
+
     Raises:
         ValueError: a count below 1, or a timeline that is too large.
 
@@ -39,6 +44,8 @@ def single(
     num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array, client: int = 0
 ) -> Timeline:
     """Timeline of one client in every round; FedAvg is then SGD on its data.
+
+    The other arguments are those of :func:`uniform`.
 
     Raises:
         ValueError: a client that does not exist, or a count below 1.
@@ -62,6 +69,13 @@ def uniform(
     num_steps: int | np.ndarray | Array,
 ) -> Timeline:
     """Cohorts of ``cohort_size`` clients, drawn uniformly without replacement.
+
+    Args:
+        key: PRNG key of the cohorts.
+        num_rounds: T.
+        num_clients: M.
+        cohort_size: S, clients per round.
+        num_steps: local steps per visit: one number, or ``[M]``, for example ``task.num_steps``.
 
     Raises:
         ValueError: a cohort larger than the population, or a count below 1.
@@ -90,6 +104,9 @@ def weighted(
     Clients are drawn one after the other, with probability proportional to their weights among the
     clients not drawn yet (successive sampling, by the Gumbel trick).  The uploads are not
     reweighted for the unequal inclusion probabilities.
+
+    Args:
+        weights: ``[M]``, not negative.  The other arguments are those of :func:`uniform`.
 
     Raises:
         ValueError: weights negative, not finite, or with fewer positive entries than the cohort.
@@ -131,6 +148,8 @@ def bernoulli(
 
     A round has one slot for each of the M clients, and absent clients are masked.  Under vmapped
     execution a round costs as much as one with full participation.
+
+    The other arguments are those of :func:`uniform`.
 
     Raises:
         ValueError: a probability outside (0, 1].
@@ -190,6 +209,8 @@ def cyclic(
 ) -> Timeline:
     """Cohorts of consecutive clients: 0 .. S - 1, then S .. 2 S - 1, ..., wrapping around.
 
+    The other arguments are those of :func:`uniform`.
+
     Raises:
         ValueError: a count below 1, more slots than clients, or a timeline that is too large.
 
@@ -219,6 +240,8 @@ def stratified(
     ``cohort_size / (num_strata m)``, which is equal for all clients if all strata have the same
     size.  The variance of the mean over a cohort is smaller than under uniform sampling, by the
     variance between the strata's means.
+
+    The other arguments are those of :func:`uniform`.
 
     Raises:
         ValueError: a cohort size that is not a multiple of the number of strata or exceeds the
