@@ -51,8 +51,8 @@ class Cost(NamedTuple):
 def cost(algorithm: fs.FedAlgorithm) -> Cost:
     """Returns an algorithm's gradients per step and sizes of messages and states."""
     params = {
-        "body": {"kernel": jnp.zeros(SIZE - 120)},
-        "head": {"kernel": jnp.zeros(100)},  # private in some algorithms
+        "body": {"kernel": jnp.zeros((SIZE // 20 - 6, 20))},
+        "head": {"kernel": jnp.zeros((5, 20))},  # private in some algorithms
         "norm": {"scale": jnp.zeros(20)},  # private in FedBN
     }
     server = algorithm.init(params)

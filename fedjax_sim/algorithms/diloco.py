@@ -23,7 +23,7 @@ __all__ = ["diloco"]
 
 def diloco(
     lr: ScalarOrSchedule | None = None,
-    server_lr: ScalarOrSchedule = 0.7,
+    server_lr: optax.ScalarOrSchedule = 0.7,
     momentum: Scalar = 0.9,
     weight_decay: Scalar = 0.1,
     b1: Scalar = 0.9,
@@ -73,9 +73,9 @@ def diloco(
     return locally_optimized(serve, local, "keep", scale=scale)
 
 
-def nesterov(server_lr: ScalarOrSchedule, momentum: Scalar) -> optax.GradientTransformation:
+def nesterov(server_lr: optax.ScalarOrSchedule, momentum: Scalar) -> optax.GradientTransformation:
     """Returns the server's optimizer; a schedule counts server updates."""
-    return optax.sgd(server_lr, momentum, nesterov=True)  # pyright: ignore[reportArgumentType]
+    return optax.sgd(server_lr, momentum, nesterov=True)
 
 
 def local_transform(

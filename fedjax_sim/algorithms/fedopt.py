@@ -14,7 +14,9 @@ from fedjax_sim.types import FedAlgorithm, Scalar
 __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
 
-def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.9) -> FedAlgorithm:
+def fedavgm(
+    lr: ScalarOrSchedule, server_lr: optax.ScalarOrSchedule = 1.0, momentum: Scalar = 0.9
+) -> FedAlgorithm:
     r"""FedAvgM: FedAvg with momentum on the server.
 
     .. math:: v \leftarrow \beta v + \Delta, \qquad x \leftarrow x - \eta_s v
@@ -23,7 +25,7 @@ def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        server_lr: server learning rate :math:`\eta_s`.
+        server_lr: server learning rate :math:`\eta_s`, or a schedule over server updates.
         momentum: decay of the momentum, :math:`\beta`.
 
     References:
@@ -36,7 +38,10 @@ def fedavgm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.
 
 
 def fedadagrad(
-    lr: ScalarOrSchedule, server_lr: Scalar, initial_accumulator: float = 0.0, eps: Scalar = 1e-3
+    lr: ScalarOrSchedule,
+    server_lr: optax.ScalarOrSchedule,
+    initial_accumulator: float = 0.0,
+    eps: Scalar = 1e-3,
 ) -> FedAlgorithm:
     r"""FedAdagrad: optax's Adagrad on the pseudo-gradient.
 
@@ -50,7 +55,7 @@ def fedadagrad(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        server_lr: server learning rate.
+        server_lr: server learning rate, or a schedule over server updates.
         initial_accumulator: initial sum of squares.
         eps: number under the root, which limits the step of small gradients.
 
@@ -64,7 +69,11 @@ def fedadagrad(
 
 
 def fedadam(
-    lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
+    lr: ScalarOrSchedule,
+    server_lr: optax.ScalarOrSchedule,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.99,
+    eps: Scalar = 1e-3,
 ) -> FedAlgorithm:
     r"""FedAdam: optax's Adam on the pseudo-gradient.
 
@@ -82,7 +91,7 @@ def fedadam(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        server_lr: server learning rate.
+        server_lr: server learning rate, or a schedule over server updates.
         b1: decay of the mean of gradients.
         b2: decay of the mean of squares.
         eps: number beside the root, the paper's tau, which limits the step of small gradients.
@@ -97,7 +106,11 @@ def fedadam(
 
 
 def fedyogi(
-    lr: ScalarOrSchedule, server_lr: Scalar, b1: Scalar = 0.9, b2: Scalar = 0.99, eps: Scalar = 1e-3
+    lr: ScalarOrSchedule,
+    server_lr: optax.ScalarOrSchedule,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.99,
+    eps: Scalar = 1e-3,
 ) -> FedAlgorithm:
     r"""FedYogi: optax's Yogi on the pseudo-gradient.
 
@@ -109,7 +122,7 @@ def fedyogi(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        server_lr: server learning rate.
+        server_lr: server learning rate, or a schedule over server updates.
         b1: decay of the mean of gradients.
         b2: decay of the mean of squares, which changes by (1 - b2) times the new square.
         eps: number beside the root, the paper's tau, which limits the step of small gradients.

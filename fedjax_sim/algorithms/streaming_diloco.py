@@ -46,7 +46,7 @@ class _Message(NamedTuple):
 
 def streaming_diloco(
     lr: ScalarOrSchedule | None = None,
-    server_lr: ScalarOrSchedule = 0.4,
+    server_lr: optax.ScalarOrSchedule = 0.4,
     momentum: Scalar = 0.9,
     weight_decay: Scalar = 0.1,
     b1: Scalar = 0.9,

@@ -1,9 +1,11 @@
 """FedAvgM, FedAdagrad, FedAdam and FedYogi: derivations of their servers."""
 
 import derivations
+import optax
 import pytest
 from catalogue import ALGORITHMS, model
 from derivations import flat, gradient, start, visits
+from instance_q import models
 from quadratics import CENTRES, HESSIANS, NUM_CLIENTS, final, same_clients
 from small_problems import (
     assert_close,
@@ -46,3 +48,14 @@ def test_identical_clients_act_as_one():
 def test_scaled_objective_with_scaled_rate():
     scaled = final(fs.fedavgm(0.1 / 3), clients=(3 * HESSIANS, CENTRES))
     assert_close(scaled, final(fs.fedavgm(0.1)), TOLERANCE)
+
+
+@pytest.mark.parametrize("factory", [fs.fedavgm, fs.diloco])
+def test_schedules_of_the_server_count_its_updates(factory):
+    """A rate that becomes 0 after two updates: the model stays from then on."""
+    schedule = optax.piecewise_constant_schedule(0.5, {2: 0.0})
+    path = models(factory(0.1, server_lr=schedule), 4)
+    constant = models(factory(0.1, server_lr=0.5), 4)
+    assert_close(path[:2], constant[:2], 1e-6)  # optax's schedules are in float32
+    assert (path[2:] == path[1]).all()
+    assert abs(constant[3] - constant[1]) > 1e-3

@@ -184,6 +184,8 @@ def test_partitions_cover_each_option(partition):
         ("bernoulli", 20, 5),
         ("cyclic", 5, 5),
         ("full", 20, 20),
+        ("pairs", 5, 5),
+        ("geometric", 20, 20),
     ],
 )
 def test_sampling_and_dropout_options(sampling, slots, mean_cohort):
@@ -193,6 +195,25 @@ def test_sampling_and_dropout_options(sampling, slots, mean_cohort):
     mean = float(timeline.mask.sum(axis=-1).mean())
     # Standard error of the mean below sqrt(20 / 4) / sqrt(400) = 0.12; four of them.
     assert abs(mean - 0.8 * mean_cohort) < 0.5
+
+
+@pytest.mark.slow
+def test_rounds_in_pairs_and_random_communication():
+    """An odd number of rounds ends with the first round of a pair."""
+    config = dataclasses.replace(TINY, cohort_size=5, rounds=5, local_steps=4)
+    dataset = datasets.load("digits")
+    pairs = prepare(dataclasses.replace(config, sampling="pairs"), dataset).setup.timeline
+    clients = np.asarray(pairs.clients)
+    assert clients.shape == (2, 5, 5)
+    np.testing.assert_array_equal(clients[:, 1:4:2], clients[:, 0:4:2])
+    assert (clients[:, 2] != clients[:, 1]).any()
+    config = dataclasses.replace(config, sampling="geometric", cohort_size=100)
+    common = prepare(config, dataset).setup.timeline
+    steps = np.asarray(common.num_steps)
+    assert steps.shape == (2, 5, 20)
+    assert (steps == steps[..., :1]).all()
+    assert len(set(steps[..., 0].ravel().tolist())) > 2
+    assert common.max_steps == 20
 
 
 def test_local_work_options():
