@@ -84,6 +84,12 @@ def local_steps(
     carry, so clients with different numbers of steps share one program.  On a CPU these steps cost
     nothing if clients run one after the other; clients that run together wait for the longest.
 
+    Args:
+        step: one step, from the carry and the number of the step.
+        carry: tree of arrays, usually the local model.
+        work: the visit.
+        unroll: steps per iteration of the scan.
+
     Example:
         >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
         >>> int(local_steps(lambda carry, k: carry + k, jnp.array(0), work))

@@ -88,6 +88,9 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
 
     Values of rounds from a divergence on are NaN.
 
+    Args:
+        path: folder of a run or of a comparison.
+
     Returns:
         columns algorithm, seed, round, client, split, num_examples and the metrics.
 

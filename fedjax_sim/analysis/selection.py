@@ -104,6 +104,9 @@ def rounds_to_target(
     The frame has the columns of :func:`scores`, fewer rounds being better, so :func:`best`
     (``mode="min"``) and :func:`speed_up` take it.  Failed runs are NaN, as there.
 
+    Args:
+        hyper: columns of the configuration; default: as in :func:`scores`.
+
     Raises:
         ValueError: as :func:`scores`; a target that is not finite.
 

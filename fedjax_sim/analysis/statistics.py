@@ -62,6 +62,7 @@ def paired_difference(
 
     Args:
         at: hyper-parameters to fix, ``{a: {"lr": 0.1}}``; the others are the best (:func:`best`).
+        level: level of the interval.
 
     Raises:
         ValueError: an unknown column or value, nothing at the given hyper-parameters, a and b with
@@ -105,6 +106,12 @@ def paired_differences(
     ``p_holm`` is adjusted for the number of pairs: Holm (1979), "A simple sequentially rejective
     multiple test procedure"; p values below a bound q then include a false one with probability at
     most q.  The intervals are not adjusted.
+
+    Args:
+        scores: frame of :func:`scores`.
+        between: column with the values to compare.
+        mode: whether larger or smaller scores are better.
+        level: level of the intervals.
 
     Returns:
         columns ``a``, ``b``, ``mean``, ``low``, ``high``, ``p_value``, ``p_holm``, ``num_seeds``,
@@ -157,6 +164,7 @@ def speed_up(
         over: column of M.
         per: columns with a curve per value, ``["algorithm", "local_steps"]`` for the figures of
             Yuan and Ma (2020).
+        level: level of the intervals.
 
     Returns:
         :func:`best`'s frame per (``per``, ``over``) with ``error``, ``error_low``, ``error_high``

@@ -80,6 +80,10 @@ def from_clients(
 ) -> FederatedData:
     """Concatenates one pytree of examples per client; lists of numbers are arrays.
 
+    Args:
+        clients: trees of equal structure, with leaves ``[n_i, ...]``.
+        client_ids: names of the clients; default: none.
+
     Raises:
         ValueError: no clients, leaves of one client that differ in length, or not one id each.
 
@@ -107,6 +111,11 @@ def from_assignment(
     """Gives client ``i`` the rows ``assignment[i]`` of every leaf of ``examples``.
 
     Partitions (:mod:`fedjax_sim.data.partition`) return such lists of row numbers.
+
+    Args:
+        examples: arrays with the same leading axis N.
+        assignment: row numbers ``[n_i]`` per client.
+        client_ids: names of the clients; default: none.
 
     Raises:
         ValueError: an empty assignment, row numbers outside ``examples``, or a wrong number of ids.

@@ -280,6 +280,10 @@ def stratified(
 def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
     """Removes each sampled client independently with the given probability.
 
+    Args:
+        timeline: any timeline.
+        probability: probability that a sampled client does not report.
+
     Raises:
         ValueError: a probability outside [0, 1).
 
