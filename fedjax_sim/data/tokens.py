@@ -1,6 +1,10 @@
 """Examples of language models."""
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from fedjax_sim.checks import check_at_least
 
 
 def next_tokens(
@@ -36,3 +40,43 @@ def next_tokens(
     if pad is not None:
         labels = np.where(labels == pad, np.int32(ignore), labels)
     return {"x": tokens[:, :-1], "y": labels}
+
+
+def padded_chunks(
+    sequences: Sequence[np.ndarray], length: int, *, begin: int, end: int, pad: int
+) -> np.ndarray:
+    """Cuts sequences of tokens into chunks of equal length, for :func:`next_tokens`.
+
+    Every sequence becomes ``begin, tokens, end``, then padding up to the next multiple of
+    ``length``.  With length 81 these are the snippets of the federated Shakespeare task of
+    TensorFlow Federated: 80 tokens in, 80 out, and padding that does not count in the loss.
+
+    Source: Reddi et al., "Adaptive Federated Optimization", 2021, appendix C.
+
+    Args:
+        sequences: integer ids, each ``[n]``.
+        length: L + 1.
+        begin: id at the start of a sequence.
+        end: id after a sequence.
+        pad: id of the padding.
+
+    Returns:
+        int32 ``[N, length]``.
+
+    Raises:
+        ValueError: a length below 2.
+
+    Example:
+        >>> chunks = padded_chunks([np.array([5, 6, 7]), np.array([8])], 4, begin=1, end=2, pad=0)
+        >>> chunks.tolist()
+        [[1, 5, 6, 7], [2, 0, 0, 0], [1, 8, 2, 0]]
+        >>> next_tokens(chunks, pad=0)["y"].tolist()
+        [[5, 6, 7], [-1, -1, -1], [8, 2, -1]]
+    """
+    check_at_least(2, length=length)
+    rows = []
+    for sequence in sequences:
+        whole = np.concatenate([[begin], sequence, [end]]).astype(np.int32)
+        padding = -len(whole) % length
+        rows.append(np.pad(whole, (0, padding), constant_values=pad).reshape(-1, length))
+    return np.concatenate(rows) if rows else np.empty((0, length), np.int32)

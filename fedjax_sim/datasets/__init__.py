@@ -4,17 +4,23 @@ from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates, merged
 from fedjax_sim.datasets.layouts import to_channels_last
 from fedjax_sim.datasets.registry import NAMES, load
+from fedjax_sim.datasets.shakespeare import role_texts
 from fedjax_sim.datasets.tables import from_table, read_table
+from fedjax_sim.datasets.text import Characters, from_text, from_texts
 
 __all__ = [
     "NAMES",
+    "Characters",
     "DataError",
     "Dataset",
     "drop_duplicates",
     "from_arrays",
     "from_table",
+    "from_text",
+    "from_texts",
     "load",
     "merged",
     "read_table",
+    "role_texts",
     "to_channels_last",
 ]

@@ -6,7 +6,7 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -119,6 +119,48 @@ def decode(tokens: Iterable[int]) -> str:
         'Now, by my'
     """
     return "".join(_NAMES[token] for token in tokens)
+
+
+def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> dict[str, str]:
+    """Returns the text of every role, from LEAF's windows, each one character after the last.
+
+    For models that predict the character after every position:
+    ``from_texts(role_texts(load("shakespeare")))``.
+
+    Args:
+        dataset: ``load("shakespeare")``.
+        part: "train" or "test", later lines of the same roles.
+
+    Raises:
+        DataError: windows of a role that do not continue each other.
+
+    Example:
+        >>> text = "Now, by my maidenhead at twelve year old, I bade her come. What, lamb! What, "
+        >>> text += "lady-bird! God forbid!"
+        >>> windows = [text[i : i + 80] for i in range(len(text) - 80)]
+        >>> one = {"character": "NURSE", "x": windows, "y": list(text[80:])}
+        >>> x, y = parse_roles(json.dumps(one).encode())["NURSE"]
+        >>> data = Dataset("shakespeare", {"x": x, "y": y}, {}, VOCABULARY_SIZE,
+        ...                np.zeros(len(y), np.int32), None, ("NURSE",), "files")
+        >>> role_texts(data)["NURSE"] == text
+        True
+    """
+    examples = dataset.train if part == "train" else dataset.test
+    groups = dataset.train_groups if part == "train" else dataset.test_groups
+    assert groups is not None
+    assert dataset.group_names is not None
+    texts = {}
+    for group in np.unique(groups):
+        x, y = (examples[key][groups == group] for key in ("x", "y"))
+        name = dataset.group_names[group]
+        following = np.concatenate([x[:-1, 1:], y[:-1, None].astype(x.dtype)], axis=1)
+        if (following != x[1:]).any():
+            raise DataError(
+                f"{name}: windows do not continue each other; expected each one character after "
+                "the last"
+            )
+        texts[name] = decode([*x[0], *y])
+    return texts
 
 
 def parse_roles(

@@ -88,8 +88,11 @@ def test_products_with_factors():
         expected[first:end] += 0.5 * one["b"] @ one["a"]
     arrays = jax.tree.map(jnp.asarray, (kernel, factors, np.full((), 0.5), x))
     adapted = Adapted(*arrays[:3], rows)
-    np.testing.assert_allclose(adapted.merged(), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(product(adapted, arrays[3]), x @ expected.T, rtol=1e-5, atol=1e-6)
+    merged, outputs = compiled(lambda kernel, x: (kernel.merged(), product(kernel, x)))(
+        adapted, arrays[3]
+    )
+    np.testing.assert_allclose(merged, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs, x @ expected.T, rtol=1e-5, atol=1e-6)
 
 
 def test_blocks_of_rows():

@@ -1,0 +1,180 @@
+"""Plain text as clients: contiguous shards, or one text per client, cut into windows."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.data.tokens import next_tokens
+from fedjax_sim.datasets.dataset import DataError, Dataset
+
+
+class Characters(NamedTuple):
+    """Vocabulary of characters; the token id of a character is its index.
+
+    Example:
+        >>> vocabulary = Characters.of("to be, or not")
+        >>> vocabulary.characters, vocabulary.encode("tor").tolist()
+        (' ,benort', [7, 5, 6])
+        >>> vocabulary.decode([2, 3])
+        'be'
+    """
+
+    characters: str
+
+    @classmethod
+    def of(cls, *texts: str) -> "Characters":
+        """Returns the vocabulary of all characters of some texts, in sorted order."""
+        return cls("".join(sorted(set().union(*texts))))
+
+    @property
+    def size(self) -> int:
+        """Number of characters."""
+        return len(self.characters)
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the ids of a text, int32 ``[len(text)]``.
+
+        Raises:
+            DataError: a character that the vocabulary does not have.
+        """
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        known = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
+        order = np.argsort(known)
+        places = np.searchsorted(known[order], codes)
+        ids = order[np.minimum(places, len(known) - 1)].astype(np.int32)
+        missing = np.flatnonzero(known[ids] != codes)
+        if len(missing):
+            raise DataError(
+                f"text has {text[missing[0]]!r} at position {missing[0]}; expected characters of "
+                f"the vocabulary {self.characters!r}"
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text of ids."""
+        return "".join(self.characters[index] for index in ids)
+
+
+def from_text(
+    text: str,
+    num_clients: int = 1,
+    *,
+    context: int = 64,
+    test_fraction: float = 0.1,
+    vocabulary: Characters | None = None,
+) -> Dataset:
+    """Returns the data set of a plain text whose clients are contiguous shards.
+
+    The end of the text is the test part.  The rest is cut into ``num_clients`` shards of equal
+    length, and every shard into windows of ``context + 1`` characters, of which neighbours share
+    one, so that each character is predicted once.  Examples are token ids: inputs ``x`` ``[N,
+    context]``, labels ``y`` ``[N, context]``, the next character after every position.
+
+    Args:
+        text: for example ``Path("input.txt").read_text()``.
+        num_clients: number of shards, ``dataset.clients("train")``.
+        context: L.
+        test_fraction: share of the text that is the test part, in (0, 1).
+        vocabulary: default: the characters of the text.
+
+    Raises:
+        DataError: a text that is too short for one window per shard and for a test window, or a
+            character outside of the vocabulary.
+        ValueError: numbers outside of their ranges.
+
+    Example:
+        >>> data = from_text("to be, or not to be" * 20, num_clients=3, context=16)
+        >>> data.train["x"].shape, data.test["y"].shape, data.num_classes
+        ((21, 16), (2, 16), 8)
+        >>> data.clients().client_ids
+        ('shard 0', 'shard 1', 'shard 2')
+    """
+    check_at_least(1, num_clients=num_clients)
+    _check(context, test_fraction)
+    vocabulary = Characters.of(text) if vocabulary is None else vocabulary
+    ids = vocabulary.encode(text)
+    end = len(ids) - round(test_fraction * len(ids))
+    size = end // num_clients
+    shards = {f"shard {i}": ids[i * size : (i + 1) * size] for i in range(num_clients)}
+    train, groups = _windows(shards, context)
+    test, _ = _windows({"test part": ids[end:]}, context)
+    return _dataset(train, test, groups, None, tuple(shards), vocabulary)
+
+
+def from_texts(
+    texts: Mapping[str, str],
+    *,
+    context: int = 64,
+    test_fraction: float = 0.1,
+    vocabulary: Characters | None = None,
+) -> Dataset:
+    """Returns the data set of several texts, one per client; the end of each is for testing.
+
+    Args:
+        texts: text by the client's name, such as :func:`fedjax_sim.datasets.role_texts`.
+        context: as for :func:`from_text`.
+        test_fraction: share of every text, as for :func:`from_text`.
+        vocabulary: default: the characters of all texts.
+
+    Raises:
+        DataError: no texts, or as :func:`from_text`.
+        ValueError: as :func:`from_text`.
+
+    Example:
+        >>> data = from_texts({"NURSE": "Now, by my maidenhead", "CADE": "We John Cade"}, context=4,
+        ...                   test_fraction=0.5)
+        >>> data.train_groups.tolist(), data.test_groups.tolist()
+        ([0, 0, 1], [0, 0, 1])
+        >>> data.group_names
+        ('NURSE', 'CADE')
+    """
+    _check(context, test_fraction)
+    if not texts:
+        raise DataError("texts is empty; expected at least one text")
+    vocabulary = Characters.of(*texts.values()) if vocabulary is None else vocabulary
+    parts = ({}, {})
+    for name, text in texts.items():
+        ids = vocabulary.encode(text)
+        end = len(ids) - round(test_fraction * len(ids))
+        parts[0][name], parts[1][name] = ids[:end], ids[end:]
+    (train, groups), (test, test_groups) = (_windows(part, context) for part in parts)
+    return _dataset(train, test, groups, test_groups, tuple(texts), vocabulary)
+
+
+def _check(context: int, test_fraction: float) -> None:
+    check_at_least(1, context=context)
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction is {test_fraction}; expected a number in (0, 1)")
+
+
+def _windows(
+    texts: Mapping[str, np.ndarray], context: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns the examples of all texts, and the number of the text of each."""
+    rows, groups = [], []
+    for number, (name, ids) in enumerate(texts.items()):
+        count = (len(ids) - 1) // context
+        if count < 1:
+            raise DataError(
+                f"{name} has {len(ids)} characters; expected at least context + 1 = {context + 1}"
+            )
+        rows.append(np.arange(count)[:, None] * context + np.arange(context + 1))
+        rows[-1] = ids[rows[-1]]
+        groups += [number] * count
+    return next_tokens(np.concatenate(rows)), np.array(groups, np.int32)
+
+
+def _dataset(
+    train: dict[str, np.ndarray],
+    test: dict[str, np.ndarray],
+    groups: np.ndarray,
+    test_groups: np.ndarray | None,
+    names: tuple[str, ...],
+    vocabulary: Characters,
+) -> Dataset:
+    return Dataset(
+        "text", train, test, vocabulary.size, groups, test_groups, names, "arrays",
+        class_names=tuple(vocabulary.characters),
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Windows of texts: every character is predicted once, by the shard or the client that has it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_sim.data.tokens import next_tokens, padded_chunks
+from fedjax_sim.datasets import Characters, DataError, from_text, from_texts, load, role_texts
+from fedjax_sim.datasets.dataset import Dataset
+
+texts = st.text(st.characters(max_codepoint=0x2FF), min_size=40, max_size=120)
+
+
+@given(texts, st.integers(1, 3), st.integers(1, 6))
+def test_shards_are_contiguous(text, num_clients, context):
+    data = from_text(text, num_clients, context=context, test_fraction=0.25)
+    vocabulary = Characters.of(text)
+    assert data.num_classes == len(set(text)) == vocabulary.size
+    end = len(text) - round(0.25 * len(text))
+    size = end // num_clients
+    for shard in range(num_clients):
+        rows = {key: values[data.train_groups == shard] for key, values in data.train.items()}
+        own = text[shard * size : (shard + 1) * size]
+        count = (size - 1) // context * context
+        assert vocabulary.decode(rows["x"].reshape(-1)) == own[:count]
+        assert vocabulary.decode(rows["y"].reshape(-1)) == own[1 : count + 1]
+    shown = vocabulary.decode(data.test["x"].reshape(-1))
+    assert text[end:].startswith(shown)
+    assert len(text) - end - len(shown) in range(1, context + 1)
+
+
+def test_texts_of_clients():
+    data = from_texts({"b": "abcdefgh", "a": "hgfedcba"}, context=3, test_fraction=0.5)
+    assert data.clients("train").client_ids == ("b", "a")
+    decode = Characters("abcdefgh").decode
+    assert [decode(row) for row in data.train["x"]] == ["abc", "hgf"]
+    assert [decode(row) for row in data.test["y"]] == ["fgh", "cba"]
+    assert data.train["x"].dtype == np.int32  # uint8 would count as pixels
+
+
+@given(st.lists(st.lists(st.integers(3, 9), max_size=12), max_size=4), st.integers(2, 7))
+def test_chunks_hold_every_sequence(sequences, length):
+    chunks = padded_chunks([np.array(s, int) for s in sequences], length, begin=1, end=2, pad=0)
+    assert chunks.shape[1:] == (length,)
+    kept = chunks[chunks != 0].tolist()
+    assert kept == [token for sequence in sequences for token in (1, *sequence, 2)]
+    assert len(chunks) == sum(-(-(len(sequence) + 2) // length) for sequence in sequences)
+    if len(chunks):
+        labels = next_tokens(chunks, pad=0)["y"]
+        assert ((labels == -1) == (chunks[:, 1:] == 0)).all()
+
+
+def test_messages():
+    with pytest.raises(
+        DataError, match=r"shard 0 has 4 characters; expected at least context \+ 1"
+    ):
+        from_text("abcdefgh" * 2, 3, context=6)
+    with pytest.raises(DataError, match=r"test part has 2 characters"):
+        from_text("abcdefgh" * 2, context=6)
+    with pytest.raises(ValueError, match=r"test_fraction is 1; expected a number in \(0, 1\)"):
+        from_text("abcdefgh", test_fraction=1)
+    with pytest.raises(DataError, match=r"text has 'd' at position 3; expected characters of the"):
+        from_text("abcdef", vocabulary=Characters("abc"))
+    with pytest.raises(DataError, match="texts is empty"):
+        from_texts({})
+    with pytest.raises(ValueError, match="length is 1; expected at least 2"):
+        padded_chunks([], 1, begin=1, end=2, pad=0)
+
+
+def test_windows_with_a_gap_are_no_text():
+    windows = np.arange(160, dtype=np.uint16).reshape(2, 80) % 90
+    part = {"x": windows, "y": np.zeros(2, np.int32)}
+    data = Dataset("shakespeare", part, part, 90, np.zeros(2, int), None, ("KING",), "files")
+    with pytest.raises(DataError, match="KING: windows do not continue each other"):
+        role_texts(data)
+
+
+@pytest.mark.slow
+def test_texts_of_roles():
+    """One character per example, after the 80 of the first window."""
+    try:
+        dataset = load("shakespeare")
+    except DataError:
+        pytest.skip("needs Shakespeare's plays by role")
+    for part in ("train", "test"):
+        roles = role_texts(dataset, part)
+        examples = dataset.train if part == "train" else dataset.test
+        assert sum(len(text) - 80 for text in roles.values()) == len(examples["y"])
+        assert all("<unknown>" not in text for text in roles.values())
+    data = from_texts(role_texts(dataset), context=80)
+    assert data.clients().num_clients == len(roles)
