@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedjax_sim.data.tokens import next_tokens
+from fedjax_sim.data.tokens import next_tokens, padded_chunks
 from fedjax_sim.datasets import shakespeare
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 
@@ -108,12 +108,7 @@ def _joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 def _sequences(snippets: Sequence[np.ndarray]) -> np.ndarray:
     """Returns pieces of 81 tokens, int32 ``[n, 81]``."""
-    pieces = [np.empty((0, LENGTH + 1), np.int32)]
-    for tokens in snippets:
-        whole = np.concatenate([[BEGIN], tokens, [END]])
-        padded = np.pad(whole, (0, -len(whole) % (LENGTH + 1)), constant_values=PAD)
-        pieces.append(padded.reshape(-1, LENGTH + 1).astype(np.int32))
-    return np.concatenate(pieces)
+    return padded_chunks(snippets, LENGTH + 1, begin=BEGIN, end=END, pad=PAD)
 
 
 def _dataset(parts: dict[str, dict[str, list[np.ndarray]]]) -> Dataset:

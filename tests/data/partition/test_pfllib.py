@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
+from fedjax_sim import datasets
 from fedjax_sim.data import partition
 
 
@@ -179,3 +180,37 @@ LABELS = np.arange(400) % 10
 def test_bad_input_is_named(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+# Examples per client and label that PFLlib's generator of MNIST has written for 20 clients into
+# config.json (non-iid, unbalanced, pat): https://github.com/thatmartinlau/PFLlib, dataset/MNIST.
+PATHOLOGICAL_MNIST = """
+1233 1101, 407 911, 1268 1865, 3995 4000, 1021 307, 1134 927, 318 686, 4517 5221, 1584 1457,
+1475 1435, 1372 514, 2393 2907, 1085 434, 639 1696, 1078 850, 4074 4313, 568 1412, 732 1174,
+750 926, 4775 3446
+"""
+# The same for 5 clients and dir: https://github.com/VeigarGit/PFLlibMonza, dataset/MNIST.
+DIRICHLET_MNIST = [
+    {0: 2592, 2: 132, 5: 90, 6: 6728, 7: 1867, 8: 971, 9: 6913},
+    {0: 86, 1: 3132, 2: 5679, 8: 51},
+    {0: 70, 1: 1831, 2: 2, 3: 7137, 4: 113, 5: 63, 6: 147, 7: 5348},
+    {0: 2844, 1: 2831, 2: 973, 4: 6710, 5: 6159},
+    {0: 1311, 1: 83, 2: 204, 3: 4, 4: 1, 5: 1, 6: 1, 7: 78, 8: 5803, 9: 45},
+]
+
+
+@pytest.mark.slow
+def test_mnist_as_pfllib_has_divided_it():
+    try:
+        labels = datasets.merged(datasets.load("mnist")).train["y"]
+    except datasets.DataError:
+        pytest.skip("FEDJAX_SIM_DATA has no folder mnist")
+
+    def counts(assignment):
+        tables = [np.unique(labels[rows], return_counts=True) for rows in assignment]
+        return [dict(zip(*map(np.ndarray.tolist, table), strict=True)) for table in tables]
+
+    assert counts(partition.pfllib_dirichlet(labels, 5, 0.1, 1)) == DIRICHLET_MNIST
+    expected = [tuple(map(int, own.split())) for own in PATHOLOGICAL_MNIST.split(",")]
+    pathological = counts(partition.pfllib_pathological(labels, 20, 2, 1))
+    assert [tuple(own.values()) for own in pathological] == expected
