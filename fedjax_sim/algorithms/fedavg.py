@@ -46,10 +46,11 @@ def fedavg(
 
     * ``"reset"``: the optimizer's initial state.
     * ``"keep"``: the state at the end of the client's previous visit, which is client state.
-    * ``"mean"``: the server's.  Clients upload the floating leaves of theirs, which the server
-      averages; it counts steps (integer leaves) itself.  Twice the size of the state is sent.
+    * ``"mean"``: the server's state.  The server averages the floating leaves of the clients'
+      states at the end of their visits, and adds the mean number of steps to integer leaves.
+      Messages and uploads contain the state.
 
-    Kept states bias the limit most: each is that of the client's own path.
+    Kept states bias the limit most, since each follows the client's own objective.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds; not with

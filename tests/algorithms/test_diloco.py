@@ -61,6 +61,7 @@ def test_without_outer_momentum_it_is_fedavg():
     assert_close(path, models(fs.fedavg(LR)), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_adamw_is_that_of_optax():
     """The rate times the directions of AdamW, whose state each worker keeps."""
     built_in = models(fs.diloco(lr=0.05, b2=0.99), 4, start=0.5)

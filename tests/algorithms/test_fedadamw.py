@@ -15,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("x64")
 TOLERANCE = 1e-12  # some hundred operations in double precision
 
 
-@pytest.mark.parametrize("name", ["fedadamw", "fedadamw_entry"])
+@pytest.mark.parametrize(
+    "name", ["fedadamw", pytest.param("fedadamw_entry", marks=pytest.mark.slow)]
+)
 def test_fedadamw(name):
     lr, correction, decay, b1, b2, eps = ALGORITHMS[name][1].values()
     by_entry = name == "fedadamw_entry"

@@ -30,6 +30,7 @@ def test_fedcm():
     assert_close((flat(state.params), flat(state.direction)), (x, direction), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_special_cases():
     expected = model("mofedsam", radius=0.0, mix=0.4)
     assert_close(model("fedcm", server_lr=1.0, mix=0.4), expected, TOLERANCE)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 TOLERANCE = 1e-12  # some hundred operations in double precision
 
 
-@pytest.mark.parametrize("name", ["fedexp", "fedexp_average"])
+@pytest.mark.parametrize("name", ["fedexp", pytest.param("fedexp_average", marks=pytest.mark.slow)])
 def test_fedexp(name):
     values = ALGORITHMS[name][1]
     x, steps = start(), []
@@ -56,6 +56,7 @@ def test_equal_displacements_are_fedavg():
     assert_close(models(fs.fedexp(LR), **same), models(fs.fedavg(LR), **same), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_eps_may_be_a_schedule():
     decaying = fs.local.exponential_decay(1e-3, 0.5)
     path = models(fs.fedexp(LR, eps=decaying))

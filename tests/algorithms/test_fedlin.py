@@ -46,6 +46,7 @@ def test_unequal_steps_do_not_bias_the_limit():
     np.testing.assert_allclose(path[-1], OPTIMUM, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_equal_steps_are_mime_with_sgd():
     timeline = pairs(3, (5, 5))
     expected = models(fs.mime(LR, momentum=0.0), timeline=timeline)

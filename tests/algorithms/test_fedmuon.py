@@ -99,6 +99,7 @@ def test_fedmuon():
     assert state.momentum["b"] is None
 
 
+@pytest.mark.slow
 def test_steps_do_not_depend_on_the_scale_of_the_gradients():
     """The claim for Muon; its only scale is the 1e-7 beside the norm."""
     large, larger = (final(fs.fedmuon(0.05), scale=scale).params["w"] for scale in (1, 1e3))

@@ -57,11 +57,13 @@ def test_effective_steps():
     assert change == pytest.approx(LR)
 
 
+@pytest.mark.slow
 def test_equal_steps_are_fedavg():
     assert_close(models(fednova(LR)), models(fs.fedavg(LR)), TOLERANCE)
     assert np.abs(model("fednova", server_lr=1, momentum=0, mu=0)["w"]).max() > 0
 
 
+@pytest.mark.slow
 def test_unequal_steps_on_instance_q():
     nova = models(fednova(LR), 400, **UNEQUAL)
     assert_printed(nova[0], "0.2665684425")

@@ -41,6 +41,7 @@ def test_adam_on_instance_q(origin):
     assert_printed(path, "0.1242610546", ADAM[origin])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", ["reset", "keep", "mean"])
 def test_sgd_is_fedavg(origin):
     path = models(fs.fedavg(local_optimizer=optax.sgd(LR), local_state=origin), 3)
@@ -49,7 +50,9 @@ def test_sgd_is_fedavg(origin):
     assert abs(path[-1] - FEDAVG) < abs(path[0] - FEDAVG)
 
 
-@pytest.mark.parametrize("origin", ["reset", "keep", "mean"])
+@pytest.mark.parametrize(
+    "origin", ["mean", *(pytest.param(name, marks=pytest.mark.slow) for name in ("reset", "keep"))]
+)
 def test_adam_against_numpy(origin):
     """Partial participation, unequal steps: Adam with bias correction by its own count."""
     values = ALGORITHMS[f"fedavg_adam_{origin}"][1]
@@ -86,6 +89,7 @@ def test_adam_against_numpy(origin):
         assert state.server.local[0].count == server[2]
 
 
+@pytest.mark.slow
 def test_schedules_count_steps_since_the_state_began():
     """lr_k = 0.2 * 0.5^k: reset starts again at every visit, keep continues."""
     optimizer = optax.sgd(optax.exponential_decay(0.2, 1, 0.5))

@@ -68,6 +68,7 @@ def test_mime_finds_the_optimum():
     np.testing.assert_allclose(path[-1], OPTIMUM, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_without_momentum():
     """MimeLite is FedAvg, and Mime's first steps are at the mean gradient."""
     assert_close(models(fs.mimelite(LR, momentum=0.0)), models(fs.fedavg(LR)), TOLERANCE)
@@ -95,6 +96,7 @@ def test_refuses_a_cohort_of_one_round(algorithm):
         fs.run(algorithm, alternating, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_values_of_timelines_are_checked_before_compilation():
     """Inside of compiled programs the timeline has no values."""
     given = setup(fs.timelines.cyclic(4, 2, 1, task().num_steps))

@@ -73,12 +73,14 @@ def test_rounds_are_the_steps_between_communications():
     np.testing.assert_allclose(path[-1], steps_of(lr, p, coins)[0][0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_fixed_steps_are_scaffold():
     path = models(fs.scaffnew(LR, 1 / 5))
     assert_printed(path, "0.415965", "0.6287227782", "0.7150249370")
     assert_close(path, models(fs.scaffold(LR)), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_local_steps_save_communication():
     """Rounds to a relative error of 1e-6 with diagonal Hessians of condition 100."""
     hessians = np.array([[1, 0.01, 0.3], [0.8, 0.02, 0.01]])

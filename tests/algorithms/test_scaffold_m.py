@@ -52,5 +52,6 @@ def test_momentum_without_bias():
     np.testing.assert_allclose(path[-1], OPTIMUM, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_first_round_is_fedcm():
     assert_close(models(fs.scaffold_m(LR), 1), models(fs.fedcm(LR), 1), TOLERANCE)
