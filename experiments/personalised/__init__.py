@@ -1,0 +1,1 @@
+"""Personalised methods on the benchmark of PFLlib (Zhang et al., 2023)."""

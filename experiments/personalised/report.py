@@ -1,0 +1,90 @@
+"""Tables and figures of the comparison, from its CSV file."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.harness.redrawing import redraw_report
+from experiments.harness.report import Report
+from experiments.harness.tables import Claim, interval_text
+from experiments.personalised.methods import PUBLISHED
+from fedjax_sim import plotting
+
+ACCURACY = "accuracy/weighted_mean"
+COLUMNS = {
+    ACCURACY: "all examples",
+    "accuracy/mean": "clients",
+    "accuracy/std": "std over clients",
+    "accuracy/worst_decile": "worst decile",
+}
+PERSONAL = ("Ditto", "FedRep", "FedPer", "FedAvg-FT", "pFedMe", "APFL", "Per-FedAvg")
+
+
+def build(
+    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
+) -> tuple[Report, dict[str, Figure]]:
+    """Returns the report and its figures of tables that were written."""
+    history, name = tables[""], facts["options"]["dataset"]
+    best = best_rounds(history)
+    report = Report(f"Personalised methods on {name}", facts["setting"])
+    report.add(table(best, PUBLISHED.get(name, {})))
+    report.claims(claims(best))
+    curves = history.loc[history["metric"] == ACCURACY, :]
+    return report, {facts["file"]: plotting.curves(curves, [ACCURACY], by="algorithm")}
+
+
+def best_rounds(history: pd.DataFrame) -> pd.DataFrame:
+    """Returns the metrics of every run in the round with its best accuracy over all examples."""
+    accuracies = history.loc[history["metric"] == ACCURACY, :].reset_index(drop=True)
+    best = accuracies.groupby(["algorithm", "seed"])["value"].idxmax()
+    rows = accuracies.loc[np.asarray(best), ["algorithm", "seed", "round"]]
+    return history.merge(rows, on=["algorithm", "seed", "round"])
+
+
+def table(best: pd.DataFrame, published: Mapping[str, float]) -> pd.DataFrame:
+    """Returns a row per method: accuracies in %, mean over seeds, and the published one."""
+    rows = []
+    for method, part in best.groupby("algorithm", sort=False):
+        values = {
+            label: 100 * np.asarray(part.loc[part["metric"] == metric, "value"], float)
+            for metric, label in COLUMNS.items()
+        }
+        row: dict[str, Any] = {"method": method}
+        for label, numbers in values.items():
+            row[label] = f"{numbers.mean():.1f}" + f" {interval_text(list(numbers))}" * (
+                len(numbers) > 1
+            )
+        if published:
+            row["PFLlib"] = published.get(str(method), "")
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def claims(best: pd.DataFrame) -> list[Claim]:
+    """Returns the benchmark's statement for the methods that ran: personal models beat FedAvg."""
+    accuracies = best.loc[best["metric"] == ACCURACY, :]
+    means = {
+        str(method): float(np.mean(np.asarray(part["value"])))
+        for method, part in accuracies.groupby("algorithm")
+    }
+    if "FedAvg" not in means:
+        return []
+    return [
+        Claim(
+            f"{method} is more accurate than FedAvg",
+            {method: 100 * means[method], "FedAvg": 100 * means["FedAvg"]},
+            means[method] > means["FedAvg"],
+        )
+        for method in PERSONAL
+        if method in means
+    ]
+
+
+def redraw(folder: pathlib.Path) -> None:
+    """Redraws every report in the folder."""
+    for path in sorted(folder.glob("*.json")):
+        redraw_report(folder, path.stem, build)

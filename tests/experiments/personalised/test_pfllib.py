@@ -1,0 +1,63 @@
+"""The benchmark of PFLlib: its partition, its table, and the methods that run."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_sim as fs
+from experiments.personalised import report
+from experiments.personalised.methods import DEFAULT, METHODS, PUBLISHED
+from experiments.personalised.pfllib import Options
+from experiments.personalised.problem import CLIENTS, divided
+from fedjax_sim.datasets import Dataset
+
+
+def test_all_examples_are_divided_and_a_quarter_is_for_testing():
+    """By PFLlib's rule with its seed: the sizes are those of the partition of the library."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 4000).astype(np.int32)
+    part = {"x": np.arange(4000.0)[:, None], "y": labels}
+    head = {key: value[:3000] for key, value in part.items()}
+    tail = {key: value[3000:] for key, value in part.items()}
+    train, test = divided(Dataset("toy", head, tail, 10, None, None, None, "files"), 1)
+    rows = np.concatenate([train.examples["x"], test.examples["x"]])[:, 0]
+    assert sorted(rows.tolist()) == list(range(4000))
+    sizes = np.asarray(train.sizes) + np.asarray(test.sizes)
+    expected = fs.data.partition.pfllib_dirichlet(labels, CLIENTS, 0.1, 1)
+    assert sizes.tolist() == [len(part) for part in expected]
+    np.testing.assert_array_equal(train.sizes, np.floor(0.75 * sizes))
+
+
+def history():
+    rows = [
+        (method, seed, done, metric, value + done / 100 - (done == 3) * 0.5)
+        for method, value in (("FedAvg", 0.3), ("Ditto", 0.5))
+        for seed in (0, 1)
+        for done in (1, 2, 3)
+        for metric in report.COLUMNS
+    ]
+    columns = ["algorithm", "seed", "round", "metric", "value"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def test_table_has_best_rounds_beside_published_accuracies():
+    best = report.best_rounds(history())
+    assert set(best["round"]) == {2}
+    table = report.table(best, PUBLISHED["cifar100"])
+    assert table["PFLlib"].tolist() == [31.9, 52.9]
+    assert table["all examples"].str.startswith(("32.0", "52.0")).all()
+    (claim,) = report.claims(best)
+    assert claim.holds
+    assert claim.text == "Ditto is more accurate than FedAvg"
+
+
+def test_options():
+    assert Options().chosen == tuple(METHODS)
+    assert set(Options(dataset="cifar100").chosen) == set(DEFAULT["cifar100"])
+    for options, message in [
+        ({"methods": ("FedAvgs",)}, "methods is"),
+        ({"rounds": 0}, "rounds is 0; expected at least 1"),
+        ({"examples": 3}, "examples is 3; expected at least 20"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Options(**options)
