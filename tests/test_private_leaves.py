@@ -1,0 +1,88 @@
+"""Selections by layers; any algorithm on the shared leaves while private ones take SGD steps."""
+
+import jax
+import numpy as np
+import pytest
+from bilinear import COHORTS, LR, C, by_hand, gradient, head, run
+from small_problems import assert_close
+
+import fedjax_sim as fs
+from fedjax_sim import models
+from fedjax_sim.tree.leaves import last_layer, names, normalisation, split
+
+
+def layers(params, where):
+    """Paths of the layers with selected leaves."""
+    part = split(params, where)[0]
+    paths = jax.tree_util.tree_leaves_with_path(part)
+    return {"/".join(names(path)[:-1]) for path, _ in paths}
+
+
+@pytest.mark.slow
+def test_last_layers_of_the_package_s_models():
+    for model, expected in [
+        (models.softmax_regression(4, 2), "linear"),
+        (models.mlp(4, (3,) * 10, 2), "dense11"),
+        (models.digits_cnn(), "head/dense2"),
+        (models.resnet20(), "head/dense1"),
+        (models.vgg11(), "head/dense2"),
+        (models.vit_tiny((32, 32, 3), 10), "head"),
+        (models.lstm(90), "head"),
+    ]:
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        assert layers(params, last_layer) == {expected}
+
+
+def test_normalisation_layers():
+    params = jax.eval_shape(models.resnet20().init, jax.random.key(0))
+    found = layers(params, normalisation)
+    assert {"norm", "blocks/0/norm1", "blocks/8/norm2"} <= found
+    assert all(layer.rpartition("/")[2].startswith("norm") for layer in found)
+    linen = {
+        "params": {
+            "BatchNorm_0": {"scale": 1.0, "bias": 0.0},
+            "Dense_0": {"kernel": 1.0, "bias": 0.0},
+        },
+        "batch_stats": {"BatchNorm_0": {"mean": 0.0, "var": 1.0}},
+    }
+    assert layers(linen, normalisation) == {"params/BatchNorm_0", "batch_stats/BatchNorm_0"}
+    assert layers(linen, last_layer) == {"params/Dense_0"}
+
+
+@pytest.mark.usefixtures("x64")
+def test_sam_perturbs_the_shared_leaves_only():
+    """Both gradients of a step are taken at the head before the step; the second one moves it."""
+
+    def visit(c, u, v):
+        for _ in range(3):
+            at = u + 0.2 * np.sign(gradient(c, u, v)[0])
+            gu, gv = gradient(c, at, v)
+            u, v = u - LR * gu, v - 0.05 * gv
+        return u, v
+
+    state = run(fs.private(fs.fedsam(LR, radius=0.2), head, 0.05), 3, COHORTS)
+    u, heads = by_hand(visit, COHORTS)
+    assert_close((state.server.params["u"], state.clients.personal["v"]), (u, heads), 1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+def test_scaffold_on_the_shared_leaves():
+    """Controls correct the body; the heads move by their plain gradients."""
+    state = run(fs.private(fs.scaffold(LR), head, LR), 3, COHORTS)
+    u, control, controls, heads = 1.0, 0.0, np.zeros(2), np.full(2, 0.5)
+    for row in COHORTS:
+        changes, drift = [], 0.0
+        for i in np.flatnonzero(row):
+            y, v = u, heads[i]
+            for _ in range(3):
+                gu, gv = gradient(C[i], y, v)
+                y, v = y - LR * (gu - controls[i] + control), v - LR * gv
+            new = controls[i] - control + (u - y) / (3 * LR)
+            drift += (new - controls[i]) / 2
+            changes.append(y - u)
+            controls[i], heads[i] = new, v
+        u, control = u + np.mean(changes), control + drift
+    assert_close(state.server.params["u"], u, 1e-13)
+    assert_close(state.server.inner.control["u"], control, 1e-12)
+    assert_close((state.clients.inner["u"], state.clients.personal["v"]), (controls, heads), 1e-12)
