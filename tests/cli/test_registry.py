@@ -96,6 +96,22 @@ def test_hyper_parameters_that_all_algorithms_have():
     assert hyper == {"fedavg": common | {"clip": 3.0}, "fedsam": common | {"clip": 2, "radius": 0}}
 
 
+def test_an_algorithm_may_have_a_weight_decay_of_its_own():
+    """AdamW's is decoupled: the option sets it, and no gradient is changed."""
+    config = RunConfig(algorithms=("fedavg", "diloco"), weight_decay=0.05)
+    hyper = hyper_parameters(config)
+    assert hyper["fedavg"]["weight_decay"] == hyper["diloco"]["weight_decay"] == 0.05
+    entry = registry.ALGORITHMS["diloco"]
+    assert "weight_decay" not in entry.common
+    oracle = fs.Oracle(jnp.zeros_like, lambda x, k: x.sum(), jnp.zeros_like)
+    one = jnp.array(1)
+    work = fs.Work(one, one, one, one, one * 0, one, max_steps=1)
+    algorithm = entry.build({"lr": 0.5, "weight_decay": 0.1, "lr_decay": 0.9})
+    x = jnp.ones(2)
+    delta, _ = algorithm.local(x, algorithm.init_client(x), oracle, work)
+    np.testing.assert_allclose(delta, 0.5 * 0.9 * 0.1 * x, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold"])
 def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
     """One step per round on F(x) = |x - 10|^2 / 2 from 1: clipped to -2, then 0.5 x is added."""
