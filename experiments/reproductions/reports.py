@@ -147,5 +147,19 @@ SYSTEM = Paper(
             ),
             "python -m experiments.system.precision",
         ),
+        Row(
+            "Compression with memory",
+            "no paper",
+            "FedAvg on 20 heterogeneous clients, rates tuned by validation; bits per upload.",
+            ("compression/digits/digits",),
+            lambda result: (
+                "test accuracy: "
+                + ", ".join(
+                    f"{row['method']} {row['accuracy']} at {row['kilobits per round']} kbit"
+                    for row in result.table("", "method", "kilobits per round").to_dict("records")
+                )
+            ),
+            "python -m experiments.compression.digits",
+        ),
     ),
 )

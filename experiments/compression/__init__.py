@@ -1,0 +1,1 @@
+"""Compressed uploads with and without memory: accuracy against bits."""
