@@ -30,6 +30,7 @@ MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
     "femnist_cnn": ((28, 28, 1), lambda _, classes, conv: models.femnist_cnn(classes, conv)),
     "lenet5": ((32, 32, 3), lambda _, classes, conv: models.lenet5(classes, conv=conv)),
     "lstm": ((80,), lambda _, classes, __: models.lstm(classes, every_position=False)),
+    "lstm_sequence": ((80,), lambda _, classes, __: models.lstm(classes)),
     "mlp": (None, lambda shape, classes, _: models.mlp(shape, (200, 200), classes)),
     "mlp_small": (None, lambda shape, classes, _: models.mlp(shape, (64,), classes)),
     "resnet18": ((32, 32, 3), lambda _, classes, conv: models.resnet18(classes, conv=conv)),
@@ -54,6 +55,8 @@ AUTO_MODELS: dict[Shape, str] = {
 }
 # The same for examples that are token ids: integers other than uint8, which are pixels.
 AUTO_TOKEN_MODELS: dict[Shape, str] = {(80,): "lstm"}
+# The same with a label at every position.
+AUTO_SEQUENCE_MODELS: dict[Shape, str] = {(80,): "lstm_sequence"}
 
 
 def _geometric(config: RunConfig, key: Array, sizes: Any, steps: Any) -> Timeline:

@@ -63,24 +63,28 @@ class OwnFunctions(NamedTuple):
             else:
                 _check_shape(reference, values, outputs, y)
 
-    def objective(self, net: Model) -> Objective:
-        """Returns the objective of the clients."""
-        return cross_entropy(net) if self.loss is None else objective_of(net, self.loss.function)
+    def objective(self, net: Model, ignore: int | None = None) -> Objective:
+        """Returns the objective of the clients; labels ``ignore`` do not count."""
+        return (
+            cross_entropy(net, ignore)
+            if self.loss is None
+            else objective_of(net, self.loss.function)
+        )
 
-    def evaluated(self, net: Model) -> Metrics:
+    def evaluated(self, net: Model, ignore: int | None = None) -> Metrics:
         """Returns ``loss``, ``accuracy`` and the user's metrics, which replace them if equal."""
         own = {key: getattr(self, key) for key in ("loss", "metrics")}
         functions = {key: None if row is None else row.function for key, row in own.items()}
-        built_in = classification_metrics(net.apply)
+        built_in = classification_metrics(net.apply, ignore)
         return built_in if self == OwnFunctions() else _Metrics(net.apply, built_in, **functions)
 
 
 def _check_shape(reference: Reference, value: Any, outputs: Any, y: Any, name: str = "") -> None:
     reference.check_result(value, jax.ShapeDtypeStruct, f"one value per example{name}")
-    if value.shape != y.shape:
+    if value.shape != y.shape[:1]:
         reference.fail(
             f"which returned shape {value.shape}{name} for outputs {outputs.shape} and y "
-            f"{y.shape}; expected {y.shape}, one value per example"
+            f"{y.shape}; expected {y.shape[:1]}, one value per example"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         reference.fail(f"which returned {value.dtype}{name}; expected floating values")

@@ -18,7 +18,7 @@ from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
 from fedjax_sim.cli.evaluation import evaluation
 from fedjax_sim.cli.model_statistics import for_model, trained_model
-from fedjax_sim.cli.names import AUTO_MODELS, AUTO_TOKEN_MODELS
+from fedjax_sim.cli.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
 from fedjax_sim.cli.own_objects import own_timeline
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
@@ -27,6 +27,7 @@ from fedjax_sim.data.summary import summarize
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.datasets.layouts import layout_hint
+from fedjax_sim.datasets.shakespeare_tff import IGNORE
 from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.objectives import Metrics, as_float
@@ -99,7 +100,9 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
     model_name, net = model(config, dataset, conv)
     own = OwnFunctions.of(config)
     own.check(net, dataset)
-    loss, metrics = _functions(net, config.precision == "bfloat16", config.statistics, own)
+    ignore = IGNORE if dataset.train["y"].ndim == 2 else None
+    half = config.precision == "bfloat16"
+    loss, metrics = _functions(net, half, config.statistics, own, ignore)
     divided = clients(config, dataset)
     data, source, placement, train, _, valid, *_ = divided
     all_take_part = config.sampling in ("full", "geometric") or config.timeline is not None
@@ -168,7 +171,9 @@ def model(
     x = dataset.train["x"]
     if config.model == "auto":
         tokens = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8
-        known = AUTO_TOKEN_MODELS if tokens else AUTO_MODELS
+        sequences = dataset.train["y"].ndim == 2
+        token_models = AUTO_SEQUENCE_MODELS if sequences else AUTO_TOKEN_MODELS
+        known = token_models if tokens else AUTO_MODELS
         name = known.get(x.shape[1:], "softmax_regression")
         config = dataclasses.replace(config, model=name)
     return config.model, build_model(config, x.shape[1:], dataset.num_classes, x.dtype, conv)
@@ -204,7 +209,7 @@ def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolut
 
 @functools.cache
 def _functions(
-    net: Model, half: bool, statistics: str, own: OwnFunctions
+    net: Model, half: bool, statistics: str, own: OwnFunctions, ignore: int | None
 ) -> tuple[Objective, Metrics]:
     """Loss and metrics, one object each per model, so that rebuilding a problem does not recompile.
 
@@ -212,7 +217,7 @@ def _functions(
     """
     trained = trained_model(net, statistics)
     trained = in_precision(trained, jnp.bfloat16) if half else trained
-    return own.objective(trained), own.evaluated(net)
+    return own.objective(trained, ignore), own.evaluated(net, ignore)
 
 
 def batches(config: RunConfig) -> Batches:

@@ -40,13 +40,17 @@ class PartitionSummary(NamedTuple):
 def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.ndarray:
     """Number of examples of each class at each client, ``[M, C]`` int.
 
+    Sequences have a label per position, ``[N, L]``; positions with a negative label, such as
+    padding, are not counted.
+
     Args:
-        data: examples with integer labels ``[N]`` under the key ``label``.
+        data: examples with integer labels ``[N]`` or ``[N, L]`` under the key ``label``.
         num_classes: C.
         label: key of the labels in ``data.examples``.
 
     Raises:
-        ValueError: no such key; labels that are not integers ``[N]`` in ``0..C-1``.
+        ValueError: no such key; labels that are not integers ``[N]`` in ``0..C-1``, or integers
+            ``[N, L]`` below C.
 
     Example:
         >>> data = FederatedData({"y": np.array([0, 0, 1, 2, 2])}, np.array([0, 3, 5]))
@@ -57,17 +61,21 @@ def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.
         keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
         raise ValueError(f"label is {label!r}; expected a key of data.examples: {keys}")
     labels = np.asarray(data.examples[label])
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    if labels.ndim not in (1, 2) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
             f"label {label!r} has shape {labels.shape} and dtype {labels.dtype}; "
-            "expected integers [N]"
+            "expected integers [N], or [N, L] of sequences"
         )
+    owners = data.owners()
+    if labels.ndim == 2:
+        counted = labels >= 0
+        owners, labels = np.repeat(owners, counted.sum(axis=1)), labels[counted]
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(
             f"num_classes is {num_classes} but label {label!r} has values "
             f"{labels.min()} .. {labels.max()}; expected 0 .. {num_classes - 1}"
         )
-    cells = data.owners() * num_classes + labels.astype(np.int64)
+    cells = owners * num_classes + labels.astype(np.int64)
     counts = np.bincount(cells, minlength=data.num_clients * num_classes)
     return counts.reshape(data.num_clients, num_classes)
 
@@ -94,13 +102,13 @@ def summarize(data: FederatedData, num_classes: int, label: str = "y") -> Partit
     total = int(counts.sum())
     if total == 0:
         raise ValueError(f"data has {data.num_clients} clients and no examples; expected some")
-    sizes = counts.sum(axis=1)
-    shares = counts[sizes > 0] / sizes[sizes > 0, None]
+    labels = counts.sum(axis=1)
+    shares = counts[labels > 0] / labels[labels > 0, None]
     distances = 0.5 * np.abs(shares - counts.sum(axis=0) / total).sum(axis=1)
     return PartitionSummary(
         num_clients=data.num_clients,
-        num_examples=total,
-        sizes=_spread(sizes),
+        num_examples=data.num_examples,
+        sizes=_spread(np.asarray(data.sizes)),
         classes=_spread((counts > 0).sum(axis=1)),
         label_distance=float(distances.mean()),
     )

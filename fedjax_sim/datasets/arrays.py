@@ -97,12 +97,13 @@ def check_dataset(dataset: Dataset) -> Dataset:
                 f"{where} has x {list(x.shape)} and y {list(y.shape)}; expected [N, ...]"
             )
         _check_numbers(where, x)
-        if y.ndim != 1 or y.dtype.kind not in "iu":
+        if y.ndim not in (1, 2) or y.dtype.kind not in "iu":
             raise DataError(
                 f"{where} labels are {y.dtype}{list(y.shape)}; expected integers [N] (from_arrays "
                 "numbers text)"
             )
-        if y.min() < 0 or y.max() >= dataset.num_classes:
+        lowest = 0 if y.ndim == 1 else -1  # of padding, in sequences with a label per position
+        if y.min() < lowest or y.max() >= dataset.num_classes:
             raise DataError(
                 f"{where} labels are in {y.min()} .. {y.max()}; expected 0 .. "
                 f"{dataset.num_classes - 1} (from_arrays numbers labels)"

@@ -6,7 +6,15 @@ from functools import partial
 from pathlib import Path
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.datasets import cifar, femnist, linear, mnist, shakespeare, tiny_imagenet
+from fedjax_sim.datasets import (
+    cifar,
+    femnist,
+    linear,
+    mnist,
+    shakespeare,
+    shakespeare_tff,
+    tiny_imagenet,
+)
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates
 from fedjax_sim.datasets.digits import load_digits
 from fedjax_sim.datasets.formats import prepared as prepared_format
@@ -34,6 +42,11 @@ _FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]]
         ("shakespeare_leaf", "shakespeare"),
         shakespeare.WANTED,
     ),
+    "shakespeare_tff": (
+        shakespeare_tff.from_folder,
+        ("shakespeare_tff", "shakespeare"),
+        shakespeare.WANTED,
+    ),
     "tiny_imagenet": (
         tiny_imagenet.from_folder,
         ("tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
@@ -55,6 +68,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "cifar100": ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
     "shakespeare": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
     "shakespeare_leaf": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
+    "shakespeare_tff": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
     "tiny_imagenet": ("wnids.txt",),
     "a9a": ("a9a", "a9a.bz2", "a9a.*rows*"),
     "epsilon": ("epsilon_normalized*",),
@@ -84,11 +98,14 @@ def load(
     cifar100          50,000 + 10,000, uint8 [32, 32, 3]     100, 20 coarse
     shakespeare       as LEAF sampled it, uint16 [80]        90, TFF's ids   role
     shakespeare_leaf  as LEAF sampled it, uint16 [80]        80, LEAF's ids  role
+    shakespeare_tff   the same text, int32 [80], all next    90, TFF's ids   role
     tiny_imagenet     100,000 + 10,000, uint8 [64, 64, 3]    200
     a9a               32,561 + 16,281, float32 [123]         2
     epsilon           400,000 + 100,000, float32 [2000]      2
     ================  =====================================  ==============  =====================
 
+    The labels of shakespeare_tff are int32 [80], the next character at every position
+    (:mod:`fedjax_sim.datasets.shakespeare_tff`); those of all others are one class per example.
     ``digits`` is part of scikit-learn.  The other data sets are searched in ``data_dir``, then in
     the directory of tensorflow-datasets.  In each directory, ``load`` first looks for array_record
     files prepared by tensorflow-datasets (read without TensorFlow), then for the official raw files

@@ -6,6 +6,7 @@ snippets, the passages that its role speaks.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,16 @@ PAD, UNKNOWN, BEGIN, END, VOCABULARY_SIZE = 0, 87, 88, 89, 90
 _NAMES = ("<pad>", *shakespeare.CHARACTERS, "<unknown>", "<bos>", "<eos>")
 
 Snippets = Mapping[str, Sequence[str]]  # of each role
+
+
+def from_folder(folder: Path) -> Dataset | None:
+    """Reads LEAF's files as :func:`fedjax_sim.datasets.shakespeare.from_folder`, for this task.
+
+    Raises:
+        DataError: a part is missing, a file malformed, or a role in two files of one part.
+    """
+    dataset = shakespeare.from_folder(folder)
+    return None if dataset is None else all_positions(dataset)
 
 
 def from_snippets(train: Snippets, test: Snippets) -> Dataset:

@@ -17,6 +17,7 @@ from fedjax_sim.cli.config_file import read
 from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
+from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.simulation.result import Progress
 
 TINY = RunConfig(
@@ -255,9 +256,10 @@ def test_models_take_the_shapes_in_their_rows(name):
     shape = shape or (5,)
     model = built(shape, 3, models.auto)
     params = jax.eval_shape(model.init, jax.random.key(0))
-    dtype = np.int32 if name == "lstm" else np.float32
+    dtype = np.int32 if name.startswith("lstm") else np.float32
     inputs = jax.ShapeDtypeStruct((2, *shape), dtype)
-    assert jax.eval_shape(model.apply, params, inputs).shape == (2, 3)
+    positions = (80,) if name == "lstm_sequence" else ()
+    assert jax.eval_shape(model.apply, params, inputs).shape == (2, *positions, 3)
 
 
 @pytest.mark.slow
@@ -307,3 +309,26 @@ def test_more_rounds_extend_a_run(tmp_path):
     assert bool(extended.summary.loc["scaffold", "finished"])
     with pytest.raises(ValueError, match="rounds is 6 there and 4 here"):
         go("parts", 4)
+
+
+@pytest.mark.slow
+def test_sequences_with_a_label_at_every_position(tmp_path):
+    """Padding counts neither in the loss nor in the accuracy; the LSTM predicts every position."""
+    text = "Now, by my maidenhead, at twelve year old, I bade her come. " * 4
+    roles = {"NURSE": [text], "CADE": ["We John Cade, so term'd", text[:150]]}
+    data = shakespeare_tff.from_snippets(roles, {"NURSE": [text[:100]]})
+    config = RunConfig(
+        output=tmp_path, dataset=lambda: data, partition="natural", algorithms=("fedavg",),
+        rounds=1, eval_every=1, seeds=1, cohort_size=2, local_epochs=1, batch_size=4, lr=0.0,
+    )  # fmt: skip
+    problem = prepare(config, data)
+    assert problem.description["model"] == {"name": "lstm_sequence", "parameters": 820_522}
+    assert problem.description["partition"]["num_examples"] == 6
+    params = jax.tree.map(lambda x: x[0], problem.setup.params)
+    metrics = jax.jit(problem.setup.eval_fn)(params)
+    logits = problem.model.apply(params, data.test["x"])
+    counted = data.test["y"] >= 0
+    right = (logits.argmax(-1) == data.test["y"]) & counted
+    expected = (right.sum(1) / counted.sum(1)).mean()
+    np.testing.assert_allclose(metrics["test/accuracy"], expected, rtol=1e-5)
+    assert counted.sum() == 100  # of 102 tokens in two pieces, whose first ones are inputs only

@@ -46,6 +46,17 @@ def test_summary_by_hand():
     )
 
 
+def test_sequences_count_their_positions_without_padding():
+    labels = np.array([[0, 2, 2], [1, -1, -1], [-1, -1, -1]], np.int32)
+    data = FederatedData({"y": labels}, np.array([0, 2, 3, 3]))
+    np.testing.assert_array_equal(label_counts(data, 3), [[1, 1, 2], [0, 0, 0], [0, 0, 0]])
+    summary = summarize(data, 3)
+    assert (summary.num_examples, summary.sizes, summary.classes) == (
+        3, Spread(0, 1.0, 2), Spread(0, 0.0, 3),
+    )  # fmt: skip
+    assert summary.label_distance == 0.0
+
+
 def test_summary_reads_well():
     lines = str(summarize(BY_HAND, 4)).splitlines()
     assert lines == [
@@ -63,7 +74,8 @@ def test_summary_reads_well():
         ({"y": np.array([0, 3])}, 3, "y", r"num_classes is 3 .* 0 \.\. 3; expected 0 \.\. 2"),
         ({"y": np.array([-1, 0])}, 3, "y", r"-1 \.\. 0"),
         ({"y": np.array([0.0, 1.0])}, 3, "y", "dtype float64; expected integers"),
-        ({"y": np.zeros((2, 1), int)}, 3, "y", r"shape \(2, 1\)"),
+        ({"y": np.zeros((2, 1, 1), int)}, 3, "y", r"shape \(2, 1, 1\)"),
+        ({"y": np.array([[-1, 3], [0, 1]])}, 3, "y", r"0 \.\. 3; expected 0 \.\. 2"),
         ({"x": np.zeros(2)}, 3, "y", r"label is 'y'; expected a key .*\['x'\]"),
         ((np.zeros(2),), 3, "y", "label is 'y'.*tuple"),
     ],

@@ -54,6 +54,7 @@ def test_nothing_found_says_which_files_to_put_where(tmp_path, monkeypatch, name
         "cifar100": "cifar-100-binary",
         "shakespeare": "shakespeare*.tar.xz",
         "shakespeare_leaf": "shakespeare*.tar.xz",
+        "shakespeare_tff": "shakespeare*.tar.xz",
         "tiny_imagenet": "tiny-imagenet-200",
         "a9a": "a9a.t",
         "epsilon": "epsilon_normalized.t",
