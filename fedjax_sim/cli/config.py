@@ -130,9 +130,10 @@ class RunConfig:
     """Clients per round: uniform, a subset; weighted, a subset weighted by examples; bernoulli,
     independent coin flips; cyclic, clients in turn; full, all clients; stratified, a uniform subset
     of every stratum; pairs, a uniform subset for every two rounds (mime and fedlin require it);
-    geometric, all clients with a random number of steps per round, equal for all, on average the
-    --local-steps (scaffnew requires it, with probability 1 / steps); or MODULE:FUNCTION of key,
-    rounds, sizes, cohort_size and num_steps that returns a fedjax_sim.Timeline, inside jit."""
+    geometric, all clients with a random number of steps per round, equal for all, whose mean is the
+    number of local steps (scaffnew requires it, with probability 1 / steps); or MODULE:FUNCTION
+    of key, rounds, sizes, cohort_size and num_steps that returns a fedjax_sim.Timeline, inside
+    jit."""
     timeline: str | None = None
     """Timeline MODULE:FUNCTION, as --sampling, but called per seed outside of jit; it replaces
     --sampling; default: none."""
