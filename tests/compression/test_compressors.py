@@ -245,6 +245,7 @@ def test_numbers_of_entries(keep, size, expected):
     assert count(keep, jnp.zeros(size)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [top_k(2), random_k(2), scaled_sign(), natural()])
 def test_codecs_batch_and_keep_dtypes(codec):
     """Per-tensor results are per message, not per batch."""
