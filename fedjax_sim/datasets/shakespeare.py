@@ -122,7 +122,7 @@ def decode(tokens: Iterable[int]) -> str:
 
 
 def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> dict[str, str]:
-    """Returns the text of every role, from LEAF's windows, each one character after the last.
+    """Returns the text of every role behind LEAF's windows, with passages on lines of their own.
 
     For models that predict the character after every position:
     ``from_texts(role_texts(load("shakespeare")))``.
@@ -131,18 +131,14 @@ def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> di
         dataset: ``load("shakespeare")``.
         part: "train" or "test", later lines of the same roles.
 
-    Raises:
-        DataError: windows of a role that do not continue each other.
-
     Example:
-        >>> text = "Now, by my maidenhead at twelve year old, I bade her come. What, lamb! What, "
-        >>> text += "lady-bird! God forbid!"
+        >>> text = "to be, or not to be " * 5
         >>> windows = [text[i : i + 80] for i in range(len(text) - 80)]
-        >>> one = {"character": "NURSE", "x": windows, "y": list(text[80:])}
-        >>> x, y = parse_roles(json.dumps(one).encode())["NURSE"]
+        >>> one = {"character": "HAMLET", "x": windows, "y": list(text[80:])}
+        >>> x, y = parse_roles(json.dumps(one).encode())["HAMLET"]
         >>> data = Dataset("shakespeare", {"x": x, "y": y}, {}, VOCABULARY_SIZE,
-        ...                np.zeros(len(y), np.int32), None, ("NURSE",), "files")
-        >>> role_texts(data)["NURSE"] == text
+        ...                np.zeros(len(y), np.int32), None, ("HAMLET",), "files")
+        >>> role_texts(data)["HAMLET"] == text
         True
     """
     examples = dataset.train if part == "train" else dataset.test
@@ -152,15 +148,28 @@ def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> di
     texts = {}
     for group in np.unique(groups):
         x, y = (examples[key][groups == group] for key in ("x", "y"))
-        name = dataset.group_names[group]
-        following = np.concatenate([x[:-1, 1:], y[:-1, None].astype(x.dtype)], axis=1)
-        if (following != x[1:]).any():
-            raise DataError(
-                f"{name}: windows do not continue each other; expected each one character after "
-                "the last"
-            )
-        texts[name] = decode([*x[0], *y])
+        texts[dataset.group_names[group]] = "\n".join(map(decode, joined(x, y)))
     return texts
+
+
+def joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    """Returns the passages behind windows that move by one character at a time.
+
+    Args:
+        x: windows ``[n, L]``.
+        y: next characters ``[n]``.
+
+    Example:
+        >>> [passage.tolist() for passage in joined(np.array([[1, 2], [2, 3], [7, 8]]), [3, 4, 9])]
+        [[1, 2, 3, 4], [7, 8, 9]]
+    """
+    y = np.asarray(y)
+    follows = (x[1:, :-1] == x[:-1, 1:]).all(axis=1) & (x[1:, -1] == y[:-1])
+    starts = [0, *(1 + np.flatnonzero(~follows))]
+    return [
+        np.concatenate([x[start], y[start:stop]])
+        for start, stop in zip(starts, [*starts[1:], len(y)], strict=True)
+    ]
 
 
 def parse_roles(

@@ -96,7 +96,10 @@ def all_positions(dataset: Dataset) -> Dataset:
     ):
         assert own is not None
         parts[key] = {
-            dataset.group_names[group]: _joined(part["x"][own == group], part["y"][own == group])
+            dataset.group_names[group]: [
+                _ids(snippet)
+                for snippet in shakespeare.joined(part["x"][own == group], part["y"][own == group])
+            ]
             for group in np.unique(own)
         }
     return _dataset(parts)
@@ -105,16 +108,6 @@ def all_positions(dataset: Dataset) -> Dataset:
 def _ids(tokens: np.ndarray) -> np.ndarray:
     """From the ids of LEAF's windows to TFF's, which differ for unknown characters."""
     return np.where(tokens == shakespeare.UNKNOWN, UNKNOWN, tokens).astype(np.int32)
-
-
-def _joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """Snippets of one role, from its windows and next characters."""
-    follows = (x[1:, :-1] == x[:-1, 1:]).all(axis=1) & (x[1:, -1] == y[:-1])
-    starts = [0, *(1 + np.flatnonzero(~follows))]
-    return [
-        _ids(np.concatenate([x[start], y[start:stop]]))
-        for start, stop in zip(starts, [*starts[1:], len(y)], strict=True)
-    ]
 
 
 def _sequences(snippets: Sequence[np.ndarray]) -> np.ndarray:
