@@ -23,6 +23,7 @@ from fedjax_sim.simulation.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
+PERSONAL = "personal/test/accuracy/weighted_mean"
 
 
 def merge_histories(
@@ -94,7 +95,9 @@ def summarize(
     ``rounds_to_target`` is the median over the seeds that reached the target (``reached`` of
     them), at the rounds of evaluation; NaN if none did.  ``time_to_target`` is the same in
     simulated time, for a history with a column ``time``.  ``accuracy_std`` is the sample standard
-    deviation over seeds, 0 for one seed.  ``local_steps_per_second`` counts all seeds together,
+    deviation over seeds, 0 for one seed.  ``personal_mean`` and ``personal_std`` are those of the
+    last evaluation of the models that clients use themselves, on all of their test examples; only
+    in histories that have it.  ``local_steps_per_second`` counts all seeds together,
     without compilation.
 
     Args:
@@ -128,7 +131,7 @@ def summarize(
             "rounds": int(at[-1]),
             "finished": int(at[-1]) == timing["num_rounds"],
             "accuracy_mean": float(final.mean()),
-            "accuracy_std": float(final.std(ddof=1)) if len(final) > 1 else 0.0,
+            "accuracy_std": _std(final),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
@@ -143,7 +146,18 @@ def summarize(
             times = part.pivot(index="round", columns="seed", values="time").to_numpy()
             own = times[first, np.arange(len(final))]
             rows[algorithm]["time_to_target"] = _median(own[reached])
+        of_personal = (history["metric"] == PERSONAL) & (history["algorithm"] == algorithm)
+        if of_personal.any():
+            personal = history.loc[of_personal, :].pivot(
+                index="round", columns="seed", values="value"
+            )
+            last = np.where(diverged_at.any(), np.nan, personal.to_numpy()[-1])
+            rows[algorithm] |= {"personal_mean": float(last.mean()), "personal_std": _std(last)}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
+
+
+def _std(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _median(values: np.ndarray) -> float:

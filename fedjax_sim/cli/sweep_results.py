@@ -1,6 +1,7 @@
 """Tables and figures of a finished sweep."""
 
-from typing import Any, NamedTuple
+import contextlib
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli.config import SweepConfig
-from fedjax_sim.plotting import heat_maps, sweeps
+from fedjax_sim.plotting import client_distribution, heat_maps, sweeps
 from fedjax_sim.sweeps.result import Sweep
 
 
@@ -60,6 +61,10 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
         rows, columns = config.cells
         files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
     files |= {f"{name}.png": x for name, x in _figures(config, complete, label).items()}
+    clients = result.per_client()
+    if not clients.empty:
+        files["clients.csv"] = clients
+        files |= _distributions(clients, chosen, config.mode)
     if config.over is not None:
         others = [name for name in per if name != config.over]
         curve = speed_up(
@@ -99,6 +104,26 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
         if len(swept) > 1:
             heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
             figures[f"heat_map_{algorithm}"] = heat_map
+    return figures
+
+
+def _distributions(
+    clients: pd.DataFrame, chosen: pd.DataFrame, mode: Literal["max", "min"]
+) -> dict[str, Figure]:
+    """Returns the distributions of accuracies over clients, a figure per split.
+
+    Of each algorithm they show the configuration that is best in all cells.
+    """
+    if "accuracy" not in clients:
+        return {}
+    ranked = chosen.sort_values("mean", ascending=mode == "min").drop_duplicates("algorithm")
+    names = [name for name in clients if name in ranked]
+    values = clients.merge(ranked[names], on=names)
+    figures = {}
+    for split in values["split"].unique():
+        with contextlib.suppress(ValueError):  # no finite value
+            figure = client_distribution(values, "accuracy", split=split)
+            figures[f"clients_{split.replace('/', '_')}.png"] = figure
     return figures
 
 

@@ -22,29 +22,34 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         >>> [next(iter(column.cells)) for column in table.columns]
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
-    clock = "time_to_target" in summary.columns
+    clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
     table = Table()
     table.add_column("algorithm", no_wrap=True)
     for name in (
         "test accuracy",
+        *(["personal models"] if personal else []),
         f"{'time' if clock else 'rounds'} to {target:.0%}",
         *(["updates"] if clock else []),
         "seconds",
         "compile seconds",
         "local steps/s",
     ):
-        table.add_column(name, justify="right", no_wrap=name == "test accuracy")
+        table.add_column(
+            name, justify="right", no_wrap=name in ("test accuracy", "personal models")
+        )
     for name, row in summary.to_dict(orient="index").items():
         reached_at = row["time_to_target" if clock else "rounds_to_target"]
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
             to_target += f" ({row['reached']} of {row['seeds']} seeds)"
-        accuracy = row["divergence"] or f"{row['accuracy_mean']:.3f} ± {row['accuracy_std']:.3f}"
+        accuracy = row["divergence"] or _interval(row["accuracy_mean"], row["accuracy_std"])
+        own = [_interval(row["personal_mean"], row["personal_std"])] if personal else []
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
             str(name),
             accuracy,
+            *own,
             to_target,
             *([f"{row['rounds']:,}"] if clock else []),
             f"{row['run_seconds']:.1f}",
@@ -52,6 +57,10 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
             f"{row['local_steps_per_second']:,.0f}",
         )
     return table
+
+
+def _interval(mean: float, std: float) -> str:
+    return "" if math.isnan(mean) else f"{mean:.3f} ± {std:.3f}"
 
 
 def best_table(best: pd.DataFrame, metric: str) -> Table:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History
+from fedjax_sim.simulation.client_rows import client_frame
 from fedjax_sim.simulation.history import melted
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.sweeps.grid import Configuration
@@ -58,7 +59,7 @@ class Sweep(NamedTuple):
         """
         import pandas as pd  # slow to import
 
-        names = list(dict.fromkeys(name for run in self.runs for name in run.configuration))
+        names = self._names()
         seeds = [run.seed for run in self.runs]
         columns = dict(zip(seeds, seed_column(seeds), strict=True))
         rows = [
@@ -67,6 +68,42 @@ class Sweep(NamedTuple):
         ]
         tail = ["seed", "diverged_at", "round", "metric", "value"]
         return pd.DataFrame(rows, columns=[*names, *tail])
+
+    def per_client(self) -> "pd.DataFrame":
+        """Returns the clients' values: a row per run, evaluated round, client and split.
+
+        Requires an evaluation with ``per_client=True``
+        (:func:`~fedjax_sim.evaluation.client_evaluator`,
+        :func:`~fedjax_sim.evaluation.personal_evaluator`).
+
+        Returns:
+            columns: the names in the configurations, ``seed``, ``round``, ``client``, ``split``,
+            ``num_examples`` and the metrics; no rows without such an evaluation.
+
+        Example:
+            >>> Sweep([], False, 0, 0, 0.0, 0.0).per_client().empty
+            True
+        """
+        import pandas as pd  # slow to import
+
+        names, parts = self._names(), []
+        for run in self.runs:
+            lead = run.history._replace(
+                round=np.asarray(run.history.round)[None],
+                metrics={key: np.asarray(x)[None] for key, x in run.history.metrics.items()},
+            )
+            part = client_frame(lead, [run.seed])
+            for i, name in enumerate(names):
+                part.insert(i, name, run.configuration.get(name, np.nan))
+            parts.append(part)
+        parts = [part for part in parts if not part.empty]
+        if not parts:
+            return pd.DataFrame()
+        frame = pd.concat(parts, ignore_index=True)
+        return frame.assign(seed=seed_column([str(seed) for seed in frame["seed"]]))
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for run in self.runs for name in run.configuration))
 
     def plot(self, metric: str, **options: Any) -> "Figure":
         """Returns the sensitivity to one hyper-parameter, or a heat map over two.

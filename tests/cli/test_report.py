@@ -36,6 +36,21 @@ def test_summary_when_only_some_seeds_reach_the_target():
     assert none["finished"]
 
 
+def test_personal_models_have_their_own_accuracy():
+    rows = [
+        ("a", s, 0, r, metric, value + 0.1 * s)
+        for s in (0, 1)
+        for r, metric, value in [
+            (1, report.ACCURACY, 0.4), (2, report.ACCURACY, 0.5), (1, report.PERSONAL, 0.7)
+        ]
+    ]  # fmt: skip
+    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
+    timing = {"a": {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0, "num_rounds": 2}}
+    row = report.summarize(history, 0.9, timing).loc["a"]
+    assert row["personal_mean"] == pytest.approx(0.75)
+    assert row["personal_std"] == pytest.approx(0.1 / np.sqrt(2))
+
+
 def test_time_to_target_is_the_median_over_seeds_that_reach_it():
     rows = [("a", s, r, 10.0 * r + s, report.ACCURACY, 0.3 * r) for s in (0, 1) for r in (1, 2, 3)]
     columns = ["algorithm", "seed", "round", "time", "metric", "value"]

@@ -1,0 +1,59 @@
+"""Personal models on the command line: tables, files and figures of ``run`` and ``sweep``."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from fedjax_sim.cli import main
+
+pytestmark = pytest.mark.slow
+PERSONAL = "personal/test/accuracy/weighted_mean"
+OPTIONS = [
+    "quickstart", "--rounds", "2", "--seeds", "2", "--num-clients", "16", "--test-of", "clients",
+    "--personal", "2", "--held-out-clients", "0.25", "--algorithms", "fedavg", "ditto",
+]  # fmt: skip
+
+
+def from_history(folder, keys) -> pd.Series:
+    """Accuracies of the clients' own models on all test examples, after the last round."""
+    history = pd.read_csv(folder / "history.csv")
+    rows = history.loc[(history["metric"] == PERSONAL) & (history["round"] == 2)]
+    return pd.Series(rows.set_index(keys)["value"]).sort_index()
+
+
+def from_clients(folder, keys) -> pd.Series:
+    """The same from the values of all clients."""
+    clients = pd.read_csv(folder / "clients.csv")
+    rows = clients.loc[(clients["split"] == "personal/test") & (clients["round"] == 2)]
+    right = rows["accuracy"] * rows["num_examples"]
+    sums = rows.assign(right=right).groupby(keys)[["right", "num_examples"]].sum()
+    return (sums["right"] / sums["num_examples"]).sort_index()
+
+
+def test_run(tmp_path, capsys):
+    main.main(["run", *OPTIONS, "--lr", "0.2", "--output", str(tmp_path)])
+    assert "personal models" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "summary.json").read_text())["algorithms"]
+    own = from_history(tmp_path, ["algorithm", "seed"]).groupby("algorithm").mean().to_dict()
+    for name in ("fedavg", "ditto"):
+        assert summary[name]["personal_mean"] == pytest.approx(own[name], rel=1e-9)
+    # FedAvg's clients use the server's model; those of Ditto do not.
+    assert own["fedavg"] != own["ditto"]
+    assert {"personal_test.png", "personal_unseen.png"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def test_sweep(tmp_path):
+    grid = ["--grid", "lr=0.1,0.2", "--metric", PERSONAL]
+    main.main(["sweep", *OPTIONS, *grid, "--output", str(tmp_path)])
+    keys = ["algorithm", "lr", "seed"]
+    own, of_clients = from_history(tmp_path, keys), from_clients(tmp_path, keys)
+    assert len(own) == 8
+    # The file has seven digits.
+    assert of_clients.to_dict() == pytest.approx(own.to_dict(), rel=1e-6)
+    splits = pd.read_csv(tmp_path / "clients.csv")["split"]
+    assert set(splits) == {"personal/test", "personal/unseen"}
+    best = pd.read_csv(tmp_path / "best.csv").set_index("algorithm")["mean"].to_dict()
+    per_rate = own.groupby(["algorithm", "lr"]).mean().groupby("algorithm").max().to_dict()
+    assert best == pytest.approx(per_rate, rel=1e-6)
+    assert (tmp_path / "clients_personal_test.png").exists()
