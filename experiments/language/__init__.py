@@ -1,0 +1,1 @@
+"""Language models: DiLoCo beside data-parallel AdamW."""
