@@ -1,6 +1,7 @@
 """Personal models on the command line: tables, files and figures of ``run`` and ``sweep``."""
 
 import json
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,14 +16,14 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def from_history(folder, keys) -> pd.Series:
+def from_history(folder, keys) -> Any:
     """Accuracies of the clients' own models on all test examples, after the last round."""
     history = pd.read_csv(folder / "history.csv")
     rows = history.loc[(history["metric"] == PERSONAL) & (history["round"] == 2)]
     return pd.Series(rows.set_index(keys)["value"]).sort_index()
 
 
-def from_clients(folder, keys) -> pd.Series:
+def from_clients(folder, keys) -> Any:
     """The same from the values of all clients."""
     clients = pd.read_csv(folder / "clients.csv")
     rows = clients.loc[(clients["split"] == "personal/test") & (clients["round"] == 2)]
