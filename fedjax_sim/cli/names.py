@@ -39,6 +39,7 @@ MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
         None,
         lambda shape, classes, _: models.softmax_regression(shape, classes),
     ),
+    "transformer": ((80,), lambda _, classes, __: models.transformer(classes)),
     "vgg11": ((32, 32, 3), lambda _, classes, conv: models.vgg11(classes, conv=conv)),
     "vit_tiny": ((32, 32, 3), lambda _, classes, __: models.vit_tiny((32, 32, 3), classes)),
     "vit_tiny_64": (

@@ -256,9 +256,9 @@ def test_models_take_the_shapes_in_their_rows(name):
     shape = shape or (5,)
     model = built(shape, 3, models.auto)
     params = jax.eval_shape(model.init, jax.random.key(0))
-    dtype = np.int32 if name.startswith("lstm") else np.float32
+    dtype = np.int32 if name.startswith(("lstm", "transformer")) else np.float32
     inputs = jax.ShapeDtypeStruct((2, *shape), dtype)
-    positions = (80,) if name == "lstm_sequence" else ()
+    positions = (80,) if name in ("lstm_sequence", "transformer") else ()
     assert jax.eval_shape(model.apply, params, inputs).shape == (2, *positions, 3)
 
 
