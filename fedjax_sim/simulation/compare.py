@@ -56,6 +56,24 @@ class Comparison(NamedTuple):
         frame = pd.DataFrame(rows, columns=["algorithm", *FRAME_COLUMNS])
         return frame.astype({"value": float})
 
+    def per_client(self) -> "pd.DataFrame":
+        """Returns the clients' values: ``algorithm``, then as :meth:`Simulation.per_client`.
+
+        Requires an evaluation with ``per_client=True``; without one there are no rows.
+        """
+        import pandas as pd  # slow to import
+
+        parts = [
+            frame.assign(algorithm=name)
+            for name, simulations in self.simulations.items()
+            for frame in (simulation.per_client() for simulation in simulations)
+            if not frame.empty
+        ]
+        if not parts:
+            return pd.DataFrame()
+        frame = pd.concat(parts, ignore_index=True)
+        return frame[["algorithm", *(name for name in frame if name != "algorithm")]]
+
     def models(self) -> dict[str, PyTree]:
         """Returns the final models by algorithm, leaves ``[n, ...]``, one per seed."""
         return {

@@ -112,6 +112,10 @@ def test_runs_comparisons_sweeps_and_forecasts_agree():
     clients = compared.simulations["fedper"][0].per_client()
     assert clients["split"].unique().tolist() == ["own"]
     assert len(clients) == 2 * 2 * 2  # seeds, evaluations, clients
+    of_all = compared.per_client()
+    assert of_all["algorithm"].value_counts().to_dict() == {"fedper": 8, "fedavg": 8}
+    own = of_all.loc[of_all["algorithm"] == "fedper"].drop(columns="algorithm")
+    assert own.reset_index(drop=True).equals(clients)
     common = compared.simulations["fedavg"][0].history.metrics
     assert_close(common["own/v/std"], np.zeros((2, 2)), 0.0)  # the server's model for all
 
@@ -121,6 +125,9 @@ def test_runs_comparisons_sweeps_and_forecasts_agree():
         for name in ("own/v/mean", "own/v/weighted_mean", "own/per_client/v"):
             assert_close(run.history.metrics[name], history.metrics[name][i], 1e-13)
     assert "own/v/mean" in set(swept.to_frame()["metric"])
+    of_sweep = swept.per_client()
+    at_rate = of_sweep.loc[of_sweep["lr"] == LR].sort_values(["round", "seed", "client"])
+    assert_close(at_rate["v"].to_numpy(), clients["v"].to_numpy(), 1e-13)
     needs = fs.forecast(algorithm, both, KEYS)
     assert needs.seconds.per_evaluation > 0
     assert needs.evaluations == 2
