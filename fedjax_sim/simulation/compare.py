@@ -72,7 +72,8 @@ class Comparison(NamedTuple):
         if not parts:
             return pd.DataFrame()
         frame = pd.concat(parts, ignore_index=True)
-        return frame[["algorithm", *(name for name in frame if name != "algorithm")]]
+        frame.insert(0, "algorithm", frame.pop("algorithm"))
+        return frame
 
     def models(self) -> dict[str, PyTree]:
         """Returns the final models by algorithm, leaves ``[n, ...]``, one per seed."""
