@@ -114,13 +114,13 @@ def from_texts(
 
     Args:
         texts: text by the client's name, such as :func:`fedjax_sim.datasets.role_texts`.
-        context: as for :func:`from_text`.
-        test_fraction: share of every text, as for :func:`from_text`.
+        context: as for :func:`~fedjax_sim.datasets.from_text`.
+        test_fraction: share of every text, as for :func:`~fedjax_sim.datasets.from_text`.
         vocabulary: default: the characters of all texts.
 
     Raises:
-        DataError: no texts, or as :func:`from_text`.
-        ValueError: as :func:`from_text`.
+        DataError: no texts, or as :func:`~fedjax_sim.datasets.from_text`.
+        ValueError: as :func:`~fedjax_sim.datasets.from_text`.
 
     Example:
         >>> data = from_texts({"NURSE": "Now, by my maidenhead", "CADE": "We John Cade"}, context=4,

@@ -33,7 +33,7 @@ kaiming_uniform: Initializer = jax.nn.initializers.variance_scaling(
 
 
 def queries_and_values(path: Path, leaf: Any) -> bool | tuple[Rows, ...]:
-    """Selects the kernels of queries and values of attention layers, for :func:`lora`.
+    """Selects the kernels of queries and values of attention layers, for ``lora``.
 
     These are leaves "kernel" of layers "query" and "value", and of a layer "qkv", whose rows are
     all queries, all keys, all values, the first and the last third of the rows.
@@ -70,17 +70,19 @@ def lora(
 
     Parameters are ``{"base": ..., "adapters": ...}``: those of the base model, and a dict ``{"a",
     "b"}`` at the path of every adapted kernel (``{"0": {"a", "b"}, "1": ...}`` where several blocks
-    of rows have adapters).  Kernels with a leading axis, such as the blocks of :func:`vit`, have
-    adapters with that axis.  Freeze the base model with ``fs.freeze(algorithm, lora_frozen)``:
-    then uploads, client states and optimizer states consist of adapters.  For a trained base model
-    replace the initial one: ``{**adapted.init(key), "base": trained}``.
+    of rows have adapters).  Kernels with a leading axis, such as the blocks of
+    :func:`~fedjax_sim.models.vit`, have adapters with that axis.  Freeze the base model with
+    ``fs.freeze(algorithm, lora_frozen)``: then uploads, client states and optimizer states consist
+    of adapters.  For a trained base model replace the initial one: ``{**adapted.init(key), "base":
+    trained}``.
 
     A mean of adapters is not the mean of the clients' models: mean(B) mean(A) differs from
     mean(B A).  They are equal if all clients have the same A; ``fs.freeze(algorithm,
     ffa_lora_frozen)`` freezes A as well (FFA-LoRA).
 
-    The layers of :func:`transformer` and :func:`vit` add ``B (A x)`` to their outputs, so clients
-    share the kernels.  Of other models the sum is formed, once per client and step.
+    The layers of :func:`~fedjax_sim.models.transformer` and :func:`~fedjax_sim.models.vit` add
+    ``B (A x)`` to their outputs, so clients share the kernels.  Of other models the sum is formed,
+    once per client and step.
 
     Args:
         model: any model whose kernels are matrices ``[outputs, inputs]``.
@@ -149,7 +151,7 @@ def lora(
 
 
 def lora_frozen(path: Path, leaf: Any) -> bool:
-    """Predicate of the base model of :func:`lora`, for :func:`fedjax_sim.freeze`.
+    """Predicate of the base model of :func:`~fedjax_sim.models.lora`, for ``freeze``.
 
     Example:
         >>> lora_frozen(("base", "head", "kernel"), None), lora_frozen(("adapters", "a"), None)
@@ -160,7 +162,7 @@ def lora_frozen(path: Path, leaf: Any) -> bool:
 
 
 def ffa_lora_frozen(path: Path, leaf: Any) -> bool:
-    """Predicate of the base model and all A of :func:`lora`, for :func:`fedjax_sim.freeze`.
+    """Predicate of the base model and all A of :func:`~fedjax_sim.models.lora`, for ``freeze``.
 
     Example:
         >>> ffa_lora_frozen(("adapters", "a"), None), ffa_lora_frozen(("adapters", "b"), None)
@@ -175,12 +177,12 @@ def merge_lora(
     """Returns the base model's parameters with the adapters added to its kernels.
 
     Args:
-        params: of a model of :func:`lora`.
-        alpha: as for :func:`lora`.
-        where: as for :func:`lora`.
+        params: of a model of :func:`~fedjax_sim.models.lora`.
+        alpha: as for :func:`~fedjax_sim.models.lora`.
+        where: as for :func:`~fedjax_sim.models.lora`.
 
     Raises:
-        ValueError: as :func:`lora`.
+        ValueError: as :func:`~fedjax_sim.models.lora`.
 
     Example:
         >>> params = {"base": {"query": {"kernel": jnp.zeros((2, 2))}}, "adapters": {
