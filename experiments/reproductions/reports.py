@@ -161,5 +161,16 @@ SYSTEM = Paper(
             ),
             "python -m experiments.compression.digits",
         ),
+        Row(
+            "DiLoCo and data-parallel AdamW",
+            "Douillard et al., 2023, at other sizes",
+            "Test loss of a transformer with 0.2 million parameters at the best outer rate.",
+            ("language/diloco/diloco",),
+            lambda result: ", ".join(
+                f"{row['method']} {row['loss']} (W = {row['workers']}, H = {row['local_steps']})"
+                for row in result.table("", "method", "workers", "loss").to_dict("records")
+            ),
+            "python -m experiments.language.diloco",
+        ),
     ),
 )
