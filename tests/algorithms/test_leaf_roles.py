@@ -23,8 +23,9 @@ from fedjax_sim.types import Model
 pytestmark = pytest.mark.usefixtures("x64")
 
 QUICK = {"fedadam", "fedasync"}
-# The rest of the model has one leaf, which cannot be divided into two fragments.
-TWO_LEAVES = {"streaming_diloco"}
+# The rest of the model has one leaf. It cannot be divided into fragments, or into a frozen head and
+# a body.
+TWO_LEAVES = {"fedbabu", "streaming_diloco"}
 
 
 def is_bias(path, leaf):
