@@ -95,7 +95,7 @@ def static_hyper(config: SweepConfig) -> dict[str, type]:
 
     Example:
         >>> static_hyper(SweepConfig(algorithms=("scaffold",)))
-        {'option': <class 'str'>}
+        {'option': <class 'str'>, 'compress': <class 'str'>, 'feedback': <class 'str'>}
     """
     entries = algorithms_of(config.algorithms).values()
     return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
