@@ -187,7 +187,8 @@ def auto(
     On a CPU: one client after the other if the model has convolutions or if visits are ragged, else
     chunks of clients.  The cohort is divided among ``devices`` if the algorithm is stateless and
     the data are small enough to be copied.  On an accelerator: equal chunks, of as many clients as
-    the memory holds with their activations.
+    the memory holds with their activations; on a TPU one client after the other if a client's visit
+    alone fills the on-chip memory.
 
     Args:
         replicas: runs that are vmapped over (seeds, configurations); their models count too.
@@ -233,7 +234,8 @@ def auto(
         def clients(platform: Platform) -> int:
             if platform == "cpu":
                 return 1 if in_turn else chunks.cpu_chunk(num_slots, replicas * size)
-            return chunks.accelerator_chunk(num_slots, replicas * chunks.peak_bytes(program.jaxpr))
+            chunk = chunks.tpu_chunk if platform == "tpu" else chunks.accelerator_chunk
+            return chunk(num_slots, replicas * chunks.peak_bytes(program.jaxpr))
 
         names: tuple[Platform, ...] = (platform,) if platform else PLATFORMS
         sizes = {name: clients(name) for name in names}
