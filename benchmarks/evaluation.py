@@ -142,12 +142,7 @@ def cases(results: Results, machine: Machine) -> list[Case]:
             ours="",
             floor=flops / machine.flops,
             baseline=TRAINING,
-            limits=dict.fromkeys(("evaluation", *_seeds_of_runs(name)), ASPIRED),
+            limits={"evaluation": ASPIRED, "evaluation-seeds": ASPIRED},
         )
 
     return [case(name, rows["evaluation"]) for name, rows in results.items()]
-
-
-def _seeds_of_runs(subject: str) -> tuple[str, ...]:
-    """Returns the candidate of several seeds for models whose seeds a run vmaps."""
-    return ("evaluation-seeds",) if subject == "mlp" else ()

@@ -217,7 +217,7 @@ def test_key_decides_everything_random(name):
 
 
 def test_personal_models_have_the_form_of_the_model():
-    """Of a client that never trained: same leaves, shapes and types, whatever the algorithm."""
+    """A client that never trained gets a model of the server's leaves, shapes and types."""
     zero, names = jnp.array(0, jnp.int32), []
     for name in ALGORITHMS:
         method = algorithm(name, hyper(name))

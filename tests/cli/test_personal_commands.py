@@ -24,7 +24,7 @@ def from_history(folder, keys) -> Any:
 
 
 def from_clients(folder, keys) -> Any:
-    """The same from the values of all clients."""
+    """Accuracies of the clients' own models, computed from the values of all clients."""
     clients = pd.read_csv(folder / "clients.csv")
     rows = clients.loc[(clients["split"] == "personal/test") & (clients["round"] == 2)]
     right = rows["accuracy"] * rows["num_examples"]

@@ -96,7 +96,7 @@ def test_wrappers_keep_personal_models(wrap):
 
 @pytest.mark.slow
 def test_runs_comparisons_sweeps_and_forecasts_agree():
-    """The same statistics and values of clients wherever a setup is run."""
+    """`run`, `compare` and `sweep` return equal statistics and equal values of clients."""
     given = setup(STEPS, np.ones((4, 2), bool), merge_evaluators(own=personal_models()))
     given = dataclasses.replace(given, eval_every=2)
     both = stacked(given)
