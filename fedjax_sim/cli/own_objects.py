@@ -135,7 +135,8 @@ class _OwnModel:
             )
         value = self.reference.call_by_name(**available)
         if isinstance(value, linen.Module):
-            return models.from_linen(value, jax.ShapeDtypeStruct((1, *shape), np.dtype(self.dtype)))
+            inputs = jax.dtypes.canonicalize_dtype(self.dtype)
+            return models.from_linen(value, jax.ShapeDtypeStruct((1, *shape), inputs))
         return self._checked(value, Model, "a fedjax_sim.models.Model, or a flax linen module")
 
     def _checked(self, value: Any, kind: type, expected: str) -> Any:

@@ -191,6 +191,7 @@ def build_model(
     Raises:
         ValueError: a model that takes examples of another shape.
     """
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
     inputs = jax.eval_shape(as_float, jax.ShapeDtypeStruct((1, *shape), dtype))
     taken, build = own_objects.model_row(config, inputs.dtype)
     if taken not in (None, shape):

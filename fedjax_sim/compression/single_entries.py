@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.compression.codec import Codec, per_tensor, scalar_bits
-from fedjax_sim.compression.quantizers.rounding import bernoulli
+from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
 
 
 def scaled_sign() -> Codec:
@@ -63,8 +63,7 @@ def natural() -> Codec:
         del near
         size = jnp.abs(x)
         coded = jnp.isfinite(x) & (size >= jnp.finfo(x.dtype).tiny)
-        _, exponent = jnp.frexp(jnp.where(coded, size, 1))  # exact, unlike a logarithm
-        below = jnp.ldexp(jnp.ones_like(size), exponent - 1)
+        below = power_of_two_below(jnp.where(coded, size, 1))
         up = bernoulli(key, jnp.where(coded, size / below - 1, 0))
         return jnp.where(coded, jnp.sign(x) * below * (1 + up), x)
 

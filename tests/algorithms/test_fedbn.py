@@ -35,8 +35,8 @@ class LinenNet(linen.Module):
 
 
 MODELS = {
-    "nnx": from_nnx(Net),
-    "linen": from_linen(LinenNet(), jax.ShapeDtypeStruct((1, 3), jnp.float64)),
+    "nnx": lambda: from_nnx(Net),
+    "linen": lambda: from_linen(LinenNet(), jax.ShapeDtypeStruct((1, 3), jnp.float64)),
 }
 
 
@@ -61,7 +61,7 @@ def final(model, algorithm, rounds=3, eval_fn=None):
 @pytest.mark.parametrize("name", MODELS)
 def test_scales_biases_and_statistics_stay_with_the_clients(name):
     """By hand: momentum 1/2 and full batches, so statistics s <- (s + m) / 2, six times."""
-    model = MODELS[name]
+    model = MODELS[name]()
     algorithm = fs.running_statistics(fs.fedbn(0.05), model.statistics, combine="private")
     params, state, _ = final(model, algorithm)
     layer = ("bn",) if name == "nnx" else ("batch_stats", "BatchNorm_0")
@@ -90,7 +90,7 @@ def test_private_statistics_evaluate_shifted_clients():
 
     Personal models of FedBN; averaged statistics with the server's model.
     """
-    model = MODELS["nnx"]
+    model = MODELS["nnx"]()
 
     def metrics(params, examples):
         return {"error": ((model.apply(params, examples["x"]) - examples["y"]) ** 2).sum(1)}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from small_problems import compiled
 
 from fedjax_sim.compression import quantizers as q
+from fedjax_sim.compression.quantizers.rounding import power_of_two_below
 
 EPS = np.finfo(np.float32).eps
 KEY = jax.random.key(0)
@@ -270,3 +271,13 @@ def test_gradients_are_straight_through():
 def test_bad_arguments(make, name):
     with pytest.raises(ValueError, match=name):
         make()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_powers_of_two_are_those_of_frexp(dtype):
+    with jax.enable_x64(dtype == np.float64):
+        info = np.finfo(dtype)
+        powers = np.ldexp(dtype(1), np.arange(info.minexp, info.maxexp))
+        x = np.concatenate([powers, np.nextafter(powers[1:], dtype(0)), 1.5 * powers, [info.max]])
+        expected = np.ldexp(dtype(1), np.frexp(x)[1] - 1)
+        np.testing.assert_array_equal(jax.jit(power_of_two_below)(x.astype(dtype)), expected)

@@ -13,7 +13,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.quantizers.rounding import bernoulli, max_magnitude, wide
+from fedjax_sim.compression.quantizers.rounding import (
+    bernoulli,
+    max_magnitude,
+    power_of_two_below,
+    wide,
+)
 
 
 def luq(
@@ -65,8 +70,7 @@ def luq(
     threshold = maximum(full) * 2.0**-exponent_levels
     usable = threshold > 0
     ratio = jnp.abs(full) / jnp.where(usable, threshold, 1)
-    _, exponent = jnp.frexp(ratio)  # exact, unlike the floor of a logarithm
-    below = jnp.where(ratio < 1, 0, jnp.ldexp(jnp.ones_like(ratio), exponent - 1))
+    below = jnp.where(ratio < 1, 0, power_of_two_below(ratio))
     gap = jnp.maximum(below, 1)
     p = (ratio - below) / gap
     if repeat == 1:

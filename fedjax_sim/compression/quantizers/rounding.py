@@ -1,4 +1,4 @@
-"""Precision of quantisers, and random rounding."""
+"""Precision of quantisers, powers of two, and random rounding."""
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,22 @@ def stochastic_round(key: Array, x: Array) -> Array:
     """
     below = jnp.floor(x)
     return below + bernoulli(key, x - below)
+
+
+def power_of_two_below(x: Array) -> Array:
+    """The largest power of two that is at most x, for normal, finite x > 0.
+
+    Exact, unlike the floor of a logarithm.  ``jnp.frexp`` is exact, too, but the XLA of jaxlib 0.12
+    permutes the exponents of a constant that is stored by columns.
+
+    Example:
+        >>> power_of_two_below(jnp.array([0.75, 4.0, 7.9])).tolist()
+        [0.5, 4.0, 4.0]
+    """
+    info = jnp.finfo(x.dtype)
+    nearest = jax.lax.reduce_precision(x, info.nexp, mantissa_bits=0)
+    nearest = jnp.minimum(nearest, 2.0 ** (info.maxexp - 1))  # near the largest number: infinity
+    return jnp.where(nearest > x, nearest / 2, nearest)
 
 
 def max_magnitude(x: Array) -> Array:
