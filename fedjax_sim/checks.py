@@ -148,13 +148,17 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
             f"timeline.num_steps is in {steps.min()} .. {steps.max()}; "
             f"expected 0 .. {timeline.max_steps}, timeline.max_steps"
         )
-    for name in ("first_step", "read_buffer"):
+    for name in ("first_step", "read_buffer", "lost"):
         value = getattr(timeline, name)
         if value is not None and np.shape(value) != clients.shape:
             raise ValueError(
                 f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, "
                 "the shape of timeline.clients"
             )
+    if timeline.lost is not None and np.asarray(timeline.lost).dtype != np.bool_:
+        raise ValueError(
+            f"timeline.lost has dtype {np.asarray(timeline.lost).dtype}; expected booleans"
+        )
     if timeline.num_buffers:
         _check_buffers(timeline, mask, version)
     # Empty slots count as distinct clients.

@@ -330,7 +330,8 @@ def _round(
     key = jax.random.fold_in(key, state.round)
     visit_keys = _visit_keys(key, clients)
     server_key = jax.random.fold_in(key, task.num_clients)  # a number that no client has
-    round = Round(state.round, mask.sum(), task.num_clients, server_key)
+    arrived = jnp.asarray(now.arrived)
+    round = Round(state.round, arrived.sum(), task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
     past, buffers = store_broadcast(state.past, message, state.round, now)
 
@@ -361,7 +362,7 @@ def _round(
         visit = Visit(received, upload, old, new, oracle, work)
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
-    weights = jnp.where(mask, weighting(works).astype(jnp.result_type(float)), 0)
+    weights = jnp.where(arrived, weighting(works).astype(jnp.result_type(float)), 0)
     shared = (task, message if buffers is None else past)
     visits, local_weights, mask, rows = where.own(
         ((works[:-1], draws, buffers), weights, mask, where.rows(clients))

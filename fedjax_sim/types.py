@@ -229,7 +229,8 @@ class Timeline:
 
     A synchronous timeline has ``version[t] == t``.  A slot with ``mask == False`` is empty: no
     client was selected, or the client dropped out; it changes neither the server nor the client's
-    state.  Within a round the clients of unmasked slots are distinct.
+    state.  A slot that is ``lost`` changes the client's state only: the client does its work, and
+    the upload does not arrive.  Within a round the clients of unmasked slots are distinct.
 
     Past broadcasts are stored in a ring of ``max_staleness + 1`` buffers, or in ``num_buffers``
     buffers that :func:`~fedjax_sim.timelines.allocate_buffers` assigned, as few as possible.
@@ -272,6 +273,11 @@ class Timeline:
     # Static. True: a client starts from its own model and mixes the server's model into it at the
     # report (QuAFL). False: it starts from the broadcast that `version` names.
     own_models: bool = False
+    # [T, S] bool: the upload does not arrive, although the client does its work and its state
+    # moves. None: all arrive.
+    lost: Array | np.ndarray | None = None
+    # Static. A fedjax_sim.timelines.Sampling: the rule that drew the clients. None: unknown.
+    sampling: Any = None
 
     def __post_init__(self) -> None:
         """Converts lists to NumPy arrays."""
@@ -292,6 +298,11 @@ class Timeline:
     def cohort_size(self) -> int:
         return self.clients.shape[-1]
 
+    @property
+    def arrived(self) -> Array | np.ndarray:
+        """Slots whose upload reaches the server, ``[T, S]``: not empty and not lost."""
+        return self.mask if self.lost is None else self.mask & ~self.lost
+
     def __getitem__(self, rounds: slice) -> "Timeline":
         """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``."""
 
@@ -306,12 +317,12 @@ class Timeline:
 
 _TIMELINE_DATA = [
     "clients", "version", "num_steps", "mask", "time", "first_step", "idle",
-    "write_buffer", "read_buffer",
+    "write_buffer", "read_buffer", "lost",
 ]  # fmt: skip
 jax.tree_util.register_dataclass(
     Timeline,
     data_fields=_TIMELINE_DATA,
-    meta_fields=["max_steps", "max_staleness", "num_buffers", "own_models"],
+    meta_fields=["max_steps", "max_staleness", "num_buffers", "own_models", "sampling"],
 )
 
 

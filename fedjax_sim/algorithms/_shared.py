@@ -93,7 +93,7 @@ def check_all_clients(task: Task, timeline: Timeline, reason: str) -> None:
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
         return
-    reports = np.asarray(timeline.mask).sum(axis=-1)
+    reports = np.asarray(timeline.arrived).sum(axis=-1)
     some = (reports > 0) & (reports < task.num_clients)
     if some.any():
         raise ValueError(

@@ -14,6 +14,7 @@ from fedjax_sim.timelines.durations import (
     read_trace,
     two_speeds,
 )
+from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.sampling import (
     bernoulli,
@@ -46,6 +47,7 @@ __all__ = [
     "contacts",
     "contacts_in_flight",
     "cyclic",
+    "delay_uploads",
     "deterministic",
     "dropout",
     "exponential",
@@ -57,6 +59,7 @@ __all__ = [
     "held_versions",
     "independent_counts",
     "log_normal",
+    "lose_uploads",
     "read_trace",
     "renewal_counts",
     "repeat_rounds",

@@ -136,7 +136,12 @@ def stacked(timelines: Sequence[Timeline]) -> Timeline:
         [[True, False, False], [True, True, True]]
     """
     kinds = {
-        (t.cohort_size, t.max_steps, t.first_step is None, t.idle is None, t.own_models)
+        (
+            t.cohort_size,
+            t.max_steps,
+            t.own_models,
+            *(x is None for x in (t.first_step, t.idle, t.lost)),
+        )
         for t in timelines
     }
     if len(kinds) != 1:
@@ -159,7 +164,7 @@ def stacked(timelines: Sequence[Timeline]) -> Timeline:
                 padded.append(np.pad(part, ((0, padding), (0, 0))))
         return np.stack(padded)
 
-    names = ("clients", "version", "num_steps", "mask", "time", "first_step", "idle")
+    names = ("clients", "version", "num_steps", "mask", "time", "first_step", "idle", "lost")
     batch = Timeline(
         **{name: joined(name) for name in names},  # pyright: ignore[reportArgumentType]
         max_steps=timelines[0].max_steps,

@@ -33,9 +33,9 @@ def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
     _check_synchronous(timeline)
     rounds = timeline.num_rounds * times
     ends = np.concatenate([[0.0], np.asarray(timeline.time)])
+    names = ["clients", "num_steps", "mask"] + ["lost"] * (timeline.lost is not None)
     repeated = {
-        name: jnp.repeat(jnp.asarray(getattr(timeline, name)), times, axis=0)
-        for name in ("clients", "num_steps", "mask")
+        name: jnp.repeat(jnp.asarray(getattr(timeline, name)), times, axis=0) for name in names
     }
     version = jnp.broadcast_to(
         jnp.arange(rounds, dtype=jnp.int32)[:, None], (rounds, timeline.cohort_size)

@@ -15,6 +15,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import INT32_MAX, check_at_least, check_at_most, check_timeline_size
+from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.tree.repeated import Repeated
 from fedjax_sim.types import Timeline

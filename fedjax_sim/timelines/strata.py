@@ -118,6 +118,6 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
             return None
         return np.take_along_axis(flat(value), old_slots, axis=1).reshape(*batch, -1)
 
-    names = ("clients", "version", "num_steps", "first_step", "idle", "read_buffer")
+    names = ("clients", "version", "num_steps", "first_step", "idle", "read_buffer", "lost")
     fields = {name: rearranged(name) for name in names}
     return dataclasses.replace(timeline, mask=new_mask, **fields)

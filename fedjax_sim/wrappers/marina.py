@@ -109,7 +109,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
 
     def check(task: Task, timeline: Timeline) -> None:
         algorithm.check(task, timeline)
-        mask = timeline.mask
+        mask = timeline.arrived
         partial = timeline.cohort_size < task.num_clients
         if partial or not (isinstance(mask, Tracer) or np.asarray(mask).all()):
             raise ValueError(
@@ -153,7 +153,7 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
 
     def check(task: Task, timeline: Timeline) -> None:
         algorithm.check(task, timeline)
-        mask = timeline.mask
+        mask = timeline.arrived
         if isinstance(mask, Tracer):
             return
         first = np.asarray(mask)[..., 0, :].sum(-1)

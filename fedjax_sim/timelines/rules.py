@@ -1,0 +1,84 @@
+"""Rules by which the clients of a timeline were drawn, as accountants of privacy need them."""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+from fedjax_sim.checks import is_concrete
+from fedjax_sim.types import Scalar, Timeline
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """Rule that drew a timeline's clients, without looking at their data.
+
+    ``kind`` is one of
+
+    * ``poisson``: every client takes part independently with ``probability``; with ``slots``, a
+      larger cohort is cut to a uniformly random subset of that size;
+    * ``without_replacement``: ``size`` clients of every block of ``population`` clients, uniformly;
+    * ``fixed``: who takes part in which round is decided by neither chance nor data, or by chance
+      without a known amplification of privacy;
+    * ``durations``: clients report when their simulated work is done.
+
+    The functions of :mod:`fedjax_sim.timelines` set it (``timeline.sampling``); it changes neither
+    runs nor digests.
+
+    Example:
+        >>> import jax
+        >>> import fedjax_sim as fs
+        >>> timeline = fs.timelines.bernoulli(jax.random.key(0), 3, 100, 0.2, num_steps=1)
+        >>> timeline.sampling.kind, timeline.sampling.expected_uploads
+        ('poisson', 20.0)
+    """
+
+    kind: Literal["poisson", "without_replacement", "fixed", "durations"]
+    # Expected uploads per round: a public number, by which private runs divide sums.
+    expected_uploads: float
+    population: int = 0  # clients among which one draw selects
+    size: int = 0  # without_replacement: clients that one draw selects
+    probability: float = 1.0  # poisson: of taking part
+    slots: int | None = None  # poisson: largest cohort; None: the population
+    repeats: int = 1  # consecutive rounds of every cohort
+
+
+def thinned(sampling: Sampling | None, keep: Scalar) -> Sampling | None:
+    """Returns the rule of a timeline whose slots stay with probability ``keep``, independently.
+
+    None, an unknown rule, for a traced probability.
+
+    Example:
+        >>> rule = Sampling("poisson", expected_uploads=20.0, population=100, probability=0.2)
+        >>> thinned(rule, 0.5).probability, thinned(rule, 0.5).expected_uploads
+        (0.1, 10.0)
+    """
+    if sampling is None or not is_concrete(keep):
+        return None
+    expected = sampling.expected_uploads * float(keep)
+    if sampling.kind == "poisson" and sampling.slots is None and sampling.repeats == 1:
+        probability = sampling.probability * float(keep)
+        return dataclasses.replace(sampling, probability=probability, expected_uploads=expected)
+    return dataclasses.replace(sampling, expected_uploads=expected)
+
+
+def independent_of_data(timeline: Timeline) -> Timeline:
+    """Declares that a timeline does not depend on the data of the clients.
+
+    An accountant of privacy then counts the visits of each client, also for an asynchronous
+    timeline, whose durations it must know to be independent of the data.  The visits stay the same.
+
+    Args:
+        timeline: concrete, ``[T, S]`` or ``[n, T, S]``.
+
+    Example:
+        >>> import jax
+        >>> import fedjax_sim as fs
+        >>> slow = fs.timelines.arrivals(
+        ...     jax.random.key(0), fs.timelines.deterministic(np.array([1.0, 2.0])),
+        ...     horizon=9.0, num_clients=2, num_steps=1)
+        >>> slow.sampling.kind, independent_of_data(slow).sampling.kind
+        ('durations', 'fixed')
+    """
+    expected = float(np.asarray(timeline.arrived).sum(-1).mean())
+    return dataclasses.replace(timeline, sampling=Sampling("fixed", expected))
