@@ -32,6 +32,8 @@ from fedjax_sim.engine import (
     init,
     run,
 )
+from fedjax_sim.hypergradients.hypergradient import hypergradient
+from fedjax_sim.hypergradients.weights import weight_by_client
 from fedjax_sim.simulation.compare import Comparison, compare
 from fedjax_sim.simulation.forecast import forecast
 from fedjax_sim.simulation.progress_bar import ProgressBar
@@ -132,6 +134,7 @@ __all__ = [
     "full_batch",
     "generated_data",
     "generated_task",
+    "hypergradient",
     "init",
     "load",
     "local",
@@ -159,6 +162,7 @@ __all__ = [
     "tree",
     "tune",
     "uniform_weights",
+    "weight_by_client",
     "weight_by_examples",
     "with_replacement",
 ]

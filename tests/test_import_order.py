@@ -29,7 +29,7 @@ _LAYERS = [
     "algorithms",
     "engine evaluation",
     "simulation",
-    "sweeps callbacks",
+    "sweeps callbacks hypergradients",
     "analysis",
     "problems diagnostics",
     "plotting",

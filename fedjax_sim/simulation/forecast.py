@@ -29,6 +29,8 @@ KNOBS = {
     "server": "models with fewer parameters or in bfloat16, fewer seeds at once (--seeds), less "
     "staleness in asynchronous timelines",
     "evaluation": "evaluate on fewer examples",
+    "stored states": "more levels of recomputation (checkpoint='log'), or derivatives of the last "
+    "rounds only (last_rounds)",
     "temporaries": "fewer clients at once (execution.chunked, --execution chunked --chunk-size), "
     "smaller batches, fewer seeds at once (--seeds), or bfloat16 (--precision)",
 }

@@ -1,0 +1,1 @@
+"""Derivatives of a run's result with respect to its hyper-parameters."""

@@ -1,0 +1,48 @@
+"""Forecast of the memory of a hypergradient."""
+
+import math
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from fedjax_sim.engine import init
+from fedjax_sim.execution.devices import program_bytes
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.hypergradients.checkpointing import stored_states
+from fedjax_sim.simulation.forecast import Forecast, Seconds, forecast
+from fedjax_sim.types import FedAlgorithm, Setup
+
+
+def forecast_program(
+    lowered: Any,
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    key: Array,
+    *,
+    rounds: int,
+    levels: int,
+    execution: Execution,
+    memory: int | None,
+) -> Forecast:
+    """Returns the forecast of a run with the memory of the lowered program of its derivatives.
+
+    Args:
+        lowered: the program.
+        algorithm, setup, key, execution, memory: as in :func:`fedjax_sim.forecast`.
+        rounds: rounds that are visited backwards.
+        levels: levels of rematerialised scans.
+    """
+    of_run = forecast(algorithm, setup, key, execution=execution, memory=memory, measure=False)
+    began = time.perf_counter()
+    total = program_bytes(lowered.compile(), arguments=False)
+    seconds = Seconds(time.perf_counter() - began, math.nan, math.nan)
+    state = jax.eval_shape(lambda: init(algorithm, setup))
+    leaves = [x for x in jax.tree.leaves(state) if jax.numpy.issubdtype(x.dtype, np.inexact)]
+    one = sum(x.size * x.dtype.itemsize for x in leaves)
+    parts = of_run.parts | {"stored states": one * stored_states(rounds, levels)}
+    resident = sum(parts[name] for name in ("client states", "server", "stored states"))
+    parts["temporaries"] = max(total - resident, 0)
+    return of_run._replace(parts=parts, seconds=seconds)
