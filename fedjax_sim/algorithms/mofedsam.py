@@ -1,25 +1,16 @@
-r"""MoFedSAM: FedSAM with momentum in the local steps.
+r"""MoFedSAM: FedSAM with momentum in the local steps, that of FedCM.
 
 References:
     Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
 """
 
-from typing import NamedTuple
-
-from jax import Array
-
-from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import Transform
-from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
-from fedjax_sim.transforms import sam, unchanged
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.algorithms.fedcm import fedcm
+from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.transforms import sam, transform_oracle, unchanged
+from fedjax_sim.types import FedAlgorithm, Scalar
 
 __all__ = ["mofedsam"]
-
-
-class MoFedSamState(NamedTuple):
-    params: Params  # x
-    direction: Params  # Delta, the mean descent direction of the last round
 
 
 def mofedsam(
@@ -34,6 +25,7 @@ def mofedsam(
         \Delta \leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
         x \leftarrow \operatorname{mean}_i y_{K_i}
 
+    This is :func:`~fedjax_sim.algorithms.fedcm` with sharpness-aware gradients and server rate 1.
     Each client's displacement is divided by its own number of steps, so the direction's length does
     not depend on it.
 
@@ -50,25 +42,5 @@ def mofedsam(
         >>> algorithm = mofedsam(lr=0.1)
     """
 
-    def init(params: Params) -> MoFedSamState:
-        return MoFedSamState(params, tree.zeros_like(params))
-
-    def local(
-        message: MoFedSamState, state: tuple, oracle: Oracle, work: Work
-    ) -> tuple[tuple[Params, Params], tuple]:
-        x, eta = message.params, rate(lr, work)
-        sharp = transform(sam(oracle, radius))
-        past = tree.scale(1 - mix, message.direction)
-
-        def grad(y: Params, k: Array) -> Params:
-            return tree.add_scale(past, mix, sharp.grad(y, k))
-
-        delta = tree.sub(x, local_steps(sgd(eta, grad), x, work))
-        return (delta, tree.scale(1 / eta, per_step(delta, work))), state
-
-    def update(state: MoFedSamState, mean: tuple[Params, Params], round: Round) -> MoFedSamState:
-        del round
-        delta, direction = mean
-        return MoFedSamState(tree.sub(state.params, delta), direction)
-
-    return FedAlgorithm(init, local, update, send_state)
+    algorithm = fedcm(lr, server_lr=1.0, mix=mix)
+    return transform_oracle(algorithm, lambda oracle: transform(sam(oracle, radius)))
