@@ -16,6 +16,7 @@ from fedjax_sim.timelines.durations import (
 )
 from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
+from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
     bernoulli,
     cyclic,
@@ -35,6 +36,7 @@ from fedjax_sim.timelines.synchronous import synchronous
 __all__ = [
     "Availability",
     "InFlight",
+    "Sampling",
     "Spans",
     "allocate_buffers",
     "alternating",
@@ -58,6 +60,7 @@ __all__ = [
     "geometric_steps",
     "held_versions",
     "independent_counts",
+    "independent_of_data",
     "log_normal",
     "lose_uploads",
     "read_trace",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
 
 
@@ -54,6 +55,7 @@ def assembled(updates: Sequence[Visits], cohort_size: int, max_steps: int) -> Ti
         max_staleness=int(staleness.max(initial=0)),
         first_step=first_step,
         idle=idle,
+        sampling=Sampling("durations", float(mask.sum(axis=1).mean())),
     )
     return _on_device(allocate_buffers(timeline) if timeline.max_staleness else timeline)
 
@@ -170,6 +172,7 @@ def stacked(timelines: Sequence[Timeline]) -> Timeline:
         max_steps=timelines[0].max_steps,
         max_staleness=max(t.max_staleness for t in timelines),
         own_models=timelines[0].own_models,
+        sampling=timelines[0].sampling if len({t.sampling for t in timelines}) == 1 else None,
     )
     return _on_device(allocate_buffers(batch) if batch.max_staleness else batch)
 

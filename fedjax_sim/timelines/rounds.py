@@ -41,7 +41,10 @@ def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
         jnp.arange(rounds, dtype=jnp.int32)[:, None], (rounds, timeline.cohort_size)
     )
     time = np.interp(np.arange(1, rounds + 1) / times, np.arange(len(ends)), ends)
-    return dataclasses.replace(timeline, **repeated, version=version, time=time)
+    rule = timeline.sampling
+    if rule is not None:
+        rule = dataclasses.replace(rule, repeats=rule.repeats * times)
+    return dataclasses.replace(timeline, **repeated, version=version, time=time, sampling=rule)
 
 
 def geometric_steps(key: Array, timeline: Timeline, probability: float, max_steps: int) -> Timeline:

@@ -38,7 +38,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
     """
     _check_shape(num_rounds, num_clients, num_clients)
     clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
-    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+    return _synchronous(clients, _fixed(num_clients), num_clients, num_steps)
 
 
 def single(
@@ -59,7 +59,7 @@ def single(
     if not 0 <= client < num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {num_clients - 1}")
     clients = jnp.full((num_rounds, 1), client)
-    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+    return _synchronous(clients, _fixed(1), num_clients, num_steps)
 
 
 def uniform(
@@ -90,7 +90,8 @@ def uniform(
     clients = _per_round(
         key, num_rounds, lambda key: sample_without_replacement(key, num_clients, cohort_size)
     )
-    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+    rule = Sampling("without_replacement", float(cohort_size), num_clients, cohort_size)
+    return _synchronous(clients, rule, num_clients, num_steps)
 
 
 def weighted(
@@ -135,7 +136,7 @@ def weighted(
         )[1]
 
     clients = _per_round(key, num_rounds, draw)
-    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), len(weights), num_steps)
+    return _synchronous(clients, _fixed(cohort_size), len(weights), num_steps)
 
 
 def bernoulli(
@@ -162,7 +163,8 @@ def bernoulli(
     """
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
-    timeline = full(num_rounds, num_clients, num_steps)
+    rule = Sampling("poisson", float(num_clients), num_clients)
+    timeline = dataclasses.replace(full(num_rounds, num_clients, num_steps), sampling=rule)
     return _thinned(key, timeline, probability)
 
 
@@ -202,7 +204,7 @@ def full_or_uniform(
         return some | (jax.random.uniform(coin, (), jnp.float32) < probability)
 
     mask = _per_round(key, num_rounds, draw).at[0].set(True)
-    return dataclasses.replace(timeline, mask=mask)
+    return dataclasses.replace(timeline, mask=mask, sampling=None)
 
 
 def cyclic(
@@ -222,7 +224,7 @@ def cyclic(
     _check_shape(num_rounds, num_clients, cohort_size)
     first = np.arange(num_rounds, dtype=np.int64) * cohort_size
     clients = jnp.asarray((first[:, None] + np.arange(cohort_size)) % num_clients, jnp.int32)
-    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+    return _synchronous(clients, _fixed(cohort_size), num_clients, num_steps)
 
 
 def stratified(
@@ -275,7 +277,9 @@ def stratified(
         return jnp.concatenate(parts).reshape(-1)
 
     clients = _per_round(key, num_rounds, draw)
-    return _synchronous(clients, jnp.ones_like(clients, dtype=bool), num_clients, num_steps)
+    # A change of one client changes one stratum; the smallest is sampled most densely.
+    rule = Sampling("without_replacement", float(cohort_size), min(sizes), each)
+    return _synchronous(clients, rule, num_clients, num_steps)
 
 
 def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
@@ -336,9 +340,15 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     return jnp.where(repeated, first + steps, draws)
 
 
+def _fixed(cohort_size: int) -> Sampling:
+    """Rule of cohorts whose sampling has no known amplification of privacy."""
+    return Sampling("fixed", float(cohort_size))
+
+
 def _synchronous(
-    clients: Array, mask: Array, num_clients: int, num_steps: int | np.ndarray | Array
+    clients: Array, rule: Sampling, num_clients: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
+    """Timeline of these clients, without empty slots."""
     if isinstance(num_steps, Tracer):
         raise ValueError(
             "num_steps is traced; expected a concrete int or array, since it bounds a loop"
@@ -359,9 +369,10 @@ def _synchronous(
         clients=clients,
         version=jnp.broadcast_to(rounds[:, None], clients.shape),
         num_steps=_per_slot(steps, clients),
-        mask=mask,
+        mask=jnp.ones_like(clients, dtype=bool),
         time=np.arange(1.0, num_rounds + 1),
         max_steps=int(steps.max()),
+        sampling=rule,
     )
 
 
@@ -383,7 +394,8 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
         timeline.num_rounds,
         lambda key: jax.random.uniform(key, shape, jnp.float32) < threshold,
     )
-    return dataclasses.replace(timeline, mask=timeline.mask & stays)
+    rule = thinned(timeline.sampling, keep)
+    return dataclasses.replace(timeline, mask=timeline.mask & stays, sampling=rule)
 
 
 def _check_shape(num_rounds: int, num_clients: int, cohort_size: int) -> None:

@@ -1,0 +1,1 @@
+"""Differential privacy of clients: clipping, noise at the server, and accounting."""
