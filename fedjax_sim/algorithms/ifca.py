@@ -14,6 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.compression.codec import code_bits, identity, with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
@@ -64,9 +65,9 @@ def ifca(
 
     Clients keep nothing.  The personal model is the one with the smallest loss on the client's
     training data; the server's ``params`` is only the first of the models.  ``upload.chosen`` of a
-    visit (:class:`~fedjax_sim.engine.Probes`) has the client's cluster.  A real client would send
-    one model and the number of its cluster, which the simulation sends as ``num_models`` models of
-    which all but one are 0.
+    visit (:class:`~fedjax_sim.engine.Probes`) has the client's cluster.  A real client sends one
+    model and the number of its cluster, and runs count the bits of these.  The simulation's upload
+    has ``num_models`` models of which all but one are 0.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
@@ -169,6 +170,10 @@ def ifca(
         del round
         return IfcaMessage(state.models)
 
+    def bits(upload: IfcaUpload) -> int:
+        return identity().bits(upload.change) // num_models + code_bits(num_models)
+
+    local = with_upload_bits(local, bits)
     return FedAlgorithm(init, local, update, broadcast, personal=personal)
 
 

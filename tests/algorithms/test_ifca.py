@@ -11,7 +11,7 @@ from instance_q import assert_printed
 from small_problems import SIZES, assert_close, logistic_data, logistic_params
 
 import fedjax_sim as fs
-from fedjax_sim.algorithms.ifca import permuted_copies
+from fedjax_sim.algorithms.ifca import IfcaUpload, permuted_copies
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -98,6 +98,13 @@ def test_recovers_clusters_from_models_near_them():
         message = algorithm.broadcast(state.server, None)
         model = algorithm.personal(message, (), oracle, work)
         np.testing.assert_array_equal(model, state.server.models[int(client < 5)])
+
+
+def test_an_upload_is_one_model_and_the_number_of_its_cluster():
+    algorithm = fs.ifca(0.1, num_models=5)
+    upload = IfcaUpload(np.zeros(5), {"w": np.zeros((5, 7, 2)), "b": np.zeros(5, np.float32)})
+    bits = algorithm.local.upload_bits(upload)  # pyright: ignore[reportFunctionMemberAccess]
+    assert bits == 14 * 64 + 32 + 3
 
 
 def test_refuses_what_does_not_fit():
