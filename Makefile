@@ -28,7 +28,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
 
 # Committed notebooks have no outputs; `make docs` runs them.
 notebooks: $(VENV)/.dev

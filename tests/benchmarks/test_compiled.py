@@ -7,6 +7,7 @@ devices at the end of each round.  Metadata are removed.
 
 import json
 import pathlib
+import re
 from types import SimpleNamespace
 
 import jax
@@ -255,3 +256,25 @@ def test_compiles_where_the_environment_exists(name, case, tmp_path):
     if target.platform == "cuda":
         assert 1 <= row["kernels_per_step"] <= 10
         assert row["command_buffers"] >= 1
+
+
+def stored() -> dict[str, dict]:
+    """The figures of the last published compilation of every case."""
+    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "results" / "compiled.json"
+    return json.loads(path.read_text())["rows"]
+
+
+def test_a_whole_run_on_a_gpu_is_one_command_buffer():
+    """With the strategy that `auto` chooses, the host launches one graph and waits for it."""
+    rows = [row for name, row in stored().items() if re.fullmatch(r"h200 .* auto", name)]
+    assert len(rows) >= 4
+    for row in rows:
+        assert (row["command_buffers"], row["loops_outside"], row["kernels_outside"]) == (1, 0, 0)
+        assert row["host_iterations_per_round"] == 0
+
+
+def test_clients_on_several_devices_need_one_all_reduce_per_round():
+    rows = [row for name, row in stored().items() if name.endswith(" by-client")]
+    assert len(rows) >= 2
+    for row in rows:
+        assert row["collectives_per_round"] == {"all-reduce": 1.0}
