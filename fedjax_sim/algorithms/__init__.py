@@ -1,6 +1,7 @@
 # ruff: noqa: F403, F405
 """Federated algorithms, one per file; each file's ``__all__`` names its factories."""
 
+from fedjax_sim.algorithms.afl import *
 from fedjax_sim.algorithms.agd import *
 from fedjax_sim.algorithms.apfl import *
 from fedjax_sim.algorithms.async_sgd import *
@@ -46,15 +47,18 @@ from fedjax_sim.algorithms.mime import *
 from fedjax_sim.algorithms.mofedsam import *
 from fedjax_sim.algorithms.perfedavg import *
 from fedjax_sim.algorithms.pfedme import *
+from fedjax_sim.algorithms.q_fedavg import *
 from fedjax_sim.algorithms.quafl import *
 from fedjax_sim.algorithms.scaffnew import *
 from fedjax_sim.algorithms.scaffold import *
 from fedjax_sim.algorithms.scaffold_m import *
 from fedjax_sim.algorithms.streaming_diloco import *
+from fedjax_sim.algorithms.term import *
 
 # Written out for type checkers of users' programs; tests/test_public_names.py compares it with the
 # files.
 __all__ = [
+    "afl",
     "agd",
     "apfl",
     "async_sgd",
@@ -110,9 +114,11 @@ __all__ = [
     "mofedsam",
     "perfedavg",
     "pfedme",
+    "q_fedavg",
     "quafl",
     "scaffnew",
     "scaffold",
     "scaffold_m",
     "streaming_diloco",
+    "term",
 ]

@@ -33,6 +33,20 @@ def visit_of(work: Work, num_steps: int) -> Work:
     return work._replace(num_steps=jnp.where(work.num_steps > 0, num_steps, 0), max_steps=num_steps)
 
 
+def full_loss(oracle: Oracle) -> Callable[[Params], Array]:
+    """Returns the loss over all data of a client.
+
+    Raises:
+        ValueError: the task's oracle has none.
+    """
+    if oracle.full_loss is None:
+        raise ValueError(
+            "oracle.full_loss is None; expected a task whose oracle has the loss over all data of "
+            "a client, as those of empirical_task"
+        )
+    return oracle.full_loss
+
+
 @takes_models
 def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelState:
     """Averages the models of S clients and the server's own, all with the weight 1 / (S + 1)."""

@@ -78,6 +78,7 @@ ADAPTERS: dict[Any, Adapter] = {
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
 # Uploads pass through the codec compress, with the memory of feedback and its rate.
 COMPRESSION: dict[str, type] = {"compress": str, "feedback": str, "feedback_rate": float}
+NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
 COMMON = ("lr_decay", "clip", "weight_decay", *COMPRESSION)
 LR = 0.2
 _SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
@@ -121,6 +122,8 @@ class AlgorithmEntry:
         """Hyper-parameters of the algorithm with their defaults, None where there is none."""
         defaults = {}
         for key, parameter in self.parameters.items():
+            if key == NUM_CLIENTS:
+                continue
             if (adapter := _adapter(parameter)) is not None:
                 defaults |= adapter.hyper
             elif _kind(parameter) is not None:
@@ -160,6 +163,7 @@ class AlgorithmEntry:
             ['option', 'compress', 'feedback']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
+        kinds.pop(NUM_CLIENTS, None)
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
         kinds |= COMPRESSION
@@ -172,6 +176,7 @@ class AlgorithmEntry:
             key
             for key, parameter in self.parameters.items()
             if parameter.default is inspect.Parameter.empty
+            and key != NUM_CLIENTS
             and _adapter(parameter) is None
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
@@ -200,12 +205,26 @@ class AlgorithmEntry:
         adapters = map(_adapter, self.parameters.values())
         return any(adapter is ADAPTERS[Reweighting] for adapter in adapters)
 
-    def build(self, hyper: Hyper, steps: StepsPerVisit | None = None) -> FedAlgorithm:
+    @property
+    def takes_population(self) -> bool:
+        """True for an algorithm with a parameter ``num_clients``, which the problem sets.
+
+        Example:
+            >>> from fedjax_sim.algorithms import afl, fedavg
+            >>> [AlgorithmEntry("a", factory).takes_population for factory in (afl, fedavg)]
+            [True, False]
+        """
+        return NUM_CLIENTS in self.parameters
+
+    def build(
+        self, hyper: Hyper, steps: StepsPerVisit | None = None, num_clients: int = 1
+    ) -> FedAlgorithm:
         """Returns the algorithm with these hyper-parameters, its own and those in :data:`COMMON`.
 
         Args:
             hyper: hyper-parameters.
             steps: law of the steps per visit, for an algorithm that reweights visits.
+            num_clients: the population, for an algorithm that has a parameter of this name.
 
         Raises:
             ValueError: a value out of range, or a function of the user that fails.
@@ -218,6 +237,8 @@ class AlgorithmEntry:
             if (adapter := _adapter(parameter)) is not None:
                 values = {key: own.pop(key, default) for key, default in adapter.hyper.items()}
                 own[key] = adapter.build(steps, **values)
+        if self.takes_population:
+            own[NUM_CLIENTS] = num_clients
         if "lr_decay" in common:
             own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
         coding = {key: common.pop(key) for key in COMPRESSION if key in common}

@@ -77,7 +77,7 @@ class Problem(NamedTuple):
 
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
-        algorithm = entry.build(hyper, self.steps_per_visit(entry))
+        algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
         return for_model(algorithm, self.model.statistics, self.statistics)
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:

@@ -138,7 +138,10 @@ class _Runs:
         self.hyper = build.hyper_parameters(config)
         self.model = model(config, dataset)[1]
         # Filled outside of compiled programs, read inside.
-        self.laws: dict[tuple, StepsPerVisit | None] = {}
+        self.laws: dict[tuple, tuple[StepsPerVisit | None, int]] = {}
+        self.laws_differ = config.clock != "none" or any(
+            entry.takes_population for entry in self.algorithms.values()
+        )
 
         @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
         def problem(own: SweepConfig) -> Problem:
@@ -155,7 +158,7 @@ class _Runs:
             problem = self.problem(own if seed is None else build.of_seed(own, seed))
             setup = problem.setup_of(algorithm)
             law = problem.steps_per_visit(self.algorithms[algorithm])
-            self.laws[algorithm, *sorted(settings.items())] = law
+            self.laws[algorithm, *sorted(settings.items())] = law, setup.task.num_clients
             built = problem.algorithm(self.algorithms[algorithm], self.hyper[algorithm])
             shapes = metric_shapes(built, setup)
             measured = [name for name, value in shapes.items() if value.shape == ()]
@@ -170,19 +173,20 @@ class _Runs:
     def factory(self) -> Callable[..., FedAlgorithm]:
         """Returns the algorithm as a function of its name and hyper-parameters.
 
-        With a clock it takes the settings, too: they decide how many steps a visit has.
+        With a clock it takes the settings, too: they decide how many steps a visit has.  So it does
+        for algorithms that need the number of clients.
         """
 
         def make(algorithm: str, **values: Any) -> FedAlgorithm:
             settings = {name: value for name, value in values.items() if name in SETTINGS}
             swept = {name: value for name, value in values.items() if name not in SETTINGS}
-            law = None
-            if self.config.clock != "none":
+            law = None, 1
+            if self.laws_differ:
                 law = self.laws[algorithm, *sorted(settings.items())]
-            built = self.algorithms[algorithm].build({**self.hyper[algorithm], **swept}, law)
+            built = self.algorithms[algorithm].build({**self.hyper[algorithm], **swept}, *law)
             return for_model(built, self.model.statistics, self.config.statistics)
 
-        settings = () if self.config.clock == "none" else SETTINGS
+        settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)
 
     def identity(self, algorithm: str, **static: Any) -> dict[str, Any]:

@@ -192,6 +192,9 @@ ALGORITHMS = {
         fs.streaming_diloco,
         {"lr": 0.05, "server_lr": 0.6, "momentum": 0.6, "mix": 0.4},
     ),
+    "q_fedavg": (fs.q_fedavg, {"lr": 0.2, "q": 1.4}),
+    "term": (fs.term, {"lr": 0.2, "tilt": 1.3, "server_lr": 0.8}),
+    "afl": (functools.partial(fs.afl, num_clients=NUM_CLIENTS), {"lr": 0.3, "ascent_lr": 0.2}),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
@@ -202,7 +205,7 @@ COMPOSED = {
     "fedavg_adam_reset", "fedavg_adam_keep", "fednova", "fedexp", "fedexp_average", "fedvarp",
     "fedcm", "scaffold_m", "mimelite", "fedlin", "scaffnew", "fedadamw", "fedadamw_entry",
     "fedmuon", "diloco", "ef14", "ef21", "ef21_p", "diana", "marina",
-    "ditto", "pfedme", "apfl", "perfedavg_FO",
+    "ditto", "pfedme", "apfl", "perfedavg_FO", "q_fedavg", "term", "afl",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}

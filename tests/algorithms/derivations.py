@@ -23,6 +23,17 @@ def logistic_gradient(inputs, labels):
     return gradient
 
 
+def logistic_loss(inputs, labels):
+    """Weighted sum of the losses log(1 + exp(z)) - y z."""
+    features = np.column_stack([inputs, np.ones(len(labels))])
+
+    def loss(model, weights):
+        z = features @ model
+        return weights @ (np.logaddexp(0, z) - labels * z)
+
+    return loss
+
+
 def fedsgd(gradient, rounds, model, lr):
     for visits in rounds:
         model = model - lr * np.mean([gradient(model, b[0]) for _, b in visits], axis=0)
@@ -128,6 +139,11 @@ def scaffold(gradient, full_weights, rounds, model, lr, server_lr, option):
 def gradient():
     examples = logistic_data().examples
     return logistic_gradient(examples["x"], examples["y"])
+
+
+def loss():
+    examples = logistic_data().examples
+    return logistic_loss(examples["x"], examples["y"])
 
 
 def visits(timeline=None):
