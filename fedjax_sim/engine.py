@@ -22,6 +22,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_objective, check_setup
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.evaluation.state import RunContext, evaluate
+from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
@@ -35,6 +36,7 @@ from fedjax_sim.types import (
     Round,
     ServerState,
     Setup,
+    Stack,
     Task,
     Timeline,
     Upload,
@@ -98,7 +100,7 @@ class Update(NamedTuple):
 
     state: ServerState
     new_state: ServerState
-    mean: Upload
+    mean: Upload  # or the Stack of all uploads, for an algorithm with such an aggregation
     round: Round
 
 
@@ -136,13 +138,15 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
 
     Raises:
         ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
-            uploads are weighted and the algorithm requires equal weights, the model has running
-            statistics that the algorithm does not update, or the algorithm's own check refuses the
-            task or the timeline.
+            uploads are weighted and the algorithm requires equal weights, a round has fewer uploads
+            than the aggregation requires, the model has running statistics that the algorithm does
+            not update, or the algorithm's own check refuses the task or the timeline.
     """
     _check_staleness(algorithm, setup.timeline)
     _check_statistics(algorithm, setup.task)
     _check_weighting(algorithm, setup.weighting)
+    if algorithm.aggregation is not None:
+        algorithm.aggregation.check(setup.timeline)
     algorithm.check(setup.task, setup.timeline)
 
 
@@ -218,7 +222,10 @@ def advance(
             f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
             "divided over devices"
         )
-    execution = where.mean_of_all(execution or auto(ragged=is_ragged(timeline)))
+    execution = stacks.strategy(
+        algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
+    )
+    execution = where.mean_of_all(execution)
     num_rounds = timeline.num_rounds
     eval_every = min(setup.eval_every, num_rounds)
 
@@ -368,7 +375,11 @@ def _round(
         ((works[:-1], draws, buffers), weights, mask, where.rows(clients))
     )
     old = tree.take(state.clients, rows)
-    mean, (new, probed) = execution(local, shared, (*visits, old), local_weights)
+    visit, inputs = stacks.received(algorithm.aggregation, state.server, local, shared)
+    mean, (new, probed) = execution(visit, inputs, (*visits, old), local_weights)
+    if stacks.is_stacked(algorithm.aggregation):
+        equal = weighting is uniform_weights
+        mean = Stack(mean, None if equal else weights, arrived, clients)
 
     # Rows of empty slots are distinct and out of bounds, so they are dropped.
     absent = where.num_rows(task.num_clients) + jnp.arange(mask.shape[0], dtype=jnp.int32)

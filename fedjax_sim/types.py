@@ -92,6 +92,56 @@ class Round(NamedTuple):
     key: Array  # PRNG key of the server in this round
 
 
+class Stack(NamedTuple):
+    """All uploads of a round, as a server without a mean receives them.
+
+    Example:
+        >>> yes = jnp.array([True, False])
+        >>> stack = Stack(jnp.array([[2.0], [0.0]]), None, yes, jnp.array([7, 3]))
+        >>> stack.mean_weights.tolist()
+        [1.0, 0.0]
+    """
+
+    uploads: Upload  # [S, ...]; without meaning where nothing arrived
+    weights: Array | None  # [S]; None: equal
+    arrived: Array  # [S] bool    slots whose upload reaches the server
+    clients: Array  # [S] int
+
+    @property
+    def mean_weights(self) -> Array:
+        """Weights of the mean, ``[S]``: 0 where nothing arrived."""
+        weights = self.arrived if self.weights is None else self.weights
+        return jnp.where(self.arrived, weights.astype(jnp.result_type(float)), 0)
+
+
+def _no_limit(timeline: "Timeline") -> None:
+    del timeline
+
+
+def _no_bytes(upload: PyTree, num_slots: int) -> int:
+    del upload, num_slots
+    return 0
+
+
+class Aggregation(NamedTuple):
+    """Another aggregation of uploads than their weighted mean.
+
+    Example:
+        >>> halved = Aggregation(each=lambda state, upload: upload / 2)
+        >>> halved.each(None, 4.0)
+        2.0
+    """
+
+    # (server state, upload) -> what the server averages; runs after the whole visit. None: `update`
+    # receives the Stack of all uploads instead of a mean.
+    each: Callable[[ServerState, Upload], PyTree] | None = None
+    # Raises ValueError for a timeline with rounds of too few uploads; arrays may be traced.
+    check: Callable[["Timeline"], None] = _no_limit
+    # (shapes of one upload, slots) -> bytes of the uploads that are in memory together.
+    num_bytes: Callable[[PyTree, int], int] = _no_bytes
+    f: int | None = None  # most attackers per round that it is made for; None: not stated
+
+
 def _no_state(params: Params) -> ClientState:
     del params
     return ()
@@ -179,6 +229,12 @@ class FedAlgorithm(NamedTuple):
     # The reason why all uploads must have the same weight; a setup with another weighting is
     # refused with this reason. None: they need not.
     uniform_weights_only: str | None = None
+    # What `update` receives. None: the weighted mean of the uploads.
+    aggregation: Aggregation | None = None
+    # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
+    # add noise are refused with it. None: an upload is 0 for a client that does not change the
+    # model, and the update may receive a noisy mean. Not a part of digests.
+    exact_mean_only: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

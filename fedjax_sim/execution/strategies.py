@@ -46,7 +46,7 @@ def vmapped() -> Execution:
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
         uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
-        return _divide(_weighted_sum(uploads, weights), weights.sum()), outputs
+        return weighted_mean(uploads, weights), outputs
 
     return run
 
@@ -334,6 +334,16 @@ def gathered(
         2.0
     """
     return Gathered(aggregate, inner or auto())
+
+
+def weighted_mean(uploads: Upload, weights: Array) -> Upload:
+    """Returns the weighted mean of uploads ``[S, ...]``; zeros if all weights are 0.
+
+    Example:
+        >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
+        2.0
+    """
+    return _divide(_weighted_sum(uploads, weights), weights.sum())
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:

@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_sim.simulation.files import digest
-from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types import FedAlgorithm, Timeline
 
 Inner: TypeAlias = Callable[[Any], Hashable]
 
@@ -101,18 +101,33 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
     if isinstance(value, types.MethodType):
         return "method", inner(value.__func__), inner(value.__self__)
     if isinstance(value, (tuple, list)):
-        # Algorithms without personal models keep the digests that they had before these existed.
-        absent = isinstance(value, FedAlgorithm) and value.personal is None
-        parts = value[: FedAlgorithm._fields.index("personal")] if absent else value
+        parts = _old_fields(value) if isinstance(value, FedAlgorithm) else value
         return rules.kind(type(value), inner), tuple(inner(part) for part in parts)
     if isinstance(value, Mapping):
         return "mapping", tuple((str(k), inner(value[k])) for k in sorted(value, key=str))
     if isinstance(value, (set, frozenset)):
         return "set", tuple(sorted(repr(inner(part)) for part in value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f.name, inner(getattr(value, f.name))) for f in dataclasses.fields(value)]
+        skipped = _skipped(value)
+        names = [f.name for f in dataclasses.fields(value) if f.name not in skipped]
+        fields = [(name, inner(getattr(value, name))) for name in names]
         return rules.kind(type(value), inner), tuple(fields)
     return rules.rest(value, inner)
+
+
+def _old_fields(algorithm: FedAlgorithm) -> tuple[Any, ...]:
+    """Returns the fields that count: an algorithm keeps the digest from before unused ones."""
+    if algorithm.aggregation is not None:
+        return algorithm
+    last = "personal" if algorithm.personal is None else "aggregation"
+    return algorithm[: FedAlgorithm._fields.index(last)]
+
+
+def _skipped(value: Any) -> set[str]:
+    """Returns the fields of a dataclass that do not count, so that digests stay what they were."""
+    if not isinstance(value, Timeline):
+        return set()
+    return {"sampling"} if value.lost is not None else {"sampling", "lost"}
 
 
 def _code_here(function: types.FunctionType, inner: Inner) -> Hashable:

@@ -31,6 +31,8 @@ KNOBS = {
     "evaluation": "evaluate on fewer examples",
     "stored states": "more levels of recomputation (checkpoint='log'), or derivatives of the last "
     "rounds only (last_rounds)",
+    "uploads": "fewer clients per round, or a rule that is a mean of clipped uploads "
+    "(robust.centred_clipping with one iteration)",
     "temporaries": "fewer clients at once (execution.chunked, --execution chunked --chunk-size), "
     "smaller batches, fewer seeds at once (--seeds), or bfloat16 (--precision)",
 }
@@ -51,7 +53,8 @@ class Forecast(NamedTuple):
         parameters: parameters of one model.
         client_bytes: state of one client between rounds, of all runs together.
         upload_bytes: upload of one client per round, of all runs together.
-        parts: bytes on the device at the peak, by part; ``temporaries`` by XLA's analysis of the
+        parts: bytes on the device at the peak, by part; ``uploads`` are those of a round that a
+            robust rule has in memory together, ``temporaries`` the rest by XLA's analysis of the
             compiled round.
         memory: bytes that may be used.
         flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
@@ -188,7 +191,10 @@ def forecast(
             "client states": _bytes(state.clients),
             "server": _bytes((state.server, state.past)),
             "evaluation": _bytes(eval_fn),
-            "temporaries": program_bytes(compiled, arguments=False),
+            **_temporaries(
+                program_bytes(compiled, arguments=False),
+                replicas * _stack_bytes(algorithm, upload, timeline.cohort_size),
+            ),
         },
         memory=memory_limit(jax.local_devices()[0]) if memory is None else memory,
         flops_per_round=steps * measuring.step_flops(on_device.task, timeline, model),
@@ -220,6 +226,18 @@ def forecast(
     )
     seconds = Seconds(compile_seconds + evaluation.compile, per_round, evaluation.run)
     return result._replace(seconds=seconds)
+
+
+def _stack_bytes(algorithm: FedAlgorithm, upload: PyTree, num_slots: int) -> int:
+    """Returns the bytes of the uploads that one run's server has in memory together."""
+    aggregation = algorithm.aggregation
+    return 0 if aggregation is None else aggregation.num_bytes(upload, num_slots)
+
+
+def _temporaries(total: int, stack: int) -> dict[str, int]:
+    """Returns XLA's temporaries, with the stack of uploads among them as a part of its own."""
+    rest = {"temporaries": max(total - stack, 0)}
+    return {"uploads": stack} | rest if stack else rest
 
 
 class _OnDevice(NamedTuple):

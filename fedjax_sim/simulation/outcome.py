@@ -16,7 +16,8 @@ import numpy as np
 
 from fedjax_sim.simulation.files import FolderError, write_text
 from fedjax_sim.simulation.history import Clock
-from fedjax_sim.types import FedAlgorithm, Oracle, PyTree, Round, Setup, Work
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup
+from fedjax_sim.wrappers.received import dry_visit
 
 FILE = "outcome.json"
 VERSION = 1
@@ -106,18 +107,7 @@ def describe(
 
 def visit(algorithm: FedAlgorithm, setup: Setup, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     """Returns one client's message, upload and state, to be traced for their shapes only."""
-    oracle = Oracle(
-        grad=lambda x, step: x,
-        loss=lambda x, step: jnp.zeros(()),
-        full_grad=lambda x: x,
-        full_loss=lambda x: jnp.zeros(()),
-    )
-    zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
-    server = algorithm.init(params)
-    message = algorithm.broadcast(server, Round(zero, zero, setup.task.num_clients, key))
-    client = algorithm.init_client(params)
-    work = Work(zero, zero, zero, zero, zero, key, setup.timeline.max_steps)
-    return message, algorithm.local(message, client, oracle, work)[0], client
+    return dry_visit(algorithm, params, setup.task.num_clients, setup.timeline.max_steps)
 
 
 def write(folder: pathlib.Path, outcome: Outcome) -> None:

@@ -1,9 +1,9 @@
-"""The model in a message, for wrappers that compute with the model that a client receives."""
+"""Forms of messages and uploads, for wrappers that depend on them."""
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_sim.types import FedAlgorithm, Message, Params, Round
+from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, Round, Upload, Work
 
 
 def received_model(message: Message) -> Params:
@@ -44,6 +44,51 @@ def check_received(algorithm: FedAlgorithm, params: Params) -> None:
             "algorithm sends a message without a model; expected a model, or a message whose "
             "attribute params is one"
         )
+
+
+def dry_visit(
+    algorithm: FedAlgorithm, params: Params, num_clients: int, max_steps: int
+) -> tuple[Message, Upload, ClientState]:
+    """Returns one client's message, upload and state without data, to be traced for their shapes.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> visit = lambda x: dry_visit(fs.scaffold(0.1), x, num_clients=2, max_steps=1)
+        >>> [part.shape for part in jax.eval_shape(visit, jnp.zeros(3))[1]]
+        [(3,), (3,)]
+    """
+    oracle = Oracle(
+        grad=lambda x, step: x,
+        loss=lambda x, step: jnp.zeros(()),
+        full_grad=lambda x: x,
+        full_loss=lambda x: jnp.zeros(()),
+    )
+    zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
+    server = algorithm.init(params)
+    message = algorithm.broadcast(server, Round(zero, zero, num_clients, key))
+    client = algorithm.init_client(params)
+    work = Work(zero, zero, zero, zero, zero, key, max_steps)
+    return message, algorithm.local(message, client, oracle, work)[0], client
+
+
+def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
+    """Returns the shapes and dtypes of an algorithm's uploads.
+
+    Raises:
+        ValueError: they depend on more than the model.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> upload_shapes(fs.fedavg(0.1), {"w": jnp.zeros(3)})["w"].shape
+        (3,)
+    """
+    try:
+        return jax.eval_shape(lambda x: dry_visit(algorithm, x, 1000, 1)[1], params)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            "algorithm has uploads whose shapes need a task; expected uploads whose shapes follow "
+            f"from the model: {error}"
+        ) from error
 
 
 def _form(tree: Params) -> tuple:

@@ -1,0 +1,34 @@
+"""Robust aggregation: rules instead of the mean of the uploads, for rounds with attackers.
+
+A rule is a value, :class:`Rule`; :func:`aggregate` applies it to an algorithm, and :func:`nnm` and
+:func:`bucketing` put a mixing of the uploads in front of it:
+``aggregate(fedavg(0.1), nnm(trimmed_mean(f=2)))``.
+"""
+
+from fedjax_sim.robust.aggregation import AggregatedState, aggregate, stacked
+from fedjax_sim.robust.clipping import centred_clipping
+from fedjax_sim.robust.coordinates import mean, median, trimmed_mean
+from fedjax_sim.robust.geometric import geometric_median
+from fedjax_sim.robust.krum import bulyan, krum, multi_krum
+from fedjax_sim.robust.mixing import bucketing, nnm
+from fedjax_sim.robust.momentum import worker_momentum
+from fedjax_sim.robust.rules import Points, Rule
+
+__all__ = [
+    "AggregatedState",
+    "Points",
+    "Rule",
+    "aggregate",
+    "bucketing",
+    "bulyan",
+    "centred_clipping",
+    "geometric_median",
+    "krum",
+    "mean",
+    "median",
+    "multi_krum",
+    "nnm",
+    "stacked",
+    "trimmed_mean",
+    "worker_momentum",
+]
