@@ -26,6 +26,7 @@ _LAYERS = [
     "datasets execution",
     "local transforms models",
     "wrappers",
+    "robust",
     "algorithms",
     "engine evaluation",
     "simulation",

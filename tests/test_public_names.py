@@ -16,8 +16,8 @@ callbacks compare compressed compression data datasets diagnostics diana ef14 ef
 empirical_task epochs evaluation execution fine_tuned forecast freeze from_assignment from_clients
 from_table full_batch
 generated_data generated_task init load local marina models objectives per_step_uploads
-personal_model plotting pp_marina presets private problems prox run running_statistics shared_task
-simulate skip_nonfinite stream sweep theory timelines transforms tree tune uniform_weights
+personal_model plotting pp_marina presets private problems prox robust run running_statistics
+shared_task simulate skip_nonfinite stream sweep theory timelines transforms tree tune uniform_weights
 weight_by_examples with_replacement
 """.split()
 
