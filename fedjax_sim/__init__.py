@@ -76,8 +76,10 @@ if TYPE_CHECKING:
         diagnostics,
         models,
         plotting,
+        privacy,
         problems,
         theory,
+        valuation,
     )
     from fedjax_sim.cli import presets
     from fedjax_sim.cli.saved import load
@@ -86,7 +88,8 @@ if TYPE_CHECKING:
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
 _LAZY = {
-    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "problems", "theory",
+    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "privacy",
+    "problems", "theory", "valuation",
 }  # fmt: skip
 
 __all__ = [
@@ -147,6 +150,7 @@ __all__ = [
     "plotting",
     "pp_marina",
     "presets",
+    "privacy",
     "private",
     "problems",
     "prox",
@@ -164,6 +168,7 @@ __all__ = [
     "tree",
     "tune",
     "uniform_weights",
+    "valuation",
     "weight_by_client",
     "weight_by_examples",
     "with_replacement",

@@ -29,11 +29,13 @@ _LAYERS = [
     "robust",
     "algorithms",
     "engine evaluation",
+    "privacy",
     "simulation",
     "sweeps callbacks hypergradients",
     "analysis",
     "problems diagnostics",
     "plotting",
+    "valuation",
     "cli",
 ]
 _LEVEL = {package: level for level, row in enumerate(_LAYERS) for package in row.split()}

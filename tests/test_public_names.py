@@ -18,7 +18,7 @@ from_table full_batch
 generated_data generated_task init load local marina models objectives per_step_uploads
 personal_model plotting pp_marina presets private problems prox robust run running_statistics
 shared_task simulate skip_nonfinite stream sweep theory timelines transforms tree tune uniform_weights
-weight_by_examples with_replacement
+valuation weight_by_examples with_replacement
 """.split()
 
 

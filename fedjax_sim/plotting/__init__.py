@@ -7,6 +7,7 @@ pyplot and needs no display.
 from fedjax_sim.plotting.bounds import bound_curves
 from fedjax_sim.plotting.client_values import client_bands, client_distribution
 from fedjax_sim.plotting.clients import client_examples, client_label_map, size_histogram
+from fedjax_sim.plotting.contributions import contributions
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.folders import plot_folder
 from fedjax_sim.plotting.heat_maps import heat_map
@@ -24,6 +25,7 @@ __all__ = [
     "client_examples",
     "client_label_map",
     "contours",
+    "contributions",
     "curves",
     "heat_map",
     "plot_folder",

@@ -1,0 +1,250 @@
+"""Values of clients from runs: closed forms, single runs, finite differences, kept coalitions."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+from small_problems import KEY, SIZES, logistic_losses, logistic_params, logistic_task
+
+import fedjax_sim as fs
+from fedjax_sim import valuation
+from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.valuation.retraining import resampled
+
+CENTRES = np.array([1.0, 2.0, 4.0, 7.0], np.float32)
+
+
+def losses(x, examples, key):
+    return (x - examples["c"]) ** 2 / 2
+
+
+def loss(x):
+    return (x - 3) ** 2 / 2
+
+
+def estimation(timeline=None, start=0.0):
+    """One client per centre; a step with rate 1 of a single client ends at its centre."""
+    data = fs.FederatedData({"c": CENTRES}, np.arange(5))
+    task = fs.empirical_task(losses, data, fs.full_batch(1))
+    timeline = timeline or fs.timelines.full(1, 4, task.num_steps)
+    return fs.Setup(task, timeline, jnp.array(start))
+
+
+def two_cohorts():
+    clients = np.array([[0, 1, 2], [1, 2, 3]])
+    ones = np.ones((2, 3), int)
+    return fs.Timeline(
+        clients, np.array([[0] * 3, [1] * 3]), ones, ones == 1, np.arange(2.0), max_steps=1
+    )
+
+
+def logistic_setup(**fields):
+    task = logistic_task()
+    timeline = fs.timelines.uniform(jax.random.key(5), 3, len(SIZES), 4, task.num_steps)
+    examples = jax.tree.map(jnp.asarray, task.oracle.args[0].examples)
+
+    def eval_fn(params):
+        every = logistic_losses(params, examples, None)
+        return {"loss": every.mean(), "worst": every.max(), "all": every}
+
+    return fs.Setup(
+        task, timeline, logistic_params(), eval_fn, eval_every=2,
+        weighting=fs.weight_by_examples, **fields,
+    )  # fmt: skip
+
+
+def test_mean_estimation_by_retraining(tmp_path):
+    """The values of the closed game, with chunks of at most two coalitions, kept on disk."""
+    seen = []
+    options = {"directory": tmp_path, "width": 1, "on_progress": seen.append}
+    game = valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, **options)
+    single = valuation.leave_one_out(game)
+    np.testing.assert_allclose(single.values, [0.763889, 0.375, -0.069444, 0.097222], atol=1e-6)
+    computed = seen[-1].total
+    assert computed == 6  # nobody, all, four without one
+    game = valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, **options)
+    exact = valuation.exact_shapley(game)
+    np.testing.assert_allclose(exact.values, [1.709491, 1.996528, 1.681713, -1.012731], atol=1e-6)
+    assert seen[-1].total == 16 - computed
+    assert exact.num_runs == 15
+    with pytest.raises(FolderError, match="a game with another algorithm"):
+        valuation.game(fs.fedavg(0.5), estimation(), KEY, loss, directory=tmp_path)
+    (tmp_path / "coalitions.npz").write_bytes(b"damaged")
+    with pytest.raises(FolderError, match=r"coalitions\.npz is damaged"):
+        valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
+
+
+def test_influence_of_mean_estimation():
+    result = valuation.influence(fs.fedavg(1.0), estimation(), KEY, loss)
+    np.testing.assert_allclose(result.values, [0.3125, 0.1875, -0.0625, -0.4375], atol=1e-6)
+
+
+def test_fed_sv_of_two_cohorts():
+    setup = estimation(two_cohorts())
+    result = valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss)
+    np.testing.assert_allclose(result.values, [0.012731, 1.052083, 2.739583, 0.664352], atol=1e-6)
+    assert result.values.sum() == pytest.approx(4.46875, abs=1e-6)
+    assert result.by_round is not None
+    assert result.by_round[1, 0] == result.by_round[0, 3] == 0  # absent
+    assert (result.num_runs, result.num_evaluations) == (1, 14)
+    guided = valuation.gtg_shapley(fs.fedavg(0.5), setup, KEY, loss, jax.random.key(1))
+    np.testing.assert_allclose(guided.values, result.values, atol=0.15)
+    assert guided.values.sum() == pytest.approx(4.46875, abs=2e-3)
+    assert guided.facts["skipped"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm", [fs.scaffold(0.2), fs.fedadam(0.2, server_lr=0.1)], ids=["scaffold", "fedadam"]
+)
+def test_a_coalition_is_the_run_without_the_others(algorithm):
+    """Also with momentum and states of clients, for every metric of the evaluation."""
+    setup = logistic_setup()
+    game = valuation.game(algorithm, setup, KEY, "loss")
+    coalitions = np.array([[True] * 8, [False] * 8, [True, False] * 4, [False] * 6 + [True] * 2])
+    values = {name: game.with_metric(name, "min").values(coalitions) for name in ("loss", "worst")}
+    start = setup.eval_fn(setup.params)
+    for i, members in enumerate(coalitions):
+        mask = members[np.asarray(setup.timeline.clients)]
+        timeline = dataclasses.replace(setup.timeline, mask=mask)
+        one = dataclasses.replace(setup, timeline=timeline)
+        _, history = fs.run(algorithm, one, KEY)
+        for name, value in values.items():
+            expected = float(start[name] - history.metrics[name][-1])
+            assert value[i] == pytest.approx(expected, abs=2e-6)
+    assert values["loss"][1] == 0
+
+
+@pytest.mark.slow
+def test_sum_of_rounds_is_the_total_of_the_run():
+    """FedSV with a server that has momentum: efficiency holds for the algorithm's own update."""
+    setup = logistic_setup()
+    algorithm = fs.fedadam(0.2, server_lr=0.1)
+    result = valuation.fed_sv(algorithm, setup, KEY, "loss")
+    total = valuation.game(algorithm, setup, KEY, "loss").total()
+    assert result.values.sum() == pytest.approx(total, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+def test_influence_against_finite_differences():
+    setup = logistic_setup()
+    algorithm = fs.fedadam(0.2, server_lr=0.1)
+    results = [
+        valuation.influence(algorithm, setup, KEY, "loss", direction=direction)
+        for direction in ("reverse", "forward")
+    ]
+    np.testing.assert_allclose(results[0].values, results[1].values, rtol=1e-9, atol=1e-14)
+    assert abs(results[0].values.sum()) < 1e-12
+
+    @jax.jit
+    def final_loss(factors, setup):
+        weighting = lambda work: work.num_examples * 1.0 * factors[work.client]  # noqa: E731
+        one = dataclasses.replace(setup, weighting=weighting)
+        return fs.run(algorithm, one, KEY)[1].metrics["loss"][-1]
+
+    with jax.numpy_dtype_promotion("standard"):
+        step, ones = 1e-5, np.ones(len(SIZES))
+        for client in (0, 1, 5):
+            change = step * np.eye(len(SIZES))[client]
+            slope = (final_loss(ones + change, setup) - final_loss(ones - change, setup)) / step / 2
+            assert -slope == pytest.approx(results[0].values[client], rel=1e-6, abs=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+def test_example_influence_against_finite_differences():
+    """Against a loss with the examples' weights written out."""
+    setup, client = logistic_setup(), 3
+    algorithm = fs.fedavg(0.2)
+    result = valuation.example_influence(algorithm, setup, KEY, "loss", client)
+    assert len(result.values) == SIZES[client]
+    data = setup.task.oracle.args[0]
+    first = int(data.offsets[client])
+
+    def weighted(params, examples, key):
+        return examples["e"] * logistic_losses(params, examples, key)
+
+    start = {**data.examples, "e": np.ones(SIZES.sum())}
+    task = fs.empirical_task(
+        weighted, fs.FederatedData(start, np.asarray(data.offsets)), fs.epochs(2, 2)
+    )
+
+    @jax.jit
+    def final_loss(weights):
+        examples = {**data.examples, "e": weights}
+        oracle = Partial(task.oracle.func, dataclasses.replace(data, examples=examples))
+        one = dataclasses.replace(setup, task=dataclasses.replace(task, oracle=oracle))
+        return fs.run(algorithm, one, KEY)[1].metrics["loss"][-1]
+
+    step, ones = 1e-5, np.ones(SIZES.sum())
+    for row in range(2):
+        change = step * np.eye(len(ones))[first + row]
+        slope = (final_loss(ones + change) - final_loss(ones - change)) / step / 2
+        assert -slope == pytest.approx(result.values[row], rel=1e-6, abs=1e-10)
+
+
+def test_cohorts_drawn_from_the_coalition():
+    """Every coalition has full cohorts, in an order that all coalitions share."""
+    task = fs.Task(lambda *arguments: None, np.ones(6, int), np.arange(6))
+    timeline = fs.timelines.uniform(jax.random.key(0), 9, 6, 2, task.num_steps)
+    setup = fs.Setup(task, timeline, jnp.zeros(()))
+    members = jnp.array([True, False, True, True, False, False])
+    drawn = resampled(setup, members, jax.random.key(1))
+    assert drawn.mask.all()
+    assert set(np.unique(drawn.clients)) == {0, 2, 3}
+    np.testing.assert_array_equal(drawn.num_steps, drawn.clients)  # of the clients drawn
+    everyone = np.asarray(resampled(setup, jnp.ones(6, bool), jax.random.key(1)).clients)
+    kept = np.asarray(members)[everyone].all(axis=1)
+    np.testing.assert_array_equal(np.asarray(drawn.clients)[kept], everyone[kept])
+    alone = resampled(setup, jnp.arange(6) == 4, jax.random.key(1))
+    np.testing.assert_array_equal(alone.mask.sum(1), 1)
+
+
+def test_bad_arguments():
+    setup, algorithm = estimation(), fs.fedavg(1.0)
+    call = valuation.game
+    with pytest.raises(ValueError, match="metric is 'acc'; expected one of loss, worst"):
+        call(algorithm, logistic_setup(), KEY, "acc")
+    with pytest.raises(ValueError, match="metric is 'all'; expected one of loss, worst"):
+        call(algorithm, logistic_setup(), KEY, "all")
+    with pytest.raises(ValueError, match=r"setup\.eval_fn None; expected an evaluation"):
+        call(algorithm, setup, KEY, "loss")
+    with pytest.raises(ValueError, match="mode is None; expected 'min' or 'max' for a metric"):
+        call(algorithm, setup, KEY, lambda x: x)
+    with pytest.raises(ValueError, match="mode is 'least'"):
+        call(algorithm, setup, KEY, loss, mode="least")
+    with pytest.raises(ValueError, match="width is 0"):
+        call(algorithm, setup, KEY, loss, width=0)
+    with pytest.raises(ValueError, match="every 2 rounds; expected the last round, 1"):
+        call(
+            algorithm,
+            dataclasses.replace(setup, eval_fn=fs.evaluation.at_rounds(lambda x: {"loss": x}, 2)),
+            KEY,
+            "loss",
+        )
+    with pytest.raises(ValueError, match="all clients"):
+        call(fs.marina(algorithm, fs.compression.random_k(1), 0.5), setup, KEY, loss)
+    with pytest.raises(ValueError, match="memory is 1 bytes per device; expected at least"):
+        call(algorithm, setup, KEY, loss, memory=1).total()
+    stale = estimation(dataclasses.replace(setup.timeline, max_staleness=1))
+    with pytest.raises(ValueError, match="staleness of up to 1"):
+        call(algorithm, stale, KEY, loss, resample=KEY)
+    fewer = estimation(dataclasses.replace(setup.timeline, num_steps=np.zeros((1, 4), int)))
+    with pytest.raises(ValueError, match=r"task\.num_steps; expected the clients' own numbers"):
+        call(algorithm, fewer, KEY, loss, resample=KEY)
+    zero = dataclasses.replace(setup, weighting=lambda work: work.client != 2)
+    with pytest.raises(ValueError, match="weighting is 0 for client 2; expected positive"):
+        valuation.influence(algorithm, zero, KEY, loss)
+    with pytest.raises(ValueError, match="direction is 'back'"):
+        valuation.influence(algorithm, setup, KEY, loss, direction="back")
+    with pytest.raises(ValueError, match=r"client is 9; expected 0 \.\. 3"):
+        valuation.example_influence(algorithm, setup, KEY, loss, 9)
+    shared = fs.shared_task(losses, {"c": CENTRES}, 4, fs.full_batch(1))
+    with pytest.raises(ValueError, match="no rows of its clients on the device"):
+        valuation.example_influence(
+            algorithm, dataclasses.replace(setup, task=shared), KEY, loss, 0
+        )
