@@ -17,10 +17,12 @@ from jax.tree_util import Partial
 from fedjax_sim.callbacks.direction import Mode, sign
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.hypergradients.checkpointing import Checkpoint
+from fedjax_sim.hypergradients.hypergradient import hypergradient
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree.repeated import entries
-from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Weighting, Work
-from fedjax_sim.valuation.metrics import Metric, evaluated_once, final_metrics
+from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
+from fedjax_sim.valuation.metrics import Metric, evaluated_once
 from fedjax_sim.valuation.result import Valuation
 
 Direction = Literal["reverse", "forward"]
@@ -34,6 +36,7 @@ def influence(
     *,
     mode: Mode = None,
     direction: Direction = "reverse",
+    checkpoint: Checkpoint = "sqrt",
     execution: Execution | None = None,
 ) -> Valuation:
     r"""Returns the derivative of the final metric with respect to the clients' weights.
@@ -53,9 +56,9 @@ def influence(
         key: of the run.
         metric: as for :func:`fedjax_sim.valuation.game`.
         mode: direction of the metric, as for :func:`fedjax_sim.valuation.game`.
-        direction: ``"reverse"``: the cost of about four runs for any number of clients, and the
-            memory of all rounds; ``"forward"``: the cost of M + 1 runs, and the memory of M + 1
-            models.
+        direction: ``"reverse"``: the time of about five runs for any number of clients;
+            ``"forward"``: the time and the memory of M + 1 runs.
+        checkpoint: states that reverse mode stores, as for :func:`fedjax_sim.hypergradient`.
         execution: execution strategy.
 
     Raises:
@@ -74,18 +77,21 @@ def influence(
         [0.6667, 0.3333, -1.0]
     """
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
-    gain = sign(name, mode)  # 1: larger is better
     _check_weights(setup)
 
-    def value(factors: Array, setup: Setup, key: Array) -> Array:
-        weighting = _scaled(setup.weighting, factors)
-        setup = dataclasses.replace(setup, weighting=weighting)
-        return gain * final_metrics(algorithm, setup, key, execution)[name]
+    def setup_of(factors: Array, setup: Setup) -> Setup:
+        def weighting(work: Work) -> Array:
+            return base(work).astype(factors.dtype) * factors[work.client]
 
+        return dataclasses.replace(setup, weighting=weighting)
+
+    base = setup.weighting
+    derivative = hypergradient(
+        name, lambda factors: algorithm, setup, key, setup_of=setup_of, mode=direction,
+        checkpoint=checkpoint, execution=execution,
+    )  # fmt: skip
     factors = jnp.ones(setup.task.num_clients, jnp.result_type(float))
-    values = _gradient(value, direction)(factors, setup, key)
-    runs = _runs(direction, len(values))
-    return Valuation("influence", np.asarray(values, np.float64), None, runs)
+    return _result("influence", sign(name, mode), derivative(factors).gradient, direction)
 
 
 def example_influence(
@@ -97,6 +103,7 @@ def example_influence(
     *,
     mode: Mode = None,
     direction: Direction = "reverse",
+    checkpoint: Checkpoint = "sqrt",
     execution: Execution | None = None,
 ) -> Valuation:
     r"""Returns the derivative of the final metric with respect to one client's examples' weights.
@@ -108,8 +115,9 @@ def example_influence(
 
     Args:
         client: number of the client.
-        algorithm, setup, key, metric, mode, direction, execution: as for :func:`influence`; the
-            task is one of :func:`fedjax_sim.empirical_task` without a placement.
+        setup: as for :func:`influence`; the task is one of :func:`fedjax_sim.empirical_task`
+            without a placement.
+        algorithm, key, metric, mode, direction, checkpoint, execution: as for :func:`influence`.
 
     Returns:
         A value per example of the client, in the order of its rows.
@@ -130,24 +138,23 @@ def example_influence(
         [0.25, 0.75]
     """
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
-    gain = sign(name, mode)  # 1: larger is better
     start, stop = _rows(setup, client)
 
-    def value(weights: Array, setup: Setup, key: Array) -> Array:
-        oracle = setup.task.oracle
-        data = oracle.args[0]  # pyright: ignore[reportFunctionMemberAccess]
+    def setup_of(weights: Array, setup: Setup) -> Setup:
+        oracle: Any = setup.task.oracle
+        data, static = oracle.args[0], oracle.func
         every = jnp.ones(data.num_examples, weights.dtype).at[start:stop].set(weights)
         data = dataclasses.replace(data, examples=(data.examples, every))
-        static = oracle.func  # pyright: ignore[reportFunctionMemberAccess]
         static = static._replace(objective=_Weighted(static.objective))
         task = dataclasses.replace(setup.task, oracle=Partial(static, data))
-        setup = dataclasses.replace(setup, task=task)
-        return gain * final_metrics(algorithm, setup, key, execution)[name]
+        return dataclasses.replace(setup, task=task)
 
+    derivative = hypergradient(
+        name, lambda weights: algorithm, setup, key, setup_of=setup_of, mode=direction,
+        checkpoint=checkpoint, execution=execution,
+    )  # fmt: skip
     weights = jnp.ones(stop - start, jnp.result_type(float))
-    values = _gradient(value, direction)(weights, setup, key)
-    runs = _runs(direction, len(values))
-    return Valuation("example influence", np.asarray(values, np.float64), None, runs)
+    return _result("example influence", sign(name, mode), derivative(weights).gradient, direction)
 
 
 class _Weighted(NamedTuple):
@@ -169,20 +176,11 @@ class _Weighted(NamedTuple):
         check_labels(self.objective, params, examples[0])
 
 
-def _gradient(value: Callable[..., Array], direction: Direction) -> Callable[..., Array]:
-    """Returns the compiled gradient with respect to the first argument."""
-    if direction not in ("reverse", "forward"):
-        raise ValueError(f'direction is {direction!r}; expected "reverse" or "forward"')
-    return jax.jit(jax.grad(value) if direction == "reverse" else jax.jacfwd(value))
-
-
-def _runs(direction: Direction, count: int) -> int:
-    """Returns the cost in runs: reverse mode takes about as long as four."""
-    return 4 if direction == "reverse" else 1 + count
-
-
-def _scaled(weighting: Weighting, factors: Array) -> Weighting:
-    return lambda work: weighting(work).astype(factors.dtype) * factors[work.client]
+def _result(method: str, gain: int, gradient: Array, direction: Direction) -> Valuation:
+    """Returns the result; its cost is in runs: reverse mode takes about as long as five."""
+    values = gain * np.asarray(gradient, np.float64)
+    runs = 5 if direction == "reverse" else 1 + len(values)
+    return Valuation(method, values, None, runs)
 
 
 def _check_weights(setup: Setup) -> None:

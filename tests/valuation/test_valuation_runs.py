@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from small_problems import KEY, SIZES, logistic_losses, logistic_params, logistic_task
+from small_problems import KEY, SIZES, compiled, logistic_losses, logistic_params, logistic_task
 
 import fedjax_sim as fs
 from fedjax_sim import valuation
@@ -107,13 +107,14 @@ def test_a_coalition_is_the_run_without_the_others(algorithm):
     coalitions = np.array([[True] * 8, [False] * 8, [True, False] * 4, [False] * 6 + [True] * 2])
     values = {name: game.with_metric(name, "min").values(coalitions) for name in ("loss", "worst")}
     start = setup.eval_fn(setup.params)
+    metrics = compiled(lambda setup: fs.run(algorithm, setup, KEY)[1].metrics)
     for i, members in enumerate(coalitions):
         mask = members[np.asarray(setup.timeline.clients)]
         timeline = dataclasses.replace(setup.timeline, mask=mask)
         one = dataclasses.replace(setup, timeline=timeline)
-        _, history = fs.run(algorithm, one, KEY)
+        final = metrics(one)
         for name, value in values.items():
-            expected = float(start[name] - history.metrics[name][-1])
+            expected = float(start[name] - final[name][-1])
             assert value[i] == pytest.approx(expected, abs=2e-6)
     assert values["loss"][1] == 0
 
@@ -140,7 +141,7 @@ def test_influence_against_finite_differences():
     np.testing.assert_allclose(results[0].values, results[1].values, rtol=1e-9, atol=1e-14)
     assert abs(results[0].values.sum()) < 1e-12
 
-    @jax.jit
+    @compiled
     def final_loss(factors, setup):
         weighting = lambda work: work.num_examples * 1.0 * factors[work.client]  # noqa: E731
         one = dataclasses.replace(setup, weighting=weighting)
@@ -173,7 +174,7 @@ def test_example_influence_against_finite_differences():
         weighted, fs.FederatedData(start, np.asarray(data.offsets)), fs.epochs(2, 2)
     )
 
-    @jax.jit
+    @compiled
     def final_loss(weights):
         examples = {**data.examples, "e": weights}
         oracle = Partial(task.oracle.func, dataclasses.replace(data, examples=examples))
@@ -193,24 +194,28 @@ def test_cohorts_drawn_from_the_coalition():
     timeline = fs.timelines.uniform(jax.random.key(0), 9, 6, 2, task.num_steps)
     setup = fs.Setup(task, timeline, jnp.zeros(()))
     members = jnp.array([True, False, True, True, False, False])
-    drawn = resampled(setup, members, jax.random.key(1))
+    draw = compiled(lambda members: resampled(setup, members, jax.random.key(1)))
+    drawn = draw(members)
     assert drawn.mask.all()
     assert set(np.unique(drawn.clients)) == {0, 2, 3}
     np.testing.assert_array_equal(drawn.num_steps, drawn.clients)  # of the clients drawn
-    everyone = np.asarray(resampled(setup, jnp.ones(6, bool), jax.random.key(1)).clients)
+    everyone = np.asarray(draw(jnp.ones(6, bool)).clients)
     kept = np.asarray(members)[everyone].all(axis=1)
     np.testing.assert_array_equal(np.asarray(drawn.clients)[kept], everyone[kept])
-    alone = resampled(setup, jnp.arange(6) == 4, jax.random.key(1))
+    alone = draw(jnp.arange(6) == 4)
     np.testing.assert_array_equal(alone.mask.sum(1), 1)
 
 
 def test_bad_arguments():
     setup, algorithm = estimation(), fs.fedavg(1.0)
     call = valuation.game
-    with pytest.raises(ValueError, match="metric is 'acc'; expected one of loss, worst"):
-        call(algorithm, logistic_setup(), KEY, "acc")
-    with pytest.raises(ValueError, match="metric is 'all'; expected one of loss, worst"):
-        call(algorithm, logistic_setup(), KEY, "all")
+    several = {"loss": loss, "all": lambda x: jnp.stack([x, x])}
+    named = dataclasses.replace(
+        setup, eval_fn=lambda x: {name: metric(x) for name, metric in several.items()}
+    )
+    for name in ("acc", "all"):  # only single numbers are metrics
+        with pytest.raises(ValueError, match=f"metric is '{name}'; expected one of loss"):
+            call(algorithm, named, KEY, name)
     with pytest.raises(ValueError, match=r"setup\.eval_fn None; expected an evaluation"):
         call(algorithm, setup, KEY, "loss")
     with pytest.raises(ValueError, match="mode is None; expected 'min' or 'max' for a metric"):
@@ -239,7 +244,7 @@ def test_bad_arguments():
     zero = dataclasses.replace(setup, weighting=lambda work: work.client != 2)
     with pytest.raises(ValueError, match="weighting is 0 for client 2; expected positive"):
         valuation.influence(algorithm, zero, KEY, loss)
-    with pytest.raises(ValueError, match="direction is 'back'"):
+    with pytest.raises(ValueError, match="mode is 'back'; expected 'auto', 'forward' or 'reverse'"):
         valuation.influence(algorithm, setup, KEY, loss, direction="back")
     with pytest.raises(ValueError, match=r"client is 9; expected 0 \.\. 3"):
         valuation.example_influence(algorithm, setup, KEY, loss, 9)
