@@ -15,6 +15,7 @@ from fedjax_sim.timelines.durations import (
     two_speeds,
 )
 from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
+from fedjax_sim.timelines.groups import grouped_bernoulli
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
@@ -58,6 +59,7 @@ __all__ = [
     "full_or_uniform",
     "geometric",
     "geometric_steps",
+    "grouped_bernoulli",
     "held_versions",
     "independent_counts",
     "independent_of_data",

@@ -16,7 +16,8 @@ class Sampling:
     ``kind`` is one of
 
     * ``poisson``: every client takes part independently with ``probability``; with ``slots``, a
-      larger cohort is cut to a uniformly random subset of that size;
+      larger cohort is cut to a uniformly random subset of that size; with ``groups``, only in the
+      rounds of the client's group, and ``population`` is the smallest group;
     * ``without_replacement``: ``size`` clients of every block of ``population`` clients, uniformly;
     * ``fixed``: who takes part in which round is decided by neither chance nor data, or by chance
       without a known amplification of privacy;
@@ -41,6 +42,7 @@ class Sampling:
     probability: float = 1.0  # poisson: of taking part
     slots: int | None = None  # poisson: largest cohort; None: the population
     repeats: int = 1  # consecutive rounds of every cohort
+    groups: int = 1  # poisson: groups of clients that take turns, one per round
 
 
 def thinned(sampling: Sampling | None, keep: Scalar) -> Sampling | None:
