@@ -2,10 +2,12 @@
 
 from fedjax_sim.diagnostics import (
     bias_laws,
+    client_updates,
     composite_optimum,
     constants,
     diffusion,
     drift,
+    dynamics,
     generalization,
     gradient_moments,
     gradient_noise,
@@ -27,10 +29,12 @@ from fedjax_sim.diagnostics import (
 
 __all__ = [
     "bias_laws",
+    "client_updates",
     "composite_optimum",
     "constants",
     "diffusion",
     "drift",
+    "dynamics",
     "generalization",
     "gradient_moments",
     "gradient_noise",

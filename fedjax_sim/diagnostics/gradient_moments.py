@@ -1,5 +1,6 @@
 """Moments of gradient noise: exact for finite data, estimated for other oracles."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -195,3 +196,32 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
         return jax.lax.map(one_point, points)
 
     return everything(task, points)
+
+
+def sample_variance(sample: Callable[[Array], Params], count: int, like: Params) -> Array:
+    """Sample variance ``sum_j ||g_j - mean||^2 / (count - 1)`` of gradients, one of them in memory.
+
+    B. P. Welford, "Note on a method for calculating corrected sums of squares and products",
+    Technometrics 4(3), 1962.
+
+    Args:
+        sample: from a number j in 0 .. count - 1 to a gradient.
+        count: at least 2.
+        like: pytree of the shapes of a gradient.
+
+    Example:
+        >>> float(sample_variance(lambda j: jnp.array([1.0, 2.0, 6.0])[j], 3, jnp.zeros(())))
+        7.0
+    """
+
+    def add(carry: tuple[Params, Array], number: Array) -> tuple[tuple[Params, Array], None]:
+        mean, total = carry
+        gradient = sample(number)
+        before = tree.sub(gradient, mean)
+        mean = tree.add_scale(mean, 1 / (number + 1), before)
+        return (mean, total + tree.vdot(before, tree.sub(gradient, mean))), None
+
+    zeros = tree.zeros_like(like)
+    numbers = jnp.arange(count, dtype=jnp.int32)
+    (_, total), _ = jax.lax.scan(add, (zeros, tree.vdot(zeros, zeros)), numbers)
+    return total / (count - 1)

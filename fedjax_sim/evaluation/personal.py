@@ -13,10 +13,9 @@ from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.evaluation.clients import HIGHER_IS_BETTER, QUANTILES, summary_of
 from fedjax_sim.evaluation.state import RunContext, context_of
 from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples
-from fedjax_sim.execution.offload import PresentData
+from fedjax_sim.evaluation.visits import check_states, client_row, current_broadcast, visits
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.tree.repeated import entries
-from fedjax_sim.types import ClientState, Oracle, Params, PyTree, Round, Task, Work
+from fedjax_sim.types import ClientState, Oracle, Params, PyTree, Task, Work
 
 Personal = Callable[[Params, Any], Params]  # (server's parameters, client's state) -> parameters
 Totals = dict[str, Array]
@@ -175,8 +174,8 @@ class _PersonalStatistics(NamedTuple):
         state, algorithm, task = context.state, context.algorithm, context.task
         if self.personal is not None:
             own = self.personal
-            _check_states(state.clients, num_clients)
-            return lambda client: own(state.server.params, _row(state.clients, client))
+            check_states(state.clients, num_clients)
+            return lambda client: own(state.server.params, client_row(state.clients, client))
         if algorithm is None or task is None or context.key is None:
             raise ValueError(
                 "the evaluator receives a state without its algorithm and task; expected "
@@ -190,10 +189,7 @@ class _PersonalStatistics(NamedTuple):
         compute = algorithm.personal
         if compute is None and not (self.unseen and self.unseen.first_visit):
             return lambda client: state.server.params
-        key = jax.random.fold_in(context.key, state.round)
-        message = algorithm.broadcast(
-            state.server, Round(state.round, jnp.array(0, jnp.int32), task.num_clients, key)
-        )
+        message, key = current_broadcast(context)
 
         def computed(own: ClientState, oracle: Oracle, work: Work) -> Params:
             if compute is None:
@@ -202,12 +198,12 @@ class _PersonalStatistics(NamedTuple):
 
         if unseen is None:
             if jax.tree.leaves(state.clients):
-                _check_states(state.clients, num_clients)
-            visit = _visits(task, context.max_steps, state.round, key)
-            return lambda client: computed(_row(state.clients, client), *visit(client))
+                check_states(state.clients, num_clients)
+            visit = visits(task, context.max_steps, state.round, key)
+            return lambda client: computed(client_row(state.clients, client), *visit(client))
 
         assert self.unseen is not None
-        visit, first = _visits(unseen, self.unseen.max_steps, state.round, key), self.unseen
+        visit, first = visits(unseen, self.unseen.max_steps, state.round, key), self.unseen
         new = algorithm.init_client(state.server.params)
 
         def model(client: Array) -> Params:
@@ -218,53 +214,6 @@ class _PersonalStatistics(NamedTuple):
             return computed(own, oracle, work)
 
         return model
-
-
-def _visits(
-    task: Task, max_steps: int, round: Array, key: Array
-) -> Callable[[Array], tuple[Oracle, Work]]:
-    """Returns the function from a client's number to the oracle and the work of one visit.
-
-    Raises:
-        ValueError: examples that are not on one device.
-    """
-    loaded = any(isinstance(part, PresentData) for part in getattr(task.oracle, "args", ()))
-    if task.placement is not None or loaded:
-        raise ValueError(
-            "task has a placement, so the training data of all clients are not on one device; "
-            "expected a task without one, which personal models need"
-        )
-    if isinstance(task.num_steps, tuple):
-        raise ValueError("task.num_steps is empty; expected the local steps of every client")
-
-    def visit(client: Array) -> tuple[Oracle, Work]:
-        own = jax.random.fold_in(key, client)
-        work = Work(
-            round=round,
-            client=client,
-            num_steps=jnp.minimum(entries(task.num_steps, client), max_steps),
-            num_examples=entries(task.num_examples, client),
-            staleness=jnp.zeros_like(round),
-            key=jax.random.fold_in(own, 1),
-            max_steps=max_steps,
-        )
-        return task.oracle(client, jax.random.fold_in(own, 0), max_steps), work
-
-    return visit
-
-
-def _row(table: PyTree, client: Array) -> PyTree:
-    return jax.tree.map(lambda x: jnp.asarray(x)[client], table)
-
-
-def _check_states(clients: PyTree, num_clients: int) -> None:
-    rows = {leaf.shape[0] for leaf in jax.tree.leaves(clients)}
-    if rows != {num_clients}:
-        raise ValueError(
-            f"the algorithm keeps states of {sorted(rows)} clients on the device; expected "
-            f"{num_clients}, those of the evaluated data: personal models require an "
-            "algorithm with client states, stored on one device"
-        )
 
 
 def _checked_unseen(

@@ -15,7 +15,7 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.types import EvalFn, FedAlgorithm, Task
+from fedjax_sim.types import EvalFn, FedAlgorithm, Task, Timeline
 
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
 
@@ -34,6 +34,7 @@ class RunContext(NamedTuple):
     task: Task | None = None
     max_steps: int = 0  # static: bounds the local steps of a visit
     key: Array | None = None  # of this run's evaluations
+    timeline: Timeline | None = None  # the rounds before the evaluation
 
 
 def context_of(argument: Any) -> RunContext:
@@ -134,7 +135,8 @@ class _AtRounds(NamedTuple):
         def measure() -> dict[str, Any]:
             return jax.tree.map(jnp.asarray, evaluate(eval_fn, run))
 
-        return lax.cond(due, measure, skip) | {EVALUATED: due}
+        result = lax.cond(due, measure, skip)
+        return result | {EVALUATED: due & result[EVALUATED] if EVALUATED in result else due}
 
 
 @custom_vmap

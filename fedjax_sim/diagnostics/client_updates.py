@@ -1,0 +1,158 @@
+"""Updates and models of single clients: visits from a run's state whose uploads are discarded."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.engine import RunState, Visit, evaluation_context
+from fedjax_sim.evaluation.state import RunContext
+from fedjax_sim.evaluation.visits import Broadcast, client_row, current_broadcast, visits
+from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.tree.repeated import entries
+from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
+
+UpdateOf = Callable[[Visit], Params]
+
+
+class Slots(NamedTuple):
+    """Clients that are measured, n of them."""
+
+    client: Array  # [n]
+    present: Array  # [n] bool; the others count nowhere
+    num_steps: Array  # [n] local steps of the visit
+    state: Any  # [n, ...] client states
+
+
+class Shared(NamedTuple):
+    """Values that the visits of all clients share."""
+
+    task: Task
+    broadcast: Broadcast
+    params: Params  # the server's model
+
+
+def shared_of(context: RunContext) -> Shared:
+    """Returns the values that visits from a state share.
+
+    Raises:
+        ValueError: a state without the algorithm and the task.
+    """
+    broadcast = current_broadcast(context)
+    assert context.task is not None
+    return Shared(context.task, broadcast, context.state.server.params)
+
+
+def slots_of(context: RunContext, clients: Array) -> Slots:
+    """Returns the slots of some clients; those without examples are not present."""
+    task: Any = context.task
+    present = entries(task.num_examples, clients) > 0
+    steps = jnp.minimum(entries(task.num_steps, clients), context.max_steps)
+    return Slots(clients, present, steps, client_row(context.state.clients, clients))
+
+
+def update_of_visit(
+    context: RunContext, update_of: UpdateOf | None = None
+) -> Callable[[Shared, Slots], Params]:
+    """Returns the function from a slot of one client to its update: server's minus local model.
+
+    Args:
+        context: the run.
+        update_of: the update of a visit; default :func:`model_change`.
+    """
+    algorithm: Any = context.algorithm
+    round, max_steps = context.state.round, context.max_steps
+
+    def update(shared: Shared, slot: Slots) -> Params:
+        message, key = shared.broadcast
+        oracle, work = visits(shared.task, max_steps, round, key)(slot.client)
+        work = work._replace(num_steps=jnp.where(slot.present, slot.num_steps, 0))
+        upload, new = algorithm.local(message, slot.state, oracle, work)
+        if update_of is not None:
+            return update_of(Visit(message, upload, slot.state, new, oracle, work))
+        return model_change(algorithm, shared.params, upload)
+
+    return update
+
+
+def client_models(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    state: RunState,
+    key: Array,
+    clients: Sequence[int] | None = None,
+    *,
+    update_of: UpdateOf | None = None,
+    execution: Execution | None = None,
+) -> Params:
+    """Returns the models of clients after one visit from a run's state, leaves ``[n, ...]``.
+
+    Args:
+        algorithm, setup: those of the run.
+        state: state of one run, such as ``fs.tree.take(result.state, 0)`` of the first of several
+            seeds.
+        key: determines the minibatches.
+        clients: n numbers; default all.
+        update_of: as for :func:`~fedjax_sim.diagnostics.dynamics.client_dynamics`.
+        execution: strategy over the clients; default :func:`~fedjax_sim.execution.auto` on one
+            device.
+
+    Raises:
+        ValueError: uploads of another form; examples or states that are not on one device.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: (w - batch["x"]) ** 2 / 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), jnp.array(0.0))
+        >>> state, _ = fs.run(fs.fedavg(0.5), setup, jax.random.key(0))  # to 1
+        >>> client_models(fs.fedavg(0.5), setup, state, jax.random.key(1)).tolist()
+        [1.0, 2.0]
+    """
+    chosen = np.arange(setup.task.num_clients) if clients is None else np.asarray(clients)
+    execute = execution or auto(devices=())
+
+    @jax.jit
+    def models(task: Task, state: RunState, key: Array) -> Params:
+        context = evaluation_context(algorithm, task, setup.timeline, state, key)
+        update, shared = update_of_visit(context, update_of), shared_of(context)
+
+        def one(shared: Shared, slot: Slots) -> tuple[Upload, Params]:
+            return (), tree.sub(shared.params, update(shared, slot))
+
+        slots = slots_of(context, jnp.asarray(chosen, jnp.int32))
+        return execute(one, shared, slots, jnp.ones(len(chosen)))[1]
+
+    return models(setup.task, state, key)
+
+
+def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Params:
+    """Returns the server's model minus the local model, from an upload.
+
+    Raises:
+        ValueError: neither the upload nor its first part has the form of the model.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> float(model_change(fs.scaffold(0.1), jnp.array(5.0), (jnp.array(2.0), jnp.array(1.0))))
+        2.0
+    """
+    form = _form(params)
+    for part in (upload, *(upload[:1] if isinstance(upload, tuple) else ())):
+        if _form(part) == form:
+            models = getattr(algorithm.update, "takes_models", False)
+            return tree.sub(params, part) if models else part
+    raise ValueError(
+        f"upload has the shapes {jax.tree.map(jnp.shape, upload)}; expected the form of the model, "
+        "this form as its first part, or the argument update_of"
+    )
+
+
+def _form(x: Any) -> tuple:
+    leaves, structure = jax.tree.flatten(x)
+    return structure, *map(jnp.shape, leaves)
