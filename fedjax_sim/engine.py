@@ -44,6 +44,7 @@ from fedjax_sim.types import (
     Work,
     uniform_weights,
 )
+from fedjax_sim.wrappers.applied_last import applied_last, check_execution
 from fedjax_sim.wrappers.roles import UpdatesStatistics
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
@@ -140,11 +141,13 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
         ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
             uploads are weighted and the algorithm requires equal weights, a round has fewer uploads
             than the aggregation requires, the model has running statistics that the algorithm does
-            not update, or the algorithm's own check refuses the task or the timeline.
+            not update, a wrapper encloses one that must be applied last, or the algorithm's own
+            check refuses the task or the timeline.
     """
     _check_staleness(algorithm, setup.timeline)
     _check_statistics(algorithm, setup.task)
     _check_weighting(algorithm, setup.weighting)
+    applied_last(algorithm)
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(setup.timeline)
     algorithm.check(setup.task, setup.timeline)
@@ -222,6 +225,7 @@ def advance(
             f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
             "divided over devices"
         )
+    check_execution(algorithm, execution)
     execution = stacks.strategy(
         algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
     )
@@ -243,7 +247,7 @@ def advance(
 
     def segment(state: RunState, part: Timeline) -> tuple[RunState, History]:
         state, probed = rounds(task, state, part, key)
-        context = evaluation_context(algorithm, task, timeline, state, key)
+        context = evaluation_context(algorithm, task, part, state, key)
         metrics = {} if eval_fn is None else evaluate(eval_fn, context)
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
         return state, History(state.round[None], metrics, probed)
@@ -315,9 +319,9 @@ def run(
 def evaluation_context(
     algorithm: FedAlgorithm, task: Task, timeline: Timeline, state: RunState, key: Array
 ) -> RunContext:
-    """Returns the argument of a run's evaluators; ``key`` is the run's."""
+    """Returns the argument of a run's evaluators, from the rounds before and the run's key."""
     branch = jax.random.fold_in(key, _EVALUATION)
-    return RunContext(state, algorithm, task, timeline.max_steps, branch)
+    return RunContext(state, algorithm, task, timeline.max_steps, branch, timeline)
 
 
 def _round(

@@ -56,6 +56,14 @@ WRAPPERS = {
     "average_rounds": average_rounds,
     "compressed": lambda algorithm: compressed(algorithm, identity(), identity()),
     "transform_oracle": lambda algorithm: transform_oracle(algorithm, unchanged),
+    "privatize": lambda algorithm: fs.privacy.privatize(
+        algorithm, np.inf, 0.0, expected_uploads=NUM_CLIENTS
+    ),
+}
+# The reasons and the checks that a wrapper adds to those of the algorithm.
+ADDED = {
+    "skip_nonfinite": {"exact_mean_only"},
+    "privatize": {"uniform_weights_only", "check"},
 }
 every_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 
@@ -68,11 +76,13 @@ def test_wrappers_keep_what_they_do_not_replace(wrap):
     plain = fs.scaffold(0.1)._replace(synchronous_only="a reason", check=check)
     wrapped = wrap(plain)
     assert wrapped.synchronous_only == "a reason"
-    assert wrapped.check is check
+    with pytest.raises(ValueError, match="refused by the algorithm"):
+        wrapped.check(None, None)
     assert wrapped.init_client is plain.init_client
     replaced = [name for name in plain._fields if getattr(wrapped, name) != getattr(plain, name)]
     assert replaced
-    assert set(replaced) <= {"init", "local", "update", "broadcast"}
+    (name,) = (name for name in WRAPPERS if WRAPPERS[name] is wrap)
+    assert set(replaced) <= {"init", "local", "update", "broadcast"} | ADDED.get(name, set())
 
 
 @every_wrapper
@@ -83,8 +93,10 @@ def test_wrappers_refuse_what_the_algorithm_refuses(wrap):
     with pytest.raises(ValueError, match="staleness of up to 2; expected none: FedAc couples"):
         fs.init(wrap(fs.fedac(0.1, 0.1, 3)), fs.Setup(task(0.5), stale, jnp.array(0.0)))
     short = fs.favano(0.1, expected_steps(jnp.ones(NUM_CLIENTS - 1)))
+    # A private wrapper refuses uploads that are models.
     with pytest.raises(
-        ValueError, match=r"expected_steps.mean has the shape \(4,\); expected \(5,"
+        ValueError,
+        match=r"expected_steps.mean has the shape \(4,\); expected \(5,|algorithm uploads models",
     ):
         fs.init(wrap(short), fs.Setup(task(0.5), timeline, jnp.array(0.0)))
 

@@ -151,6 +151,7 @@ def locally_optimized(
         local=local,
         update=update,
         broadcast=lambda state, round: (state.inner.params, state.local),
+        exact_mean_only="clients upload the states of their optimizers, not changes of them",
     )
 
 

@@ -17,6 +17,11 @@ from fedjax_sim.wrappers._memory import takes_models
 Transform = Callable[[Oracle], Oracle]
 
 
+# Reasons for `FedAlgorithm.exact_mean_only`.
+UPLOADS_MODELS = "clients upload models, not changes of the model"
+UPLOADS_COUNTS = "clients also upload weights or counts, which the server takes as exact"
+
+
 class ModelState(NamedTuple):
     """State of a server that keeps the model only."""
 

@@ -113,5 +113,6 @@ def afl(
         send_state,
         check=check,
         uniform_weights_only="the clients' weights are lambda, which the server adapts",
+        exact_mean_only="clients also upload their losses",
     )
     return average_rounds(algorithm) if average else algorithm

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -106,6 +107,7 @@ def averaged_fedavg(
         update,
         lambda state, round: state.current,
         synchronous_only="the average is over the means of clients that started from one model",
+        exact_mean_only=UPLOADS_MODELS,
     )
 
 

@@ -100,4 +100,5 @@ def averaged_feddualavg(
         update,
         plain.broadcast,
         synchronous_only="the average is over means of clients that started from one dual state",
+        exact_mean_only=plain.exact_mean_only,
     )

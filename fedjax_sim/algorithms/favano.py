@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import (
+    UPLOADS_MODELS,
     ModelState,
     average_with_server,
     check_clients_receive,
@@ -83,7 +84,9 @@ def favano(
             check_per_client(alpha.name, alpha.values, task)
 
     if output == "server":
-        return FedAlgorithm(ModelState, local, average_with_server, check=check)  # Eq. (4)
+        return FedAlgorithm(  # Eq. (4)
+            ModelState, local, average_with_server, check=check, exact_mean_only=UPLOADS_MODELS
+        )
 
     def visit(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         model, state = local(w_init, state, oracle, work)
@@ -100,4 +103,5 @@ def favano(
         update,
         lambda state, round: state.current,
         check=check,
+        exact_mean_only=UPLOADS_MODELS,
     )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import real
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -136,7 +136,7 @@ def fedadamw(
             state.num_steps + steps,
         )
 
-    return FedAlgorithm(init, local, update, send_state)
+    return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)
 
 
 def _unbiased(decay: Scalar, count: Array) -> Array:

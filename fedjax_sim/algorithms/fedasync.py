@@ -7,7 +7,7 @@ References:
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
+from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clients_receive, real
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import proximal
@@ -68,5 +68,9 @@ def fedasync(
         return ModelState(tree.add_scale(y, 1 - share, state.params))
 
     return FedAlgorithm(
-        ModelState, local, update, check=lambda task, timeline: check_clients_receive(timeline)
+        ModelState,
+        local,
+        update,
+        check=lambda task, timeline: check_clients_receive(timeline),
+        exact_mean_only=UPLOADS_MODELS,
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import check_clients_receive
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, check_clients_receive
 from fedjax_sim.algorithms.fedavg import FedAvgState, fedavg
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.local import ScalarOrSchedule
@@ -72,5 +72,8 @@ def fedbuff(
         return base.update(state, delta, round)
 
     return base._replace(
-        local=local, update=update, check=lambda task, timeline: check_clients_receive(timeline)
+        local=local,
+        update=update,
+        check=lambda task, timeline: check_clients_receive(timeline),
+        exact_mean_only=UPLOADS_COUNTS,
     )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import dual_step, initial_model, total_rate
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, dual_step, initial_model, total_rate
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -94,7 +94,13 @@ def feddualavg(
         elapsed = state.elapsed + like(mean.elapsed, server_lr) * mean.elapsed
         return FedDualAvgState(composite.argmin(dual, elapsed), dual, elapsed)
 
-    return FedAlgorithm(init, local, update, lambda state, round: (state.dual, state.elapsed))
+    return FedAlgorithm(
+        init,
+        local,
+        update,
+        lambda state, round: (state.dual, state.elapsed),
+        exact_mean_only=UPLOADS_COUNTS,
+    )
 
 
 def feddualavg_osp(

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, initial_model, total_rate
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, initial_model, total_rate
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -97,7 +97,7 @@ def fedmid(
             return ModelState(composite.argmin(dual, like(mean.elapsed, server_lr) * mean.elapsed))
         return ModelState(composite.to_primal(dual))
 
-    return FedAlgorithm(init, local, update)
+    return FedAlgorithm(init, local, update, exact_mean_only=UPLOADS_COUNTS)
 
 
 def fedmid_osp(

@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon
-from fedjax_sim.algorithms._shared import real
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
@@ -116,4 +116,4 @@ def fedmuon(
             tree.divide(mean.momentum, share),
         )
 
-    return FedAlgorithm(init, local, update, send_state)
+    return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, real
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, real
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -82,4 +82,4 @@ def fednova(
         scale = -real(server_lr) * mean.effective_steps
         return ModelState(tree.add_scale(state.params, scale, mean.normalised))
 
-    return FedAlgorithm(ModelState, local, update)
+    return FedAlgorithm(ModelState, local, update, exact_mean_only=UPLOADS_COUNTS)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.codec import code_bits, identity, with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
@@ -174,7 +175,9 @@ def ifca(
         return identity().bits(upload.change) // num_models + code_bits(num_models)
 
     local = with_upload_bits(local, bits)
-    return FedAlgorithm(init, local, update, broadcast, personal=personal)
+    return FedAlgorithm(
+        init, local, update, broadcast, personal=personal, exact_mean_only=UPLOADS_COUNTS
+    )
 
 
 def state_of(models: Params) -> IfcaState:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from jax import Array
 
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
 from fedjax_sim.types import FedAlgorithm, Message, Params, Round, Scalar
@@ -58,4 +59,5 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         update,
         broadcast,
         synchronous_only="an accelerated step takes its gradient at its own, current point",
+        exact_mean_only=UPLOADS_COUNTS,
     )

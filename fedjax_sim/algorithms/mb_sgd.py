@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.local import local_steps
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -37,7 +37,7 @@ def mb_sgd(lr: Scalar) -> FedAlgorithm:
         del round
         return ModelState(tree.add_scale(state.params, -lr, mean_gradient(mean)))
 
-    return FedAlgorithm(ModelState, gradient_sum, update)
+    return FedAlgorithm(ModelState, gradient_sum, update, exact_mean_only=UPLOADS_COUNTS)
 
 
 def gradient_sum(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.timelines.sampling import sample_without_replacement
@@ -143,4 +143,5 @@ def pfedme(
         init_client=lambda params: params,
         check=check,
         personal=lambda message, theta, oracle, work: theta,
+        exact_mean_only=None if num_averaged is None else UPLOADS_COUNTS,
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, full_loss, real
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -74,4 +74,4 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         below = jnp.where(mean.curvature > 0, mean.curvature, 1)  # 0 / 1 without reports
         return ModelState(tree.sub(state.params, tree.divide(mean.change, below)))
 
-    return FedAlgorithm(ModelState, local, update)
+    return FedAlgorithm(ModelState, local, update, exact_mean_only=UPLOADS_COUNTS)

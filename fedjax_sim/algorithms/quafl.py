@@ -11,7 +11,7 @@ import jax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, average_with_server, real
+from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, average_with_server, real
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Upload, Work
 
@@ -68,6 +68,7 @@ def quafl(
         average_with_server,
         broadcast,
         init_client=lambda params: params,
+        exact_mean_only=UPLOADS_MODELS,
         synchronous_only="a contact mixes the client's own model with the server's at that moment",
     )
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import full_loss, real
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, full_loss, real
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -85,4 +85,5 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         local=local,
         update=update,
         broadcast=send_state,
+        exact_mean_only=UPLOADS_COUNTS,
     )

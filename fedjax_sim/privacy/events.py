@@ -9,13 +9,14 @@ import math
 from typing import Any, Literal, NamedTuple
 
 from fedjax_sim.privacy.libraries import library
-from fedjax_sim.privacy.participation import most_visits
+from fedjax_sim.privacy.participation import check_independent_of_data, most_visits
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
 
 # Neighbouring populations: one client is absent; one client's upload becomes 0; one client has
 # other data.
 Adjacency = Literal["add_or_remove_one", "zero_out", "replace_one"]
+Accountant = Literal["pld", "rdp"]
 
 
 class Mechanism(NamedTuple):
@@ -28,10 +29,7 @@ class Mechanism(NamedTuple):
     event: Any  # dp_accounting.DpEvent of all rounds
     adjacency: Adjacency
     rule: str  # the sampling rule in words
-    accountants: tuple[str, ...] = (
-        "pld",
-        "rdp",
-    )  # the first that supports the event is the default
+    accountants: tuple[Accountant, ...] = ("pld", "rdp")  # that may count it, the default first
     extra_delta: float = 0.0  # probability of a run that the event does not cover
 
 
@@ -50,7 +48,8 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
 
     ``dropout`` lowers the probability of Poisson sampling; elsewhere it is not counted, which is
     safe.  A cohort that takes part in r rounds in a row counts as one draw with
-    :math:`z / \sqrt r`.
+    :math:`z / \sqrt r`.  Groups of clients that take turns (``grouped_bernoulli``) count once per
+    turn of a client's group.
 
     The engine discards the update of an empty round, so that a reader sees that it was empty.  One
     client decides this only if all others are absent, in any of T rounds with a probability of at
@@ -79,7 +78,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     dp, rule = library("dp_accounting"), timeline.sampling
     if rule is None or rule.kind in ("fixed", "durations"):
         return _per_visit(noise_multiplier, timeline)
-    draws = math.ceil(timeline.num_rounds / rule.repeats)
+    draws = math.ceil(timeline.num_rounds / (rule.repeats * rule.groups))
     z = noise_multiplier / math.sqrt(rule.repeats)
     if rule.kind == "without_replacement":
         event = dp.SampledWithoutReplacementDpEvent(
@@ -100,17 +99,20 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     return Mechanism(event, "add_or_remove_one", words, extra_delta=_empty(rule, draws))
 
 
+def without_noise() -> Mechanism:
+    """Returns the mechanism of a run without noise, whose epsilon is infinite.
+
+    Example:
+        >>> without_noise().rule
+        'no noise'
+    """
+    return Mechanism(library("dp_accounting").NonPrivateDpEvent(), "zero_out", "no noise")
+
+
 def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
     """Gaussian mechanism composed by the visits of one client: no amplification."""
-    rule = timeline.sampling
-    asynchronous = bool(timeline.max_staleness) or timeline.first_step is not None
-    if (rule is None and asynchronous) or (rule is not None and rule.kind == "durations"):
-        raise ValueError(
-            "timeline has reports at times that clients' durations decide; expected "
-            "timelines.independent_of_data(timeline), which declares that these do not depend on "
-            "the clients' data"
-        )
-    visits = most_visits(timeline)
+    check_independent_of_data(timeline)
+    rule, visits = timeline.sampling, most_visits(timeline)
     reason = "a sampling rule that is not known" if rule is None else "no amplification"
     dp = library("dp_accounting")
     event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise_multiplier), visits)

@@ -6,23 +6,26 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.privacy.events import Mechanism, sampled_gaussian
+from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import PyTree, Timeline, Upload
 
 NoiseState = PyTree
 
 
+def _no_check(timeline: Timeline, num_clients: int) -> None:
+    del timeline, num_clients
+
+
 class Noise(NamedTuple):
     r"""Law of the noise on the sums of clipped uploads.
 
-    ``init(like)`` returns the state before the first round.  ``like`` has the structure, shapes and
-    dtypes of an upload (arrays or ``jax.ShapeDtypeStruct``).
+    ``init(like)`` returns the state before the first round; None: the law has none.  ``like`` has
+    the structure, shapes and dtypes of an upload (arrays or ``jax.ShapeDtypeStruct``).
 
     ``draw(key, state, std, number, like)`` returns the noise of round ``number`` and the next
     state.  ``std`` is :math:`z C`, the noise multiplier times the bound of the norm of one upload;
@@ -36,26 +39,33 @@ class Noise(NamedTuple):
     ``fixed_clip_only`` is the reason why the bound C must not change between rounds; None: it may.
 
     Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
         >>> noise = independent()
         >>> like = {"w": jnp.zeros((3, 2))}
-        >>> drawn, _ = noise.draw(jax.random.key(0), noise.init(like), 2.0, jnp.array(0), like)
+        >>> drawn, _ = noise.draw(jax.random.key(0), (), 2.0, jnp.array(0), like)
         >>> drawn["w"].shape
         (3, 2)
     """
 
-    init: Callable[[Upload], NoiseState]
+    init: Callable[[Upload], NoiseState] | None  # None: no state, ()
     draw: Callable[[Array, NoiseState, Array | float, Array, Upload], tuple[Upload, NoiseState]]
     mechanism: Callable[[float, Timeline, int], Mechanism]
     fixed_clip_only: str | None = None
+    # (timeline, num_clients): raises ValueError, with the reason, for a concrete timeline that does
+    # not fit the law.
+    check: Callable[[Timeline, int], None] = _no_check
 
 
 def independent() -> Noise:
     """Independent Gaussian noise in every round (DP-FedAvg).
 
     Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
         >>> noise = independent()
-        >>> noise.init(jnp.zeros(3))
-        ()
+        >>> noise.draw(jax.random.key(0), (), 2.0, jnp.array(0), jnp.zeros(3))[0].shape
+        (3,)
     """
 
     def draw(
@@ -64,28 +74,4 @@ def independent() -> Noise:
         del number
         return normal(key, std, like), state
 
-    return Noise(lambda like: (), draw, sampled_gaussian)
-
-
-def normal(key: Array, std: Array | float, like: Upload) -> Upload:
-    """Returns independent normal numbers of mean 0, one key per leaf.
-
-    They are drawn in single precision, so that runs in double precision see the same noise.
-
-    Args:
-        key: PRNG key.
-        std: standard deviation of every entry.
-        like: the structure, shapes and dtypes.
-
-    Example:
-        >>> normal(jax.random.key(0), 0.0, {"w": jnp.ones(2)})["w"].tolist()
-        [0.0, 0.0]
-    """
-    leaves, structure = jax.tree.flatten(like)
-
-    def of(number: int, leaf: Any) -> Array:
-        drawn = jax.random.normal(jax.random.fold_in(key, number), leaf.shape, jnp.float32)
-        scaled = drawn.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-        return (jnp.asarray(std).astype(scaled.dtype) * scaled).astype(leaf.dtype)
-
-    return structure.unflatten([of(number, leaf) for number, leaf in enumerate(leaves)])
+    return Noise(None, draw, sampled_gaussian)

@@ -1,4 +1,4 @@
-"""Visits of one client to concrete timelines: their number, and the rounds between them."""
+"""Visits of one client to a concrete timeline: their number, and the rounds between them."""
 
 import numpy as np
 from jax.core import Tracer
@@ -7,7 +7,7 @@ from fedjax_sim.types import Timeline
 
 
 def most_visits(timeline: Timeline) -> int:
-    """Returns the largest number of visits of one client, over all replicas of a batch.
+    """Returns the largest number of reports of one client, over all replicas of a batch.
 
     Raises:
         ValueError: a traced timeline.
@@ -64,6 +64,26 @@ def repeated_client(timeline: Timeline, num_rounds: int) -> tuple[int, int] | No
         for client, number in pairs[counts > 1]:
             return int(client), int(number)
     return None
+
+
+def check_independent_of_data(timeline: Timeline) -> None:
+    """Refuses a timeline whose times may depend on the clients' data.
+
+    Raises:
+        ValueError: an asynchronous timeline that is not declared to be independent of the data.
+
+    Example:
+        >>> from fedjax_sim.timelines import full
+        >>> check_independent_of_data(full(4, num_clients=2, num_steps=1))
+    """
+    rule = timeline.sampling
+    asynchronous = bool(timeline.max_staleness) or timeline.first_step is not None
+    if (rule is None and asynchronous) or (rule is not None and rule.kind == "durations"):
+        raise ValueError(
+            "timeline has reports at times that clients' durations decide; expected "
+            "timelines.independent_of_data(timeline), which declares that these do not depend on "
+            "the clients' data"
+        )
 
 
 def num_draws(timeline: Timeline) -> int:

@@ -32,6 +32,7 @@ from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
 from fedjax_sim.wrappers.marina import marina, pp_marina
 from fedjax_sim.wrappers.per_step import per_step_uploads
+from fedjax_sim.wrappers.received import check_receives_mean
 
 __all__ = [
     "average_rounds",
@@ -81,6 +82,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> float(algorithm.init(jnp.zeros(2)).left_out)
         0.0
     """
+    check_receives_mean("skip_nonfinite", algorithm)
 
     def init(params: Params) -> SkipNonfiniteState:
         return SkipNonfiniteState(algorithm.init(params), jnp.zeros((), jnp.result_type(float)))
@@ -109,6 +111,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         local=local,
         update=update,
         broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        exact_mean_only="clients also upload whether their upload is finite",
     )
 
 

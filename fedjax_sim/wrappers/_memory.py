@@ -21,6 +21,8 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.wrappers.applied_last import AppliedLast
+from fedjax_sim.wrappers.received import check_receives_mean
 
 # Branches of keys; algorithms and codecs use the key itself or small numbers.
 UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
@@ -116,11 +118,18 @@ def takes_models(update: Update) -> Update:
 
 
 def check_sends_changes(algorithm: FedAlgorithm) -> None:
-    """Refuses algorithms whose uploads are marked as models (FAVANO, QuAFL).
+    """Refuses algorithms whose uploads are marked as models (FAVANO, QuAFL), and private ones.
 
     Raises:
-        ValueError: the update has the mark of :func:`takes_models`.
+        ValueError: the update has the mark of :func:`takes_models`, or another wrapper must be
+            applied last, such as one with a robust rule.
     """
+    if isinstance(algorithm.check, AppliedLast):
+        raise ValueError(
+            f"algorithm is {algorithm.check.wrapper}(...); expected it as the last wrapper: "
+            f"{algorithm.check.reason}"
+        )
+    check_receives_mean("the wrapper", algorithm)
     if getattr(algorithm.update, "takes_models", False):
         raise ValueError(
             "algorithm uploads models, which its server averages with its own model; expected one "

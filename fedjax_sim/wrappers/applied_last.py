@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fedjax_sim.execution.strategies import Gathered
 from fedjax_sim.types import FedAlgorithm, Task, Timeline
 
 
@@ -10,7 +11,7 @@ class AppliedLast(NamedTuple):
     """Check of a wrapper that no other wrapper may enclose, such as a private one.
 
     It keeps the functions ``local`` and ``update`` that the wrapper returned, so that
-    :func:`check_applied_last` notices if another wrapper has replaced one of them.
+    :func:`applied_last` notices if another wrapper has replaced one of them.
     """
 
     inner: Callable[[Task, Timeline], None]  # check of the wrapped algorithm
@@ -26,18 +27,38 @@ class AppliedLast(NamedTuple):
         self.own(task, timeline)
 
 
-def check_applied_last(algorithm: FedAlgorithm) -> None:
-    """Refuses a wrapper around one that must be applied last.
+def applied_last(algorithm: FedAlgorithm) -> AppliedLast | None:
+    """Returns the check of a wrapper that must be applied last; None: there is none.
 
     Raises:
-        ValueError: naming the inner wrapper and the reason.
+        ValueError: another wrapper encloses it.
     """
     check = algorithm.check
-    check = getattr(check, "inner", check) if not isinstance(check, AppliedLast) else check
     if not isinstance(check, AppliedLast):
-        return
+        check = getattr(check, "inner", None)  # of a wrapper that has a check of its own
+    if not isinstance(check, AppliedLast):
+        return None
     if algorithm.local is not check.local or algorithm.update is not check.update:
         raise ValueError(
             f"algorithm wraps {check.wrapper}(...); expected {check.wrapper} as the last wrapper: "
             f"{check.reason}"
+        )
+    if algorithm.aggregation is not None:
+        raise ValueError(
+            f"algorithm is {check.wrapper}(...) with another aggregation than the mean; expected "
+            "the mean, since the influence of one client on another rule has no known bound"
+        )
+    return check
+
+
+def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:
+    """Refuses strategies that do not return the mean, for a wrapper that must be applied last.
+
+    Raises:
+        ValueError: naming the wrapper.
+    """
+    check = applied_last(algorithm)
+    if check is not None and isinstance(execution, Gathered):
+        raise ValueError(
+            f"execution is gathered(...); expected the mean of the uploads with {check.wrapper}"
         )

@@ -40,7 +40,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers.received import received_model
+from fedjax_sim.wrappers.received import check_receives_mean, received_model
 
 __all__ = ["freeze", "personal_model", "running_statistics"]
 
@@ -230,6 +230,8 @@ def running_statistics(
         raise ValueError(f"combine is {combine!r}; expected 'averaged' or 'private'")
     check_at_least(0, server_rate=server_rate)
     check_at_most(1, server_rate=server_rate)
+    if combine == "averaged":
+        check_receives_mean("running_statistics", algorithm)
     check = UpdatesStatistics(algorithm.check)
 
     def init(params: Params) -> PartState:
@@ -309,6 +311,7 @@ def running_statistics(
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
         check=check,
         personal=None if algorithm.personal is None else personal_averaged,
+        exact_mean_only="clients also upload the running statistics of their data",
     )
 
 

@@ -1,0 +1,35 @@
+"""Random trees."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.types import PyTree
+
+
+def normal(key: Array, std: Array | float, like: PyTree) -> PyTree:
+    """Returns independent normal numbers of mean 0, one key per leaf.
+
+    They are drawn in single precision, so that runs in double precision see the same noise.
+
+    Args:
+        key: PRNG key.
+        std: standard deviation of every entry.
+        like: the structure, shapes and dtypes.
+
+    Example:
+        >>> drawn = normal(jax.random.key(0), 3.0, {"w": jnp.ones(10_000)})
+        >>> bool(abs(drawn["w"].std() - 3) < 0.1)
+        True
+    """
+    leaves, structure = jax.tree.flatten(like)
+
+    def of(number: int, leaf: Any) -> Array:
+        drawn = jax.random.normal(jax.random.fold_in(key, number), leaf.shape, jnp.float32)
+        scaled = drawn.astype(np.promote_types(leaf.dtype, np.float32))
+        return (jnp.asarray(std).astype(scaled.dtype) * scaled).astype(leaf.dtype)
+
+    return structure.unflatten([of(number, leaf) for number, leaf in enumerate(leaves)])
