@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
 
 
 def rotate(
@@ -38,7 +38,7 @@ def rotate(
         >>> rotate(data, [0, 1]).client(1)["x"][0].tolist()
         [[2, 4], [1, 3]]
     """
-    x, turns = _leaf(data, leaf), np.asarray(turns)
+    x, turns = leaf_of(data, leaf), np.asarray(turns)
     if turns.shape != (data.num_clients,) or turns.dtype.kind not in "iu":
         raise ValueError(
             f"turns has shape {turns.shape} and dtype {turns.dtype}; expected integers "
@@ -55,7 +55,7 @@ def rotate(
     of_row = (turns % 4)[data.owners()]
     for k in np.unique(of_row):
         result[of_row == k] = np.rot90(x[of_row == k], k, axes=(1, 2))
-    return _with(data, leaf, result)
+    return with_leaf(data, leaf, result)
 
 
 def add_noise(
@@ -93,7 +93,7 @@ def add_noise(
         >>> [round(float(noisy.client(i)["x"].std()), 1) for i in range(2)]
         [0.0, 0.5]
     """
-    x, std = _leaf(data, leaf), np.asarray(std, np.float64)
+    x, std = leaf_of(data, leaf), np.asarray(std, np.float64)
     if std.shape != (data.num_clients,) or not (np.isfinite(std) & (std >= 0)).all():
         raise ValueError(
             f"std is {std}; expected {data.num_clients} numbers of at least 0, one per client"
@@ -106,7 +106,7 @@ def add_noise(
     noise = np.random.default_rng(seed).standard_normal(x.shape, dtype)
     noise *= std.astype(dtype)[data.owners()].reshape(-1, *[1] * (x.ndim - 1))
     noise += x.astype(dtype) / dtype(255) if x.dtype == np.uint8 else x
-    return _with(data, leaf, noise)
+    return with_leaf(data, leaf, noise)
 
 
 def noise_levels(
@@ -137,14 +137,3 @@ def noise_levels(
     if rule == "deviation":
         return sigma * np.arange(num_clients) / max(num_clients - 1, 1)
     raise ValueError(f'rule is {rule!r}; expected "variance" or "deviation"')
-
-
-def _leaf(data: FederatedData, leaf: str) -> np.ndarray:
-    if not isinstance(data.examples, dict) or leaf not in data.examples:
-        keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
-        raise ValueError(f"leaf is {leaf!r}; expected a key of data.examples: {keys}")
-    return np.asarray(data.examples[leaf])
-
-
-def _with(data: FederatedData, leaf: str, values: np.ndarray) -> FederatedData:
-    return FederatedData({**data.examples, leaf: values}, data.offsets, data.client_ids)

@@ -203,3 +203,30 @@ def _num_rows(examples: PyTree, client: int) -> int:
             f"clients[{client}] has leaves of lengths {sorted(lengths)}; expected one common length"
         )
     return lengths.pop()
+
+
+def leaf_of(data: FederatedData, leaf: str) -> np.ndarray:
+    """Returns a leaf of examples that are a dictionary.
+
+    Raises:
+        ValueError: they have no leaf of this name.
+
+    Example:
+        >>> leaf_of(FederatedData({"y": np.ones(2)}, np.array([0, 2])), "y").tolist()
+        [1.0, 1.0]
+    """
+    if not isinstance(data.examples, dict) or leaf not in data.examples:
+        keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
+        raise ValueError(f"leaf is {leaf!r}; expected a key of data.examples: {keys}")
+    return np.asarray(data.examples[leaf])
+
+
+def with_leaf(data: FederatedData, leaf: str, values: np.ndarray) -> FederatedData:
+    """Returns data in which a leaf of the examples has other values.
+
+    Example:
+        >>> data = FederatedData({"y": np.ones(2)}, np.array([0, 2]))
+        >>> with_leaf(data, "y", np.zeros(2)).examples["y"].tolist()
+        [0.0, 0.0]
+    """
+    return FederatedData({**data.examples, leaf: values}, data.offsets, data.client_ids)

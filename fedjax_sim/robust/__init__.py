@@ -5,6 +5,7 @@ A rule is a value, :class:`Rule`; :func:`aggregate` applies it to an algorithm, 
 ``aggregate(fedavg(0.1), nnm(trimmed_mean(f=2)))``.
 """
 
+from fedjax_sim.robust import attacks
 from fedjax_sim.robust.aggregation import AggregatedState, aggregate, stacked
 from fedjax_sim.robust.clipping import centred_clipping
 from fedjax_sim.robust.coordinates import mean, median, trimmed_mean
@@ -19,6 +20,7 @@ __all__ = [
     "Points",
     "Rule",
     "aggregate",
+    "attacks",
     "bucketing",
     "bulyan",
     "centred_clipping",
