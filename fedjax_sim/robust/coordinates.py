@@ -63,9 +63,10 @@ def median(f: int | None = None) -> Rule:
         del previous, key
         if points.weights is None:
             return jax.tree.map(lambda x: middle(_ordered(x, points), points.n), points.x)
-        # Divided by the largest, so that equal weights have exact sums.
+        # Sums of ones are exact, and exactly half is a case of its own.
         weights = jnp.where(points.arrived, points.weights, 0)
-        weights = weights / jnp.where(weights.max() > 0, weights.max(), 1)
+        equal = ((weights == weights.max()) | (weights == 0)).all()
+        weights = jnp.where(equal & (weights > 0), 1, weights)
         return jax.tree.map(lambda x: _weighted_median(x, weights, points), points.x)
 
     return Rule(_named("median", f), aggregate, majority(f), f, weighted=True)

@@ -51,7 +51,8 @@ def krum(f: int) -> Rule:
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         del previous, key
         scores = krum_scores(squared_distances(points), points.n - f - 2)
-        return jax.tree.map(lambda x: x[jnp.argmin(scores)], points.x)
+        best = jnp.argmin(ranks(scores, points.arrived))
+        return jax.tree.map(lambda x: x[best], points.x)
 
     return Rule(f"krum(f={f})", aggregate, 2 * f + 3, f, distances=True)
 
@@ -84,7 +85,7 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
         scores = krum_scores(squared_distances(points), n - f - 2)
         counts = {"n-f-2": n - f - 2, "n-f": n - f}
         count = jnp.maximum(counts[m] if isinstance(m, str) else m, 1)
-        return weighted_sum(shares(ranks(scores) < count, count), points.x)
+        return weighted_sum(shares(ranks(scores, points.arrived) < count, count), points.x)
 
     smallest = 2 * f + 3 if isinstance(m, str) else max(2 * f + 3, m + f + 2)
     return Rule(f"multi_krum(f={f}, m={m})", aggregate, smallest, f, distances=True)
@@ -167,8 +168,7 @@ def bulyan_selection(points: Points, f: int) -> Array:
         left = points.arrived & ~selected
         among = jnp.where(left[:, None] & left, distances, jnp.inf)
         scores = krum_scores(among, jnp.maximum(n - count - f - 2, 1))
-        # Among infinite scores the first slot with an upload that is not selected yet.
-        place = jnp.arange(slots) == jnp.argmin(jnp.where(left, ranks(scores), slots))
-        return selected | (place & (count < n - 2 * f))
+        best = jnp.arange(slots) == jnp.argmin(ranks(scores, left))
+        return selected | (best & (count < n - 2 * f))
 
     return jax.lax.fori_loop(0, max(slots - 2 * f, 0), select, jnp.zeros(slots, bool))

@@ -55,7 +55,8 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
 
     def mixed(points: Points) -> Points:
         count = jnp.maximum(points.n - kept, 1)
-        weights = shares(ranks(squared_distances(points)) < count, count)
+        near = ranks(squared_distances(points), points.arrived) < count
+        weights = shares(near, count)
 
         def means(x: Array) -> Array:
             flat = x.reshape(x.shape[0], -1)

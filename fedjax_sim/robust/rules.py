@@ -184,14 +184,19 @@ def squared_distances(points: Points) -> Array:
     return jnp.where(pairs, jax.lax.map(row, points.x), jnp.inf)
 
 
-def ranks(values: Array) -> Array:
+def ranks(values: Array, among: Array) -> Array:
     """Returns the position of every value in ascending order, along the last axis; ties by index.
 
+    Args:
+        values: ``[..., S]``.
+        among: ``[S]`` bool, the values that count; the others come after them.
+
     Example:
-        >>> ranks(jnp.array([5.0, 2.0, 5.0])).tolist()
-        [1, 0, 2]
+        >>> ranks(jnp.array([5.0, 2.0, 5.0]), jnp.array([True, False, True])).tolist()
+        [0, 2, 1]
     """
-    return jnp.argsort(jnp.argsort(values, stable=True), stable=True)
+    order = jnp.lexsort((values, jnp.broadcast_to(~among, values.shape)))
+    return jnp.argsort(order, stable=True)
 
 
 def ascending(x: Array) -> Array:

@@ -91,5 +91,24 @@ def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
         ) from error
 
 
+def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
+    """Refuses an algorithm with another aggregation than the mean, for a wrapper of its mean.
+
+    Raises:
+        ValueError: naming the wrapper.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> check_receives_mean("ef21", fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median()))
+        Traceback (most recent call last):
+        ValueError: algorithm has a robust rule; expected robust.aggregate(ef21(...), ...): apply...
+    """
+    if algorithm.aggregation is not None:
+        raise ValueError(
+            f"algorithm has a robust rule; expected robust.aggregate({wrapper}(...), ...): apply "
+            "the rule last"
+        )
+
+
 def _form(tree: Params) -> tuple:
     return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
