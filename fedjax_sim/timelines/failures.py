@@ -19,6 +19,8 @@ from jax.core import Tracer
 
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.timelines.buffers import allocate_buffers
+from fedjax_sim.timelines.rules import thinned
+from fedjax_sim.timelines.rules import thinned
 from fedjax_sim.types import Scalar, Timeline
 
 
@@ -50,7 +52,10 @@ def lose_uploads(key: Array, timeline: Timeline, probability: Scalar | np.ndarra
     """
     fails = _fails(key, timeline, probability)
     lost = fails if timeline.lost is None else fails | jnp.asarray(timeline.lost)
-    return dataclasses.replace(timeline, lost=lost)
+    sampling = None
+    if not isinstance(probability, np.ndarray) and np.ndim(probability) == 0:
+        sampling = thinned(timeline.sampling, 1 - probability)
+    return dataclasses.replace(timeline, lost=lost, sampling=sampling)
 
 
 def delay_uploads(

@@ -76,7 +76,7 @@ def test_trigger_and_poison():
 @pytest.mark.slow
 def test_backdoor_succeeds_unless_a_rule_removes_it():
     """Model replacement by one of ten clients, against the mean and against the median."""
-    dataset = fs.datasets.load_digits()
+    dataset = fs.datasets.load("digits")
     test = dataset.test
     parts = np.array_split(np.random.default_rng(0).permutation(len(dataset.train["y"])), 10)
     clean = fs.from_assignment(dataset.train, parts)
