@@ -1,0 +1,1 @@
+"""Valuation of clients: which method finds faulty clients, and at which cost."""

@@ -1,0 +1,75 @@
+"""Which valuation finds faulty clients, and at which cost: digits, with the exact Shapley value.
+
+    python -m experiments.valuation.digits
+
+Ten clients with 140 digits each (Dirichlet 1): five honest ones, a pair with equal data, two with
+false labels and a free rider.  All of them take part in every round.
+"""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+import pandas as pd
+import tyro
+
+import fedjax_sim as fs
+from experiments.harness import Folders, save_report, seed_keys, settings
+from experiments.valuation import methods, report
+from experiments.valuation.problem import Problem, build, kinds_of, num_parts, spoiled
+from fedjax_sim import datasets, models
+from fedjax_sim.data import partition
+from fedjax_sim.execution.devices import use_all_cores
+
+KINDS = kinds_of(honest=5, pairs=1, mislabelled=2, riders=1)
+LR, BATCH_SIZE, HIDDEN = 0.2, 20, (16,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Folders):
+    """Options of this experiment."""
+
+    rounds: int = 20
+    seeds: int = 5
+    permutations: tuple[int, ...] = (4, 16, 64)
+    marginals: int = 24  # per client, of the strata
+    work: pathlib.Path = pathlib.Path("results/valuation")  # finished coalitions, to continue from
+
+
+def problem(options: Options, seed: int, key: jax.Array) -> Problem:
+    """Digits of one seed; the metric is that of the test digits."""
+    data = datasets.load("digits")
+    rng = np.random.default_rng(seed)
+    rows = partition.dirichlet(data.train["y"], num_parts(KINDS), 1.0, rng, disjoint=True)
+    parts = [{k: data.train[k][r] for k in ("x", "y")} for r in rows]
+    clients = spoiled(parts, KINDS, data.num_classes, rng)
+    model = models.mlp((8, 8, 1), HIDDEN, data.num_classes)
+    return build(
+        clients, KINDS, data.test, model, key,
+        rounds=options.rounds, cohort=len(KINDS), batch_size=BATCH_SIZE,
+    )  # fmt: skip
+
+
+def main(options: Options) -> None:
+    """Values the clients of all seeds, prints and writes table and figure."""
+    frames = []
+    for seed, key in enumerate(seed_keys(options.seeds)):
+        keys = jax.random.split(key)
+        one = problem(options, seed, keys[0])
+        every = methods.methods(
+            fs.fedavg(LR), one, keys[1], options.work / "digits" / str(seed),
+            permutations=options.permutations, marginals=options.marginals, exact=True,
+        )  # fmt: skip
+        frames.append(methods.valued(every, one, seed))
+    values = pd.concat(frames, ignore_index=True)
+    save_report(
+        options.output / "valuation" / "digits", "digits",
+        {"": report.scores(values), "values": values}, report.build, options=settings(options),
+        data="digits", figure="digits", cohort=len(KINDS),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    use_all_cores()
+    main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,78 @@
+"""Valuations of one problem by all methods, with their costs."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+
+import jax
+import pandas as pd
+
+import fedjax_sim as fs
+from experiments.valuation.problem import Problem
+from fedjax_sim.valuation import (
+    Valuation,
+    exact_shapley,
+    fed_sv,
+    game,
+    gtg_shapley,
+    influence,
+    leave_one_out,
+    permutation_shapley,
+    stratified_shapley,
+)
+
+METRIC = "loss"
+TOLERANCE = 0.05  # of truncation, as a share of the value of all clients
+EXACT = "exact Shapley"
+
+Method = Callable[[], Valuation]
+
+
+def methods(
+    algorithm: fs.FedAlgorithm,
+    problem: Problem,
+    key: jax.Array,
+    directory: pathlib.Path | None,
+    *,
+    permutations: tuple[int, ...],
+    marginals: int,
+    exact: bool,
+    on_progress: Callable[..., None] | None = None,
+) -> Mapping[str, Method]:
+    """Functions that value the clients of a problem, by the methods' names."""
+    setup = problem.setup
+    runs = game(algorithm, setup, key, METRIC, directory=directory, on_progress=on_progress)
+    draws = jax.random.fold_in(key, 1)  # of permutations and coalitions
+    arguments = algorithm, setup, key, METRIC
+
+    def sampled(count: int, share: float = 0.0) -> Method:
+        def method() -> Valuation:
+            tolerance = share * abs(runs.total()) if share else 0.0
+            return permutation_shapley(runs, draws, count, tolerance=tolerance)
+
+        return method
+
+    found: dict[str, Method] = {EXACT: lambda: exact_shapley(runs)} if exact else {}
+    found |= {"leave-one-out": lambda: leave_one_out(runs)}
+    found |= {f"{count} permutations": sampled(count) for count in permutations}
+    most = max(permutations)
+    found |= {f"{most} permutations, truncated": sampled(most, TOLERANCE)}
+    return found | {
+        "strata": lambda: stratified_shapley(runs, draws, marginals, pilot=2),
+        "influence": lambda: influence(*arguments),
+        "FedSV": lambda: fed_sv(*arguments),
+        "GTG-Shapley": lambda: gtg_shapley(*arguments, draws),
+    }
+
+
+def valued(methods: Mapping[str, Method], problem: Problem, seed: int) -> pd.DataFrame:
+    """A row per method and client: kind, value, standard error, and the method's cost."""
+    frames = []
+    for name, method in methods.items():
+        result = method()
+        frame = result.to_frame().assign(
+            method=name, seed=seed, kind=problem.kinds, runs=result.num_runs,
+            evaluations=result.num_evaluations,
+        )  # fmt: skip
+        frames.append(frame.drop(columns="rank"))
+        print(f"seed {seed}: {name}, {result.num_runs} runs", flush=True)
+    return pd.concat(frames, ignore_index=True)
