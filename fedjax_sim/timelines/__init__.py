@@ -16,6 +16,7 @@ from fedjax_sim.timelines.durations import (
 )
 from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
 from fedjax_sim.timelines.groups import grouped_bernoulli
+from fedjax_sim.timelines.poisson import overflow_probability, poisson
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
@@ -65,6 +66,8 @@ __all__ = [
     "independent_of_data",
     "log_normal",
     "lose_uploads",
+    "overflow_probability",
+    "poisson",
     "read_trace",
     "renewal_counts",
     "repeat_rounds",

@@ -20,7 +20,6 @@ from jax.core import Tracer
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.rules import thinned
-from fedjax_sim.timelines.rules import thinned
 from fedjax_sim.types import Scalar, Timeline
 
 

@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 from fedjax_sim.checks import check_at_least, check_timeline_size
 from fedjax_sim.timelines.rules import Sampling
-from fedjax_sim.timelines.sampling import _synchronous, _thinned
+from fedjax_sim.timelines.sampling import _thinned, rounds_of
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.types import Timeline
 
@@ -63,5 +63,5 @@ def grouped_bernoulli(
     filled = np.array([slots < len(g) for g in groups])
     turn = np.arange(num_rounds) % num_groups
     rule = Sampling("poisson", num_clients / num_groups, len(groups[-1]), groups=num_groups)
-    timeline = _synchronous(jnp.asarray(members[turn]), rule, num_clients, num_steps)
+    timeline = rounds_of(jnp.asarray(members[turn]), rule, num_clients, num_steps)
     return _thinned(key, dataclasses.replace(timeline, mask=jnp.asarray(filled[turn])), probability)

@@ -36,9 +36,9 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
         >>> full(num_rounds=2, num_clients=3, num_steps=5).clients.tolist()
         [[0, 1, 2], [0, 1, 2]]
     """
-    _check_shape(num_rounds, num_clients, num_clients)
+    check_cohort(num_rounds, num_clients, num_clients)
     clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
-    return _synchronous(clients, _fixed(num_clients), num_clients, num_steps)
+    return rounds_of(clients, _fixed(num_clients), num_clients, num_steps)
 
 
 def single(
@@ -55,11 +55,11 @@ def single(
         >>> single(num_rounds=2, num_clients=3, num_steps=5, client=1).clients.tolist()
         [[1], [1]]
     """
-    _check_shape(num_rounds, num_clients, 1)
+    check_cohort(num_rounds, num_clients, 1)
     if not 0 <= client < num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {num_clients - 1}")
     clients = jnp.full((num_rounds, 1), client)
-    return _synchronous(clients, _fixed(1), num_clients, num_steps)
+    return rounds_of(clients, _fixed(1), num_clients, num_steps)
 
 
 def uniform(
@@ -86,12 +86,12 @@ def uniform(
         >>> timeline.clients.shape, len(set(timeline.clients[0].tolist()))
         ((3, 4), 4)
     """
-    _check_shape(num_rounds, num_clients, cohort_size)
+    check_cohort(num_rounds, num_clients, cohort_size)
     clients = _per_round(
         key, num_rounds, lambda key: sample_without_replacement(key, num_clients, cohort_size)
     )
     rule = Sampling("without_replacement", float(cohort_size), num_clients, cohort_size)
-    return _synchronous(clients, rule, num_clients, num_steps)
+    return rounds_of(clients, rule, num_clients, num_steps)
 
 
 def weighted(
@@ -126,7 +126,7 @@ def weighted(
             f"weights has {(weights > 0).sum()} positive entries; "
             f"expected at least cohort_size = {cohort_size}"
         )
-    _check_shape(num_rounds, len(weights), cohort_size)
+    check_cohort(num_rounds, len(weights), cohort_size)
     with np.errstate(divide="ignore"):
         log_weights = jnp.asarray(np.log(weights / weights.sum()), jnp.float32)
 
@@ -136,7 +136,7 @@ def weighted(
         )[1]
 
     clients = _per_round(key, num_rounds, draw)
-    return _synchronous(clients, _fixed(cohort_size), len(weights), num_steps)
+    return rounds_of(clients, _fixed(cohort_size), len(weights), num_steps)
 
 
 def bernoulli(
@@ -194,7 +194,7 @@ def full_or_uniform(
     """
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
-    _check_shape(num_rounds, num_clients, cohort_size)
+    check_cohort(num_rounds, num_clients, cohort_size)
     timeline = full(num_rounds, num_clients, num_steps)
 
     def draw(key: Array) -> Array:
@@ -221,10 +221,10 @@ def cyclic(
         >>> cyclic(3, num_clients=5, cohort_size=2, num_steps=1).clients.tolist()
         [[0, 1], [2, 3], [4, 0]]
     """
-    _check_shape(num_rounds, num_clients, cohort_size)
+    check_cohort(num_rounds, num_clients, cohort_size)
     first = np.arange(num_rounds, dtype=np.int64) * cohort_size
     clients = jnp.asarray((first[:, None] + np.arange(cohort_size)) % num_clients, jnp.int32)
-    return _synchronous(clients, _fixed(cohort_size), num_clients, num_steps)
+    return rounds_of(clients, _fixed(cohort_size), num_clients, num_steps)
 
 
 def stratified(
@@ -255,7 +255,7 @@ def stratified(
         >>> bool((timeline.clients[:, :2] < 5).all()), bool((timeline.clients[:, 2:] >= 5).all())
         (True, True)
     """
-    _check_shape(num_rounds, num_clients, cohort_size)
+    check_cohort(num_rounds, num_clients, cohort_size)
     blocks = strata(num_clients, num_strata)
     sizes = [len(blocks.clients(s)) for s in range(num_strata)]
     each = cohort_size // num_strata
@@ -279,7 +279,7 @@ def stratified(
     clients = _per_round(key, num_rounds, draw)
     # A change of one client changes one stratum; the smallest is sampled most densely.
     rule = Sampling("without_replacement", float(cohort_size), min(sizes), each)
-    return _synchronous(clients, rule, num_clients, num_steps)
+    return rounds_of(clients, rule, num_clients, num_steps)
 
 
 def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
@@ -345,7 +345,7 @@ def _fixed(cohort_size: int) -> Sampling:
     return Sampling("fixed", float(cohort_size))
 
 
-def _synchronous(
+def rounds_of(
     clients: Array, rule: Sampling, num_clients: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
     """Timeline of these clients, without empty slots."""
@@ -398,7 +398,7 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     return dataclasses.replace(timeline, mask=timeline.mask & stays, sampling=rule)
 
 
-def _check_shape(num_rounds: int, num_clients: int, cohort_size: int) -> None:
+def check_cohort(num_rounds: int, num_clients: int, cohort_size: int) -> None:
     check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")

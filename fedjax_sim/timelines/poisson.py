@@ -1,0 +1,82 @@
+"""Poisson sampling with few slots: cohorts of random size at the cost of a fixed one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim.checks import check_at_most, check_positive
+from fedjax_sim.timelines.rules import Sampling
+from fedjax_sim.timelines.sampling import check_cohort, rounds_of, sample_without_replacement
+from fedjax_sim.types import Timeline
+
+
+def poisson(
+    key: Array,
+    num_rounds: int,
+    num_clients: int,
+    probability: float,
+    num_steps: int | np.ndarray | Array,
+    *,
+    slots: int,
+) -> Timeline:
+    r"""Cohorts of clients that take part independently with ``probability``, in ``slots`` slots.
+
+    A round with n clients fills n slots; the others are empty.  If more clients would take part
+    than there are slots, a uniformly random subset of that size does.  The number of clients is
+    drawn from Binomial(M, q), then the clients without replacement, so that a round needs
+    O(slots) memory and work for any population, where :func:`bernoulli` has a slot per client.
+    :func:`overflow_probability` is the probability that clients are left out.
+
+    The expected number of uploads is recorded as :math:`q M`.
+
+    Args:
+        key: PRNG key of the cohorts.
+        num_rounds: T.
+        num_clients: M.
+        probability: q, concrete.
+        num_steps: local steps per visit: one number, or ``[M]``, for example ``task.num_steps``.
+        slots: S, the largest cohort.
+
+    Raises:
+        ValueError: a probability outside (0, 1] or traced, more slots than clients, or a count
+            below 1.
+
+    Example:
+        >>> timeline = poisson(jax.random.key(0), 50, 10**6, 1e-5, num_steps=1, slots=20)
+        >>> timeline.clients.shape, 9 < float(timeline.mask.sum(1).mean()) < 11
+        ((50, 20), True)
+    """
+    if isinstance(probability, Tracer):
+        raise ValueError("probability is traced; expected a number, which accountants need")
+    check_positive(probability=probability)
+    check_at_most(1, probability=probability)
+    check_cohort(num_rounds, num_clients, slots)
+
+    def draw(number: Array) -> tuple[Array, Array]:
+        size_key, key_of_clients, order = jax.random.split(jax.random.fold_in(key, number), 3)
+        size = jax.random.binomial(size_key, num_clients, probability, dtype=jnp.float32)
+        # In random order: the first ones of a subset must be a uniformly random subset themselves.
+        clients = sample_without_replacement(key_of_clients, num_clients, slots)
+        return jax.random.permutation(order, clients), jnp.arange(slots) < size.astype(jnp.int32)
+
+    clients, mask = jax.lax.map(draw, jnp.arange(num_rounds))
+    rule = Sampling(
+        "poisson", probability * num_clients, num_clients, probability=probability, slots=slots
+    )
+    return dataclasses.replace(rounds_of(clients, rule, num_clients, num_steps), mask=mask)
+
+
+def overflow_probability(num_clients: int, probability: float, slots: int) -> float:
+    """Returns the probability that more clients take part in a round than there are slots.
+
+    Example:
+        >>> round(overflow_probability(1000, 0.05, 70), 4)
+        0.0023
+    """
+    from scipy.special import bdtrc  # not at the top: it would slow down `import fedjax_sim`
+
+    return float(bdtrc(slots, num_clients, probability))

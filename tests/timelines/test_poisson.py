@@ -1,0 +1,106 @@
+"""Poisson sampling with few slots, and the rules that timelines record."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_sim import timelines
+from fedjax_sim.simulation.identity import arrays_digest, description, timeline_arrays
+from fedjax_sim.timelines import Sampling
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.slow
+def test_cohorts_are_binomial_subsets_cut_to_the_slots():
+    """2,000 rounds of 12 clients with probability 0.25 in 5 slots."""
+    rounds, clients, slots, q = 2000, 12, 5, 0.25
+    timeline = timelines.poisson(KEY, rounds, clients, q, np.arange(clients), slots=slots)
+    chosen, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
+    assert (np.sort(chosen, axis=1)[:, 1:] > np.sort(chosen, axis=1)[:, :-1]).all()
+    np.testing.assert_array_equal(timeline.num_steps, chosen)
+    full = timelines.overflow_probability(clients, q, slots - 1)
+    share = (mask.sum(1) == slots).mean()
+    assert abs(share - full) < 5 * np.sqrt(full * (1 - full) / rounds)
+    empty = (1 - q) ** clients
+    assert abs((mask.sum(1) == 0).mean() - empty) < 5 * np.sqrt(empty / rounds)
+    # Every client equally often, also in the first slot of a round with few clients.
+    alone = mask.sum(1) <= 2
+    for visits in (chosen[mask], chosen[alone][mask[alone]]):
+        counts = np.bincount(visits, minlength=clients)
+        mean = counts.mean()
+        assert ((counts - mean) ** 2 / mean).sum() < 40  # chi-squared, 11 degrees of freedom
+    longer = timelines.poisson(KEY, 3, clients, q, 1, slots=slots)
+    np.testing.assert_array_equal(longer.clients, chosen[:3])
+
+
+def test_bad_arguments_are_refused():
+    for probability, slots, message in [
+        (0.0, 2, "probability is 0.0; expected a positive number"),
+        (1.5, 2, "probability is 1.5; expected at most 1"),
+        (0.5, 9, "cohort_size is 9; expected 1 .. num_clients = 4"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            timelines.poisson(KEY, 3, 4, probability, 1, slots=slots)
+
+
+def rule_of(make):
+    """The rule of a timeline that is not computed."""
+    return jax.eval_shape(make).sampling
+
+
+def test_rules_survive_what_is_done_to_timelines():
+    def bernoulli(probability=0.2):
+        return timelines.bernoulli(KEY, 4, 10, probability, 1)
+
+    def uniform():
+        return timelines.uniform(KEY, 4, 10, 4, 1)
+
+    rule = Sampling("poisson", 2.0, 10, probability=0.2)
+    halved = Sampling("poisson", 1.0, 10, probability=0.1)
+    assert (
+        rule_of(bernoulli)
+        == rule_of(lambda: timelines.delay_uploads(KEY, bernoulli(), 0.5))
+        == rule
+    )
+    assert rule_of(lambda: timelines.dropout(KEY, bernoulli(), 0.5)) == halved
+    assert rule_of(lambda: timelines.lose_uploads(KEY, bernoulli(), 0.5)) == halved
+    assert jax.eval_shape(bernoulli, 0.2).sampling is None  # a traced probability
+    subset = Sampling("without_replacement", 4.0, 10, 4)
+    assert rule_of(uniform) == subset
+    assert rule_of(lambda: timelines.dropout(KEY, uniform(), 0.5)).expected_uploads == 2.0
+    assert rule_of(lambda: timelines.repeat_rounds(uniform(), 2)).repeats == 2
+    assert rule_of(lambda: timelines.geometric_steps(KEY, uniform(), 0.5, 4)) == subset
+    assert rule_of(lambda: timelines.stratified(KEY, 4, 11, 4, 1, num_strata=2)) == Sampling(
+        "without_replacement", 4.0, 5, 2
+    )
+    batch = jax.vmap(lambda key: timelines.uniform(key, 4, 10, 4, 1))
+    assert rule_of(lambda: batch(jax.random.split(KEY))) == subset
+    for make in (
+        lambda: timelines.full(4, 10, 1),
+        lambda: timelines.single(4, 10, 1),
+        lambda: timelines.cyclic(4, 10, 3, 1),
+        lambda: timelines.weighted(KEY, 4, np.ones(10), 3, 1),
+    ):
+        assert rule_of(make).kind == "fixed"
+    assert rule_of(lambda: timelines.full_or_uniform(KEY, 4, 10, 3, 0.5, 1)) is None
+    timeline = timelines.cyclic(4, 10, 4, 1)
+    for changed in (
+        timeline[1:3],
+        timelines.stacked([timeline, timeline]),
+        timelines.arrange_by_stratum(timeline, 10, 2),
+    ):
+        assert changed.sampling == timeline.sampling
+    other = dataclasses.replace(timeline, sampling=rule)
+    assert timelines.stacked([timeline, other]).sampling is None
+
+
+def test_rules_change_no_digest():
+    timeline = timelines.full(3, 4, 1)
+    other = dataclasses.replace(timeline, sampling=None)
+    assert arrays_digest(timeline_arrays(timeline)) == arrays_digest(timeline_arrays(other))
+    assert description(timeline) == description(other)
+    assert jnp.shape(timeline.clients) == (3, 4)
