@@ -32,7 +32,9 @@ def permutation_shapley(
               \mathrm{SE}_i = \mathrm{sd}_i / \sqrt P
 
     with :math:`B_i^p` the clients before i.  The estimates sum to :math:`v(N)` and are unbiased
-    without truncation.  A permutation needs at most M - 1 runs beside that of all clients.
+    without truncation.  A permutation needs at most M - 1 runs beside that of all clients.  Most of
+    the variance comes from the first places, so standard errors of fewer permutations than clients
+    are unreliable: a client that was never first seems certain.
 
     Args:
         game: any number of clients.
