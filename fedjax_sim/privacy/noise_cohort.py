@@ -1,8 +1,7 @@
 """Noise of a larger cohort than the simulated one, as simulators of private learning add it.
 
 References:
-    Granqvist et al., "pfl-research: simulation framework for accelerating research in Private
-        Federated Learning", 2024, https://arxiv.org/abs/2404.06430.
+    pfl-research, https://github.com/apple/pfl-research (``noise_cohort_size``).
 """
 
 from typing import NamedTuple

@@ -5,7 +5,6 @@ client are neighbours of each other: the sensitivity is twice the clip.  Samplin
 amplifies nothing against the server, which sees who takes part.
 
 References:
-    Kasiviswanathan, Lee, Nissim, Raskhodnikova, Smith, "What Can We Learn Privately?", 2011.
     Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", 2015,
         https://arxiv.org/abs/1311.0776 (randomised response dominates every pure mechanism).
 """

@@ -1,0 +1,1 @@
+"""Central differential privacy in the setting of pfl-research: accuracy against epsilon."""

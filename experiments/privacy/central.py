@@ -1,0 +1,130 @@
+"""Setting and runs of the experiments on central privacy.
+
+pfl-research's benchmark CIFAR-10 IID with central privacy (https://github.com/apple/pfl-research,
+benchmarks/image_classification): clip 0.4, 50 users per round with the noise of 1,000 users of a
+population of 10^6, 50 examples per user in batches of 10, one epoch, rates 0.1 and 1, uniform
+weights, epsilon 2 at delta 10^-6.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+import pandas as pd
+
+import fedjax_sim as fs
+from experiments.harness import Folders, check_finished, seed_keys
+from fedjax_sim import datasets, objectives, privacy
+from fedjax_sim.data import partition
+from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.models import Model
+from fedjax_sim.simulation.compare import folder_names
+
+COHORT, POPULATION = 50, 10**6
+CLIP, DELTA, LR, BATCH_SIZE = 0.4, 1e-6, 0.1, 10
+PLAIN, CLIPPED = "no bound", "clip only"
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralOptions(Folders):
+    """Options of both experiments."""
+
+    rounds: int = 400
+    seeds: int = 5
+    epsilons: tuple[float, ...] = (8.0, 2.0, 0.5, 0.125)
+    eval_every: int = 10
+    users: int = 1000  # simulated population
+    noise_cohort: int = 1000  # users whose noise is added
+    test_examples: int | None = None  # default: all
+    work: pathlib.Path = pathlib.Path("results/privacy")
+
+
+def forecasts(options: CentralOptions) -> dict[str, privacy.NoiseCohort]:
+    """The noise of the larger cohort by target, from little to much."""
+    return {
+        f"epsilon {epsilon:g}": privacy.noise_cohort(
+            epsilon, DELTA, num_rounds=options.rounds, cohort_size=COHORT,
+            noise_cohort_size=options.noise_cohort, population=POPULATION,
+        )
+        for epsilon in sorted(options.epsilons, reverse=True)
+    }  # fmt: skip
+
+
+def algorithms(noise: Mapping[str, privacy.NoiseCohort]) -> dict[str, fs.FedAlgorithm]:
+    """FedAvg without a bound, with the clip, and with the clip and the noise of every target."""
+    plain = fs.fedavg(LR)
+    multipliers = {CLIPPED: 0.0} | {name: x.noise_multiplier for name, x in noise.items()}
+    return {PLAIN: plain} | {
+        name: privacy.privatize(plain, CLIP, z, expected_uploads=COHORT)
+        for name, z in multipliers.items()
+    }
+
+
+def make_setup(dataset: datasets.Dataset, model: Model, options: CentralOptions) -> fs.Setup:
+    """IID users with equally many examples; cohorts and initial models differ between seeds."""
+    rows = partition.iid(len(dataset.train["y"]), options.users, seed=0)
+    data = fs.from_assignment({key: dataset.train[key] for key in ("x", "y")}, rows)
+    batches = fs.epochs(1, BATCH_SIZE)
+    task = fs.empirical_task(objectives.cross_entropy(model.apply), data, batches)
+    keys = jax.vmap(jax.random.split)(seed_keys(options.seeds, root=1))
+    timelines = [
+        fs.timelines.uniform(key, options.rounds, options.users, COHORT, task.num_steps)
+        for key in keys[:, 0]
+    ]
+    test = {key: dataset.test[key][: options.test_examples] for key in ("x", "y")}
+    metrics = evaluator(objectives.classification_metrics(model.apply), test)
+    return fs.Setup(
+        task,
+        fs.timelines.stacked(timelines),
+        jax.jit(jax.vmap(model.init))(keys[:, 1]),
+        eval_fn=merge_evaluators(test=metrics),
+        eval_every=options.eval_every,
+    )
+
+
+def histories(name: str, setup: fs.Setup, options: CentralOptions) -> pd.DataFrame:
+    """Accuracies of all seeds by round; runs have checkpoints, so a killed command continues."""
+    runs = algorithms(forecasts(options))
+    folder = options.work / f"{name}-{options.rounds}-{options.seeds}-{options.noise_cohort}"
+
+    def finished(name: str, result: fs.Simulation) -> None:
+        check_finished(result, folder)
+        print(f"{name}: {result.run_seconds or 0:.0f} s", flush=True)
+
+    result = fs.compare(
+        runs, setup, seed_keys(options.seeds), directory=folder, config={"clip": CLIP},
+        checkpoint_seconds=60.0, on_finished=finished,
+    )  # fmt: skip
+    check_finished(result, folder)
+    parts = []
+    for run, file in folder_names(list(runs)).items():
+        history = pd.read_csv(folder / file / "history.csv").rename(columns={"replica": "seed"})
+        part = history.loc[history["metric"] == "test/accuracy", ["seed", "round", "value"]]
+        parts.append(part.assign(run=run))
+    return pd.concat(parts, ignore_index=True)
+
+
+def noise_table(setup: fs.Setup, options: CentralOptions) -> pd.DataFrame:
+    """A row per target: its noise, and the epsilon that the simulated run has itself."""
+    size = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(setup.params))
+    noise = forecasts(options)
+    private = algorithms(noise)
+    rows = []
+    for name, forecast in noise.items():
+        own = privacy.epsilon(private[name], setup, DELTA)
+        std = forecast.noise_multiplier * CLIP / COHORT
+        rows.append(
+            {
+                "run": name,
+                "epsilon": forecast.guarantee.epsilon,
+                "z": forecast.noise_multiplier * options.noise_cohort / COHORT,
+                "std of the mean": std,
+                "noise / clip": std * np.sqrt(size) / CLIP,
+                "own epsilon": own.epsilon,
+                "parameters": size,
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,57 @@
+"""Accuracy against epsilon: the noise of the larger cohort, the table by hand, and a short run."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_images import images
+
+from experiments.privacy import central, mnist_central
+from experiments.privacy.central_report import late_accuracies, summary
+from experiments.privacy.redraw import redraw
+
+RUNS = [central.PLAIN, central.CLIPPED, "epsilon 2"]
+
+
+def history():
+    """Two seeds of three runs with 20 rounds, of which the last two are averaged."""
+    rows = [
+        (run, seed, done, 0.5 + 0.1 * place + 0.01 * seed + (0.2 if done == 19 else 0.0))
+        for place, run in enumerate(RUNS)
+        for seed in (0, 1)
+        for done in (10, 18, 19, 20)
+    ]
+    return pd.DataFrame(rows, columns=["run", "seed", "round", "value"])
+
+
+def test_accuracies_are_means_of_the_last_tenth_of_the_rounds():
+    scores = late_accuracies(history())
+    np.testing.assert_allclose(scores["epsilon 2"], [0.8, 0.81])
+
+
+def test_table_has_noise_beside_private_runs_only():
+    noise = pd.DataFrame(
+        [
+            {"run": "epsilon 2", "epsilon": 2.0, "z": 0.6, "std of the mean": 1e-3}
+            | {"noise / clip": 0.3, "own epsilon": 1e3, "parameters": 7}
+        ]
+    )
+    table = summary(history(), noise).set_index("run")
+    assert table["own epsilon"].tolist() == ["", "", "1e+03"]
+    assert table.loc[central.CLIPPED, "accuracy in %"].startswith("70.50 ± ")
+
+
+@pytest.mark.slow
+def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(mnist_central.datasets, "load", lambda *args, **kwargs: images(28, 1))
+    options = mnist_central.Options(
+        rounds=2, seeds=2, epsilons=(2.0,), eval_every=1, users=50,
+        work=tmp_path / "work", output=tmp_path,
+    )  # fmt: skip
+    mnist_central.main(options)
+    folder = tmp_path / "privacy" / "mnist"
+    text = (folder / "mnist.md").read_text()
+    assert "| epsilon 2 |" in text
+    assert (folder / "mnist.png").exists()
+    (folder / "mnist.md").unlink()
+    redraw(tmp_path / "privacy")
+    assert (folder / "mnist.md").read_text() == text
