@@ -25,6 +25,7 @@ _RELATIONS: dict[Adjacency, str] = {
 # Width of the intervals of privacy losses. A noise multiplier that is calibrated with it exceeds
 # that of 1e-4 by about 3e-5, ten times as fast; the epsilon of a coarser width is an upper bound.
 INTERVAL = 1e-3
+_SMALLEST, _LARGEST = 0.2, 2.0**30  # noise multipliers that are tried
 _SPARE = 0.01  # largest part of delta for runs that the event does not cover
 
 
@@ -191,20 +192,26 @@ def calibrate(
     first = mechanism(1.0)
     name = _accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
-    dp = library("dp_accounting")
+    dp = library("dp_accounting.mechanism_calibration")
+
+    def spent(z: float) -> float:
+        return _fresh(name, first, interval).compose(mechanism(z).event).get_epsilon(rest)
+
     try:
         z = dp.calibrate_dp_mechanism(
             lambda: _fresh(name, first, interval),
             lambda z: mechanism(z).event,
             epsilon,
             rest,
-            dp.LowerEndpointAndGuess(0.0, 1.0),
+            dp.LowerEndpointAndGuess(_SMALLEST, 1.0),
             tol=1e-4,
         )
-    except (dp.NoBracketIntervalFoundError, dp.NonEmptyRootsError) as error:
+    except dp.NoBracketIntervalFoundError as error:
+        high, low = spent(_SMALLEST), spent(_LARGEST)
         raise ValueError(
-            f"epsilon is {epsilon} at delta {delta:g}; expected a larger one: no noise multiplier "
-            f"meets it with {first.rule}"
+            f"epsilon is {epsilon} at delta {delta:g}; expected a number in {low:.3g} .. "
+            f"{high:.3g}, which noise multipliers in {_LARGEST:g} .. {_SMALLEST} give with "
+            f"{first.rule}"
         ) from error
     return float(z)
 
