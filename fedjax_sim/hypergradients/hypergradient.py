@@ -75,7 +75,7 @@ def hypergradient(
         algorithm_of: ``hyper -> FedAlgorithm``, for example ``lambda h: fs.fedavg(h["lr"])``.  A
             vector of rates, one per round, is the schedule ``lambda t: h["lr"][t]``.
         setup: of one run; all rounds of its timeline are differentiated.
-        key: the run's key.
+        key: the run's key; or n keys ``[n]``, for the mean over n runs with other minibatches.
         setup_of: ``(hyper, setup) -> setup``, for hyper-parameters in the setup: weights of the
             clients (:func:`~fedjax_sim.weight_by_client`), the initial model, the evaluation.
         mode: ``"forward"``, ``"reverse"``, or ``"auto"``: forward for up to four numbers.
@@ -92,7 +92,8 @@ def hypergradient(
         ValueError: contradictory arguments, examples on the host, or an unknown policy.
 
     References:
-        Franceschi et al., "Forward and Reverse Gradient-Based Hyperparameter Optimization", 2017.
+        Maclaurin et al., "Gradient-based Hyperparameter Optimization through Reversible Learning",
+            2015.
 
     Example:
         >>> import numpy as np
@@ -135,7 +136,7 @@ def hypergradient(
         metric if isinstance(metric, str) else None,
         algorithm_of,
         setup_of or (lambda hyper, setup: setup),
-        execution or auto(ragged=is_ragged(setup.timeline)),
+        execution or auto(replicas=max(key.size, 1), ragged=is_ragged(setup.timeline)),
         levels,
     )
     function = None if isinstance(metric, str) else _as_partial(metric)
@@ -200,7 +201,8 @@ class HypergradientFunction:
             self._program.lower(hyper, self._arrays),
             self._problem.algorithm_of(hyper),
             dataclasses.replace(setup, weighting=self._arrays.setup.weighting),
-            self._arrays.key,
+            self._arrays.key.reshape(-1)[0],
+            replicas=self._arrays.key.size,
             rounds=differentiated,
             levels=self._problem.levels,
             execution=self._problem.execution,
@@ -220,6 +222,12 @@ class HypergradientFunction:
         check_algorithm(problem.algorithm_of(hyper), problem.setup_of(hyper, setup))
 
     def _differentiated(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
+        if arrays.key.ndim == 0:
+            return self._of_one_key(hyper, arrays)
+        over_keys = jax.vmap(lambda key: self._of_one_key(hyper, arrays._replace(key=key)))
+        return jax.tree.map(lambda x: x.mean(axis=0), over_keys(arrays.key))
+
+    def _of_one_key(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
         problem = self._problem
         if self._last_rounds is not None:
             value, gradient, truncation = truncated(

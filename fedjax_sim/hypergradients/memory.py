@@ -22,6 +22,7 @@ def forecast_program(
     setup: Setup,
     key: Array,
     *,
+    replicas: int,
     rounds: int,
     levels: int,
     execution: Execution,
@@ -32,6 +33,7 @@ def forecast_program(
     Args:
         lowered: the program.
         algorithm, setup, key, execution, memory: as in :func:`fedjax_sim.forecast`.
+        replicas: runs together, one per key.
         rounds: rounds that are visited backwards.
         levels: levels of rematerialised scans.
     """
@@ -42,7 +44,11 @@ def forecast_program(
     state = jax.eval_shape(lambda: init(algorithm, setup))
     leaves = [x for x in jax.tree.leaves(state) if jax.numpy.issubdtype(x.dtype, np.inexact)]
     one = sum(x.size * x.dtype.itemsize for x in leaves)
-    parts = of_run.parts | {"stored states": one * stored_states(rounds, levels)}
+    parts = {
+        name: size * (replicas if name in ("client states", "server") else 1)
+        for name, size in of_run.parts.items()
+    }
+    parts["stored states"] = replicas * one * stored_states(rounds, levels)
     resident = sum(parts[name] for name in ("client states", "server", "stored states"))
     parts["temporaries"] = max(total - resident, 0)
     return of_run._replace(parts=parts, seconds=seconds)
