@@ -70,6 +70,7 @@ from fedjax_sim.wrappers.roles import freeze, personal_model, running_statistics
 
 if TYPE_CHECKING:
     from fedjax_sim import (
+        advice,
         analysis,
         callbacks,
         datasets,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         theory,
         valuation,
     )
+    from fedjax_sim.advice.advise import advise
     from fedjax_sim.cli import presets
     from fedjax_sim.cli.saved import load
     from fedjax_sim.datasets import from_table
@@ -88,7 +90,7 @@ if TYPE_CHECKING:
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
 _LAZY = {
-    "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "privacy",
+    "advice", "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "privacy",
     "problems", "theory", "valuation",
 }  # fmt: skip
 
@@ -111,6 +113,8 @@ __all__ = [
     "Visit",
     "Work",
     "advance",
+    "advice",
+    "advise",
     "algorithms",
     "analysis",
     "average_rounds",
@@ -181,6 +185,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "presets":
         return importlib.import_module(f"{__name__}.cli.presets")
+    if name == "advise":  # needs theory and diagnostics
+        return importlib.import_module(f"{__name__}.advice.advise").advise
     if name == "from_table":  # the data sets load on first use
         return importlib.import_module(f"{__name__}.datasets").from_table
     if name == "load":  # knows the models of the command line

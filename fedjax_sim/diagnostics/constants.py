@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from fedjax_sim.diagnostics.gradient_moments import Moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
 from fedjax_sim.diagnostics.optimum import Optimum, double
-from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
+from fedjax_sim.diagnostics.smoothness import Curvature, curvature, hessian_lipschitz
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import Params, PyTree, Task
@@ -25,6 +25,7 @@ def measure(
     moments: Moments | None = None,
     found: Optimum | None = None,
     loss: Partial | None = None,
+    bent: Curvature | None = None,
     iterations: int = 30,
     execution: Execution | None = None,
 ) -> ProblemConstants:
@@ -46,6 +47,7 @@ def measure(
             without them sigma, sigma4 and G are unknown.
         found: the optimum of F; without it zeta_star and B are unknown.
         loss: F, for Delta.
+        bent: curvature at the points, if the caller has it.
         iterations: number of iterations of Lanczos and of the power method.
         execution: strategy that executes the clients; default
             :func:`~fedjax_sim.execution.strategies.auto` on one device.
@@ -62,7 +64,8 @@ def measure(
         {'L': 1.0, 'mu': 1.0, 'Q': 0.0, 'zeta': 1.0, 'zeta_mean': 1.0}
     """
     eigen_key, power_key, oracle_key = jax.random.split(key, 3)
-    bent = curvature(task, points, eigen_key, iterations=iterations, execution=execution)
+    if bent is None:
+        bent = curvature(task, points, eigen_key, iterations=iterations, execution=execution)
     third = hessian_lipschitz(task, points, power_key, iterations=iterations, execution=execution)
     spread = heterogeneity(task, points, oracle_key, execution=execution)
     largest = float(np.maximum(np.max(bent.clients.largest), np.max(bent.total.largest)))

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.objectives import as_float
+from fedjax_sim.theory.problem_constants import ProblemConstants
 
 
 class Link(NamedTuple):
@@ -55,6 +56,36 @@ class LinearModelBounds(NamedTuple):
     G: float  # norm of one example's gradient; infinite with l2
     sigma: float  # root of one example's gradient's second moment, l2 apart
     zeta: float  # ||grad F_m - grad F||, in which l2 cancels
+
+    def constants(self, batch_size: int = 1) -> ProblemConstants:
+        """Returns the finite bounds as constants of :mod:`fedjax_sim.theory`.
+
+        Gradients are means over minibatches of ``batch_size`` examples that are drawn with
+        replacement.  ``F_m`` is mu-strongly convex, so ``||grad F_m||^2 >= 2 mu (F_m - inf F_m)``.
+
+        Raises:
+            ValueError: a batch size below 1.
+
+        Example:
+            >>> x = np.array([[3.0], [1.0]])
+            >>> bounds = linear_model_bounds(x, [0, 1, 2], LOGISTIC, l2=0.25, intercept=False)
+            >>> bounds.constants().L, bounds.constants(batch_size=9).sigma, bounds.constants().G
+            (2.5, 1.0, None)
+        """
+        check_at_least(1, batch_size=batch_size)
+        values = {
+            "L": self.L,
+            "mu": self.mu,
+            "Q": self.Q,
+            "G": self.G,
+            "sigma": self.sigma / math.sqrt(batch_size),
+            "zeta": self.zeta,
+            "zeta_mean": self.zeta,
+        }
+        if self.mu > 0:
+            values |= {"lojasiewicz_mu": 2 * self.mu, "lojasiewicz_alpha": 1.0}
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        return ProblemConstants(**finite)
 
 
 def linear_model_bounds(

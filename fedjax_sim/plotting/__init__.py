@@ -4,6 +4,7 @@ Every function returns a :class:`matplotlib.figure.Figure` and touches no global
 pyplot and needs no display.
 """
 
+from fedjax_sim.plotting.advice import gap_figure, local_steps_figure
 from fedjax_sim.plotting.bounds import bound_curves
 from fedjax_sim.plotting.client_values import client_bands, client_distribution
 from fedjax_sim.plotting.clients import client_examples, client_label_map, size_histogram
@@ -27,7 +28,9 @@ __all__ = [
     "contours",
     "contributions",
     "curves",
+    "gap_figure",
     "heat_map",
+    "local_steps_figure",
     "plot_folder",
     "progress_curves",
     "reliefs",
