@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_sim import valuation
+from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.valuation.games import Outcomes
 from fedjax_sim.valuation.per_round import guided
 from fedjax_sim.valuation.permutations import marginals
@@ -217,6 +218,35 @@ def test_metrics_of_one_game_share_runs():
     assert (first.num_runs, second.num_runs) == (7, 4)
     with pytest.raises(ValueError, match="metric is 'los'; expected one of accuracy, loss"):
         loss.with_metric("los").total()
+
+
+def test_an_interrupted_valuation_loses_nothing(tmp_path):
+    """Two processes with one folder: the second one continues, and the first one's file grows."""
+    asked = []
+
+    def outcomes(calls, num_clients=3):
+        def evaluate(coalitions):
+            if len(asked) >= calls:
+                raise KeyboardInterrupt
+            asked.append(coalitions)
+            return {"loss": coalitions @ [1.0, 2.0, 4.0], "accuracy": coalitions.mean(1)}
+
+        return Outcomes(evaluate, num_clients, chunk=lambda count: 3, directory=tmp_path)
+
+    first = valuation.Game(outcomes(2), "loss", "max")
+    other = valuation.Game(outcomes(4), "loss", "max")  # has read an empty folder
+    with pytest.raises(KeyboardInterrupt):
+        valuation.exact_shapley(first)
+    assert sum(map(len, asked)) == 6
+    second = valuation.Game(outcomes(9), "loss", "max")
+    np.testing.assert_allclose(valuation.exact_shapley(second).values, [1, 2, 4])
+    assert sum(map(len, asked)) == 8
+    with pytest.raises(KeyboardInterrupt):
+        valuation.leave_one_out(other)
+    third = valuation.Game(outcomes(0), "accuracy")  # all eight, also after the other's chunk
+    np.testing.assert_allclose(valuation.exact_shapley(third).values, 1 / 3)
+    with pytest.raises(FolderError, match="has other clients; expected 9"):
+        outcomes(0, num_clients=9)
 
 
 def test_results_as_table_and_figure():
