@@ -1,0 +1,1 @@
+"""Robust rules under attacks and heterogeneity on MNIST, with and without mixing."""

@@ -1,0 +1,51 @@
+"""Robust rules on the command line."""
+
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim import robust
+from fedjax_sim.cli.aggregators import aggregated, rule_of
+from fedjax_sim.simulation.identity import description
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("mean", robust.mean()),
+        ("median", robust.median()),
+        ("median:f=2", robust.median(2)),
+        ("trimmed_mean:f=3", robust.trimmed_mean(3)),
+        ("multi_krum:f=1:m=n-f", robust.multi_krum(1, m="n-f")),
+        ("geometric_median:iterations=8:nu=0.1", robust.geometric_median(8, 0.1)),
+        ("centred_clipping:tau=2.5", robust.centred_clipping(2.5)),
+        ("nnm+krum:f=2", robust.nnm(robust.krum(2))),
+        ("nnm:f=1+median", robust.nnm(robust.median(), 1)),
+        ("bucketing:size=3+bulyan:f=0", robust.bucketing(robust.bulyan(0), 3)),
+        ("bucketing+nnm+median:f=1", robust.bucketing(robust.nnm(robust.median(1)))),
+    ],
+)
+def test_texts(text, rule):
+    plain = fs.fedavg(0.1)
+    expected = description(robust.aggregate(plain, rule))
+    assert description(aggregated(plain, text)) == expected
+    assert aggregated(plain, "none") is plain
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("medain", "aggregator is 'medain'; expected none or one of mean, .*did you mean median"),
+        ("median+nnm", r"expected none or one of mean, .* after nnm\+ or bucketing\+ if at all"),
+        ("krum", "aggregator is 'krum'; expected krum:f=VALUE"),
+        ("krum:f=-1", "aggregator is 'krum:f=-1': f is -1; expected at least 0"),
+        ("krum:f=0.5", r"f is 0\.5; expected an integer"),
+        ("krum:m=2", "krum expects f=VALUE, not 'm=2'"),
+        ("mean:f=2", "mean expects no hyper-parameter, not 'f=2'"),
+        ("krum:f", "krum expects f=VALUE, not 'f'"),
+        ("nnm+median", r"f is None; expected a number of attackers, since median\(\) has none"),
+        ("centred_clipping:tau=big", "expected a number in 'tau=big'"),
+    ],
+)
+def test_bad_texts(text, message):
+    with pytest.raises(ValueError, match=message):
+        rule_of(text)
