@@ -32,7 +32,7 @@ PLAIN, CLIPPED = "no bound", "clip only"
 class CentralOptions(Folders):
     """Options of both experiments."""
 
-    rounds: int = 400
+    rounds: int = 300
     seeds: int = 5
     epsilons: tuple[float, ...] = (8.0, 2.0, 0.5, 0.125)
     eval_every: int = 10

@@ -33,8 +33,9 @@ def summary(history: pd.DataFrame, noise: pd.DataFrame) -> pd.DataFrame:
         )
     columns = ["run", "z", "std of the mean", "noise / clip", "own epsilon"]
     table = pd.DataFrame(rows).merge(noise.loc[:, columns], on="run", how="left")
-    own = table["own epsilon"].map(lambda x: "" if np.isnan(x) else f"{x:.3g}")
-    return table.assign(**{"own epsilon": own}).fillna("")
+    for column in columns[1:]:
+        table[column] = [f"{x:.3g}" if np.isfinite(x) else "" for x in table[column]]
+    return table
 
 
 def draw(history: pd.DataFrame, noise: pd.DataFrame) -> Figure:

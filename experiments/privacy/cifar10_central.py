@@ -3,7 +3,7 @@
     python -m experiments.privacy.cifar10_central
     python -m experiments.privacy.cifar10_central --network pfl --rounds 1500    # as published
 
-The default has 400 instead of 1,500 rounds and a network with a quarter of the cost: a second
+The default has 300 instead of 1,500 rounds and a network with a quarter of the cost: a second
 pooling and more hidden units, so that the noise over the clip is similar.
 """
 
