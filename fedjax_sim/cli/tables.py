@@ -142,6 +142,7 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
     row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
     row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
     row("GFLOP per round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
+    row("GFLOP per evaluation", *(f"{f.flops_per_evaluation / 1e9:.4g}" for f in every))
     for name, values in (
         ("seconds per round", [f.seconds.per_round for f in every]),
         ("seconds per evaluation", [f.seconds.per_evaluation for f in every]),

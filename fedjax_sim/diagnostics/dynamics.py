@@ -27,7 +27,7 @@ from fedjax_sim.diagnostics.client_updates import (
 )
 from fedjax_sim.diagnostics.gradient_moments import sample_variance
 from fedjax_sim.diagnostics.sharpness import top_eigenvalues
-from fedjax_sim.evaluation.clients import PER_CLIENT, QUANTILES
+from fedjax_sim.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
 from fedjax_sim.evaluation.state import EVALUATED, RunContext, context_of
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.tree.repeated import entries
@@ -105,25 +105,23 @@ def client_dynamics(
     Example:
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
-        >>> loss = lambda w, batch, key: (w[0] - batch["x"]) ** 2 + w[1] ** 2 / 2
+        >>> loss = lambda w, batch, key: (w - batch["x"]) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> dynamics = fs.evaluation.at_rounds(client_dynamics(iterations=2), 2)
-        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(2),
+        >>> dynamics = fs.evaluation.at_rounds(client_dynamics(("drift", "alignment")), 2)
+        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(()),
         ...                  eval_fn=dynamics, eval_every=2)
         >>> _, history = fs.run(fs.fedavg(0.25), setup, jax.random.key(0))
-        >>> history.metrics["per_client/eigenvalue"].round(4).tolist()
-        [[2.0, 2.0], [2.0, 2.0]]
-        >>> history.metrics["disagreement/mean"].tolist(), history.metrics["noise/max"].tolist()
-        ([0.5, 0.5], [0.0, 0.0])
+        >>> history.metrics["per_client/drift"].tolist()  # at the models 1.5 and 1.875
+        [[0.25, 0.75], [0.4375, 0.5625]]
+        >>> history.metrics["alignment/pairwise"].tolist()  # opposite directions
+        [-1.0, -1.0]
     """
     unknown = set(measures) - set(MEASURES)
     if unknown or not measures:
         raise ValueError(f"measures is {sorted(measures)}; expected some of {', '.join(MEASURES)}")
     check_at_least(1, iterations=iterations)
     check_at_least(2, num_batches=num_batches)
-    for quantile in quantiles:
-        if not 0 <= quantile <= 1:
-            raise ValueError(f"quantiles contains {quantile}; expected numbers in [0, 1]")
+    quantile_names(quantiles)
     return Partial(
         _Dynamics(
             tuple(name for name in MEASURES if name in measures),
@@ -272,18 +270,25 @@ def _pairwise(mean_unit: Params, num_slots: Array, num_moved: Array) -> Array:
 
 
 def _statistics(values: Array, present: Array, quantiles: tuple[float, ...]) -> Values:
-    """Returns statistics of the values of present clients; NaN if one of them is NaN."""
-    counted = jnp.where(present, values, jnp.nan)
-    result = {
-        "mean": jnp.nanmean(counted),
-        "std": jnp.nanstd(counted),
-        "min": jnp.nanmin(counted),
-        "max": jnp.nanmax(counted),
-    }
-    for quantile in quantiles:
-        result[f"q{100 * quantile:g}"] = jnp.nanquantile(counted, quantile)
-    failed = (present & jnp.isnan(values)).any()
-    return {name: jnp.where(failed, jnp.nan, value) for name, value in result.items()}
+    """Returns statistics of the values of present clients: 0 without any, NaN if one is NaN."""
+    count = present.sum()
+    divisor = jnp.maximum(count, 1).astype(values.dtype)
+
+    def mean_of(x: Array) -> Array:
+        return jnp.where(present, x, 0).sum() / divisor
+
+    mean = mean_of(values)
+    result = {"mean": mean, "std": jnp.sqrt(mean_of((values - mean) ** 2))}
+    ordered = jnp.sort(jnp.where(present, values, jnp.inf))
+    for name, quantile in {"min": 0.0, "max": 1.0, **quantile_names(quantiles)}.items():
+        position = jnp.asarray(quantile, values.dtype) * (divisor - 1)
+        low = jnp.floor(position)
+        above = position - low
+        i = low.astype(count.dtype)
+        j = jnp.minimum(i + 1, jnp.maximum(count - 1, 0))
+        value = jnp.where(above > 0, ordered[i] * (1 - above) + ordered[j] * above, ordered[i])
+        result[name] = jnp.where(jnp.isnan(mean), mean, value)
+    return {name: jnp.where(count > 0, value, 0) for name, value in result.items()}
 
 
 def _per_client(values: Values, slots: Slots, task: Task) -> Values:

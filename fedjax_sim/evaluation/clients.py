@@ -125,14 +125,14 @@ def client_statistics(
     worst = ordered[:num_worst] if higher_is_better else ordered[count - num_worst :]
     squares = count * (values**2).sum()
     result = {"mean": values.mean(), "min": values.min(), "max": values.max()}
-    for quantile in _checked(quantiles):
+    for name, quantile in quantile_names(quantiles).items():
         # As jnp.quantile, which would sort once per quantile.
         position = np.asarray(quantile, values.dtype) * np.asarray(count - 1, values.dtype)
         low = np.floor(position)
         high = np.clip(low + 1, 0, count - 1)
         above, below = position - low, 1 - (position - low)
         value = ordered[int(low)] * below + ordered[int(high)] * above
-        result[f"q{100 * quantile:g}"] = unless_nan(value)
+        result[name] = unless_nan(value)
     return result | {
         "std": values.std(),
         "worst_decile": unless_nan(worst.mean()),
@@ -171,14 +171,24 @@ def summary_of(
     Raises:
         ValueError: a quantile outside [0, 1].
     """
-    return _Summary(_checked(quantiles), per_client, tuple(sorted(higher_is_better)))
+    chosen = tuple(quantile_names(quantiles).values())
+    return _Summary(chosen, per_client, tuple(sorted(higher_is_better)))
 
 
-def _checked(quantiles: Sequence[float]) -> tuple[float, ...]:
+def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:
+    """Returns quantiles by the names of their statistics.
+
+    Raises:
+        ValueError: a quantile outside [0, 1].
+
+    Example:
+        >>> quantile_names((0.1, 0.5))
+        {'q10': 0.1, 'q50': 0.5}
+    """
     for quantile in quantiles:
         if not 0 <= quantile <= 1:
             raise ValueError(f"quantiles contains {quantile}; expected numbers in [0, 1]")
-    return tuple(quantiles)
+    return {f"q{100 * quantile:g}": quantile for quantile in quantiles}
 
 
 def present_clients(sizes: np.ndarray) -> np.ndarray:

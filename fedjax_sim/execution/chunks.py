@@ -96,7 +96,7 @@ def peak_bytes(program: ClosedJaxpr | Jaxpr) -> int:
     live = peak = 0
     for i, eqn in enumerate(jaxpr.eqns):
         results = sum(map(_num_bytes, eqn.outvars))
-        inner = max(map(peak_bytes, _programs_of(eqn.params)), default=0)
+        inner = max(map(peak_bytes, inner_programs(eqn.params)), default=0)
         # A loop stores what its steps return beside what a step needs; a call returns its values.
         loop = eqn.primitive.name in ("scan", "while")
         peak = max(peak, live + (results + inner if loop else max(results, inner)))
@@ -108,7 +108,8 @@ def peak_bytes(program: ClosedJaxpr | Jaxpr) -> int:
     return peak
 
 
-def _programs_of(params: dict[str, Any]) -> Iterator[ClosedJaxpr | Jaxpr]:
+def inner_programs(params: dict[str, Any]) -> Iterator[ClosedJaxpr | Jaxpr]:
+    """Yields the programs among an equation's parameters: bodies of loops, branches, calls."""
     kinds = ClosedJaxpr, Jaxpr
     for leaf in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, kinds)):
         if isinstance(leaf, kinds):

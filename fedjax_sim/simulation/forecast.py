@@ -55,12 +55,14 @@ class Forecast(NamedTuple):
         upload_bytes: upload of one client per round, of all runs together.
         parts: bytes on the device at the peak, by part; ``uploads`` are those of a round that a
             robust rule has in memory together, ``temporaries`` the rest by XLA's analysis of the
-            compiled round.
+            compiled round, or of an evaluation with clients' local work, which may need more.
         memory: bytes that may be used.
         flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
         rounds: rounds of the whole run.
         evaluations: evaluations of the whole run.
         seconds: measured times.
+        flops_per_evaluation: XLA's count for an evaluation of which all parts are due, with local
+            work, Hessian-vector products and all batches, of all runs together.
 
     Example:
         >>> one = Forecast(650, 0, 2600, {}, 10**9, 4e6, 100, 50, Seconds(3.0, 0.01, 0.2))
@@ -77,6 +79,7 @@ class Forecast(NamedTuple):
     rounds: int
     evaluations: int
     seconds: Seconds
+    flops_per_evaluation: float = 0.0
 
     @property
     def seconds_of_rounds(self) -> float:
@@ -182,6 +185,8 @@ def forecast(
     if timeline.clients.ndim == 2:  # the same in all runs
         steps *= replicas
     evaluations = measuring.count_evaluations(setup)
+    evaluated = dataclasses.replace(setup, eval_fn=put(eval_fn), timeline=first)
+    evaluation = measuring.evaluation_program(program.evaluation, evaluated, state, key)
     result = Forecast(
         parameters=sum(int(np.size(x)) for x in jax.tree.leaves(model)),
         client_bytes=replicas * _bytes(client),
@@ -192,7 +197,7 @@ def forecast(
             "server": _bytes((state.server, state.past)),
             "evaluation": _bytes(eval_fn),
             **_temporaries(
-                program_bytes(compiled, arguments=False),
+                max(program_bytes(compiled, arguments=False), evaluation.num_bytes),
                 replicas * _stack_bytes(algorithm, upload, timeline.cohort_size),
             ),
         },
@@ -201,6 +206,7 @@ def forecast(
         rounds=timeline.num_rounds,
         evaluations=sum(evaluations),
         seconds=Seconds(compile_seconds, math.nan, math.nan),
+        flops_per_evaluation=evaluation.flops,
     )
     if not measure or result.peak > result.memory:
         return result
@@ -220,11 +226,8 @@ def forecast(
         current = jax.block_until_ready(compiled(*arguments))[0]
 
     per_round = measuring.shortest(one_round, timeline.num_rounds)
-    measured = dataclasses.replace(setup, eval_fn=put(eval_fn), timeline=first)
-    evaluation = measuring.evaluation(
-        program.evaluation, measured, current, key, evaluations, batched=batched
-    )
-    seconds = Seconds(compile_seconds + evaluation.compile, per_round, evaluation.run)
+    timed = measuring.evaluation(evaluation, evaluated, current, key, evaluations, batched=batched)
+    seconds = Seconds(compile_seconds + timed.compile, per_round, timed.run)
     return result._replace(seconds=seconds)
 
 

@@ -14,8 +14,10 @@ from jax.sharding import PartitionSpec
 
 from fedjax_sim.engine import History, RunState, evaluation_context, init
 from fedjax_sim.evaluation.state import evaluate, periods, takes_state
+from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import WHOLE, everywhere
 from fedjax_sim.simulation.fingerprint import Same
+from fedjax_sim.simulation.operations import operations
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
@@ -123,8 +125,43 @@ class _Model(NamedTuple):
 Evaluate = Callable[[Task, EvalFn, Timeline, RunState, Array], History]
 
 
+class EvaluationProgram(NamedTuple):
+    """Program of one evaluation of an algorithm."""
+
+    jitted: Evaluate
+    compiled: Any  # None: the evaluation reads the server's model only
+    seconds: float  # to compile
+    num_bytes: int  # temporaries of the compiled program
+    flops: float
+
+
+def evaluation_program(
+    jitted: Evaluate, setup: Setup, state: RunState, key: Array
+) -> EvaluationProgram:
+    """Counts the operations of an evaluation, and compiles it if it takes more than the model.
+
+    Args:
+        jitted: the jitted evaluation of the algorithm's programs.
+        setup: of the run; ``setup.timeline`` may be any part of it.
+        state, key: arrays of the run, or their shapes.
+    """
+    eval_fn: Any = setup.eval_fn
+    if eval_fn is None:
+        return EvaluationProgram(jitted, None, 0.0, 0, 0.0)
+    arguments = setup.task, eval_fn, setup.timeline, state, key
+    flops = operations(jitted, *arguments)
+    if not takes_state(eval_fn):
+        return EvaluationProgram(jitted, None, 0.0, 0, flops)
+    began = time.perf_counter()
+    compiled = cast(Any, jitted).lower(*arguments).compile()
+    seconds = time.perf_counter() - began
+    return EvaluationProgram(
+        jitted, compiled, seconds, program_bytes(compiled, arguments=False), flops
+    )
+
+
 def evaluation(
-    run_evaluation: Evaluate,
+    of_run: EvaluationProgram,
     setup: Setup,
     state: RunState,
     key: Array,
@@ -138,7 +175,7 @@ def evaluation(
     algorithm.
 
     Args:
-        run_evaluation: the jitted evaluation of the algorithm's programs.
+        of_run: the algorithm's program.
         setup: of the run; ``setup.timeline`` may be any part of it.
         state: a state, of all replicas if ``batched``.
         key: the run's key or keys.
@@ -149,7 +186,7 @@ def evaluation(
     if eval_fn is None:
         return Timed(0.0, math.nan)
     if takes_state(eval_fn):
-        program: Any = run_evaluation
+        program: Any = of_run.jitted
         fixed, last = (setup.task, eval_fn, setup.timeline), (key,)
         owner: Hashable = Same(program)
     else:
@@ -160,9 +197,11 @@ def evaluation(
     shapes = tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
     name = structure, shapes, counts, batched, owner
     if name not in _measured:
-        began = time.perf_counter()
-        compiled = program.lower(*fixed, state, *last).compile()
-        compile_seconds = time.perf_counter() - began
+        compiled, compile_seconds = of_run.compiled, of_run.seconds
+        if compiled is None:
+            began = time.perf_counter()
+            compiled = program.lower(*fixed, state, *last).compile()
+            compile_seconds = time.perf_counter() - began
         total = 0.0
         for done, count in enumerate(counts):  # round 0 is a multiple of every period
             if count:

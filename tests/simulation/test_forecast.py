@@ -16,11 +16,13 @@ from small_problems import (
     logistic_losses,
     logistic_params,
     logistic_task,
+    quadratic_task,
 )
 
 import fedjax_sim as fs
-from fedjax_sim import models, objectives
+from fedjax_sim import execution, models, objectives
 from fedjax_sim.cli.main import main
+from fedjax_sim.diagnostics.dynamics import client_dynamics
 from fedjax_sim.execution import offload, placement
 from fedjax_sim.simulation.forecast import KNOBS, Forecast, Seconds, forecast
 from fedjax_sim.timelines import sampling
@@ -67,6 +69,7 @@ def test_numbers_of_a_resident_run():
         lambda params, x: {"mean": x["x"] @ params["w"]}, {"x": np.ones((7, 3), np.float32)}
     )
     one = found(eval_fn=evaluate)
+    assert 2 * 7 * NUM_FEATURES <= one.flops_per_evaluation <= 4 * 7 * NUM_FEATURES
     done = fs.simulate(ALGORITHM, fs.Setup(logistic_task(), timeline(), logistic_params()), KEY)
     assert one.parameters == NUM_FEATURES + 1
     assert one.client_bytes == MODEL
@@ -118,6 +121,43 @@ def test_arithmetic_of_a_step():
     one = forecast(fs.fedavg(0.1), fs.Setup(task, when, model.init(KEY)), KEY, measure=False)
     products = 2 * steps * 2 * (2 * batch * inputs * classes)
     assert products <= one.flops_per_round <= 1.2 * products
+
+
+@pytest.mark.slow
+def test_local_work_of_evaluations_counts():
+    """Evaluations with clients' visits show their arithmetic and their memory."""
+    num_clients, dim, iterations = 12, 300, 20
+    hessians = np.eye(dim, dtype=np.float32) * np.ones((num_clients, 1, 1), np.float32)
+    task = quadratic_task(hessians, np.ones((num_clients, dim), np.float32), 1)
+
+    def needs(task, size, *measures, **options):
+        one = execution.chunked(1)
+        dynamics = client_dynamics(measures, iterations=iterations, execution=one, **options)
+        start = np.zeros(size, np.float32)
+        when = sampling.full(4, num_clients, 1)
+        setup = fs.Setup(task, when, start, fs.evaluation.at_rounds(dynamics, 2))
+        return forecast(fs.fedavg(0.1), setup, KEY, execution=one, measure=False)
+
+    eigenvalue = needs(task, dim, "eigenvalue").flops_per_evaluation
+    products = num_clients * iterations * 2 * dim**2  # of the Hessian and a vector
+    # Three vectors are orthogonalised twice, against iterations + 1 vectors.
+    lanczos = num_clients * iterations * (iterations + 1) * 24 * dim
+    assert products <= eigenvalue <= 1.1 * (products + lanczos)
+
+    # Without matrices, F_i(x) = |x - i|^2 / 2, the memory is that of models.
+    def oracle(client, key, max_steps):
+        def grad(x, step=0):
+            return x - client.astype(float)
+
+        return fs.Oracle(grad, None, grad)
+
+    counts = np.ones(num_clients, np.int32)
+    dim, task = 50_000, fs.Task(oracle, counts, counts)
+    recomputed = needs(task, dim, "alignment")
+    stored = needs(task, dim, "alignment", store_updates=True)
+    assert stored.flops_per_evaluation < recomputed.flops_per_evaluation
+    models = num_clients * dim * 4
+    assert stored.parts["temporaries"] > models > recomputed.parts["temporaries"]
 
 
 @pytest.mark.slow
