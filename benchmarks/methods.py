@@ -45,6 +45,7 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "fedasam": fs.fedasam,
     "fedgamma": fs.fedgamma,
     "fedsmoo": fs.fedsmoo,
+    "fixed_order": lambda lr: fs.fixed_order(fs.fedavg(lr)),
 }
 CASES = {"W1": ("W1", None), "W1-1dev": ("W1", 1), "W3": ("W3", None)}  # workload, host devices
 ROUNDS = {"W1": 10, "W3": 1}  # a call

@@ -59,6 +59,7 @@ from fedjax_sim.wrappers import (
     ef14,
     ef21,
     ef21_p,
+    fixed_order,
     marina,
     per_step_uploads,
     pp_marina,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from fedjax_sim.cli import presets
     from fedjax_sim.cli.saved import load
     from fedjax_sim.datasets import from_table
+    from fedjax_sim.forks.fork import Alternative, fork
     from fedjax_sim.simulation.tuning import tune
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
@@ -95,6 +97,7 @@ _LAZY = {
 }  # fmt: skip
 
 __all__ = [
+    "Alternative",
     "Comparison",
     "FedAlgorithm",
     "FederatedData",
@@ -134,7 +137,9 @@ __all__ = [
     "evaluation",
     "execution",
     "fine_tuned",
+    "fixed_order",
     "forecast",
+    "fork",
     "freeze",
     "from_assignment",
     "from_clients",
@@ -187,6 +192,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.cli.presets")
     if name == "advise":  # needs theory and diagnostics
         return importlib.import_module(f"{__name__}.advice.advise").advise
+    if name in ("Alternative", "fork"):  # need tables and figures
+        return getattr(importlib.import_module(f"{__name__}.forks.fork"), name)
     if name == "from_table":  # the data sets load on first use
         return importlib.import_module(f"{__name__}.datasets").from_table
     if name == "load":  # knows the models of the command line

@@ -54,6 +54,7 @@ pytestmark = pytest.mark.usefixtures("x64", "allow_nans")
 WRAPPERS = {
     "skip_nonfinite": skip_nonfinite,
     "average_rounds": average_rounds,
+    "fixed_order": fs.fixed_order,
     "compressed": lambda algorithm: compressed(algorithm, identity(), identity()),
     "transform_oracle": lambda algorithm: transform_oracle(algorithm, unchanged),
     "privatize": lambda algorithm: fs.privacy.privatize(
@@ -63,6 +64,7 @@ WRAPPERS = {
 # The reasons and the checks that a wrapper adds to those of the algorithm.
 ADDED = {
     "skip_nonfinite": {"exact_mean_only"},
+    "fixed_order": {"aggregation"},
     "privatize": {"uniform_weights_only", "check"},
 }
 every_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)

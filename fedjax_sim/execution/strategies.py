@@ -65,10 +65,10 @@ def sequential() -> Execution:
         def body(total: Upload, item: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
             slot, weight = item
             upload, output = local(shared, slot)
-            return tree.add(total, _weighted(upload, weight)), output
+            return tree.add(total, weighted(upload, weight)), output
 
         total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), (slots, weights))
-        return _divide(total, weights.sum()), outputs
+        return divide(total, weights.sum()), outputs
 
     return run
 
@@ -111,7 +111,7 @@ def chunked(size: int) -> Execution:
             lambda x: x.reshape(-1, *x.shape[2:])[:num_slots],
             outputs,
         )
-        return _divide(total, weights.sum()), outputs
+        return divide(total, weights.sum()), outputs
 
     return run
 
@@ -343,7 +343,7 @@ def weighted_mean(uploads: Upload, weights: Array) -> Upload:
         >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
         2.0
     """
-    return _divide(_weighted_sum(uploads, weights), weights.sum())
+    return divide(_weighted_sum(uploads, weights), weights.sum())
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
@@ -356,7 +356,7 @@ def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
     """
     scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
     total, weights = _all_reduce((scaled, weight), axis)
-    return _divide(total, weights)
+    return divide(total, weights)
 
 
 def _all_reduce(values: PyTree, axis: str) -> PyTree:
@@ -393,10 +393,17 @@ def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:
     return jax.tree.map(fill, slots), jnp.pad(weights, (0, missing))
 
 
-def _weighted(upload: Upload, weight: Array) -> Upload:
+def weighted(upload: Upload, weight: Array) -> Upload:
     """Returns ``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
 
     Exactly 0 for weight 0, also if the upload of an empty slot is not finite.
+
+    Raises:
+        ValueError: an upload with a leaf that is not floating.
+
+    Example:
+        >>> weighted(jnp.array([1.0, jnp.inf]), jnp.array([3.0, 0.0])).tolist()
+        [3.0, 0.0]
     """
 
     def scaled(leaf: Array) -> Array:
@@ -412,10 +419,15 @@ def _weighted(upload: Upload, weight: Array) -> Upload:
 
 
 def _weighted_sum(uploads: Upload, weights: Array) -> Upload:
-    return jax.tree.map(lambda u: u.sum(axis=0), _weighted(uploads, weights))
+    return jax.tree.map(lambda u: u.sum(axis=0), weighted(uploads, weights))
 
 
-def _divide(total: Upload, weight: Array) -> Upload:
-    """Returns ``total / weight``; zeros for an empty round, which the engine discards."""
+def divide(total: Upload, weight: Array) -> Upload:
+    """Returns ``total / weight``; zeros for an empty round, which the engine discards.
+
+    Example:
+        >>> float(divide(jnp.array(6.0), jnp.array(4.0)))
+        1.5
+    """
     safe = jnp.where(weight > 0, weight, 1)
     return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)

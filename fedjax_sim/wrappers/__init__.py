@@ -30,6 +30,7 @@ from fedjax_sim.types import (
 from fedjax_sim.wrappers.diana import diana
 from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
+from fedjax_sim.wrappers.fixed_order import fixed_order
 from fedjax_sim.wrappers.marina import marina, pp_marina
 from fedjax_sim.wrappers.per_step import per_step_uploads
 from fedjax_sim.wrappers.received import check_receives_mean
@@ -40,6 +41,7 @@ __all__ = [
     "ef14",
     "ef21",
     "ef21_p",
+    "fixed_order",
     "marina",
     "per_step_uploads",
     "pp_marina",
