@@ -35,7 +35,7 @@ _LAYERS = [
     "analysis",
     "problems diagnostics",
     "plotting",
-    "valuation advice",
+    "valuation advice forks",
     "cli",
 ]
 _LEVEL = {package: level for level, row in enumerate(_LAYERS) for package in row.split()}

@@ -11,6 +11,7 @@ from fedjax_sim.plotting.clients import client_examples, client_label_map, size_
 from fedjax_sim.plotting.contributions import contributions
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.folders import plot_folder
+from fedjax_sim.plotting.forks import fork_curves
 from fedjax_sim.plotting.heat_maps import heat_map
 from fedjax_sim.plotting.progress import progress_curves, with_progress
 from fedjax_sim.plotting.results import result_curves, sweep_figure
@@ -28,6 +29,7 @@ __all__ = [
     "contours",
     "contributions",
     "curves",
+    "fork_curves",
     "gap_figure",
     "heat_map",
     "local_steps_figure",

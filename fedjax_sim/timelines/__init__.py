@@ -17,6 +17,7 @@ from fedjax_sim.timelines.durations import (
 from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
 from fedjax_sim.timelines.groups import grouped_bernoulli
 from fedjax_sim.timelines.poisson import overflow_probability, poisson
+from fedjax_sim.timelines.interventions import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
@@ -52,6 +53,7 @@ __all__ = [
     "contacts_in_flight",
     "cyclic",
     "delay_uploads",
+    "delay_clients",
     "deterministic",
     "dropout",
     "exponential",
@@ -66,9 +68,11 @@ __all__ = [
     "independent_of_data",
     "log_normal",
     "lose_uploads",
+    "lose_uploads_of",
     "overflow_probability",
     "poisson",
     "read_trace",
+    "remove_clients",
     "renewal_counts",
     "repeat_rounds",
     "sample_without_replacement",

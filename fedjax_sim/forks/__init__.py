@@ -1,0 +1,1 @@
+"""Continuations of a run from one state under several alternatives."""

@@ -1,0 +1,229 @@
+"""``fork``: a run continues from one state under several alternatives."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.engine import NO_PROBES, History, RunState, check_algorithm
+from fedjax_sim.execution.offload import OnHost
+from fedjax_sim.execution.placement import everywhere
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.forks.result import Fork
+from fedjax_sim.simulation.functions import share_functions
+from fedjax_sim.simulation.programs import Programs, Resident, programs
+from fedjax_sim.simulation.result import Simulation
+from fedjax_sim.simulation.seeds import Seed, seed_column, seed_names
+from fedjax_sim.types import FedAlgorithm, Setup, Timeline
+
+
+class Alternative(NamedTuple):
+    """One way to continue a run.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> without_3 = lambda timeline: fs.timelines.remove_clients(timeline, 3)
+        >>> alternative = fs.Alternative(fs.fedavg(0.1), without_3)
+    """
+
+    algorithm: FedAlgorithm
+    # Intervention: a function of the timeline of the remaining rounds. None: it stays as it is.
+    change: Callable[[Timeline], Timeline] | None = None
+    # True: the algorithm's state starts afresh from the model. Required where the algorithm's state
+    # is not of the same form as the run's.
+    restart: bool = False
+
+
+def fork(
+    start: RunState | Simulation,
+    alternatives: Mapping[str, FedAlgorithm | Alternative],
+    setup: Setup,
+    keys: Array,
+    *,
+    reference: str | None = None,
+    execution: Execution | None = None,
+    seeds: Sequence[Seed] | None = None,
+) -> Fork:
+    r"""Continues a run from its state at round t under several alternatives, "what if, from t".
+
+    All alternatives have the same seeds: round, client and key decide every draw, so cohorts,
+    minibatches and noise are the same (common random numbers).  With metric values
+    :math:`X_s` of an alternative and :math:`Y_s` of the reference, the paired difference
+    :math:`D_s = X_s - Y_s` is unbiased and has the variance
+    :math:`\mathrm{Var} X + \mathrm{Var} Y - 2\,\mathrm{Cov}(X, Y)`; the covariance is usually
+    large.  Other batch sizes or numbers of local steps keep it unbiased, but lower the covariance.
+
+    The alternative that changes nothing gives the same bits as the uninterrupted run of
+    :func:`~fedjax_sim.simulate` with the same execution.  Alternatives with equal algorithms and
+    timelines of equal shapes share one compiled program.
+
+    Args:
+        start: the state at round t, of all seeds ``[n, ...]``: a simulation of the first t rounds,
+            ``fs.simulate(algorithm, dataclasses.replace(setup, timeline=setup.timeline[:t]),
+            keys)``, or its ``state``.
+        alternatives: algorithms or :class:`Alternative` by name.
+        setup: of the whole run; rounds t, t + 1, ... of its timeline follow.
+        keys: the run's keys ``[n]``; or its only key, for a state without the axis of seeds.
+        reference: the alternative that the others are compared with; default: the first one.
+        execution: execution strategy; default :func:`~fedjax_sim.execution.auto`.
+        seeds: names of the seeds; default 0, 1, ...
+
+    Returns:
+        Histories from round t on (with the metrics at round t), final states, paired differences
+        and a figure.
+
+    Raises:
+        ValueError: contradictory arguments; a state that does not fit an alternative, which
+            ``restart`` helps; an alternative whose clients start from a broadcast before round t.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.array([0.0, 8.0], np.float32)}, np.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: (w - batch["y"]) ** 2 / 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(4, 2, task.num_steps)
+        >>> setup = fs.Setup(task, timeline, np.zeros(1, np.float32), lambda w: {"w": w})
+        >>> begin = dataclasses.replace(setup, timeline=timeline[:3])
+        >>> keys, same = jax.random.split(jax.random.key(0), 1), fs.fedavg(0.5)
+        >>> first = fs.simulate(same, begin, keys)  # w = 2, 3, 3.5
+        >>> alone = fs.Alternative(same, lambda rest: fs.timelines.remove_clients(rest, 0))
+        >>> result = fork(first, {"as it was": same, "without client 0": alone}, setup, keys)
+        >>> result.differences("w")[["alternative", "round", "mean"]].values.tolist()
+        [['without client 0', 3, 0.0], ['without client 0', 4, 2.0]]
+    """
+    check_keys(keys)
+    batched = keys.ndim == 1
+    names = seed_names(seeds, keys.shape[0] if batched else 1)
+    check_setup(setup)
+    check_batch(setup, len(names) if batched else None)
+    if isinstance(setup.task.placement, OnHost):
+        raise ValueError("setup.task has its examples on the host; expected them on the device")
+    state = start.state if isinstance(start, Simulation) else start
+    done = _round_of(state, keys, setup)
+    if not alternatives:
+        raise ValueError("alternatives is empty; expected at least one")
+    reference = next(iter(alternatives)) if reference is None else reference
+    if reference not in alternatives:
+        raise ValueError(f"reference is {reference!r}; expected one of {', '.join(alternatives)}")
+
+    setup = share_functions(setup)
+    timeline = jax.tree.map(np.asarray, setup.timeline)
+    rest = dataclasses.replace(setup, timeline=timeline[done:])
+    histories, states = {}, {}
+    prepared = {
+        name: _prepared(name, alternative, rest, state, done, batched, execution)
+        for name, alternative in alternatives.items()
+    }
+    for name, continuation in prepared.items():
+        history, states[name] = _continued(continuation, keys)
+        histories[name] = history if batched else jax.tree.map(lambda x: x[None], history)
+    return Fork(done, reference, histories, states, seed_column(names))
+
+
+class _Continuation(NamedTuple):
+    """An alternative that may start."""
+
+    programs: Programs
+    setup: Setup  # of the remaining rounds
+    state: RunState
+
+
+def _round_of(state: RunState, keys: Array, setup: Setup) -> int:
+    """Returns the round of a state, and refuses one that does not belong to the keys."""
+    rounds = np.asarray(state.round)
+    if rounds.shape != keys.shape:
+        raise ValueError(
+            f"start has states of shape {rounds.shape}; expected {keys.shape}, one per key"
+        )
+    done, last = int(rounds.max()), setup.timeline.num_rounds
+    if rounds.min() != done or not 0 <= done < last:
+        raise ValueError(
+            f"start is the state after {rounds.min()} to {done} rounds; expected one number below "
+            f"the {last} rounds of setup.timeline, which is the whole run's"
+        )
+    return done
+
+
+def _prepared(
+    name: str,
+    alternative: FedAlgorithm | Alternative,
+    rest: Setup,
+    state: RunState,
+    done: int,
+    batched: bool,
+    execution: Execution | None,
+) -> _Continuation:
+    """Returns an alternative with its program and its first state; refuses what does not fit."""
+    if not isinstance(alternative, Alternative):
+        alternative = Alternative(alternative)
+    algorithm, change, restart = alternative
+    setup = rest
+    if change is not None:
+        timeline = change(rest.timeline)
+        if not isinstance(timeline, Timeline) or timeline.num_rounds != rest.timeline.num_rounds:
+            raise ValueError(
+                f"alternatives[{name!r}] changes the timeline to {type(timeline).__name__} of "
+                f"{getattr(timeline, 'num_rounds', 'no')} rounds; expected a Timeline of "
+                f"{rest.timeline.num_rounds}"
+            )
+        setup = dataclasses.replace(rest, timeline=jax.tree.map(np.asarray, timeline))
+    check_algorithm(algorithm, setup)
+    compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
+    put = everywhere(setup.task)
+    arguments = setup.task, put(setup.params), put(setup.timeline)
+    shapes = jax.eval_shape(compiled.initial, *arguments)
+    if restart:
+        first = compiled.initial(setup.task, state.server.params, arguments[2])
+        first = first._replace(round=state.round, diverged_at=state.diverged_at)
+    else:
+        first = state
+    if not jax.tree.leaves(first.past) and jax.tree.leaves(shapes.past):
+        first = first._replace(past=compiled.initial(*arguments).past)
+    _check_state(name, first, shapes)
+    if not jax.tree.leaves(state.past):
+        oldest = np.where(setup.timeline.mask, setup.timeline.version, done).min()
+        if oldest < done:
+            raise ValueError(
+                f"alternatives[{name!r}] has clients that start from broadcast {oldest}; expected "
+                f"{done} or later, since the run kept no earlier ones"
+            )
+    return _Continuation(compiled, setup, first)
+
+
+def _check_state(name: str, state: RunState, expected: RunState) -> None:
+    """Refuses a state whose structure or shapes are not those of an algorithm's states."""
+
+    def shapes(tree: object) -> tuple:
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves]
+
+    for part in ("server", "clients", "past"):
+        if shapes(getattr(state, part)) != shapes(getattr(expected, part)):
+            raise ValueError(
+                f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "
+                "expected an algorithm with the same state, or Alternative(..., restart=True), "
+                "which starts from the model"
+            )
+
+
+def _continued(continuation: _Continuation, keys: Array) -> tuple[History, RunState]:
+    """Returns the history, with the metrics of the first state, and the final state."""
+    compiled, setup, state = continuation
+    put = everywhere(setup.task)
+    state = jax.tree.map(jnp.copy, state)  # the program overwrites its argument
+    axis = keys.ndim
+    evaluated = []
+    if setup.eval_fn is not None:
+        part = put(setup.timeline[:1])
+        initial = compiled.evaluation(setup.task, put(setup.eval_fn), part, state, put(keys))
+        evaluated = [jax.tree.map(np.asarray, initial)]
+    execute = Resident(compiled, setup.task, setup.eval_fn, setup.timeline, keys, put)
+    state, history = execute(0, setup.timeline.num_rounds, state)
+    evaluated.append(jax.tree.map(np.asarray, history))
+    together = jax.tree.map(lambda *x: np.concatenate(x, axis), *evaluated)
+    return together, state

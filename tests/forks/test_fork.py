@@ -1,0 +1,184 @@
+"""Forks beside uninterrupted runs, beside each other and beside closed forms."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
+
+ROUNDS, AT, SEEDS = 6, 4, 3
+KEYS = jax.random.split(jax.random.key(0), SEEDS)
+
+
+def oracle(client, key, max_steps):
+    """F_i(x) = (x - i)^2 / 2 with noise that is drawn per visit."""
+    del max_steps
+    noise = jax.random.normal(key, ()) / 10
+
+    def grad(x, step):
+        del step
+        return x - client.astype(x.dtype) + noise
+
+    return fs.Oracle(grad, lambda x, step: x**2, lambda x: grad(x, 0))
+
+
+@functools.cache
+def setup():
+    task = fs.Task(oracle, np.ones(3, np.int32), np.full(3, 2))
+    timeline = fs.timelines.full(ROUNDS, 3, 2)
+    params = np.zeros(SEEDS, np.float32)
+    return fs.Setup(task, timeline, params, lambda x: {"x": x}, eval_every=2)
+
+
+@functools.cache
+def begun(algorithm=None):
+    begin = dataclasses.replace(setup(), timeline=setup().timeline[:AT])
+    return fs.simulate(algorithm or scaffold(), begin, KEYS)
+
+
+@functools.cache
+def scaffold():
+    return fs.scaffold(0.1)
+
+
+def equal(x, y):
+    jax.tree.map(np.testing.assert_array_equal, x, y)
+
+
+def test_same_configuration_equals_the_uninterrupted_run():
+    """Bit for bit: client states, server state and metrics; the others see the same noise."""
+    whole = fs.simulate(scaffold(), setup(), KEYS)
+    result = fs.fork(
+        begun(),
+        {
+            "same": scaffold(),
+            "without 2": fs.Alternative(scaffold(), lambda rest: remove_clients(rest, 2)),
+            "lost 2": fs.Alternative(scaffold(), lambda rest: lose_uploads_of(rest, 2)),
+        },
+        setup(),
+        KEYS,
+    )
+    equal(result.states["same"], whole.state)
+    history = result.histories["same"]
+    assert history.round.tolist() == [[AT, ROUNDS]] * SEEDS
+    equal(history.metrics["x"], np.asarray(whole.history.metrics["x"])[:, 1:])
+    # A removed client's state stays; one whose upload is lost moves on.
+    control = {name: np.asarray(state.clients) for name, state in result.states.items()}
+    before = np.asarray(begun().state.clients)
+    equal(control["without 2"][:, 2], before[:, 2])
+    assert (control["lost 2"][:, 2] != before[:, 2]).all()
+    # The same noise: differences vary less than the runs.
+    pairs = result.differences("x")
+    assert pairs["alternative"].tolist() == ["without 2"] * 2 + ["lost 2"] * 2
+    assert pairs["mean"][0] == 0
+    assert pairs["mean"][1] == pairs["mean"][3] != 0  # the server sees the same uploads
+    assert (pairs["variance_ratio"][[1, 3]] < 0.5).all()
+    frame = result.to_frame()
+    assert len(frame) == 3 * SEEDS * 2
+    figure = result.plot("x")
+    assert figure.axes[1].get_ylabel() == "difference to same"
+    assert "without 2" in result._repr_html_()
+
+
+@pytest.mark.slow
+def test_delay_restart_and_one_key():
+    """A late client starts from the fork's broadcast; FedAdam starts from the model alone."""
+    begin = dataclasses.replace(
+        setup(), timeline=setup().timeline[:AT], params=np.float32(0), eval_fn=None
+    )
+    key, whole = KEYS[0], dataclasses.replace(setup(), params=np.float32(0))
+    start = fs.simulate(fs.fedavg(0.1), begin, key).state
+    result = fs.fork(
+        start,
+        {
+            "same": fs.fedavg(0.1),
+            "late": fs.Alternative(fs.fedavg(0.1), lambda rest: delay_clients(rest, [0, 1, 2], 5)),
+            "fedadam": fs.Alternative(fs.fedadam(0.1, 0.5), restart=True),
+        },
+        whole,
+        key,
+        seeds=["seven"],
+    )
+    assert result.seeds == ["seven"]
+    x = float(start.server.params)
+    noise = [_mean_noise(key, t) for t in range(AT, ROUNDS)]
+    step = 1 - 0.9**2  # two steps move a model by this share of the way to client 1, the mean
+    displacements = [step * (1 - noise[i] - x) for i in range(2)]
+    late = float(result.states["late"].server.params)
+    np.testing.assert_allclose(late, x + sum(displacements), rtol=1e-5)
+    assert float(result.states["same"].server.params) != late
+    assert int(result.states["fedadam"].round) == ROUNDS
+    assert np.isnan(result.differences("x")["low"]).all()
+
+
+def _mean_noise(key, number):
+    """Mean of the clients' noise in a round, by the engine's rule for keys."""
+    of_round = jax.random.fold_in(key, number)
+    visits = [jax.random.fold_in(of_round, client) for client in range(3)]
+    return float(np.mean([jax.random.normal(jax.random.fold_in(v, 0), ()) / 10 for v in visits]))
+
+
+@pytest.mark.slow
+def test_variance_of_a_paired_difference():
+    """x <- x - eta (x + xi), 100 rounds: variance under common numbers over independent ones."""
+
+    def noisy(client, key, max_steps):
+        del client, max_steps
+        noise = jax.random.normal(key, ())
+        return fs.Oracle(lambda x, step: x + noise, lambda x, step: x**2, lambda x: x)
+
+    seeds = 4000
+    task = fs.Task(noisy, np.ones(1, np.int32), np.ones(1, np.int32))
+    timeline = fs.timelines.full(100, 1, 1)
+    params = jnp.zeros(seeds)
+    run = fs.Setup(task, timeline, params, lambda x: {"x": x}, eval_every=100)
+    keys = jax.random.split(jax.random.key(3), seeds)
+    algorithms = {str(lr): fs.fedavg(lr) for lr in (0.1, 0.12, 0.2)}
+    start = jax.vmap(lambda x: fs.init(algorithms["0.1"], dataclasses.replace(run, params=x)))(
+        params
+    )
+    pairs = fs.fork(start, algorithms, run, keys).differences("x")
+    ratio = pairs.set_index(["alternative", "round"])["variance_ratio"]
+    # The relative standard error of a sample variance is sqrt(2 / seeds).
+    error = 4 * np.sqrt(2 * 2 / seeds)
+    assert abs(ratio["0.12", 100] / 0.009246 - 1) < error
+    assert abs(ratio["0.2", 100] / 0.127551 - 1) < error
+
+
+def test_refusals():
+    state = begun().state
+    same = {"same": scaffold()}
+    for arguments, message in [
+        ((state, {}, setup(), KEYS), r"alternatives is empty"),
+        ((state, same, setup(), KEYS[:2]), r"expected|params has leaves"),
+        ((state, {"avg": fs.fedavg(0.1)}, setup(), KEYS), r"alternatives\['avg'\] has a state \(s"),
+        ((state, same, begun_setup(), KEYS), r"start is the state after 4 to 4 rounds; expected"),
+        (
+            (state, {"x": fs.Alternative(scaffold(), lambda rest: rest[1:])}, setup(), KEYS),
+            r"alternatives\['x'\] changes the timeline to Timeline of 1 rounds",
+        ),
+        (
+            (state, {"x": fs.Alternative(fs.fedavg(0.1), _from_0, True)}, setup(), KEYS),
+            r"alternatives\['x'\] has clients that start from broadcast 0; expected 4 or later",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fs.fork(*arguments)
+    with pytest.raises(ValueError, match=r"reference is 'other'; expected one of same"):
+        fs.fork(state, same, setup(), KEYS, reference="other")
+    with pytest.raises(ValueError, match=r"start has states of shape \(3,\); expected \(\)"):
+        fs.fork(state, same, dataclasses.replace(setup(), params=np.float32(0)), KEYS[0])
+
+
+def _from_0(rest):
+    version = np.zeros_like(np.asarray(rest.version))
+    return dataclasses.replace(rest, version=version, max_staleness=ROUNDS)
+
+
+def begun_setup():
+    return dataclasses.replace(setup(), timeline=setup().timeline[:AT])
