@@ -34,11 +34,18 @@ def methods(
     directory: pathlib.Path | None,
     *,
     permutations: tuple[int, ...],
-    marginals: int,
+    marginals: int | None,
     exact: bool,
     on_progress: Callable[..., None] | None = None,
 ) -> Mapping[str, Method]:
-    """Functions that value the clients of a problem, by the methods' names."""
+    """Functions that value the clients of a problem, by the methods' names.
+
+    Args:
+        permutations: numbers of permutations; the largest one is also truncated.
+        marginals: per client, of the strata; None: without strata, which need at least two draws
+            per size of a coalition and client.
+        exact: with the exact Shapley value.
+    """
     setup = problem.setup
     runs = game(algorithm, setup, key, METRIC, directory=directory, on_progress=on_progress)
     draws = jax.random.fold_in(key, 1)  # of permutations and coalitions
@@ -56,8 +63,9 @@ def methods(
     found |= {f"{count} permutations": sampled(count) for count in permutations}
     most = max(permutations)
     found |= {f"{most} permutations, truncated": sampled(most, TOLERANCE)}
+    if marginals is not None:
+        found["strata"] = lambda: stratified_shapley(runs, draws, marginals, pilot=2)
     return found | {
-        "strata": lambda: stratified_shapley(runs, draws, marginals, pilot=2),
         "influence": lambda: influence(*arguments),
         "FedSV": lambda: fed_sv(*arguments),
         "GTG-Shapley": lambda: gtg_shapley(*arguments, draws),

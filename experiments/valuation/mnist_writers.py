@@ -3,8 +3,7 @@
     python -m experiments.valuation.mnist_writers
 
 18 honest writers, two pairs with equal data, five writers with false labels and three free riders;
-ten of them take part in a round.  A game of all rounds needs a run per coalition, so the reference
-is the estimate by the most permutations.
+ten of them take part in a round.  The reference is the estimate by the most permutations.
 """
 
 import dataclasses
@@ -35,7 +34,6 @@ class Options(Folders):
     rounds: int = 40
     seeds: int = 2
     permutations: tuple[int, ...] = (4, 16, 64)
-    marginals: int = 64  # per client, of the strata: two for the pilot of each
     held_out: int = 1000  # test images of the metric
     work: pathlib.Path = pathlib.Path("results/valuation")  # finished coalitions, to continue from
 
@@ -67,7 +65,7 @@ def main(options: Options) -> None:
         one = problem(options, seed, keys[0])
         every = methods.methods(
             fs.fedavg(LR), one, keys[1], options.work / "mnist_writers" / str(seed),
-            permutations=options.permutations, marginals=options.marginals, exact=False,
+            permutations=options.permutations, marginals=None, exact=False,
             on_progress=lambda progress: print(progress.status, flush=True),
         )  # fmt: skip
         frames.append(methods.valued(every, one, seed))

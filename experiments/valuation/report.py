@@ -74,38 +74,34 @@ def reference_of(values: pd.DataFrame) -> str:
 
 
 def draw(values: pd.DataFrame, table: pd.DataFrame) -> Figure:
-    """Values of single clients by method, and detection against the cost."""
+    """A row per method, with its cost: values of single clients, and detection of every kind."""
+    table = table.sort_values("runs", kind="stable")
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(10.5, 4.6), layout="constrained", width_ratios=(1.5, 1)
-    )
-    names = table["method"].tolist()
-    for row, name in enumerate(names):
+        1, 2, figsize=(10, 0.9 + 0.42 * len(table)), layout="constrained", sharey=True,
+        width_ratios=(1.8, 1),
+    )  # fmt: skip
+    for row, name in enumerate(table["method"]):
         part = values.loc[values["method"] == name, :]
         scale = part.groupby("seed")["value"].transform(lambda v: np.abs(v).max())
         for i, (kind, colour) in enumerate(COLOURS.items()):
             rows = part["kind"] == kind
             x = part.loc[rows, "value"] / scale[rows]
-            y = np.full(len(x), len(names) - 1 - row + 0.27 - 0.18 * i)
-            left.plot(x, y, "|", color=colour, ms=7, mew=1.3, label="" if row else kind)
+            y = np.full(len(x), row - 0.27 + 0.18 * i)
+            left.plot(x, y, "|", color=colour, ms=6, mew=1.3, label="" if row else kind)
+    labels = table["method"] + table["runs"].map("  ({:.0f})".format)
+    left.set_yticks(range(len(table)), labels.tolist())
+    left.invert_yaxis()
     left.axvline(0, color="grey", lw=0.7)
-    left.set_yticks(range(len(names)), names[::-1])
-    left.set(xlabel="value / largest absolute value of the seed")
-    left.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(-0.1, 1), fontsize=9)
-    markers = {MISLABELLED: "s", DUPLICATED: "D", RIDER: "o"}
-    for fault, marker in markers.items():
-        right.plot(
-            table["runs"], table[f"AUC {fault}"], marker, ls="", color=COLOURS[fault], ms=5,
-            label=fault, alpha=0.8,
-        )  # fmt: skip
-    for name, group in table.groupby("runs"):
-        labels = ", ".join(group["method"])
-        right.annotate(
-            labels, (float(str(name)), 1.03), rotation=55, fontsize=7, ha="left", va="bottom"
-        )
-    right.axhline(0.5, color="grey", lw=0.7, ls=":")
-    right.set(xscale="log", xlabel="training runs", ylabel="AUC against honest clients")
-    right.set_ylim(-0.03, 1.03)
-    right.legend(frameon=False, fontsize=8, loc="lower right")
+    left.set(xlabel="value / largest absolute value of the seed", ylabel="method (training runs)")
+    for fault, marker in {MISLABELLED: "s", DUPLICATED: "D", RIDER: "o"}.items():
+        area = table[f"AUC {fault}"]
+        right.plot(area, range(len(table)), marker, color=COLOURS[fault], ms=6, alpha=0.8)
+    right.axvline(0.5, color="grey", lw=0.7, ls=":")
+    right.set(xlabel="AUC against honest clients", xlim=(-0.03, 1.03))
+    right.tick_params(left=False)
+    figure.legend(
+        *left.get_legend_handles_labels(), ncols=4, frameon=False, loc="outside upper center"
+    )
     return figure
 
 
