@@ -135,7 +135,7 @@ def test_influence_against_finite_differences():
     setup = logistic_setup()
     algorithm = fs.fedadam(0.2, server_lr=0.1)
     results = [
-        valuation.influence(algorithm, setup, KEY, "loss", direction=direction)
+        valuation.influence(algorithm, setup, KEY, "loss", direction=direction, checkpoint=None)
         for direction in ("reverse", "forward")
     ]
     np.testing.assert_allclose(results[0].values, results[1].values, rtol=1e-9, atol=1e-14)
@@ -161,7 +161,7 @@ def test_example_influence_against_finite_differences():
     """Against a loss with the examples' weights written out."""
     setup, client = logistic_setup(), 3
     algorithm = fs.fedavg(0.2)
-    result = valuation.example_influence(algorithm, setup, KEY, "loss", client)
+    result = valuation.example_influence(algorithm, setup, KEY, "loss", client, checkpoint=None)
     assert len(result.values) == SIZES[client]
     data = setup.task.oracle.args[0]
     first = int(data.offsets[client])
