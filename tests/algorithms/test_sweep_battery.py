@@ -1,4 +1,4 @@
-"""Every algorithm, swept over two of its numbers, equals its separate runs."""
+"""Every algorithm, swept over two of its numbers: equal to separate runs, whatever runs beside."""
 
 import functools
 import itertools
@@ -29,14 +29,19 @@ def test_sweep_equals_single_runs(name, x64):
         eval_fn=lambda params: params,
         eval_every=timeline.num_rounds,
     )
-    result = fs.sweep(
-        functools.partial(factory, **fixed),
-        setup,
-        grid,
-        KEYS[:1],
-        execution=fs.execution.vmapped(),
-        devices=ONE_DEVICE,
-    )
+    swept_factory = functools.partial(factory, **fixed)
+
+    def sweep(grid):
+        return fs.sweep(
+            swept_factory,
+            setup,
+            grid,
+            KEYS[:1],
+            execution=fs.execution.vmapped(),
+            devices=ONE_DEVICE,
+        )
+
+    result = sweep(grid)
     assert len(result.runs) == len(list(itertools.product(*grid.values())))
     for run in result.runs:
         hyper = {key: jnp.asarray(v) for key, v in (fixed | run.configuration).items()}
@@ -44,3 +49,9 @@ def test_sweep_equals_single_runs(name, x64):
         for leaf, value in expected.items():
             # Only the order of sums differs: some hundred operations of 1e-16 each.
             np.testing.assert_allclose(run.history.metrics[leaf][0], value, rtol=1e-11, atol=1e-13)
+    # The same number of other runs with other values in the same program: the same bits.
+    beside = sweep({key: [values[key], 0.9 * values[key]] for key in swept})
+    first, again = (each.runs[0] for each in (result, beside))
+    assert first.configuration == again.configuration
+    for leaf, value in first.history.metrics.items():
+        np.testing.assert_array_equal(again.history.metrics[leaf], value)
