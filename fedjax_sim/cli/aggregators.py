@@ -4,7 +4,7 @@ The hyper-parameters of a rule are those of its function.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedjax_sim import robust
@@ -71,6 +71,17 @@ def hyper_parameters(rule: Callable[..., robust.Rule]) -> dict[str, Any]:
         name: None if parameter.default is parameter.empty else parameter.default
         for name, parameter in parameters.items()
     }
+
+
+def described(values: Mapping[str, Any]) -> str:
+    """Returns hyper-parameters as text: ``KEY=DEFAULT``, or ``KEY`` without a default.
+
+    Example:
+        >>> described({"f": None, "size": 2}), described({})
+        ('f size=2', 'none')
+    """
+    texts = (key if value is None else f"{key}={value}" for key, value in values.items())
+    return " ".join(texts) or "none"
 
 
 def _built(
