@@ -74,8 +74,9 @@ def banded(
     """
     c = _checked(coefficients, num_rounds)
     separation = len(c) if separation is None else separation
+    check_at_least(1, separation=separation)
     most = math.ceil(num_rounds / separation) if visits is None else visits
-    check_at_least(1, separation=separation, visits=most)
+    check_at_least(1, visits=most)
     factor = sensitivity(c, num_rounds, separation=separation, visits=most)
 
     def check(timeline: Timeline, num_clients: int) -> None:

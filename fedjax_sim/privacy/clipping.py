@@ -97,9 +97,7 @@ def check_finite(clip: Clip) -> None:
 
 def _clip(x: Upload, bound: Scalar) -> Upload:
     # In single precision at least: squares of half-precision entries overflow early.
-    norm = tree.norm(jax.tree.map(wide, x))
-    safe = jnp.where(norm > 0, norm, 1)
-    factor = jnp.minimum(1, jnp.asarray(bound).astype(norm.dtype) / safe)
+    factor = jnp.minimum(1, tree.over_norm(bound, jax.tree.map(wide, x)))
     return jax.tree.map(lambda leaf: (factor * wide(leaf)).astype(leaf.dtype), x)
 
 

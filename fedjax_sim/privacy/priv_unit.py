@@ -16,6 +16,7 @@ import scipy.optimize
 import scipy.special
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, is_concrete
 from fedjax_sim.privacy.randomizers import Randomizer, pure_epsilon, vector_randomizer
 from fedjax_sim.types import Scalar
@@ -186,11 +187,11 @@ def _draw(key: Array, x: Array, clip: Scalar, epsilon: float, tight: bool) -> Ar
     """Returns the vector that is sent for an upload ``[d]``."""
     constants = priv_unit_constants(x.size, epsilon, tight=tight)
     keys = jax.random.split(key, 4)
-    bound, norm = jnp.asarray(clip, x.dtype), jnp.linalg.norm(x)
-    v = x / jnp.where(norm > 0, norm, 1)
+    bound, inverse = jnp.asarray(clip, x.dtype), tree.over_norm(1.0, x)  # 1 / ||x||
+    v = x * inverse
     # Drawn in single precision, so that runs in double precision see the same draws.
     coin, cap_coin = (jax.random.uniform(k, (), jnp.float32).astype(x.dtype) for k in keys[:2])
-    v = jnp.where(coin < (1 - norm / bound) / 2, -v, v)
+    v = jnp.where(coin < (1 - 1 / (bound * inverse)) / 2, -v, v)
     depth = jax.random.exponential(keys[2], (), jnp.float32).astype(x.dtype)
     height = _height(depth, cap_coin < constants.cap_probability, constants, x.size)
     normal = jax.random.normal(keys[3], x.shape, jnp.float32).astype(x.dtype)
@@ -199,7 +200,7 @@ def _draw(key: Array, x: Array, clip: Scalar, epsilon: float, tight: bool) -> Ar
         across = across - jnp.vdot(across, v) * v
     unit = height * v + jnp.sqrt(1 - height**2) * across / jnp.linalg.norm(across)
     # Without a direction the result is uniform on the sphere, whatever the cap.
-    unit = jnp.where(norm > 0, unit, normal / jnp.linalg.norm(normal))
+    unit = jnp.where((x != 0).any(), unit, normal / jnp.linalg.norm(normal))
     return bound * constants.kappa * unit
 
 

@@ -141,5 +141,12 @@ def test_amplification_requires_groups(timeline):
 def test_bad_coefficients(c):
     with pytest.raises(ValueError, match=r"coefficients is .*; expected 1 .. num_rounds = 4"):
         privacy.banded(c, 4)
-    with pytest.raises(ValueError, match="bands is 5"):
+
+
+def test_bad_counts():
+    with pytest.raises(ValueError, match="bands is 5; expected at most num_rounds = 4"):
         privacy.banded_coefficients(4, 5)
+    with pytest.raises(ValueError, match="separation is 0; expected at least 1"):
+        privacy.banded([1.0], 4, separation=0)
+    with pytest.raises(ValueError, match="visits is 0; expected at least 1"):
+        privacy.banded([1.0], 4, visits=0)

@@ -77,6 +77,22 @@ def test_interrupted_runs_continue_with_the_same_noise(noise):
     jax.tree.map(np.testing.assert_array_equal, state.server, expected.server)
 
 
+@pytest.mark.slow
+def test_derivatives_of_batched_runs_reach_the_noise_multiplier():
+    """Models are sums of noise, linear in z; replicas are those of single runs."""
+    noise = privacy.tree_aggregation(4, efficient=True)
+    keys = jax.random.split(jax.random.key(2), 2)
+
+    def model(z, key):
+        algorithm = privacy.privatize(fs.fedavg(1.0), 1.5, z, expected_uploads=2, noise=noise)
+        return fs.run(algorithm, setup(CYCLIC), key)[0].server.params.sum()
+
+    both = jax.jit(jax.vmap(jax.value_and_grad(model), (None, 0)))
+    values, derivatives = both(2.0, keys)
+    np.testing.assert_allclose(derivatives, values / 2.0, rtol=1e-5)
+    np.testing.assert_allclose(values[1], jax.jit(model)(2.0, keys[1]), rtol=1e-5)
+
+
 def test_timelines_that_do_not_fit_are_refused_before_compilation():
     twice = setup(fs.timelines.cyclic(ROUNDS, 6, 2, 1))
     for noise, message in (
