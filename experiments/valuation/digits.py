@@ -31,6 +31,7 @@ class Options(Folders):
     """Options of this experiment."""
 
     rounds: int = 20
+    false_labels: float = 0.3  # share of a mislabelled client's labels
     seeds: int = 5
     permutations: tuple[int, ...] = (4, 16, 64)
     marginals: int = 24  # per client, of the strata
@@ -43,7 +44,7 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
     rng = np.random.default_rng(seed)
     rows = partition.dirichlet(data.train["y"], num_parts(KINDS), 1.0, rng, disjoint=True)
     parts = [{k: data.train[k][r] for k in ("x", "y")} for r in rows]
-    clients = spoiled(parts, KINDS, data.num_classes, rng)
+    clients = spoiled(parts, KINDS, data.num_classes, options.false_labels, rng)
     model = models.mlp((8, 8, 1), HIDDEN, data.num_classes)
     return build(
         clients, KINDS, data.test, model, key,
@@ -53,12 +54,13 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
 
 def main(options: Options) -> None:
     """Values the clients of all seeds, prints and writes table and figure."""
+    folder = options.work / "digits" / f"{options.false_labels:g}"
     frames = []
     for seed, key in enumerate(seed_keys(options.seeds)):
         keys = jax.random.split(key)
         one = problem(options, seed, keys[0])
         every = methods.methods(
-            fs.fedavg(LR), one, keys[1], options.work / "digits" / str(seed),
+            fs.fedavg(LR), one, keys[1], folder / str(seed),
             permutations=options.permutations, marginals=options.marginals, exact=True,
         )  # fmt: skip
         frames.append(methods.valued(every, one, seed))

@@ -32,6 +32,7 @@ class Options(Folders):
     """Options of this experiment."""
 
     rounds: int = 40
+    false_labels: float = 0.3  # share of a mislabelled client's labels
     seeds: int = 2
     permutations: tuple[int, ...] = (4, 16, 64)
     held_out: int = 1000  # test images of the metric
@@ -49,7 +50,7 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
     enough = np.flatnonzero(np.asarray(writers.sizes) >= LEAST)
     chosen = rng.choice(enough, num_parts(KINDS), replace=False)
     parts = [jax.tree.map(np.asarray, writers.client(int(i))) for i in chosen]
-    clients = spoiled(parts, KINDS, data.num_classes, rng)
+    clients = spoiled(parts, KINDS, data.num_classes, options.false_labels, rng)
     model = models.mlp((28, 28, 1), HIDDEN, data.num_classes)
     return build(
         clients, KINDS, subsample(pooled_test(data), options.held_out), model, key,
@@ -59,12 +60,13 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
 
 def main(options: Options) -> None:
     """Values the clients of all seeds, prints and writes table and figure."""
+    folder = options.work / "mnist_writers" / f"{options.false_labels:g}"
     frames = []
     for seed, key in enumerate(seed_keys(options.seeds)):
         keys = jax.random.split(key)
         one = problem(options, seed, keys[0])
         every = methods.methods(
-            fs.fedavg(LR), one, keys[1], options.work / "mnist_writers" / str(seed),
+            fs.fedavg(LR), one, keys[1], folder / str(seed),
             permutations=options.permutations, marginals=None, exact=False,
             on_progress=lambda progress: print(progress.status, flush=True),
         )  # fmt: skip

@@ -12,7 +12,6 @@ from fedjax_sim import evaluation, models, objectives
 
 HONEST, MISLABELLED, DUPLICATED, RIDER = "honest", "mislabelled", "duplicated", "free rider"
 FAULTS = (MISLABELLED, DUPLICATED, RIDER)
-SHARE = 0.6  # of a mislabelled client's labels that are drawn from the other classes
 
 Examples = dict[str, np.ndarray]
 
@@ -41,13 +40,24 @@ def num_parts(kinds: Sequence[str]) -> int:
 
 
 def spoiled(
-    parts: Sequence[Examples], kinds: Sequence[str], classes: int, rng: np.random.Generator
+    parts: Sequence[Examples],
+    kinds: Sequence[str],
+    classes: int,
+    share: float,
+    rng: np.random.Generator,
 ) -> list[Examples]:
     """Examples of all clients: copies for duplicated clients, false labels for mislabelled ones.
 
+    Args:
+        parts: examples of the clients that are no copies.
+        kinds: of the clients.
+        classes: number of labels.
+        share: of a mislabelled client's labels that are drawn from the other classes.
+        rng: of the false labels.
+
     Example:
         >>> parts = [{"x": np.zeros((10, 1)), "y": np.zeros(10, np.int32)}] * 2
-        >>> clients = spoiled(parts, kinds_of(0, 1, 1, 0), 3, np.random.default_rng(0))
+        >>> clients = spoiled(parts, kinds_of(0, 1, 1, 0), 3, 0.6, np.random.default_rng(0))
         >>> len(clients), clients[0] is clients[1], int((clients[2]["y"] > 0).sum())
         (3, True, 6)
     """
@@ -57,7 +67,7 @@ def spoiled(
         own = clients[-1] if second else rest.pop(0)
         if kind == MISLABELLED:
             y = own["y"].copy()
-            rows = rng.choice(len(y), round(SHARE * len(y)), replace=False)
+            rows = rng.choice(len(y), round(share * len(y)), replace=False)
             y[rows] = (y[rows] + rng.integers(1, classes, len(rows))) % classes
             own = {**own, "y": y}
         clients.append(own)

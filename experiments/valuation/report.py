@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness import Report, counted
 from experiments.valuation.methods import EXACT, TOLERANCE
-from experiments.valuation.problem import DUPLICATED, FAULTS, HONEST, MISLABELLED, RIDER, SHARE
+from experiments.valuation.problem import DUPLICATED, FAULTS, HONEST, MISLABELLED, RIDER
 
 COLOURS = {HONEST: "C0", DUPLICATED: "C4", MISLABELLED: "C3", RIDER: "C1"}
 
@@ -114,11 +114,12 @@ def build(
     kinds = kinds.loc[kinds["seed"] == kinds["seed"].iloc[0], "kind"]
     number = kinds.value_counts()
     reference = reference_of(values)
+    share = f"{options['false_labels']:.0%}"
     report = Report(
         f"Values of clients on {facts['data']}, {counted(options['seeds'], 'seed')}",
         f"{number.sum()} clients: {number[HONEST]} honest, {number[DUPLICATED]} in pairs with "
-        f"equal data, {number[MISLABELLED]} with {SHARE:.0%} of the labels false, {number[RIDER]} "
-        f"that upload zeros. FedAvg, {options['rounds']} rounds, cohorts of {facts['cohort']}. The "
+        f"equal data, {number[MISLABELLED]} with {share} of the labels false, {number[RIDER]} that "
+        f"upload zeros. FedAvg, {options['rounds']} rounds, cohorts of {facts['cohort']}. The "
         "value is the fall of the loss on held-out examples; large is good.",
         "AUC is the probability that a faulty client has a smaller value than an honest one "
         "(0.5: chance). Precision is the share of mislabelled clients and free riders among as "

@@ -13,7 +13,7 @@ def test_faulty_clients():
     assert len(kinds) == 7
     assert problem.num_parts(kinds) == 5
     parts = [{"x": np.full((20, 1), i), "y": np.full(20, i)} for i in range(5)]
-    clients = problem.spoiled(parts, kinds, 10, np.random.default_rng(0))
+    clients = problem.spoiled(parts, kinds, 10, 0.6, np.random.default_rng(0))
     assert [int(client["x"][0, 0]) for client in clients] == [0, 1, 1, 2, 2, 3, 4]
     wrong = [int((client["y"] != client["x"][:, 0]).sum()) for client in clients]
     assert wrong == [0, 0, 0, 0, 0, 12, 0]
@@ -65,6 +65,6 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):
     text = (folder / "digits" / "digits.md").read_text()
     assert "| exact Shapley | 31 |" in text
     assert (folder / "digits" / "digits.png").exists()
-    assert (tmp_path / "work" / "digits" / "0" / "coalitions.npz").exists()
+    assert (tmp_path / "work" / "digits" / "0.3" / "0" / "coalitions.npz").exists()
     redraw(folder)
     assert (folder / "digits" / "digits.md").read_text() == text
