@@ -2,7 +2,7 @@ r"""Rules that select uploads by their distances: Krum, Multi-Krum and Bulyan.
 
 References:
     Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
-        Gradient Descent", 2017, https://arxiv.org/abs/1703.02757.
+        Gradient Descent", 2017.
     El Mhamdi, Guerraoui, Rouault, "The Hidden Vulnerability of Distributed Learning in Byzantium",
         2018, https://arxiv.org/abs/1802.07927.
 """
