@@ -58,8 +58,8 @@ def game(
     those of the clients.  Rounds without members of S change nothing.
 
     Coalitions run together (``vmap`` over masks; one after the other for convolutions on a CPU), in
-    powers of two up to a width that fits the memory, divided over the devices.  The width changes
-    the last bits of the values.  Every metric of a coalition is cached.
+    powers of two up to a width that fits the memory, and divided over the devices.  The width
+    changes the last bits of the values.  Every metric of a coalition is cached.
 
     Args:
         algorithm: any algorithm that accepts rounds in which clients are missing.
@@ -189,6 +189,8 @@ class _Programs:
         """Returns the coalitions of one call, of ``count`` that are missing."""
         parallel = max(len(self._devices), 1)
         size = min(self._width, 1 << max(-(-count // parallel) - 1, 0).bit_length())
+        # A program that is up to four times too wide costs less than another compilation.
+        size = min((n for n in self._compiled if size <= n <= 4 * size), default=size)
         while size not in self._compiled:
             compiled = self._compile(size * parallel)
             needed = program_bytes(compiled)
