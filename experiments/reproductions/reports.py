@@ -162,6 +162,19 @@ SYSTEM = Paper(
             "python -m experiments.compression.digits",
         ),
         Row(
+            "Values of faulty clients",
+            "no paper",
+            "Mislabelled clients and free riders among honest clients; AUC of each kind, and the "
+            "training runs that a method needs.",
+            ("valuation/digits/digits",),
+            lambda result: ", ".join(
+                f"{row['method']} {row['AUC mislabelled']} and {row['AUC free rider']} "
+                f"({row['runs']} runs)"
+                for row in result.table("", "method", "AUC free rider").to_dict("records")
+            ),
+            "python -m experiments.valuation.digits",
+        ),
+        Row(
             "DiLoCo and data-parallel AdamW",
             "Douillard et al., 2023, at other sizes",
             "Test loss of a transformer with 0.2 million parameters at the best outer rate, after "
