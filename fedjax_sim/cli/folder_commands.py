@@ -1,4 +1,4 @@
-"""The commands ``plot``, ``table`` and ``export``, which read the folders of results.
+"""The commands ``plot``, ``table``, ``export`` and ``fork``, which read the folders of results.
 
 Heavy modules are imported inside functions, so that ``--help`` of other commands does not wait for
 them.
@@ -61,6 +61,20 @@ def export(arguments: list[str]) -> int:
         if len(folders) > 1:
             raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
         print(f"model: {exporting.export(folders[0], options)}")
+    return 0
+
+
+def fork(arguments: list[str]) -> int:
+    """Continues a run of a folder of results under alternatives; returns the exit code."""
+    from fedjax_sim.cli import fork as forking
+
+    names = ("alternatives", "algorithm", "metric", "output", "round")
+    with resolving({name: name for name in names}):
+        folders, options = _of_folders(forking.ForkOptions, "fork", forking.DESCRIPTION, arguments)
+        if len(folders) > 1:
+            raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
+        table, path = forking.fork(folders[0], options)
+        print(f"{table}\nfigure: {path}")
     return 0
 
 

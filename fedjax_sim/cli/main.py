@@ -3,8 +3,8 @@
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
 grids of their hyper-parameters, ``fedjax-sim clients`` draws the clients before any training,
 ``fedjax-sim tune`` measures ways to execute a comparison, ``fedjax-sim plot`` and ``fedjax-sim
-table`` show results, ``fedjax-sim export`` writes models, ``fedjax-sim list`` prints the names that
-options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options, 130 interrupted by Ctrl-C,
+table`` show results, ``fedjax-sim export`` writes models, ``fedjax-sim fork`` continues a run under
+alternatives, ``fedjax-sim list`` prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options, 130 interrupted by Ctrl-C,
 143 by SIGTERM; docs/files.md has the details.
 """
 
@@ -26,6 +26,7 @@ usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated alg
        fedjax-sim plot FOLDER [FOLDER ...] [options]       figures of finished and unfinished runs
        fedjax-sim table FOLDER [FOLDER ...] [options]      tables: Markdown, LaTeX, CSV
        fedjax-sim export FOLDER [options]                  a trained model: npz, safetensors, orbax
+       fedjax-sim fork FOLDER --round T [options]          "what if, from round T": alternatives
        fedjax-sim run | sweep | ... --help                 all options and their defaults
        fedjax-sim list                                     algorithms, data sets, models, presets
        fedjax-sim list ALGORITHM                           an algorithm's hyper-parameters
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "plot": folder_commands.plot,
         "table": folder_commands.table,
         "export": folder_commands.export,
+        "fork": folder_commands.fork,
         "list": commands.list_names,
     }
     try:

@@ -53,13 +53,15 @@ class Checkpoints:
         """The round of the newest checkpoint."""
         return self._manager.latest_step()
 
-    def restore(self, state: RunState) -> tuple[RunState, Mark] | None:
-        """Returns the newest state and the history before it; None without a checkpoint.
+    def restore(self, state: RunState, round: int | None = None) -> tuple[RunState, Mark] | None:
+        """Returns a state and the history before it; None without such a checkpoint.
 
         Args:
             state: a state with the shapes and the placement of the result.
+            round: of the checkpoint; default: the newest.
         """
-        if self.newest is None:
+        step = self.newest if round is None else round
+        if step is None or step not in self._manager.all_steps():
             return None
         # Devices of this process, not of the process that saved it.
         shapes = jax.tree.map(
@@ -71,11 +73,11 @@ class Checkpoints:
             state,
         )
         args = self._ocp.args
-        path = self.folder / str(self.newest)
+        path = self.folder / str(step)
         try:
             with one_error(self.folder):
                 saved = self._manager.restore(
-                    self.newest, args=args.Composite(state=args.StandardRestore(shapes))
+                    step, args=args.Composite(state=args.StandardRestore(shapes))
                 )
         except (ValueError, KeyError, TypeError) as error:  # by another version of this program
             reason = str(error).partition("\n")[0]

@@ -1,0 +1,172 @@
+"""``fedjax-sim fork``: a run of a folder continues under alternatives."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from fedjax_sim.cli import build, config_file, tuned
+from fedjax_sim.cli.build import ResolvedRun
+from fedjax_sim.cli.code_digest import changed_code
+from fedjax_sim.cli.registry import SHARED, algorithms_of
+from fedjax_sim.cli.settings import resolve_hyper
+from fedjax_sim.forks import fork as forking
+from fedjax_sim.forks.stored import state_at
+from fedjax_sim.plotting.style import save
+from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
+from fedjax_sim.types import FedAlgorithm, Timeline
+
+DESCRIPTION = """\
+Continues a run of FOLDER, which fedjax-sim run wrote, from the state after --round under several
+alternatives with the same cohorts and minibatches, and compares them with the unchanged run. An
+alternative is [ALGORITHM:]NAME=VALUE,... or ALGORITHM, for example lr=0.05, fedprox:mu=0.1,
+remove=3/5 (clients that leave), lose=3 (clients whose uploads are lost), delay=3/5,by=2 (clients
+that are 2 rounds late), or fedadam:restart=true (a new state of the algorithm, with the model).
+The state is read from FOLDER if it is stored there, and computed again otherwise."""
+
+UNCHANGED = "unchanged"
+
+
+@dataclasses.dataclass(frozen=True)
+class ForkOptions:
+    """Options of ``fedjax-sim fork``."""
+
+    round: int
+    """Round of the fork: the alternatives differ from the next round on."""
+    alternatives: tuple[str, ...]
+    """Alternatives, such as lr=0.05 fedprox:mu=0.1 remove=3/5."""
+    algorithm: str | None = None
+    """Algorithm of the run; may be left out if FOLDER has only one."""
+    metric: str = "test/accuracy"
+    """Metric to compare."""
+    output: pathlib.Path | None = None
+    """File of the figure; default: fork_ROUND.png in FOLDER."""
+
+
+def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]:
+    """Returns the table of the paired differences after the last round, and the figure's path.
+
+    Raises:
+        ValueError: no such folder, algorithm, round or metric; an alternative that is none.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "
+                         "fedjax-sim run wrote")  # fmt: skip
+    comparison = build.resolve(config_file.read(path))
+    if comparison.setup_of_seed is not None:
+        raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
+    if changed := changed_code(config_file.read_saved(path).code, comparison.code):
+        raise ValueError(f"FOLDER cannot be continued: {'; '.join(changed)}")
+    name = _name(comparison, options.algorithm)
+    parsed = {text: _parsed(text, name, comparison.hyper[name]) for text in options.alternatives}
+    with comparison.arithmetic():
+        choice = tuned.parse(comparison.options["tuned"]).get(name)
+        setup, execution = tuned.executed(comparison, name, choice)
+        algorithm, keys = comparison.algorithm(name), comparison.problem.keys
+        alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
+            text: forking.Alternative(_built(comparison, one), one.change, one.restart)
+            for text, one in parsed.items()
+        }
+        start = state_at(
+            algorithm, setup, keys, options.round, directory=folder / name, execution=execution
+        )
+        result = forking.fork(
+            start, alternatives, setup, keys, execution=execution, seeds=comparison.seeds
+        )
+    figure = options.output or folder / f"fork_{options.round}.png"
+    save(result.plot(options.metric), figure)
+    return _table(result.differences(options.metric), options.metric), figure
+
+
+class _Parsed(NamedTuple):
+    """An alternative as it was written."""
+
+    algorithm: str
+    hyper: Mapping[str, Any]
+    change: Callable[[Timeline], Timeline] | None
+    restart: bool
+
+
+def _name(comparison: ResolvedRun, chosen: str | None) -> str:
+    names = list(comparison.hyper)
+    if chosen is None and len(names) == 1:
+        return names[0]
+    if chosen not in names:
+        raise ValueError(f"algorithm is {chosen!r}; expected one of {', '.join(names)}")
+    return chosen
+
+
+def _parsed(text: str, base: str, hyper: Mapping[str, Any]) -> _Parsed:
+    """Returns an alternative.
+
+    Example:
+        >>> _parsed("fedprox:mu=0.1,remove=3/5", "fedavg", {"lr": 0.2})[:2]
+        ('fedprox', {'lr': 0.2, 'mu': 0.1})
+    """
+    parts = re.fullmatch(r"(?:([^=]+?)(?::(?=[^:=]+=)|$))?((?:[^:=,]+=[^=,]+,?)*)", text)
+    if parts is None or not text:
+        raise ValueError(
+            f"alternatives has {text!r}; expected ALGORITHM or [ALGORITHM:]NAME=VALUE,..."
+        )
+    name = parts[1] or base
+    settings = dict(item.split("=", 1) for item in parts[2].split(",") if item)
+    delay = settings.pop("by", "1")
+    changes = {
+        "remove": remove_clients,
+        "lose": lose_uploads_of,
+        "delay": functools.partial(delay_clients, delay=_number(text, delay)),
+    }
+    asked = [
+        functools.partial(changes[key], clients=_clients(text, settings.pop(key)))
+        for key in list(settings)
+        if key in changes
+    ]
+    restart = settings.pop("restart", "false") == "true"
+    entries = algorithms_of([name])
+    ((label, entry),) = entries.items()
+    known = {k: v for k, v in hyper.items() if k in entry.hyper and (label == base or k in SHARED)}
+    given = [f"{label}.{key}={value}" for key, value in settings.items()]
+    kept = {key: value for key, value in known.items() if key in SHARED}
+    rest = [
+        f"{label}.{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in known.items()
+        if key not in SHARED and value is not None
+    ]
+    resolved = resolve_hyper(entries, [*rest, *given], kept)[label]
+    change = functools.partial(_changed, asked) if asked else None
+    return _Parsed(name, resolved, change, restart)
+
+
+def _changed(changes: list[Callable[[Timeline], Timeline]], timeline: Timeline) -> Timeline:
+    return functools.reduce(lambda timeline, change: change(timeline), changes, timeline)
+
+
+def _built(comparison: ResolvedRun, parsed: _Parsed) -> FedAlgorithm:
+    (entry,) = algorithms_of([parsed.algorithm]).values()
+    return comparison.problem.algorithm(entry, dict(parsed.hyper))
+
+
+def _clients(text: str, value: str) -> list[int]:
+    return [_number(text, part) for part in value.split("/")]
+
+
+def _number(text: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError(f"alternatives has {text!r} with {value!r}; expected a number")
+    return int(value)
+
+
+def _table(differences: pd.DataFrame, metric: str) -> str:
+    last = differences.loc[differences["round"] == differences["round"].max()]
+    rows = [
+        f"{row.alternative:24s} {row.mean:+.4f} [{row.low:+.4f}, {row.high:+.4f}]"
+        f"  p {row.p_value:.3g}  {row.num_seeds} seeds"
+        for row in last.itertuples(index=False)
+    ]
+    done = last["round"].max()
+    return "\n".join([f"{metric} minus that of the unchanged run, after round {done}:", *rows])
