@@ -9,6 +9,7 @@ from fedjax_sim.advice.conditions import conditions_of, sizes_of
 from fedjax_sim.advice.measurement import measure_constants
 from fedjax_sim.advice.predictions import predict
 from fedjax_sim.advice.result import Advice
+from fedjax_sim.advice.sources import value_of
 from fedjax_sim.advice.theorems import GAP, THEOREMS, Theorem
 from fedjax_sim.checks import check_at_least, check_keys, check_objective, check_positive
 from fedjax_sim.execution.strategies import Execution
@@ -67,8 +68,9 @@ def advise(
         execution: strategy that executes the clients.
 
     Raises:
-        ValueError: an invalid setup, one of several runs, a target that is not positive, local
-            steps below 1, or a known constant that a measured value contradicts.
+        ValueError: an invalid setup, one of several runs, a target that is not positive or that the
+            initial model meets, local steps below 1, or a known constant that a measured value
+            contradicts.
 
     Example:
         >>> import numpy as np
@@ -107,6 +109,9 @@ def advise(
         num_samples=num_samples,
         execution=execution,
     )
+    gap = None if measurement.optimum is None else value_of(measurement.constants, "Delta")
+    if target is not None and gap is not None and target >= gap:
+        raise ValueError(f"target is {target}; expected less than F(x_0) - F*, {gap:.4g}")
     conditions = conditions_of(setup, measurement)
     steps = tuple(sorted({int(K) for K in local_steps}))
     predictions = tuple(

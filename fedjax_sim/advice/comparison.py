@@ -31,6 +31,7 @@ def compare_with_practice(
     *,
     grid: Mapping[str, Sequence[Any]] | None,
     factory: Callable[..., FedAlgorithm],
+    shadow: bool,
     execution: Execution | None,
     options: Mapping[str, Any],
 ) -> Gap:
@@ -43,6 +44,7 @@ def compare_with_practice(
         keys: ``[n]``.
         grid: see :meth:`~fedjax_sim.advice.result.Advice.compare`.
         factory: algorithm of the grid's hyper-parameters.
+        shadow: record means over shadow iterates.
         execution: strategy that executes the clients.
         options: further arguments of :func:`fedjax_sim.sweep`.
 
@@ -70,7 +72,9 @@ def compare_with_practice(
     runs = []
     for theorem, setting in prescribed:
         part = with_steps(setting.local_steps, min(setting.rounds, most))
-        history = run_setting(theorem, setting, part, measurement, keys, execution=execution)
+        history = run_setting(
+            theorem, setting, part, measurement, keys, shadow=shadow, execution=execution
+        )
         runs.append(SettingRun(theorem, setting, sizes, history))
 
     def make_setup(local_steps: int) -> Setup:

@@ -150,7 +150,7 @@ def _of_run(setup: Setup) -> list[Condition]:
 def _independent(measurement: Measurement) -> Condition:
     if measurement.deterministic:
         return Condition(INDEPENDENT, True, "gradients have no noise")
-    reason = "not checked; with_replacement satisfies it, epochs and streams do not"
+    reason = "not checked; with_replacement satisfies it, epochs do not"
     return Condition(INDEPENDENT, None, reason)
 
 

@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
 
     theorem: Theorem
     conditions: tuple[Condition, ...]  # of the theorem, its constants among them
-    here: Setting | None  # at the setup's local steps and rounds; None: does not apply
+    here: Setting | None  # at the setup's local steps and rounds; None: there is no rate
     prescribed: Setting | None  # with the best number of local steps, and rounds to the target
     target: float | None  # for the theorem's quantity
 
@@ -95,7 +95,8 @@ def predict(
         the target within :data:`MOST_ROUNDS` rounds.
     """
     checked = tuple(conditions[name] for name in theorem.assumes)
-    checked += tuple(constant_condition(name, measurement) for name in theorem.needs)
+    needs = [name for name in theorem.needs if name != "mu"]  # mu: F is strongly convex
+    checked += tuple(constant_condition(name, measurement) for name in needs)
     prediction = Prediction(theorem, checked, None, None, target)
     if not prediction.applies:
         return prediction
@@ -106,13 +107,20 @@ def predict(
         here, *candidates = settings(np.full(len(steps), sizes.rounds))
     except ValueError as error:  # a constant outside the theorem's range
         return _refused(prediction, "the constants are in the theorem's range", str(error))
-    if math.isnan(here.bound):
-        return _refused(prediction, "a rate is in the theorem's range", "the bound is NaN")
     costs = [candidate.bound for candidate in candidates]
     if target is not None:
         candidates = fewest_rounds(settings, target)[1:]
         costs = [x.rounds if x.bound <= target else math.inf for x in candidates]
-    return prediction._replace(here=here, prescribed=_smallest_enough(candidates, costs))
+    if all(math.isnan(x.bound) for x in (here, *candidates)):
+        return _refused(
+            prediction,
+            "a rate is in the theorem's range",
+            "the bound is NaN, or smallest at rate 0",
+        )
+    return prediction._replace(
+        here=None if math.isnan(here.bound) else here,
+        prescribed=_smallest_enough(candidates, costs),
+    )
 
 
 class Settings:

@@ -13,6 +13,7 @@ from fedjax_sim.advice.gap import Gap
 from fedjax_sim.advice.measurement import Measurement
 from fedjax_sim.advice.predictions import Prediction, Settings
 from fedjax_sim.advice.sources import NAMES, Source, models, value_of
+from fedjax_sim.advice.theorems import GAP
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.theory.problem_constants import ProblemConstants
@@ -91,6 +92,7 @@ class Advice(NamedTuple):
         theorems: Collection[str] | None = None,
         grid: Mapping[str, Sequence[Any]] | None = None,
         factory: Callable[..., FedAlgorithm] = fedavg,
+        shadow: bool = True,
         execution: Execution | None = None,
         **options: Any,
     ) -> Gap:
@@ -107,6 +109,8 @@ class Advice(NamedTuple):
                 nine rates from ``2 / L`` down to ``1 / (128 L)``, and one local step, those of the
                 setup and those that are prescribed.
             factory: algorithm of the sweep.
+            shadow: record the quantities of theorems on shadow iterates, which keeps
+                ``local_steps + 1`` models per client; False: the models only.
             execution: execution strategy.
             options: further arguments of :func:`fedjax_sim.sweep`, such as ``directory``.
 
@@ -124,6 +128,7 @@ class Advice(NamedTuple):
             keys,
             grid=grid,
             factory=factory,
+            shadow=shadow,
             execution=execution,
             options=options,
         )
@@ -164,7 +169,7 @@ class Advice(NamedTuple):
             text = " " * 10 if value is None else f"{value:<10.4g}"
             lines.append(f"{name:<{width}}  {text}  {source.kind:<8}  {source.note}")
         for prediction in self.predictions:
-            lines += ["", *_lines(prediction, self.sizes)]
+            lines += ["", *_lines(prediction, self.sizes, value_of(self.constants, "Delta"))]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -205,16 +210,19 @@ def _row(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _lines(prediction: Prediction, sizes: Sizes) -> list[str]:
-    """Lines of the text about one theorem."""
+def _lines(prediction: Prediction, sizes: Sizes, start: float | None) -> list[str]:
+    """Lines of the text about one theorem; ``start`` is F(x_0) - F*."""
     theorem, here, best = prediction.theorem, prediction.here, prediction.prescribed
     lines = [f"{theorem.name} ({theorem.source})"]
-    if here is None:
+    if not prediction.applies:
         return [*lines, "  does not apply:", *(f"    {text}" for text in prediction.failed)]
-    lines.append(
-        f"  {theorem.quantity}: at most {here.bound:.3g} after {sizes.rounds} rounds at rate "
-        f"{here.lr:.3g}"
-    )
+    at = f"{theorem.quantity}: after {sizes.rounds} rounds"
+    if here is None:
+        lines.append(f"  {at} no bound at {sizes.local_steps} local steps")
+    else:
+        lines.append(f"  {at} at most {here.bound:.3g}, at rate {here.lr:.3g}")
+        if theorem.measure == GAP and start is not None and here.bound >= start:
+            lines.append(f"  which says nothing: F(x_0) - F* is {start:.3g}")
     aim = "" if prediction.target is None else f", for at most {prediction.target:.3g}"
     if best is None:
         lines.append(f"  prescribes no setting{aim}: no number of rounds suffices")

@@ -65,6 +65,7 @@ def run_setting(
     measurement: Measurement,
     keys: Array,
     *,
+    shadow: bool = True,
     execution: Execution | None = None,
 ) -> History:
     """Runs the setting that a theorem prescribes, once per key.
@@ -78,13 +79,14 @@ def run_setting(
         setup: of :func:`evaluated`, with the setting's local steps.
         measurement: of the setup's task.
         keys: ``[n]``.
+        shadow: record the probe.
         execution: strategy that executes the clients.
 
     Returns:
         NumPy arrays with a leading axis n.
     """
     metric = LOSS if theorem.measure == GAP else GRADIENT
-    if theorem.over_shadow:
+    if theorem.over_shadow and shadow:
         algorithm, probes = shadowed(setting.lr), _shadow(metric)
     else:
         share = setup.timeline.cohort_size / setup.task.num_clients

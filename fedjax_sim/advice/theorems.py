@@ -26,6 +26,7 @@ GAP: Measure = "F - F*"
 GRADIENT: Measure = "squared gradient norm"
 
 _COMMON = (c.FULL, c.EQUAL_STEPS, c.SYNCHRONOUS, c.EQUAL_WEIGHTS, c.INDEPENDENT)
+_DECADES = 6.0  # of rates, where a theorem prescribes none
 _SMALL = 1e-3  # client rate over the effective rate, where a theorem needs small client rates
 
 
@@ -94,14 +95,19 @@ def _augmented(module: Any) -> Callable:
 
 
 def _minimised(bound: Callable[..., Array], limit: Callable[..., Array]) -> Callable:
-    """The rate below ``limit`` at which a bound without a prescribed rate is smallest."""
+    """The rate below ``limit`` at which a bound without a prescribed rate is smallest.
+
+    NaN where that is the smallest rate of the grid: the bound prefers no steps at all.
+    """
 
     def prescribe(
         constants: ProblemConstants, *, local_steps: Any, rounds: Any, **sizes: Any
     ) -> Settings:
         def one(K: Array, R: Array) -> Array:
             at = {"local_steps": K, "rounds": R, **sizes}
-            return best_lr(lambda lr: bound(constants, lr=lr, **at), limit(constants, **at)).lr
+            largest = limit(constants, **at)
+            lr = best_lr(lambda lr: bound(constants, lr=lr, **at), largest, decades=_DECADES).lr
+            return jnp.where(lr > 1.01 * 10**-_DECADES * largest, lr, jnp.nan)
 
         K, R = (jnp.asarray(x, float) for x in (local_steps, rounds))
         return {"lr": jnp.vectorize(one)(*jnp.broadcast_arrays(K, R))}

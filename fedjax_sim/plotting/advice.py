@@ -42,6 +42,7 @@ def gap_figure(
     plain = part["quantity"] == "model"
     names = np.where(plain, part["run"], part["run"] + ": " + part["quantity"])
     figure = bound_curves(part.assign(run=names), metric, bounds, by="run")
+    figure.set_figheight(3.2 + 0.22 * len(figure.axes[0].lines))  # the legend may be long
     if target is not None:
         axes = figure.axes[0]
         axes.axhline(target, color=INK, lw=0.8, ls=":", label="target")
