@@ -16,7 +16,9 @@ KEY = jax.random.key(0)
 
 def setup_of(rule, rounds, clients=4):
     """A setup with this rule; accountants read no arrays where they know the rule."""
-    timeline = dataclasses.replace(fs.timelines.full(rounds, 1, 1), sampling=rule)
+    zeros, ones = np.zeros((rounds, 1), np.int32), np.ones((rounds, 1), np.int32)
+    time = np.arange(1.0, rounds + 1)
+    timeline = fs.Timeline(zeros, time[:, None], ones, ones > 0, time, max_steps=1, sampling=rule)
     sizes = np.ones(clients, np.int32)
     return fs.Setup(fs.Task(lambda *_: None, sizes, sizes), timeline, np.zeros(2))
 
@@ -151,8 +153,7 @@ def test_asynchronous_timelines_need_a_declaration():
 
 
 def test_events_of_repeated_cohorts_and_of_parts_of_a_timeline():
-    pairs = fs.timelines.repeat_rounds(fs.timelines.cyclic(4, 9, 3, 1), 2)
-    pairs = dataclasses.replace(pairs, sampling=dataclasses.replace(subset(3, 9), repeats=2))
+    pairs = setup_of(dataclasses.replace(subset(3, 9), repeats=2), 8).timeline
     event = sampled_gaussian(2.0, pairs, 9).event
     assert event.count == 4
     assert event.event.event.noise_multiplier == pytest.approx(1 / math.sqrt(2))
