@@ -189,43 +189,44 @@ class _Dynamics(NamedTuple):
 
     def _measure(self, context: RunContext, shared: Shared, slots: Slots) -> tuple[Values, Values]:
         """Returns the measures of every slot, and numbers of all slots together."""
-        compare = not {"disagreement", "alignment"}.isdisjoint(self.measures)
-        moves = compare or "drift" in self.measures
-        update = update_of_visit(context, self.update_of)
-
-        def first(shared: Shared, slot: Slots) -> tuple[Upload, tuple]:
-            values = self._of_gradients(shared, slot.client)
-            if not moves:
-                return (), (values, ())
-            change = update(shared, slot)
-            values["drift"] = tree.norm(change)
-            kept = change if self.store_updates and compare else ()
-            return (change, _unit(change)), (values, kept)
-
         execute = self.execution or auto(devices=())
         weights = slots.present.astype(jnp.result_type(float))
-        mean, (values, kept) = execute(first, shared, slots, weights)
-        if not moves:
+        update = update_of_visit(context, self.update_of)
+        values: Values = {}
+        if not {"eigenvalue", "noise"}.isdisjoint(self.measures):
+            _, values = execute(self._of_gradients, shared, slots.client, weights)
+        if {"drift", "disagreement", "alignment"}.isdisjoint(self.measures):
             return values, {}
-        mean_change, mean_unit = mean
-        result = {"mean_update": tree.norm(mean_change)}
-        if not compare:
-            return values, result
 
-        def second(shared: tuple[Shared, Params], slot: tuple) -> tuple[Upload, Values]:
-            (shared_, mean), (slot_, change) = shared, slot
-            change = change if self.store_updates else update(shared_, slot_)
-            cosine = tree.vdot(_unit(change), _unit(mean))
-            return (), {"disagreement": tree.norm(tree.sub(change, mean)), "alignment": cosine}
+        def visit(both: tuple[Shared, Params], slot: Slots) -> tuple[Upload, Values]:
+            shared, mean = both
+            change = update(shared, slot)
+            return (change, _unit(change)), _compared(change, mean)
 
-        _, compared = execute(second, (shared, mean_change), (slots, kept), weights)
+        def all_visits(means: Upload, _: None) -> tuple[Upload, Values]:
+            return execute(visit, (shared, means[0]), slots, weights)
+
+        def stored(shared: Shared, slot: Slots) -> tuple[Upload, Params]:
+            change = update(shared, slot)
+            return (change, _unit(change)), change
+
+        if self.store_updates:
+            (mean, mean_unit), changes = execute(stored, shared, slots, weights)
+            local = jax.vmap(_compared, (0, None))(changes, mean)
+        else:
+            # The first pass computes the mean for the second one; a loop is compiled once.
+            passes = 1 if {"disagreement", "alignment"}.isdisjoint(self.measures) else 2
+            zeros = tree.zeros_like(shared.params), tree.zeros_like(shared.params)
+            (mean, mean_unit), local = jax.lax.scan(all_visits, zeros, length=passes)
+            local = tree.take(local, jnp.array(passes - 1))
+        result = {"mean_update": tree.norm(mean)}
         if "alignment" in self.measures:
-            moved = slots.present & (values["drift"] > 0)
+            moved = slots.present & (local["drift"] > 0)
             result["alignment/pairwise"] = _pairwise(mean_unit, weights.sum(), moved.sum())
-        return {**values, **compared}, result
+        return values | local, result
 
-    def _of_gradients(self, shared: Shared, client: Array) -> Values:
-        """Returns the measures of a client that need no local work."""
+    def _of_gradients(self, shared: Shared, client: Array) -> tuple[Upload, Values]:
+        """Returns the measures of a client that need no local work; it uploads nothing."""
         task, (_, key), params = shared
         # Branches 0 and 1 are those of the visit.
         *_, full_key, lanczos_key, noise_key = (
@@ -242,7 +243,7 @@ class _Dynamics(NamedTuple):
                 return task.oracle(client, jax.random.fold_in(noise_key, number), 1).grad(params, 0)
 
             values["noise"] = sample_variance(sample, self.num_batches, params)
-        return values
+        return (), values
 
 
 def _checked_clients(clients: str | Sequence[int]) -> str | tuple[int, ...]:
@@ -260,6 +261,15 @@ def _unit(x: Params) -> Params:
     """Returns ``x / ||x||``, and 0 for 0."""
     length = tree.norm(x)
     return tree.scale(jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1), 0), x)
+
+
+def _compared(change: Params, mean: Params) -> Values:
+    """Returns the measures of an update beside the mean of all updates."""
+    return {
+        "drift": tree.norm(change),
+        "disagreement": tree.norm(tree.sub(change, mean)),
+        "alignment": tree.vdot(_unit(change), _unit(mean)),
+    }
 
 
 def _pairwise(mean_unit: Params, num_slots: Array, num_moved: Array) -> Array:

@@ -10,6 +10,7 @@ from fedjax_sim.plotting.client_values import client_bands, client_distribution
 from fedjax_sim.plotting.clients import client_examples, client_label_map, size_histogram
 from fedjax_sim.plotting.contributions import contributions
 from fedjax_sim.plotting.curves import curves
+from fedjax_sim.plotting.dashboard import dashboard
 from fedjax_sim.plotting.folders import plot_folder
 from fedjax_sim.plotting.forks import fork_curves
 from fedjax_sim.plotting.heat_maps import heat_map
@@ -29,6 +30,7 @@ __all__ = [
     "contours",
     "contributions",
     "curves",
+    "dashboard",
     "fork_curves",
     "gap_figure",
     "heat_map",

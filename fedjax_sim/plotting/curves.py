@@ -107,7 +107,7 @@ def curves(
     with rc_context({"font.size": font_points(size[0])}):
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        labels = _labels(chosen, by)
+        labels = line_labels(chosen, by)
         notes, num_seeds = {}, set()
         for i, (name, label) in enumerate(labels.items()):
             group = chosen if by is None else chosen.loc[chosen[by] == name, :]
@@ -116,7 +116,7 @@ def curves(
                 part = group.loc[group["metric"] == title, :]
                 if len(part):
                     num_seeds.add(part["seed"].nunique())
-                    _draw(axes, part, x, band, i, label, title)
+                    draw_line(axes, part, x, band, i, label, title)
         for title, axes in zip(metrics, panels, strict=False):
             axes.set(
                 xlabel=metric_label(x), ylabel=metric_label(title), xscale=xscale, yscale=yscale
@@ -136,7 +136,7 @@ def curves(
     return figure
 
 
-def _labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
+def line_labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
     """Returns the lines' labels by the values of the column ``by``."""
     if by is None:
         return {None: "mean"}
@@ -145,22 +145,22 @@ def _labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
     return {name: known.get(name, str(name)) for name in names}
 
 
-def _draw(
+def draw_line(
     axes: Axes, part: "pd.DataFrame", x: str, band: Band | None, i: int, label: str, metric: str
 ) -> None:
     """Draws a line, its band, and a cross where it ends because a seed diverged."""
     look = line_look(i)
-    seeds = _by_seed(part, x)
-    grid, values = _on_one_grid(seeds, x)
-    means = _until_failure(_mean(values))
+    seeds = by_seed(part, x)
+    grid, values = on_one_grid(seeds, x)
+    means = until_failure(mean_of_seeds(values))
     marks = marker_look(i, len(grid)) if np.isfinite(means).any() else {}
     axes.plot(grid, means, **look, **marks, lw=1.8, label=label)
-    _cross(axes, grid, means, look["color"])
+    mark_failure(axes, grid, means, look["color"])
     if band == "seeds":
         for at, single in seeds:
-            ended = _until_failure(single)
+            ended = until_failure(single)
             axes.plot(at, ended, **look, lw=0.7, alpha=0.6, label="_seed", zorder=1.5)
-            _cross(axes, at, ended, look["color"], size=5)
+            mark_failure(axes, at, ended, look["color"], size=5)
     elif band is not None and len(values) > 1:
         low, high = _band(values, band)
         if bounds := bounds_of(metric, values):
@@ -169,7 +169,10 @@ def _draw(
         axes.fill_between(grid, low * shown, high * shown, color=look["color"], alpha=0.18, lw=0)
 
 
-def _cross(axes: Axes, at: np.ndarray, values: np.ndarray, color: str, size: float = 8) -> None:
+def mark_failure(
+    axes: Axes, at: np.ndarray, values: np.ndarray, color: str, size: float = 8
+) -> None:
+    """Draws a cross at the last finite value, if values that are not finite follow it."""
     finite = np.flatnonzero(np.isfinite(values))
     if 0 < len(finite) < len(values):
         last = finite[-1]
@@ -195,13 +198,13 @@ def _check_history(history: "pd.DataFrame", metrics: list[str], x: str, by: str 
     check_unique(history.loc[history["metric"].isin(metrics), :], points, "history")
 
 
-def _by_seed(part: "pd.DataFrame", x: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def by_seed(part: "pd.DataFrame", x: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns ``x`` and the values of every seed."""
     ordered = (rows.sort_values(x) for _, rows in part.groupby("seed", sort=True))
     return [(rows[x].to_numpy(), rows["value"].to_numpy(dtype=np.float64)) for rows in ordered]
 
 
-def _on_one_grid(
+def on_one_grid(
     seeds: Sequence[tuple[np.ndarray, np.ndarray]], x: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the common grid ``[n]`` and the seeds' values on it ``[seeds, n]``."""
@@ -213,12 +216,13 @@ def _on_one_grid(
     return grid, np.stack([np.interp(grid, at, values) for at, values in seeds])
 
 
-def _mean(values: np.ndarray) -> np.ndarray:
+def mean_of_seeds(values: np.ndarray) -> np.ndarray:
+    """Returns the mean ``[n]`` of values ``[seeds, n]``."""
     with np.errstate(invalid="ignore"):  # infinities of both signs
         return values.mean(axis=0)
 
 
-def _until_failure(values: np.ndarray) -> np.ndarray:
+def until_failure(values: np.ndarray) -> np.ndarray:
     """Returns the values with NaN from the first one on that is not finite."""
     failed = np.logical_or.accumulate(~np.isfinite(values))
     return np.where(failed, np.nan, values)
