@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from fedjax_sim import models
-from fedjax_sim.cli import config_checks, own_objects
+from fedjax_sim.cli import attacks, config_checks, own_objects, private_runs
 from fedjax_sim.cli.clocks import SCHEDULES
 from fedjax_sim.cli.code_digest import code_digests
 from fedjax_sim.cli.config import RunConfig
@@ -27,6 +27,7 @@ from fedjax_sim.engine import check_algorithm
 from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.privacy import Guarantee
 from fedjax_sim.types import FedAlgorithm, Setup
 
 Kind = TypeVar("Kind", bound=RunConfig)
@@ -46,6 +47,8 @@ class ResolvedRun(NamedTuple):
     lowered: Callable[[Convolution], Problem]  # the problem with its convolutions computed so
     execution: Execution | None  # None: a stored choice, else by the rules of strategies.auto
     arithmetic: Callable[[], contextlib.AbstractContextManager[None]]  # around all computations
+    accounts: private_runs.Accounts
+    guarantees: dict[str, Guarantee]  # of the private algorithms
 
     @property
     def seeds(self) -> list[str]:
@@ -90,9 +93,13 @@ def resolve(config: RunConfig) -> ResolvedRun:
 
     problem = lowered(models.auto)
     setups = {name: problem.setup_of(name) for name in hyper}
+    accounts = private_runs.accounts_of(config, problem.setup)
+    if config.privacy_epsilon is not None:
+        hyper = accounts.with_noise(hyper, config.privacy_epsilon)
     for name, setup in setups.items():
         with arithmetic(config):
             check_algorithm(problem.algorithm(entries[name], hyper[name]), setup)
+    guarantees = accounts.guarantees(hyper)
     return ResolvedRun(
         to_json(config),
         config.output,
@@ -105,6 +112,8 @@ def resolve(config: RunConfig) -> ResolvedRun:
         lowered,
         execution(config),
         functools.partial(arithmetic, config),
+        accounts,
+        guarantees,
     )
 
 
@@ -115,6 +124,8 @@ def check(config: RunConfig) -> None:
         ValueError: naming the field, its value and what was expected.
     """
     config_checks.check(config)
+    attacks.check(config)
+    private_runs.check(config)
     for _ in own_objects.references(config):  # loads every function that the options name
         pass
     for name in config.algorithms:

@@ -55,6 +55,7 @@ class Clock(NamedTuple):
     concurrency: int | None  # clients that compute at the same time; None: all
     horizon: float
     updates: int | None  # most server updates; None: no limit
+    failing: Callable[[Array, Timeline], Timeline] = lambda key, timeline: timeline
 
     def timelines(self, algorithm: str, keys: Array) -> Timeline:
         """Returns the algorithm's timelines, one per key: ``[n, T, S]``.
@@ -64,7 +65,7 @@ class Clock(NamedTuple):
                 clients that compute.
         """
         schedule = SCHEDULES.get(algorithm, _rounds)
-        return stacked([schedule(self, key)[: self.updates] for key in keys])
+        return stacked([self.failing(key, schedule(self, key)[: self.updates]) for key in keys])
 
     def steps_per_visit(self) -> StepsPerVisit:
         """Returns the law of a client's steps between two contacts, for FAVANO's reweighting.

@@ -101,6 +101,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
             result = execute(job, on_progress, callbacks)
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
+    _print_guarantees(comparison)
     if result.interrupted:
         if first:
             print(f"interrupted; everything so far is in {output}")
@@ -114,6 +115,15 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     return 0
 
 
+def _print_guarantees(comparison) -> None:
+    """Prints the privacy of the whole run, for every private algorithm."""
+    from fedjax_sim.execution import distributed
+
+    if distributed.is_first():
+        for name, guarantee in comparison.guarantees.items():
+            print(f"{name}: {guarantee}")
+
+
 def _forecast(comparison) -> int:
     from rich.console import Console
 
@@ -124,6 +134,7 @@ def _forecast(comparison) -> int:
     with running(None):
         forecasts = dict(run_forecast(comparison, _tuning_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
+    _print_guarantees(comparison)
     with resolving():
         for forecast in forecasts.values():
             forecast.check()

@@ -7,7 +7,8 @@ not read options.
 
 import dataclasses
 import pathlib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from fedjax_sim.execution.distributed import HEARTBEAT_TIMEOUT
 
@@ -118,6 +119,20 @@ class RunConfig:
     feedback_rate: float | None = None
     """Rate of DIANA's shifts, or MARINA's probability of whole uploads; default: 1 / (1 + omega)
     for a codec of variance omega."""
+    aggregator: str | None = None
+    """Robust rule instead of the mean of the uploads: NAME:KEY=VALUE, such as median or krum:f=2,
+    for sweeps in --grid; nnm+NAME or bucketing+NAME mix the uploads before it (see fedjax-sim
+    list); default: none."""
+    privacy_clip: float | None = None
+    """Differential privacy of clients (extra privacy): largest norm of an upload; needs
+    --privacy-noise or --privacy-epsilon; default: no privacy."""
+    privacy_noise: float | None = None
+    """Noise multiplier: standard deviation of the noise on the sum of the uploads divided by
+    --privacy-clip; default: none."""
+    privacy_epsilon: float | None = None
+    """Epsilon of the whole run, from which the noise multiplier is computed; default: none."""
+    privacy_delta: float = 1e-5
+    """Delta of the guarantee, well below one over the number of clients."""
     hyper: tuple[str, ...] = ()
     """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01; default:
     see fedjax-sim list, or those in CONFIG.json. Options for all algorithms, as --lr, replace those
@@ -151,6 +166,21 @@ class RunConfig:
     """Probability that a sampled client does not report."""
     weighting: Literal["uniform", "examples"] = "uniform"
     """Weights of the clients' uploads in the mean."""
+    lost: float = 0.0
+    """Probability that an upload does not arrive; unlike with --dropout the client does its work,
+    and its state changes."""
+    late: float = 0.0
+    """Probability that an upload is late: the client started from the model of --delay rounds
+    before."""
+    delay: int = 1
+    """With --late: rounds by which an upload is late."""
+    attack: str = "none"
+    """Attack on all algorithms: NAME or NAME:NUMBER of sign_flip, scaling, gaussian, infinity,
+    alie, inner_product, mimic, label_flip and backdoor (see fedjax-sim list), or none. The success
+    of a backdoor is backdoor/accuracy."""
+    attackers: float = 0.2
+    """With --attack: fraction of the clients that attack in all their visits, drawn with the
+    partition's seed."""
 
     rounds: int = 100
     """Rounds of communication (not used with --clock)."""
@@ -333,9 +363,24 @@ class SweepConfig(RunConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "compress", "feedback", "feedback_rate", "hyper", "rates", "target_accuracy", "on_divergence",
+    "compress", "feedback", "feedback_rate", "aggregator", "privacy_clip", "privacy_noise",
+    "privacy_epsilon", "hyper", "rates", "target_accuracy", "on_divergence",
     "examples_memory", "states", "tuned",
 }  # fmt: skip
+# Options that the files of runs record only where they differ from the defaults, so that folders of
+# versions without them remain valid.
+LATER_FIELDS = {
+    "aggregator",
+    "privacy_clip",
+    "privacy_noise",
+    "privacy_epsilon",
+    "privacy_delta",
+    "lost",
+    "late",
+    "delay",
+    "attack",
+    "attackers",
+}
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}
 
@@ -350,3 +395,18 @@ def from_comparison(config: RunConfig) -> SweepConfig:
     own = {"output", "algorithms", "seeds"}
     names = {field.name for field in dataclasses.fields(RunConfig)} - own
     return SweepConfig(**{name: getattr(config, name) for name in names})
+
+
+def recorded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options without those in :data:`LATER_FIELDS` that have their defaults.
+
+    Example:
+        >>> recorded({"rounds": 100, "lost": 0.0, "late": 0.5})
+        {'rounds': 100, 'late': 0.5}
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in LATER_FIELDS or value != defaults[name]
+    }

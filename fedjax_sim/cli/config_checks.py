@@ -10,10 +10,11 @@ from fedjax_sim.cli.config import RunConfig
 
 _POSITIVE = {
     "alpha", "fine_alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time",
-    "slow_factor", "interval", "horizon", "eval_time", "feedback_rate",
+    "slow_factor", "interval", "horizon", "eval_time", "feedback_rate", "privacy_clip",
+    "privacy_epsilon",
 }  # fmt: skip
 MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
-_NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma", "noise", "size_sigma"}
+_NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma", "noise", "size_sigma", "privacy_noise"}
 
 
 def check(config: RunConfig) -> None:
@@ -61,6 +62,9 @@ def check(config: RunConfig) -> None:
     for name in ("dropout", "validation", "held_out_clients"):
         if not 0 <= (value := getattr(config, name)) < 1:
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
+    for name in ("lost", "late"):
+        if not 0 <= (value := getattr(config, name)) <= 1:
+            raise ValueError(f"{name} is {value}; expected a number in [0, 1]")
     if not 0 < config.test_fraction < 1:
         raise ValueError(f"test_fraction is {config.test_fraction}; expected a number in (0, 1)")
     if config.feature_shift != "none" and config.num_strata is not None:
@@ -98,6 +102,8 @@ def check(config: RunConfig) -> None:
             "first_visit is True; expected --personal and --held-out-clients with it, whose "
             "clients it is for"
         )
+    if not 0 < config.privacy_delta < 1:
+        raise ValueError(f"privacy_delta is {config.privacy_delta}; expected a number in (0, 1)")
     if not 0 < config.target_accuracy <= 1:
         raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
     if config.sampling == "stratified" and config.num_strata is None:

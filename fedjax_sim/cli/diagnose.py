@@ -157,6 +157,11 @@ def _unmet(options: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> 
         )
     if options["dropout"]:
         reasons.append(f"--dropout is {options['dropout']}; the theorems have no dropout")
+    reasons += [
+        f"--{name} is {options[name]}; the theorems have neither failures nor attacks"
+        for name, none in (("lost", 0.0), ("late", 0.0), ("attack", "none"))
+        if options[name] != none
+    ]
     if options["local_steps"] is None:
         reasons.append(
             "--local-steps is not given; the theorems have K independent minibatches per round, "

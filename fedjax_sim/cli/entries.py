@@ -22,6 +22,7 @@ from fedjax_sim.algorithms.staleness import (
     polynomial,
     realised_steps,
 )
+from fedjax_sim.cli.aggregators import rule_of
 from fedjax_sim.cli.codecs import compress
 from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
@@ -79,7 +80,9 @@ ADAPTERS: dict[Any, Adapter] = {
 # Uploads pass through the codec compress, with the memory of feedback and its rate.
 COMPRESSION: dict[str, type] = {"compress": str, "feedback": str, "feedback_rate": float}
 NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
-COMMON = ("lr_decay", "clip", "weight_decay", *COMPRESSION)
+PRIVACY = ("privacy_clip", "privacy_noise")  # of fedjax_sim.cli.private_runs
+AGGREGATOR = "aggregator"  # a rule of fedjax_sim.cli.aggregators
+COMMON = ("lr_decay", "clip", "weight_decay", *COMPRESSION, AGGREGATOR, *PRIVACY)
 LR = 0.2
 _SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
 
@@ -140,7 +143,7 @@ class AlgorithmEntry:
             >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
             True
             >>> AlgorithmEntry("b", fedac).common
-            ('clip', 'weight_decay', 'compress', 'feedback', 'feedback_rate')
+            ('clip', 'weight_decay', 'compress', ..., 'privacy_clip', 'privacy_noise')
         """
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
@@ -160,13 +163,13 @@ class AlgorithmEntry:
         Example:
             >>> from fedjax_sim.algorithms import scaffold
             >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
-            ['option', 'compress', 'feedback']
+            ['option', 'compress', 'feedback', 'aggregator']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         kinds.pop(NUM_CLIENTS, None)
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
-        kinds |= COMPRESSION
+        kinds |= {**COMPRESSION, AGGREGATOR: str}
         return {key: kind for key, kind in kinds.items() if kind in (str, bool, int)}
 
     @property
@@ -221,6 +224,9 @@ class AlgorithmEntry:
     ) -> FedAlgorithm:
         """Returns the algorithm with these hyper-parameters, its own and those in :data:`COMMON`.
 
+        The rule of ``aggregator`` and those in :data:`PRIVACY` have no effect: their wrappers must
+        be applied last.
+
         Args:
             hyper: hyper-parameters.
             steps: law of the steps per visit, for an algorithm that reweights visits.
@@ -232,6 +238,10 @@ class AlgorithmEntry:
         # AdamW's decoupled weight decay, for example, is its own hyper-parameter.
         common = {k: hyper[k] for k in COMMON if k in hyper and k not in self.parameters}
         own = {key: value for key, value in hyper.items() if key not in common}
+        if common.get(AGGREGATOR, "none") != "none":
+            rule_of(common[AGGREGATOR])  # refuses unknown names
+        last = (AGGREGATOR, *PRIVACY)
+        common = {key: value for key, value in common.items() if key not in last}
         steps = steps or StepsPerVisit((1.0,), (1.0,))
         for key, parameter in self.parameters.items():
             if (adapter := _adapter(parameter)) is not None:

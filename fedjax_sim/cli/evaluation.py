@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from jax.tree_util import Partial
 
+from fedjax_sim.cli.attacks import BACKDOOR, trigger
 from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.data.federated import FederatedData
@@ -15,6 +16,7 @@ from fedjax_sim.evaluation import (
     personal_evaluator,
 )
 from fedjax_sim.objectives import Metrics
+from fedjax_sim.robust.attacks import triggered
 from fedjax_sim.types import Task
 from fedjax_sim.wrappers.roles import personal_model
 
@@ -29,7 +31,8 @@ def evaluation(
 
     ``test/...``, ``train/...`` (a fixed subsample of ``--eval-examples``; ``train/examples`` is its
     size), ``valid/...`` with ``--validation`` and ``held_out/...`` with ``--held-out-clients`` are
-    means over examples.  With ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
+    means over examples, and so is ``backdoor/accuracy``, the success rate of a backdoor.  With
+    ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
     With ``--personal``, ``personal/SPLIT/...`` are statistics of the models that clients use
     themselves, on their own examples; the split ``unseen`` has the clients that never train.
     Without it, but with ``--statistics private`` and client states on the device,
@@ -49,6 +52,9 @@ def evaluation(
     }
     if clients.valid is not None:
         parts["valid"] = evaluator(metrics, clients.valid)
+    if config.attack.partition(":")[0] == BACKDOOR:
+        pattern = trigger(clients.data.examples["x"])
+        parts[BACKDOOR] = evaluator(metrics, triggered(clients.test, pattern))
     if clients.held_out is not None:
         parts["held_out"] = evaluator(metrics, clients.held_out.examples)
     if config.per_client is not None:

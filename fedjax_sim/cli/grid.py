@@ -23,7 +23,8 @@ from fedjax_sim.sweeps.grid import Configuration, expand
 RUN_SETTINGS = (
     "model", "partition", "num_clients", "alpha", "fine_alpha", "classes_per_client", "size_sigma",
     "partition_seed", "noise",
-    "sampling", "cohort_size", "dropout", "weighting",
+    "sampling", "cohort_size", "dropout", "weighting", "lost", "late", "delay", "attack",
+    "attackers",
     "rounds", "local_epochs", "local_steps", "batch_size",
 )  # fmt: skip
 CLOCK_SETTINGS = (
@@ -44,6 +45,11 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
     check(config)
+    if config.privacy_epsilon is not None:
+        raise ValueError(
+            f"privacy_epsilon is {config.privacy_epsilon}; expected privacy_noise in a sweep, "
+            "whose grid may vary it"
+        )
     if config.examples_memory is not None:
         raise ValueError(
             f"examples_memory is {config.examples_memory}; expected none, since the runs of a "
@@ -94,8 +100,8 @@ def static_hyper(config: SweepConfig) -> dict[str, type]:
     """Returns the hyper-parameters that cannot vary inside a program: names, flags, integers.
 
     Example:
-        >>> static_hyper(SweepConfig(algorithms=("scaffold",)))
-        {'option': <class 'str'>, 'compress': <class 'str'>, 'feedback': <class 'str'>}
+        >>> list(static_hyper(SweepConfig(algorithms=("scaffold",))))
+        ['option', 'compress', 'feedback', 'aggregator']
     """
     entries = algorithms_of(config.algorithms).values()
     return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}

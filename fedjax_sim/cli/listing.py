@@ -6,6 +6,8 @@ from rich.table import Table
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, names, registry
+from fedjax_sim.cli.aggregators import MIXING, RULES, described, hyper_parameters
+from fedjax_sim.cli.attacks import ATTACKS
 from fedjax_sim.cli.codecs import CODECS
 from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.partitions import PARTITIONS
@@ -45,6 +47,14 @@ def list_tables() -> Iterator[Table]:
     table = Table("compress", "what is sent", "number")
     for name, codec in CODECS.items():
         table.add_row(name, codec.description, codec.number or "none")
+    yield table
+    table = Table("aggregator", "hyper-parameters")
+    for name, rule in {**RULES, **{f"{name}+": rule for name, rule in MIXING.items()}}.items():
+        table.add_row(name, described(hyper_parameters(rule)))
+    yield table
+    table = Table("attack", "what attackers send, or do", "number, default")
+    for name, attack in ATTACKS.items():
+        table.add_row(name, attack.description, attack.number or "none")
     yield table
     table = Table("preset", "algorithms", "data set")
     for name, preset in names.PRESETS.items():

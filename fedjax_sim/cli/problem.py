@@ -12,6 +12,8 @@ from jax import Array
 
 from fedjax_sim import models
 from fedjax_sim.cli import own_objects
+from fedjax_sim.cli.aggregators import aggregated
+from fedjax_sim.cli.attacks import Attack, attack_of
 from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.clocks import Clock, step_law
 from fedjax_sim.cli.config import RunConfig
@@ -21,6 +23,7 @@ from fedjax_sim.cli.model_statistics import for_model, trained_model
 from fedjax_sim.cli.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
 from fedjax_sim.cli.own_objects import own_timeline
+from fedjax_sim.cli.private_runs import expected_uploads, privatized
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
@@ -31,7 +34,13 @@ from fedjax_sim.datasets.shakespeare_tff import IGNORE
 from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.objectives import Metrics, as_float
-from fedjax_sim.timelines import arrange_by_stratum, sampling, stacked
+from fedjax_sim.timelines import (
+    arrange_by_stratum,
+    delay_uploads,
+    lose_uploads,
+    sampling,
+    stacked,
+)
 from fedjax_sim.types import (
     FedAlgorithm,
     Setup,
@@ -58,6 +67,7 @@ class Problem(NamedTuple):
     eval_time: float  # with a clock: simulated time between evaluations
     schedule_keys: Array  # [n]
     statistics: str  # --statistics
+    attack: Attack | None  # --attack
 
     def setup_of(self, algorithm: str) -> Setup:
         """Returns the setup of one algorithm: with a clock it has a timeline of its own.
@@ -78,7 +88,10 @@ class Problem(NamedTuple):
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
-        return for_model(algorithm, self.model.statistics, self.statistics)
+        trained = for_model(algorithm, self.model.statistics, self.statistics)
+        ruled = aggregated(trained, hyper.get("aggregator"))
+        attacked = ruled if self.attack is None else self.attack.on(ruled)
+        return privatized(attacked, hyper, expected_uploads(self.setup))
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
@@ -111,6 +124,9 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
     rule = batches(config)
+    attack = attack_of(config, data.num_clients)
+    if attack is not None and isinstance(source, FederatedData):
+        source = attack.poisoned(source, dataset.num_classes)
     task = empirical_task(loss, source, rule, placement=placement)
     init_keys, schedule_keys, run_keys = seed_keys(config)
     params = jax.vmap(net.init)(init_keys)
@@ -157,6 +173,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         config.eval_time or config.horizon / _EVALUATIONS,
         schedule_keys,
         config.statistics,
+        attack,
     )
 
 
@@ -245,7 +262,7 @@ def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:
         drawn = rule(config, sample_key, task.num_examples, task.num_steps)
         if config.dropout:
             drawn = sampling.dropout(dropout_key, drawn, config.dropout)
-        return drawn
+        return failing(config, dropout_key, drawn)
 
     if reference is not None:
         return stacked([schedule(key) for key in keys])
@@ -253,6 +270,20 @@ def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:
     if config.num_strata is None or config.sampling == "stratified":
         return drawn
     return arrange_by_stratum(drawn, task.num_clients, config.num_strata)
+
+
+def failing(config: RunConfig, key: Array, timeline: Timeline) -> Timeline:
+    """Returns a timeline with lost and late uploads, as the options say.
+
+    The draws do not depend on the probabilities.
+    """
+    if config.lost:
+        timeline = lose_uploads(jax.random.fold_in(key, 1), timeline, config.lost)
+    if config.late:
+        timeline = delay_uploads(
+            jax.random.fold_in(key, 2), timeline, config.late, delay=config.delay
+        )
+    return timeline
 
 
 def _clock(config: RunConfig, num_clients: int) -> Clock:
@@ -277,4 +308,5 @@ def _clock(config: RunConfig, num_clients: int) -> Clock:
         config.concurrency,
         config.horizon,
         config.updates,
+        functools.partial(failing, config),
     )

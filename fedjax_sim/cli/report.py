@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,25 @@ from fedjax_sim.simulation.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
+EPSILON = "privacy/epsilon"
 PERSONAL = "personal/test/accuracy/weighted_mean"
 
 
 def merge_histories(
-    directory: pathlib.Path, algorithms: Sequence[str], *, write: bool = True, clock: bool = False
+    directory: pathlib.Path,
+    algorithms: Sequence[str],
+    *,
+    write: bool = True,
+    clock: bool = False,
+    epsilon: Callable[[str, list[int]], Mapping[int, float]] | None = None,
 ) -> pd.DataFrame:
     """Returns one frame of all algorithms' ``history.csv``, and writes ``directory/history.csv``.
 
     Columns: algorithm, seed, diverged_at (first round whose server state was not finite, or 0),
     round, metric, value; with ``clock`` also time, the simulated time of the round.  Values are
     copied digit by digit, so the file holds the bits of the run.
-    Algorithms without a history are left out.
+    Algorithms without a history are left out.  ``epsilon(algorithm, rounds)`` returns epsilon after
+    these rounds, the metric privacy/epsilon; nothing for an algorithm that is not private.
 
     Raises:
         FolderError: a history was changed after it was written.
@@ -46,6 +53,12 @@ def merge_histories(
             times = {(seed, at): value for seed, at, metric, value in read if metric == "time"}
             numbers = [(seed, int(at), metric, float(value)) for seed, at, metric, value in read]
             diverged_at = divergences(numbers, outcome.read(folder))
+            if epsilon is not None:
+                points = list(dict.fromkeys((seed, at) for seed, at, _, _ in read))
+                values = epsilon(algorithm, [int(at) for _, at in points])
+                read += [
+                    (*point, EPSILON, repr(values[int(point[1])])) for point in points if values
+                ]
             for seed, at, metric, value in read:
                 time = (times[seed, at],) if clock else ()
                 run = algorithm, int(seed), diverged_at.get(seed, 0)

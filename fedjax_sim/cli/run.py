@@ -20,7 +20,7 @@ from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
+from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
 from fedjax_sim.cli.config_file import read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
@@ -169,7 +169,7 @@ def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callb
         name: tuned.executed(comparison, name, job.choices.get(name)) for name in comparison.hyper
     }
     free = FREE_FIELDS | EXTENSIBLE_FIELDS
-    fixed = {key: v for key, v in comparison.options.items() if key not in free}
+    fixed = {key: v for key, v in recorded(comparison.options).items() if key not in free}
 
     def keep_timing(name: str, result: Simulation) -> None:
         if distributed.is_first() and not report.is_read_only(comparison.output):
@@ -289,11 +289,22 @@ def _write_results(
     output, target = comparison.output, comparison.options["target_accuracy"]
     clock = comparison.problem.clock is not None
     distributed.wait("histories written")
-    history = report.merge_histories(output, list(hyper), write=writes, clock=clock)
+    history = report.merge_histories(
+        output,
+        list(hyper),
+        write=writes,
+        clock=clock,
+        epsilon=lambda name, rounds: comparison.accounts.per_round(hyper[name], rounds),
+    )
     timings = report.read_timings(output, list(hyper))
     summary = report.summarize(history, target, timings)
+    private = {name: hyper[name] for name in map(str, summary.index)}
+    privacy = {
+        name: {"privacy": guarantee._asdict()}
+        for name, guarantee in comparison.accounts.guarantees(private).items()
+    }
     rows = {
-        str(name): {**row, "hyper_parameters": hyper[str(name)]}
+        str(name): {**row, "hyper_parameters": hyper[str(name)], **privacy.get(str(name), {})}
         for name, row in summary.to_dict(orient="index").items()
     }
     if not writes:

@@ -117,7 +117,7 @@ def value_of(setting: str, entry: AlgorithmEntry, key: str, text: str) -> Any:
         if not text.isdecimal():
             raise ValueError(f"hyper has {setting!r}; expected an integer of at least 0")
         return int(text)
-    positive = key.endswith("lr")
+    positive = key.endswith("lr") or key == "privacy_clip"
     try:
         value = float(text)
     except ValueError:

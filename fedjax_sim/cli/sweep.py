@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_sim.cli import build, own_objects, report
+from fedjax_sim.cli.attacks import Attack
 from fedjax_sim.cli.code_digest import changed_code, code_digests
-from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.config import SweepConfig, recorded
 from fedjax_sim.cli.config_file import SavedSweep, to_json
-from fedjax_sim.cli.entries import StepsPerVisit
+from fedjax_sim.cli.entries import PRIVACY, StepsPerVisit
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
@@ -21,6 +22,7 @@ from fedjax_sim.cli.grid import (
     with_settings,
 )
 from fedjax_sim.cli.model_statistics import for_model
+from fedjax_sim.cli.private_runs import expected_uploads, privatized
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
@@ -138,9 +140,14 @@ class _Runs:
         self.hyper = build.hyper_parameters(config)
         self.model = model(config, dataset)[1]
         # Filled outside of compiled programs, read inside.
-        self.laws: dict[tuple, tuple[StepsPerVisit | None, int]] = {}
-        self.laws_differ = config.clock != "none" or any(
-            entry.takes_population for entry in self.algorithms.values()
+        self.laws: dict[tuple, tuple[StepsPerVisit | None, int, Attack | None, float | None]] = {}
+        self.laws_differ = (
+            config.clock != "none"
+            or any(entry.takes_population for entry in self.algorithms.values())
+            or any(entry.get("attack", config.attack) != "none" for entry in entries)
+            or any(
+                name in values for values in (*entries, *self.hyper.values()) for name in PRIVACY
+            )
         )
 
         @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
@@ -158,8 +165,12 @@ class _Runs:
             problem = self.problem(own if seed is None else build.of_seed(own, seed))
             setup = problem.setup_of(algorithm)
             law = problem.steps_per_visit(self.algorithms[algorithm])
-            self.laws[algorithm, *sorted(settings.items())] = law, setup.task.num_clients
-            built = problem.algorithm(self.algorithms[algorithm], self.hyper[algorithm])
+            self.laws[algorithm, *sorted(settings.items())] = (
+                law, setup.task.num_clients, problem.attack, expected_uploads(setup),
+            )  # fmt: skip
+            first = next(entry for entry in self.entries if entry["algorithm"] == algorithm)
+            hyper = {**self.hyper[algorithm], **swept_hyper(first)}
+            built = problem.algorithm(self.algorithms[algorithm], hyper)
             shapes = metric_shapes(built, setup)
             measured = [name for name, value in shapes.items() if value.shape == ()]
             if self.config.metric not in measured:
@@ -174,17 +185,20 @@ class _Runs:
         """Returns the algorithm as a function of its name and hyper-parameters.
 
         With a clock it takes the settings, too: they decide how many steps a visit has.  So it does
-        for algorithms that need the number of clients.
+        for algorithms that need the number of clients, under attack, and for private ones.
         """
 
         def make(algorithm: str, **values: Any) -> FedAlgorithm:
             settings = {name: value for name, value in values.items() if name in SETTINGS}
             swept = {name: value for name, value in values.items() if name not in SETTINGS}
-            law = None, 1
+            law, num_clients, attack, uploads = None, 1, None, None
             if self.laws_differ:
-                law = self.laws[algorithm, *sorted(settings.items())]
-            built = self.algorithms[algorithm].build({**self.hyper[algorithm], **swept}, *law)
-            return for_model(built, self.model.statistics, self.config.statistics)
+                law, num_clients, attack, uploads = self.laws[algorithm, *sorted(settings.items())]
+            hyper = {**self.hyper[algorithm], **swept}
+            built = self.algorithms[algorithm].build(hyper, law, num_clients)
+            trained = for_model(built, self.model.statistics, self.config.statistics)
+            attacked = trained if attack is None else attack.on(trained)
+            return privatized(attacked, hyper, uploads)
 
         settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)
@@ -197,7 +211,8 @@ class _Runs:
         varied = set.intersection(*(set(swept_hyper(entry)) for entry in entries))
         kept = {name: value for name, value in hyper.items() if name not in varied}
         settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
-        return {"settings": {name: getattr(own, name) for name in settings}, "hyper": kept}
+        values = recorded({name: getattr(own, name) for name in settings})
+        return {"settings": values, "hyper": kept}
 
 
 def _named(function: Callable, names: Sequence[str], *, others: bool = False) -> Callable:

@@ -1,10 +1,15 @@
 """Robust rules on the command line."""
 
+import dataclasses
+
 import pytest
 
 import fedjax_sim as fs
 from fedjax_sim import robust
+from fedjax_sim.cli import build
 from fedjax_sim.cli.aggregators import aggregated, rule_of
+from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli.grid import configurations
 from fedjax_sim.simulation.identity import description
 
 
@@ -49,3 +54,30 @@ def test_texts(text, rule):
 def test_bad_texts(text, message):
     with pytest.raises(ValueError, match=message):
         rule_of(text)
+
+
+@pytest.mark.slow
+def test_options_of_a_run():
+    """For all algorithms, and for one of them; the rule is applied after all other wrappers."""
+    config = RunConfig(
+        algorithms=("fedavg", "scaffold"), aggregator="nnm+krum:f=1",
+        hyper=("scaffold.aggregator=none",), attack="sign_flip", attackers=0.1,
+        num_clients=10, rounds=2,
+    )  # fmt: skip
+    run = build.resolve(config)
+    assert run.algorithm("fedavg").aggregation.f == 1
+    assert run.algorithm("scaffold").aggregation is None
+    with pytest.raises(ValueError, match="timeline has 2 slots; expected at least 5"):
+        build.resolve(dataclasses.replace(config, cohort_size=2))
+    with pytest.raises(ValueError, match=r"attackers send 2 uploads .* expected at most f = 1"):
+        build.resolve(dataclasses.replace(config, attackers=0.2))
+    with pytest.raises(ValueError, match="aggregator is 'krm'; expected none or one of mean"):
+        build.resolve(dataclasses.replace(config, aggregator="krm"))
+
+
+def test_a_grid_over_rules():
+    config = SweepConfig(
+        grid=("aggregator=none,median,krum:f=2", "lr=0.1,0.2"), algorithms=("fedavg",)
+    )
+    rules = [entry["aggregator"] for entry in configurations(config)]
+    assert rules == [name for name in ("none", "median", "krum:f=2") for _ in range(2)]

@@ -211,7 +211,10 @@ def no_data(monkeypatch):
     monkeypatch.setattr(own_objects.datasets, "load", load)
 
 
-OF_FEDAVG = "fedavg: clip, compress, feedback, feedback_rate, lr, lr_decay, weight_decay"
+OF_FEDAVG = (
+    "fedavg: aggregator, clip, compress, feedback, feedback_rate, lr, lr_decay, privacy_clip, "
+    "privacy_noise, weight_decay"
+)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
         ({"examples_memory": 1e30}, r"examples_memory is 1e\+30; expected .* of at most 9e\+09"),
         ({"algorithms": ()}, r"algorithms is \(\); expected distinct names, at least one"),
         ({"algorithms": ("fedavg",) * 2}, r"algorithms is .*; expected distinct names"),
-        ({"algorithms": ("newton",)}, "algorithms has 'newton'; expected some of agd, "),
+        ({"algorithms": ("newton",)}, "algorithms has 'newton'; expected some of afl, agd, "),
         ({"hyper": ("fedavg.mu=1",)}, "hyper has 'fedavg.mu=1'; fedavg has lr"),
         ({"dataset": "imagenet"}, "dataset is 'imagenet'; expected .*digits"),
         ({"cohort_size": 101}, "grid has .*: cohort_size is 101; expected 1 .. 100"),
