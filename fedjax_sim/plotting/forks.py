@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.labels import metric_label
@@ -66,5 +67,6 @@ def fork_curves(
     left.legend(frameon=False, fontsize=8)
     for axes in (left, right):
         style_axes(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(f"What if, from round {round}", fontsize=10, color=INK)
     return figure

@@ -42,11 +42,10 @@ def test_refused_alternatives(text, message):
 
 @pytest.mark.slow
 def test_command(tmp_path, capsys):
-    """At round 2, which has a checkpoint, and at round 3, which is computed again."""
-    run = (
-        "--algorithms fedavg --rounds 4 --num-clients 8 --cohort-size 4 --seeds 2 --local-epochs 1"
-    )
-    options = [*run.split(), "--model", "softmax_regression", "--output", str(tmp_path)]
+    """A fork before the last round; after the last round there is nothing to continue."""
+    run = "--algorithms fedavg --rounds 4 --num-clients 8 --cohort-size 4 --seeds 2"
+    model = ["--model", "softmax_regression", "--local-steps", "1"]
+    options = [*run.split(), *model, "--output", str(tmp_path)]
     assert main(["run", "quickstart", *options]) == 0
     capsys.readouterr()
     tables = []
