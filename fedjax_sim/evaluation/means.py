@@ -77,8 +77,14 @@ class _Means(NamedTuple):
         return means | ({"examples": jnp.asarray(count, jnp.int32)} if self.counts else {})
 
 
-def merge_evaluators(**evaluators: Callable[[Params], dict[str, Any]]) -> Partial:
+def merge_evaluators(
+    *plain: Callable[[Params], dict[str, Any]], **evaluators: Callable[[Params], dict[str, Any]]
+) -> Partial:
     """Combines evaluators into one, with results ``{prefix/name: scalar}``.
+
+    Args:
+        plain: evaluators whose names get no prefix, such as the one of a preset.
+        evaluators: evaluators by prefix.
 
     Raises:
         ValueError: no evaluators.
@@ -91,12 +97,14 @@ def merge_evaluators(**evaluators: Callable[[Params], dict[str, Any]]) -> Partia
         >>> {name: float(value) for name, value in result.items()}
         {'train/loss': 2.0, 'test/loss': 4.0}
     """
-    if not evaluators:
+    if not plain and not evaluators:
         raise ValueError("evaluators is empty; expected at least one, given by name")
     parts = tuple(
-        part if isinstance(part, Partial) else Partial(part) for part in evaluators.values()
+        part if isinstance(part, Partial) else Partial(part)
+        for part in (*plain, *evaluators.values())
     )
-    return Partial(_All(tuple(evaluators), any(map(takes_state, parts))), parts)
+    names = (*[""] * len(plain), *evaluators)
+    return Partial(_All(names, any(map(takes_state, parts))), parts)
 
 
 class _All(NamedTuple):
@@ -113,7 +121,7 @@ class _All(NamedTuple):
     def __call__(self, parts: tuple[Partial, ...], argument: Any) -> dict[str, Any]:
         call = evaluate if self.takes_state else lambda part, params: part(params)
         return {
-            f"{prefix}/{name}": value
+            f"{prefix}/{name}" if prefix else name: value
             for prefix, part in zip(self.names, parts, strict=True)
             for name, value in call(part, argument).items()
         }
