@@ -50,6 +50,7 @@ def test_import_is_light():
     pandas matplotlib rich tyro sklearn tensorflow_datasets PIL orbax scipy.stats flax
     fedjax_sim.models fedjax_sim.datasets fedjax_sim.plotting fedjax_sim.diagnostics
     fedjax_sim.advice fedjax_sim.theory fedjax_sim.problems fedjax_sim.analysis fedjax_sim.cli.presets
+    fedjax_sim.valuation
     """.split()
     code = f"import sys, fedjax_sim; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

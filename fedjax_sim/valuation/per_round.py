@@ -6,38 +6,22 @@ federated learning", 2020 (arXiv:2009.06192).  GTG-Shapley: Z. Liu, Y. Chen, H. 
 ACM TIST 13(4), 2022, with the rules of the authors' program.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim import tree
 from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import check_at_least, check_keys
-from fedjax_sim.engine import Probes, RunState, Visit, advance, init
-from fedjax_sim.evaluation.state import takes_state
-from fedjax_sim.execution.strategies import Execution, vmapped
-from fedjax_sim.types import FedAlgorithm, Round, Setup
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.types import FedAlgorithm, Setup
 from fedjax_sim.valuation.draws import generator
 from fedjax_sim.valuation.exact import exact_shapley
-from fedjax_sim.valuation.games import Game, Metrics, Outcomes
-from fedjax_sim.valuation.metrics import Metric, evaluated_once, metrics_of
+from fedjax_sim.valuation.games import Game
+from fedjax_sim.valuation.metrics import Metric
 from fedjax_sim.valuation.permutations import marginals
 from fedjax_sim.valuation.result import Valuation, valuation_of
-
-_WIDTH = 32  # models that are evaluated at once
-
-
-class RoundGame(NamedTuple):
-    """The game of one round's cohort of n clients."""
-
-    number: int
-    clients: np.ndarray  # [n]
-    game: Game
+from fedjax_sim.valuation.round_games import WIDTH, RoundGame, round_games
 
 
 def fed_sv(
@@ -49,7 +33,7 @@ def fed_sv(
     mode: Mode = None,
     estimate: Callable[[Game], Valuation] = exact_shapley,
     execution: Execution | None = None,
-    width: int = _WIDTH,
+    width: int = WIDTH,
 ) -> Valuation:
     r"""Returns the federated Shapley value: Shapley values of single rounds, summed.
 
@@ -77,11 +61,12 @@ def fed_sv(
         ValueError: as :func:`fedjax_sim.valuation.game`; an evaluation that takes clients' states.
 
     Example:
+        >>> import jax
         >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.array([1.0, 2.0, 6.0])}, np.arange(4))
+        >>> data = fs.FederatedData({"x": np.array([1, 2, 6], np.float32)}, np.arange(4))
         >>> loss = lambda w, examples, key: (w - examples["x"]) ** 2 / 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(2, 3, task.num_steps), jnp.zeros(()))
+        >>> setup = fs.Setup(task, fs.timelines.full(2, 3, task.num_steps), np.float32(0))
         >>> metric = lambda w: (w - 3) ** 2 / 2
         >>> result = fed_sv(fs.fedavg(0.5), setup, jax.random.key(0), metric, mode="min")
         >>> round(float(result.values.sum()), 4)  # 3^2 / 2 - 0.75^2 / 2
@@ -103,7 +88,7 @@ def gtg_shapley(
     within: float = 0.001,
     most_sweeps: int = 100,
     execution: Execution | None = None,
-    width: int = _WIDTH,
+    width: int = WIDTH,
 ) -> Valuation:
     r"""Returns GTG-Shapley: rounds' Shapley values by guided, truncated permutations, summed.
 
@@ -131,11 +116,12 @@ def gtg_shapley(
         ValueError: as :func:`fed_sv`; numbers out of range.
 
     Example:
+        >>> import jax
         >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.array([1.0, 2.0, 6.0])}, np.arange(4))
+        >>> data = fs.FederatedData({"x": np.array([1, 2, 6], np.float32)}, np.arange(4))
         >>> loss = lambda w, examples, key: (w - examples["x"]) ** 2 / 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(2, 3, task.num_steps), jnp.zeros(()))
+        >>> setup = fs.Setup(task, fs.timelines.full(2, 3, task.num_steps), np.float32(0))
         >>> metric = lambda w: (w - 3) ** 2 / 2
         >>> keys = jax.random.split(jax.random.key(0))
         >>> result = gtg_shapley(fs.fedavg(0.5), setup, keys[0], metric, keys[1], mode="min")
@@ -181,83 +167,6 @@ def guided(
     return valuation_of(
         "GTG-Shapley", game, records.mean(axis=0), permutations=len(records), skipped=0
     )
-
-
-def round_games(
-    algorithm: FedAlgorithm,
-    setup: Setup,
-    key: Array,
-    metric: Metric,
-    *,
-    mode: Mode = None,
-    execution: Execution | None = None,
-    width: int = _WIDTH,
-) -> Iterator[RoundGame]:
-    """Yields the games of the rounds of one run, rounds without reports excepted.
-
-    One round's uploads are in memory at a time.  Arguments as for :func:`fed_sv`.
-    """
-    check_at_least(1, width=width)
-    setup, name = evaluated_once(algorithm, setup, key, metric, mode)
-    if takes_state(setup.eval_fn):
-        raise ValueError(
-            "setup.eval_fn takes the run's state; expected a function of the server's model: "
-            "coalitions of a round differ in the model only"
-        )
-    # Of one round: its metrics are computed below.
-    single = dataclasses.replace(setup, timeline=setup.timeline[:1], eval_fn=None)
-
-    @jax.jit
-    def step(setup: Setup, state: RunState, key: Array) -> tuple[RunState, Any, Array]:
-        def weight(visit: Visit) -> Array:
-            fields = (field[None] for field in visit.work[:-1])
-            batch = visit.work._replace(**dict(zip(visit.work._fields[:-1], fields, strict=True)))
-            return setup.weighting(batch)[0]
-
-        probes = Probes(client={"upload": lambda visit: visit.upload, "weight": weight})
-        state, history = advance(algorithm, setup, state, key, execution=execution, probes=probes)
-        uploads, weights = jax.tree.map(
-            lambda x: x[0], (history.probes["upload"], history.probes["weight"])
-        )
-        return state, uploads, weights
-
-    @jax.jit
-    def metrics(
-        setup: Setup, state: RunState, uploads: Any, weights: Array, members: Array, key: Array
-    ) -> dict[str, Array]:
-        def of_coalition(members: Array) -> dict[str, Array]:
-            own = jnp.where(members, weights.astype(jnp.result_type(float)), 0)
-            reduce = execution or vmapped()
-            mean, _ = reduce(lambda shared, upload: (upload, ()), (), uploads, own)
-            branch = jax.random.fold_in(jax.random.fold_in(key, state.round), num_clients)
-            round = Round(state.round, members.sum(), num_clients, branch)
-            new = algorithm.update(state.server, mean, round)
-            server = tree.where(own.sum() > 0, new, state.server)
-            return metrics_of(algorithm, setup, state._replace(server=server), key)
-
-        return jax.vmap(of_coalition)(members)
-
-    num_clients = setup.task.num_clients
-    clients, mask = np.asarray(setup.timeline.clients), np.asarray(setup.timeline.mask)
-    state = init(algorithm, setup)
-    for t in range(setup.timeline.num_rounds):
-        before = state
-        part = dataclasses.replace(single, timeline=setup.timeline[t : t + 1])
-        state, uploads, weights = step(part, before, key)
-        slots = np.flatnonzero(mask[t])
-        if not len(slots):
-            continue
-
-        def evaluate(
-            coalitions: np.ndarray, slots=slots, before=before, uploads=uploads, weights=weights
-        ) -> Metrics:
-            members = np.zeros((width, mask.shape[1]), bool)
-            members[: len(coalitions), slots] = coalitions
-            values = metrics(setup, before, uploads, weights, members, key)
-            return {k: np.asarray(v, np.float64)[: len(coalitions)] for k, v in values.items()}
-
-        outcomes = Outcomes(evaluate, len(slots), chunk=lambda count: width)
-        yield RoundGame(t, clients[t, slots], Game(outcomes, name, mode))
 
 
 def _converged(records: np.ndarray) -> bool:

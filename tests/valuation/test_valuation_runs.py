@@ -12,7 +12,7 @@ from small_problems import KEY, SIZES, compiled, logistic_losses, logistic_param
 import fedjax_sim as fs
 from fedjax_sim import valuation
 from fedjax_sim.simulation.files import FolderError
-from fedjax_sim.valuation.retraining import resampled
+from fedjax_sim.valuation.coalitions import resampled
 
 CENTRES = np.array([1.0, 2.0, 4.0, 7.0], np.float32)
 
