@@ -23,7 +23,7 @@ from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.models import Model
 from fedjax_sim.simulation.compare import folder_names
 
-COHORT, POPULATION = 50, 10**6
+COHORT = 50
 CLIP, DELTA, LR, BATCH_SIZE = 0.4, 1e-6, 0.1, 10
 PLAIN, CLIPPED = "no bound", "clip only"
 
@@ -38,6 +38,7 @@ class CentralOptions(Folders):
     eval_every: int = 10
     users: int = 1000  # simulated population
     noise_cohort: int = 1000  # users whose noise is added
+    population: int = 10**6  # of which these are drawn
     test_examples: int | None = None  # default: all
     work: pathlib.Path = pathlib.Path("results/privacy")
 
@@ -47,7 +48,7 @@ def forecasts(options: CentralOptions) -> dict[str, privacy.NoiseCohort]:
     return {
         f"epsilon {epsilon:g}": privacy.noise_cohort(
             epsilon, DELTA, num_rounds=options.rounds, cohort_size=COHORT,
-            noise_cohort_size=options.noise_cohort, population=POPULATION,
+            noise_cohort_size=options.noise_cohort, population=options.population,
         )
         for epsilon in sorted(options.epsilons, reverse=True)
     }  # fmt: skip
@@ -88,7 +89,8 @@ def make_setup(dataset: datasets.Dataset, model: Model, options: CentralOptions)
 def histories(name: str, setup: fs.Setup, options: CentralOptions) -> pd.DataFrame:
     """Accuracies of all seeds by round; runs have checkpoints, so a killed command continues."""
     runs = algorithms(forecasts(options))
-    folder = options.work / f"{name}-{options.rounds}-{options.seeds}-{options.noise_cohort}"
+    sizes = options.rounds, options.seeds, options.noise_cohort, options.population
+    folder = options.work / "-".join([name, *map(str, sizes)])
 
     def finished(name: str, result: fs.Simulation) -> None:
         check_finished(result, folder)

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness import Report, counted, interval_text
-from experiments.privacy.central import CLIP, CLIPPED, COHORT, DELTA, PLAIN, POPULATION
+from experiments.privacy.central import CLIP, CLIPPED, COHORT, DELTA, PLAIN
 from fedjax_sim.analysis.intervals import mean_interval
 
 LATE = 0.1  # share of the rounds whose evaluations are averaged
@@ -72,9 +72,9 @@ def build(
         f"{facts['model']} of {noise['parameters'].iloc[0]:,} parameters; {options['users']:,} "
         f"users with equally many examples, {COHORT} per round, one epoch in batches of 10, client "
         f"rate 0.1, {options['rounds']} rounds. Uploads are clipped to {CLIP:g}; the noise is that "
-        f"of {options['noise_cohort']:,} of {POPULATION:,} users (Poisson sampling, delta "
-        f"{DELTA:g}, privacy loss distributions), as pfl-research adds it. Epsilon is a forecast "
-        "of that larger run: the simulated run is not private at that epsilon, and has the last "
+        f"of {options['noise_cohort']:,} of {options['population']:,} users (Poisson sampling, "
+        f"delta {DELTA:g}, privacy loss distributions), as pfl-research adds it. Epsilon is a "
+        "forecast of that run: the simulated run is not private at that epsilon, and has the last "
         f"column's itself ({COHORT} of {options['users']:,} users without replacement, Renyi "
         "divergences). Accuracies are means over the last tenth of the rounds, with 95 % intervals "
         "over seeds.",

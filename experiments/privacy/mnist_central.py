@@ -3,7 +3,8 @@
     python -m experiments.privacy.mnist_central
 
 A network with few parameters gets little noise at a given epsilon, since the noise has the same
-standard deviation in every coordinate.  The cohort whose noise is added is therefore smaller.
+standard deviation in every coordinate.  The cohort and the population whose noise is added are
+therefore smaller: the noise is that of the simulated cohort, drawn from 10,000 users.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ class Options(CentralOptions):
     """Options of this experiment."""
 
     rounds: int = 150
-    noise_cohort: int = 200
+    noise_cohort: int = 50
+    population: int = 10_000
 
     def __post_init__(self) -> None:
         check_at_least(1, rounds=self.rounds, seeds=self.seeds, eval_every=self.eval_every)
@@ -44,7 +46,7 @@ def main(options: Options) -> None:
         file="mnist",
         model=f"A perceptron of {HIDDEN} units",
         deviation="The setting is that of pfl-research's benchmark CIFAR-10 IID, apart from the "
-        f"network, the rounds and the cohort of {options.noise_cohort} users whose noise is added.",
+        "network, the rounds, and the cohort and population whose noise is added.",
         options=settings(options),
     )
 
