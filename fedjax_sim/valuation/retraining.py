@@ -111,6 +111,11 @@ def game(
 
 def _check_resampled(setup: Setup) -> None:
     timeline = setup.timeline
+    if setup.task.placement is not None:
+        raise ValueError(
+            "setup.task is placed on devices by client; expected a task without a placement with "
+            "resample, since every device has slots for its own clients"
+        )
     if timeline.max_staleness or timeline.own_models or timeline.first_step is not None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}, or clients that continue "

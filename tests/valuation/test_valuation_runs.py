@@ -253,3 +253,32 @@ def test_bad_arguments():
         valuation.example_influence(
             algorithm, dataclasses.replace(setup, task=shared), KEY, loss, 0
         )
+
+
+@pytest.mark.slow
+def test_other_ways_to_run_coalitions_agree():
+    """One after the other for a kernel; drawn cohorts of everyone; clients on devices."""
+
+    def kernel_losses(x, examples, key):
+        return losses(x.sum(), examples, key)
+
+    setup = estimation()
+    coalitions = np.array([[True, False, False, True], [True] * 4, [False, True, False, False]])
+    expected = -((np.array([4.0, 3.5, 2.0]) - 3) ** 2) / 2 + 4.5
+    call = valuation.game
+    everyone = call(fs.fedavg(1.0), setup, KEY, loss, resample=jax.random.key(3))
+    np.testing.assert_allclose(everyone.values(coalitions), expected, atol=1e-6)
+    data = fs.FederatedData({"c": CENTRES}, np.arange(5))
+    batches = fs.full_batch(1)
+    task = fs.empirical_task(kernel_losses, data, batches)
+    kernel = dataclasses.replace(setup, task=task, params=jnp.zeros((1, 1, 1, 1)))
+    in_turn = call(fs.fedavg(1.0), kernel, KEY, lambda x: loss(x.sum()), mode="min")
+    np.testing.assert_allclose(in_turn.values(coalitions), expected, atol=1e-6)
+    mesh = jax.make_mesh((2,), ("clients",))
+    task = fs.empirical_task(losses, data, batches, placement=fs.execution.by_client(4, mesh))
+    timeline = fs.timelines.arrange_by_stratum(setup.timeline, 4, 2)
+    placed_setup = dataclasses.replace(setup, task=task, timeline=timeline)
+    placed = call(fs.fedavg(1.0), placed_setup, KEY, loss)
+    np.testing.assert_allclose(placed.values(coalitions), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="placed on devices by client; expected a task without"):
+        call(fs.fedavg(1.0), placed_setup, KEY, loss, resample=KEY)
