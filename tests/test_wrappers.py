@@ -60,12 +60,16 @@ WRAPPERS = {
     "privatize": lambda algorithm: fs.privacy.privatize(
         algorithm, np.inf, 0.0, expected_uploads=NUM_CLIENTS
     ),
+    "randomize_uploads": lambda algorithm: fs.privacy.randomize_uploads(
+        algorithm, fs.privacy.local_gaussian(1e6, 0.0)
+    ),
 }
 # The reasons and the checks that a wrapper adds to those of the algorithm.
 ADDED = {
     "skip_nonfinite": {"exact_mean_only"},
     "fixed_order": {"aggregation"},
     "privatize": {"uniform_weights_only", "check"},
+    "randomize_uploads": {"uniform_weights_only", "check"},
 }
 every_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 

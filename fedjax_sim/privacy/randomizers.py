@@ -17,10 +17,11 @@ from typing import NamedTuple
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_at_most, check_positive
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.accounting import Guarantee
 from fedjax_sim.privacy.checks import check_algorithm, guarded
@@ -102,7 +103,7 @@ def local_gaussian(clip: Scalar, noise_multiplier: Scalar) -> Randomizer:
             :func:`local_noise_multiplier` finds it for a target.
 
     Raises:
-        ValueError: a clip that is not positive, or a negative noise multiplier.
+        ValueError: a clip that is not positive and finite, or a negative noise multiplier.
 
     Example:
         >>> sent = local_gaussian(clip=2.0, noise_multiplier=0.0)
@@ -110,6 +111,7 @@ def local_gaussian(clip: Scalar, noise_multiplier: Scalar) -> Randomizer:
         [1.2..., 1.6...]
     """
     check_positive(clip=clip)
+    check_at_most(float(np.finfo(np.float32).max), clip=clip)
     check_at_least(0.0, noise_multiplier=noise_multiplier)
 
     def through(key: Array, x: Array) -> Array:

@@ -86,6 +86,7 @@ def test_uploads_are_clipped_over_all_leaves():
             "would cancel the noise",
         ),
         (lambda r: privacy.local_gaussian(0.0, 1.0), "clip is 0.0; expected a positive number"),
+        (lambda r: privacy.local_gaussian(np.inf, 1.0), "clip is inf; expected at most"),
         (lambda r: privacy.local_gaussian(1.0, -1.0), "noise_multiplier is -1.0"),
         (lambda r: privacy.local_noise_multiplier(0.0, 1e-5), "epsilon is 0.0"),
         (lambda r: privacy.local_noise_multiplier(1.0, 1.0), "delta is 1.0"),
