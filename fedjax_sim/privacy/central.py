@@ -148,8 +148,12 @@ def privatize(
         bound = () if adaptive is None else jnp.asarray(adaptive.initial, jnp.result_type(float))
         return PrivateState(algorithm.init(params), state, bound)
 
+    def seen(round: Round) -> Round:
+        public = jnp.asarray(expected_uploads).astype(jnp.result_type(float))
+        return round._replace(num_uploads=public)
+
     def broadcast(state: PrivateState, round: Round) -> Message:
-        message = algorithm.broadcast(state.inner, round)
+        message = algorithm.broadcast(state.inner, seen(round))
         return message if adaptive is None else PrivateMessage(message, jnp.asarray(state.clip))
 
     def local(
@@ -162,7 +166,8 @@ def privatize(
         upload, new = algorithm.local(message, state, oracle, work)
         clipped = clip_upload(upload, fixed)
         if most_examples is not None:
-            share = work.num_examples / jnp.asarray(most_examples)
+            real = jnp.result_type(float)
+            share = jnp.asarray(work.num_examples, real) / jnp.asarray(most_examples, real)
             clipped = tree.scale(jnp.minimum(share, 1), clipped)
         return clipped, new
 
@@ -180,9 +185,7 @@ def privatize(
                 jax.random.fold_in(round.key, _NOISE), law_state, z * bound, round.number, total
             )
             total = tree.add(total, drawn)
-        public = jnp.asarray(expected_uploads).astype(jnp.result_type(float))
-        noisy = tree.divide(total, public)
-        inner = algorithm.update(state.inner, noisy, round._replace(num_uploads=public))
+        inner = algorithm.update(state.inner, tree.divide(total, expected_uploads), seen(round))
         return PrivateState(inner, law_state, new_clip)
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:

@@ -8,6 +8,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, UPLOADS_MODELS
+from fedjax_sim.wrappers.roles import UpdatesStatistics
 
 REFUSED = {
     UPLOADS_COUNTS: {
@@ -81,5 +82,12 @@ def test_wrappers_are_refused_inside_and_outside():
     ]:
         with pytest.raises(ValueError, match="expected privatize as the last wrapper"):
             fs.init(wrapped, setup)
+    # Statistics that clients keep do not leave them; the model's check stays recognisable.
+    kept = fs.running_statistics(fs.fedavg(0.1), lambda path, leaf: path == ("b",), "private")
+    inside = fs.privacy.privatize(kept, 1.0, 1.0, expected_uploads=2)
+    assert isinstance(inside.check, UpdatesStatistics)
+    fs.init(inside, setup)
+    with pytest.raises(ValueError, match="expected privatize as the last wrapper"):
+        fs.init(fs.average_rounds(inside), setup)
     with pytest.raises(ValueError, match="expected it as the last wrapper"):
         fs.ef21(private, fs.compression.top_k(1))

@@ -88,14 +88,16 @@ def test_public_count_replaces_the_number_of_uploads():
     """The sum is divided by the public number, whatever arrived; the algorithm sees that one."""
     seen = []
     inner = silent(2)._replace(
-        update=lambda state, mean, round: seen.append(round.num_uploads) or mean
+        update=lambda state, mean, round: seen.append(round.num_uploads) or mean,
+        broadcast=lambda state, round: seen.append(round.num_uploads),
     )
     algorithm = fs.privacy.privatize(inner, 10.0, 0.0, expected_uploads=5.0)
     round = fs.Round(jnp.array(0), jnp.array(3), NUM_CLIENTS, jax.random.key(0))
     state = algorithm.init(jnp.zeros(2))
     result = algorithm.update(state, jnp.array([1.0, 2.0]), round)
     assert_close(result.inner, np.array([3 / 5, 6 / 5]), 1e-6)
-    assert float(seen[0]) == 5.0
+    algorithm.broadcast(state, round)
+    assert [float(number) for number in seen] == [5.0, 5.0]
 
 
 @pytest.mark.usefixtures("allow_nans")
@@ -130,7 +132,7 @@ def test_weights_by_examples_stay_below_one_and_multiply_after_the_clip():
     inner = silent(2)._replace(
         local=lambda message, state, oracle, work: (jnp.array([3.0, 4.0]), state)
     )
-    algorithm = private(inner, clip=0.5, z=0.0, most_examples=4)
+    algorithm = private(inner, clip=0.5, z=0.0, most_examples=4.0)
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
     for examples, weight in ((2, 0.5), (9, 1.0)):
         work = fs.Work(zero, zero, zero, zero + examples, zero, key, max_steps=2)
@@ -148,10 +150,10 @@ def test_adaptive_clip_follows_the_quantile_of_the_norms():
     local = fs.privacy.privatize(inner, rule, 0.0, expected_uploads=10).local
 
     def round(state, t):
-        message = algorithm.broadcast(state, None)
+        now = fs.Round(t, jnp.array(10), 10, jax.random.fold_in(jax.random.key(0), t))
+        message = algorithm.broadcast(state, now)
         sent = jax.vmap(lambda upload: local(message, (), upload, None)[0])(uploads)
         mean = jax.tree.map(lambda x: x.mean(0), sent)
-        now = fs.Round(t, jnp.array(10), 10, jax.random.fold_in(jax.random.key(0), t))
         return algorithm.update(state, mean, now), (state.clip, fs.tree.norm(sent.upload))
 
     state, (clips, sizes) = jax.lax.scan(round, algorithm.init(jnp.zeros(10)), jnp.arange(60))
