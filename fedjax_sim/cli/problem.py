@@ -88,16 +88,41 @@ class Problem(NamedTuple):
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
-        trained = for_model(algorithm, self.model.statistics, self.statistics)
-        ruled = aggregated(trained, hyper.get("aggregator"))
-        attacked = ruled if self.attack is None else self.attack.on(ruled)
-        return privatized(attacked, hyper, expected_uploads(self.setup))
+        return wrapped(
+            algorithm, hyper, self.model, self.statistics, self.attack, expected_uploads(self.setup)
+        )
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
         if self.clock is None or not entry.reweights_visits:
             return None
         return self.clock.steps_per_visit()
+
+
+def wrapped(
+    algorithm: FedAlgorithm,
+    hyper: Hyper,
+    model: Model,
+    statistics: str,
+    attack: Attack | None,
+    uploads: float | None,
+) -> FedAlgorithm:
+    """Returns an algorithm with the wrappers that follow all others.
+
+    These are the running statistics, the robust rule, the attack and the privacy.
+
+    Args:
+        algorithm: as its entry builds it.
+        hyper: its hyper-parameters, with those of rule and privacy.
+        model: the model that is trained.
+        statistics: ``--statistics``.
+        attack: ``--attack``.
+        uploads: expected uploads per round, for privacy.
+    """
+    trained = for_model(algorithm, model.statistics, statistics)
+    ruled = aggregated(trained, hyper.get("aggregator"))
+    attacked = ruled if attack is None else attack.on(ruled)
+    return privatized(attacked, hyper, uploads)
 
 
 def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto) -> Problem:

@@ -21,9 +21,8 @@ from fedjax_sim.cli.grid import (
     swept_hyper,
     with_settings,
 )
-from fedjax_sim.cli.model_statistics import for_model
-from fedjax_sim.cli.private_runs import expected_uploads, privatized
-from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys
+from fedjax_sim.cli.private_runs import expected_uploads
+from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
 from fedjax_sim.cli.validation import validated
@@ -196,9 +195,7 @@ class _Runs:
                 law, num_clients, attack, uploads = self.laws[algorithm, *sorted(settings.items())]
             hyper = {**self.hyper[algorithm], **swept}
             built = self.algorithms[algorithm].build(hyper, law, num_clients)
-            trained = for_model(built, self.model.statistics, self.config.statistics)
-            attacked = trained if attack is None else attack.on(trained)
-            return privatized(attacked, hyper, uploads)
+            return wrapped(built, hyper, self.model, self.config.statistics, attack, uploads)
 
         settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)
