@@ -34,7 +34,12 @@ def test_q_fedavg():
 
 
 @pytest.mark.parametrize(
-    ("q", "printed"), [(0.0, "0.040833"), (1.0, "0.062774"), (2.0, "0.089076")]
+    ("q", "printed"),
+    [
+        pytest.param(0.0, "0.040833", marks=pytest.mark.slow),
+        (1.0, "0.062774"),
+        pytest.param(2.0, "0.089076", marks=pytest.mark.slow),
+    ],
 )
 def test_printed_first_steps(q, printed):
     assert_printed(models(fs.q_fedavg(0.1, q), 1, **THREE), printed)

@@ -43,7 +43,8 @@ def test_printed_weights_and_value():
     assert_close(path[0, 0], -weights @ CHANGES, TOLERANCE)
 
 
-@pytest.mark.parametrize("tilt", [1e-6, pytest.param(0.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tilt", [1e-6, 0.0])
 def test_small_tilts_are_fedavg(tilt):
     state, path = final_state(fs.term(0.1, tilt), setup(rounds=2, **THREE))
     assert_close(path[:, 0], models(fs.fedavg(0.1), 2, **THREE), 1e-5 if tilt else TOLERANCE)

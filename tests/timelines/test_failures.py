@@ -160,6 +160,7 @@ def test_late_uploads(x64):
         final(fs.fedac(0.1, mu=1.0, num_steps=2), timeline)
 
 
+@pytest.mark.slow
 def test_delays_add_up_and_keep_buffers():
     arrivals = fs.timelines.arrivals(
         jax.random.key(0), fs.timelines.deterministic(np.array([1.0, 1.0, 5.0])),
@@ -173,6 +174,7 @@ def test_delays_add_up_and_keep_buffers():
     execute(COUNT_ROUNDS, both, task=quadratic_task(np.ones((3, 1, 1)), np.zeros((3, 1)), 1))
 
 
+@pytest.mark.slow
 def test_losses_pass_through_other_transformations():
     lossy = lose_uploads(KEY, rounds(), 0.5)
     again = lose_uploads(jax.random.key(9), lossy, 0.3)

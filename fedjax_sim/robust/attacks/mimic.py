@@ -24,7 +24,14 @@ from fedjax_sim.wrappers.received import upload_shapes
 
 
 class MimicState(NamedTuple):
-    """State of a server whose clients are observed by mimics."""
+    """State of a server whose clients are observed by mimics.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> attackers = fs.robust.attacks.some_clients([0], num_clients=10)
+        >>> mimic(fs.fedavg(0.1), attackers).init(jnp.ones(3)).mean.tolist()
+        [0.0, 0.0, 0.0]
+    """
 
     inner: ServerState
     mean: Upload  # mu, the mean of the honest uploads over the rounds of the warm-up
