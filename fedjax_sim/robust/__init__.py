@@ -2,11 +2,13 @@
 
 A rule is a value, :class:`Rule`; :func:`aggregate` applies it to an algorithm, and :func:`nnm` and
 :func:`bucketing` put a mixing of the uploads in front of it:
-``aggregate(fedavg(0.1), nnm(trimmed_mean(f=2)))``.
+``aggregate(fedavg(0.1), nnm(trimmed_mean(f=2)))``.  Attacks are in
+:mod:`fedjax_sim.robust.attacks`.
 """
 
 from fedjax_sim.robust import attacks
-from fedjax_sim.robust.aggregation import AggregatedState, aggregate, stacked
+from fedjax_sim.robust import attacks
+from fedjax_sim.robust.aggregation import aggregate, stacked
 from fedjax_sim.robust.clipping import centred_clipping
 from fedjax_sim.robust.coordinates import mean, median, trimmed_mean
 from fedjax_sim.robust.geometric import geometric_median
@@ -16,10 +18,10 @@ from fedjax_sim.robust.momentum import worker_momentum
 from fedjax_sim.robust.rules import Points, Rule
 
 __all__ = [
-    "AggregatedState",
     "Points",
     "Rule",
     "aggregate",
+    "attacks",
     "attacks",
     "bucketing",
     "bulyan",

@@ -78,6 +78,9 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     each round adds the share of the weight to ``left_out``, for example 1 / 10 for one of ten
     clients of equal weight.
 
+    Raises:
+        ValueError: the algorithm has a robust rule, which must be applied last.
+
     Example:
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = skip_nonfinite(fedavg(lr=0.1))

@@ -209,7 +209,7 @@ def running_statistics(
 
     Raises:
         ValueError: ``where`` is no predicate, another ``combine``, a ``server_rate`` outside of
-            [0, 1].
+            [0, 1], or with "averaged" an algorithm with a robust rule, which must be applied last.
 
     Example:
         >>> import fedjax_sim as fs
