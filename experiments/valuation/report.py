@@ -118,8 +118,8 @@ def build(
     report = Report(
         f"Values of clients on {facts['data']}, {counted(options['seeds'], 'seed')}",
         f"{number.sum()} clients: {number[HONEST]} honest, {number[DUPLICATED]} in pairs with "
-        f"equal data, {number[MISLABELLED]} with {share} of the labels false, {number[RIDER]} that "
-        f"upload zeros. FedAvg, {options['rounds']} rounds, cohorts of {facts['cohort']}. The "
+        f"equal data, {number[MISLABELLED]} with {share} of the labels false, {number[RIDER]} "
+        f"uploading zeros. FedAvg, {options['rounds']} rounds, cohorts of {facts['cohort']}. The "
         "value is the fall of the loss on held-out examples; large is good.",
         "AUC is the probability that a faulty client has a smaller value than an honest one "
         "(0.5: chance). Precision is the share of mislabelled clients and free riders among as "
