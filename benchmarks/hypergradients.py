@@ -27,7 +27,7 @@ from fedjax_sim.execution.devices import program_bytes
 ROUNDS = (16, 64, 256)
 POLICIES: dict[str, Any] = {"none": None, "one": 1, "sqrt": "sqrt", "log": "log"}
 OURS, FORWARD, RUN = "sqrt", "forward", "run"
-CLIENTS, EXAMPLES, STEPS, BATCH, FEATURES, HIDDEN = 10, 100, 5, 20, 784, 16
+CLIENTS, EXAMPLES, BATCH, FEATURES, HIDDEN = 10, 100, 20, 784, 16
 
 
 def is_candidate(candidate: str) -> bool:

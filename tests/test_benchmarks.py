@@ -21,6 +21,7 @@ from benchmarks import (
     evaluation,
     floors,
     generated,
+    hypergradients,
     jobs,
     memory,
     methods,
@@ -560,6 +561,18 @@ def test_command_refuses(arguments, message, capsys):
     with pytest.raises(SystemExit):
         command.main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_ways_to_differentiate_a_run():
+    """A job per number of rounds and way; the network and the steps of the module's text."""
+    listed = hypergradients.jobs(DEFAULTS)
+    ways = {"run", "none", "one", "sqrt", "log", "forward"}
+    assert {(job.case, job.candidate) for job in listed} == {
+        (str(rounds), way) for rounds in hypergradients.ROUNDS for way in ways
+    }
+    params = jax.eval_shape(lambda: hypergradients.problem(2)[0].params)
+    assert sum(x.size for x in jax.tree.leaves(params)) == 12_730
+    assert hypergradients.EXAMPLES / hypergradients.BATCH == 5
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ import optax
 import pytest
 from small_problems import (
     compiled,
-    logistic_data,
-    logistic_losses,
     logistic_params,
     logistic_task,
     partial_timeline,
@@ -280,9 +278,7 @@ def _doubled(hyper, setup):
 
 
 def test_refuses_examples_on_the_host():
-    task = fs.empirical_task(
-        logistic_losses, logistic_data(), fs.epochs(2, 2), placement=offload.on_host(10_000)
-    )
-    setup = fs.Setup(task, partial_timeline(), logistic_params())
+    setup = quadratics()
+    task = dataclasses.replace(setup.task, placement=offload.on_host(10_000))
     with pytest.raises(ValueError, match=r"setup\.task has its examples on the host"):
-        fs.hypergradient(cubic, fs.fedavg, setup, KEY)
+        fs.hypergradient(error, fs.fedavg, dataclasses.replace(setup, task=task), KEY)
