@@ -8,7 +8,8 @@ from typing import Literal
 from matplotlib.figure import Figure
 
 from fedjax_sim.analysis.folders import read_client_values, read_config, setting_text
-from fedjax_sim.plotting import client_bands, client_distribution, plot_folder, save
+from fedjax_sim.analysis.methods import read_folders
+from fedjax_sim.plotting import client_bands, client_distribution, dashboard, plot_folder, save
 from fedjax_sim.plotting.style import figure_format
 
 DESCRIPTION = """\
@@ -50,6 +51,9 @@ class PlotOptions:
     """Values of single clients, of runs with --per-client or --personal: the distribution of the
     first metric of --y (default: accuracy) over clients after the last round, or its quantiles
     against rounds."""
+    dashboard: bool = False
+    """Draw all distributions over clients beside test accuracy and training loss, one panel each;
+    --y selects panels."""
     split: str | None = None
     """With --clients: the clients' examples, e.g. valid, or personal/test for the models that
     clients use themselves (--personal); default: the first in the file."""
@@ -68,7 +72,9 @@ def plot(folders: Sequence[pathlib.Path], options: PlotOptions) -> pathlib.Path:
     figure_format(options.output)
     if options.size is not None and not min(options.size) > 0:
         raise ValueError(f"size is {options.size}; expected two positive numbers")
-    if options.clients == "none":
+    if options.dashboard:
+        figure = _dashboard(folders, options)
+    elif options.clients == "none":
         figure = _curves(folders, options)
     else:
         figure = _of_clients(folders, options)
@@ -90,6 +96,15 @@ def _curves(folders: Sequence[pathlib.Path], options: PlotOptions) -> Figure:
         yscale="log" if "y" in options.log else "linear",
         size=options.size,
     )
+
+
+def _dashboard(folders: Sequence[pathlib.Path], options: PlotOptions) -> Figure:
+    if options.clients != "none":
+        raise ValueError(f"clients is '{options.clients}'; expected 'none' with --dashboard")
+    first = options.y[0] if options.y else None
+    content = read_folders(list(folders), configurations=options.configurations, metric=first)
+    caption = content.setting if options.caption is None else options.caption
+    return dashboard(content.history, options.y or None, size=options.size, caption=caption)
 
 
 def _of_clients(folders: Sequence[pathlib.Path], options: PlotOptions) -> Figure:

@@ -96,6 +96,8 @@ def merge_evaluators(
         >>> result = merge_evaluators(train=train, test=test)(jnp.array(1.0))
         >>> {name: float(value) for name, value in result.items()}
         {'train/loss': 2.0, 'test/loss': 4.0}
+        >>> sorted(merge_evaluators(train, test=test)(jnp.array(1.0)))
+        ['loss', 'test/loss']
     """
     if not plain and not evaluators:
         raise ValueError("evaluators is empty; expected at least one, given by name")

@@ -131,7 +131,7 @@ def curves(
             heading = None if by == "algorithm" else setting_label(by)
             legend_above(figure, list(labels.values()), 3 * columns, heading, notes)
         diverged = [f"Run {note}." for note in notes.values() if note and by is None]
-        text = "\n".join(filter(None, (caption, *diverged, _explained(band, num_seeds))))
+        text = "\n".join(filter(None, (caption, *diverged, explained(band, num_seeds))))
         add_caption(figure, text)
     return figure
 
@@ -180,7 +180,7 @@ def mark_failure(
         axes.plot(at[last], values[last], **look, label="_diverged", clip_on=False, zorder=3)
 
 
-def _explained(band: str | None, num_seeds: set[int]) -> str:
+def explained(band: str | None, num_seeds: set[int]) -> str:
     """Returns the text about lines and bands."""
     fewest, most = min(num_seeds), max(num_seeds)
     if most == 1:

@@ -17,6 +17,7 @@ from fedjax_sim.analysis.labels import bounds_of, metric_label
 from fedjax_sim.plotting.curves import (
     by_seed,
     draw_line,
+    explained,
     line_labels,
     mark_failure,
     mean_of_seeds,
@@ -106,12 +107,14 @@ def dashboard(
     size = size or (2.4 * columns, 0.7 + 1.9 * rows)
     chosen = finite_part(history)
     notes: dict[str, str] = {}
+    num_seeds: set[int] = set()
     with rc_context({"font.size": _FONT}):
         figure = Figure(figsize=size, layout="constrained")
         every = figure.subplots(rows, columns, squeeze=False).ravel()
         for i, (value, label) in enumerate(line_labels(chosen, by).items()):
             group = chosen if by is None else chosen.loc[chosen[by] == value, :]
             notes[label] = divergence_text(first_divergences(group))
+            num_seeds.add(len(set(group["seed"])))
             for name, axes in zip(panels, every, strict=False):
                 if _is_distribution(name, known):
                     _draw_distribution(axes, group, name, i, label)
@@ -131,6 +134,8 @@ def dashboard(
         add_caption(figure, caption)
         if any(_is_distribution(name, known) for name in panels):
             add_caption(figure, "Of clients: median, and band from 10 % to 90 % of the clients.")
+        if not all(_is_distribution(name, known) for name in panels):
+            add_caption(figure, f"Others: {explained('std', num_seeds).removeprefix('Lines: ')}")
     return figure
 
 

@@ -54,7 +54,11 @@ def test_panels_show_medians_and_bands_over_clients():
     np.testing.assert_allclose(alignment.lines[0].get_ydata(), 0.5)  # the mean over the seeds
     assert [axes.get_yscale() for axes in figure.axes] == ["linear"] * 3 + ["log"]
     np.testing.assert_allclose(noise.lines[1].get_ydata(), 2)
-    assert figure.get_supxlabel().startswith("Digits.\nOf clients: median")
+    assert figure.get_supxlabel().split("\n") == [
+        "Digits.",
+        "Of clients: median, and band from 10 % to 90 % of the clients.",
+        "Others: mean of 2 seeds; bands: ± 1 standard deviation.",
+    ]
     render(figure)
 
 

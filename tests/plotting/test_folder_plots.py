@@ -10,6 +10,7 @@ from figures import render
 import fedjax_sim as fs
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.plot import PlotOptions, plot
 from fedjax_sim.simulation import outcome
 
 CONFIG = {
@@ -55,6 +56,13 @@ def test_folders_of_comparisons_are_drawn_with_caption_and_divergence(folder):
     assert "20 clients, partition dirichlet with alpha = 0.3" in figure.get_supxlabel()
     assert axes.lines[0].get_xdata().tolist() == [0, 2, 4]
     render(figure)
+
+
+def test_dashboards_of_folders(folder, tmp_path):
+    path = plot([folder], PlotOptions(dashboard=True, output=tmp_path / "dashboard.svg"))
+    assert "FedAvg: diverged in round 3 (1 of 2 seeds)" in path.read_text()
+    with pytest.raises(ValueError, match="clients is 'rounds'; expected 'none' with --dashboard"):
+        plot([folder], PlotOptions(dashboard=True, clients="rounds", output=path))
 
 
 def test_bits_are_those_of_the_uploads_until_a_round(folder):
