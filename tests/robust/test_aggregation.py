@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import robust_rules as derived
+from jax.tree_util import Partial
 from small_problems import (
     KEY,
     NUM_CLIENTS,
@@ -54,6 +55,12 @@ def wide_setup():
     return fs.Setup(task, fs.timelines.full(2, 6, 1), jnp.zeros(1000))
 
 
+def _oracle_of(centres, client, key, max_steps):
+    del key, max_steps
+    centre = centres[client]
+    return fs.Oracle(lambda x, k: x - centre, lambda x, k: x.sum(), lambda x: x - centre)
+
+
 def final(algorithm, setup, **options):
     return compiled(lambda setup: fs.run(algorithm, setup, KEY, **options)[0])(setup)
 
@@ -99,6 +106,19 @@ def test_centred_clipping_remembers_the_previous_aggregate(iterations):
     setup = fs.Setup(task, timeline, jnp.zeros(2), weighting=fs.weight_by_examples)
     state = final(algorithm, setup).server
     assert_close((state.params, state.aggregate), (x, v), 1e-12)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_clipping_leaves_out_an_upload_that_is_not_finite(iterations):
+    """As if the client were absent, as a mean of clipped uploads and from a stack."""
+    algorithm = robust.aggregate(fs.fedavg(0.5), robust.centred_clipping(0.7, iterations))
+    timeline = fs.timelines.full(2, 6, 1)
+    broken = np.where(np.arange(6)[:, None] == 3, np.inf, CENTRES)
+    oracle = Partial(_oracle_of, jnp.asarray(broken))  # without 0 x inf
+    task = dataclasses.replace(quadratic(), oracle=oracle)
+    infinite = final(algorithm, fs.Setup(task, timeline, jnp.zeros(2)))
+    absent = final(algorithm, setup_of(masked(timeline, np.arange(6) != 3)))
+    assert_close(infinite.server, absent.server, 1e-12)
 
 
 @pytest.mark.slow
