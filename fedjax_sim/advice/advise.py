@@ -125,4 +125,4 @@ def advise(
         )
         for theorem in theorems
     )
-    return Advice(setup, measurement, sizes, predictions, steps)
+    return Advice(setup, measurement, sizes, predictions)

@@ -25,7 +25,15 @@ MODEL = "model"
 
 
 class SettingRun(NamedTuple):
-    """Runs of a prescribed setting."""
+    """Runs of a prescribed setting.
+
+    Example:
+        >>> from fedjax_sim.advice import THEOREMS
+        >>> history = History(np.array([[1, 5], [1, 5]]), {}, {})  # of two seeds
+        >>> setting = Setting(local_steps=2, rounds=9, lr=0.25, bound=0.5)
+        >>> SettingRun(THEOREMS[0], setting, Sizes(4, 4, 2, 5), history).rounds
+        5
+    """
 
     theorem: Theorem
     setting: Setting
@@ -39,7 +47,22 @@ class SettingRun(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Runs of prescribed settings and of a sweep on one setup."""
+    """Runs of prescribed settings and of a sweep on one setup.
+
+    Example:
+        >>> import jax
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(20, 2, num_steps=1), np.float32(0))
+        >>> advice = fs.advise(setup, target=0.5, local_steps=[1])
+        >>> keys = jax.random.split(jax.random.key(0), 1)
+        >>> gap = advice.compare(
+        ...     keys, theorems=["FedAvg, convex"], grid={"lr": [0.5, 1.0], "local_steps": [1]})
+        >>> gap.summary()["measured_rounds"].tolist()
+        [9, 1]
+    """
 
     runs: list[SettingRun]
     sweep: Sweep

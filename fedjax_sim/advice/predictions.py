@@ -50,6 +50,7 @@ class Prediction(NamedTuple):
     here: Setting | None  # at the setup's local steps and rounds; None: there is no rate
     prescribed: Setting | None  # with the best number of local steps, and rounds to the target
     target: float | None  # for the theorem's quantity
+    by_local_steps: tuple[Setting, ...] = ()  # after the setup's rounds, for every candidate
 
     @property
     def applies(self) -> bool:
@@ -104,7 +105,7 @@ def predict(
     steps = [sizes.local_steps, *local_steps]
     try:
         settings = Settings(theorem, constants, sizes, steps)
-        here, *candidates = settings(np.full(len(steps), sizes.rounds))
+        here, *candidates = at_rounds = settings(np.full(len(steps), sizes.rounds))
     except ValueError as error:  # a constant outside the theorem's range
         return _refused(prediction, "the constants are in the theorem's range", str(error))
     costs = [candidate.bound for candidate in candidates]
@@ -120,6 +121,7 @@ def predict(
     return prediction._replace(
         here=None if math.isnan(here.bound) else here,
         prescribed=_smallest_enough(candidates, costs),
+        by_local_steps=tuple({setting.local_steps: setting for setting in at_rounds}.values()),
     )
 
 

@@ -11,7 +11,7 @@ from fedjax_sim.advice.comparison import compare_with_practice
 from fedjax_sim.advice.conditions import Sizes
 from fedjax_sim.advice.gap import Gap
 from fedjax_sim.advice.measurement import Measurement
-from fedjax_sim.advice.predictions import Prediction, Settings
+from fedjax_sim.advice.predictions import Prediction
 from fedjax_sim.advice.sources import NAMES, Source, models, value_of
 from fedjax_sim.advice.theorems import GAP
 from fedjax_sim.algorithms.fedavg import fedavg
@@ -31,7 +31,6 @@ class Advice(NamedTuple):
     measurement: Measurement
     sizes: Sizes
     predictions: tuple[Prediction, ...]  # one per theorem
-    local_steps: tuple[int, ...]  # candidates
 
     @property
     def constants(self) -> ProblemConstants:
@@ -147,17 +146,18 @@ class Advice(NamedTuple):
 
         from fedjax_sim.plotting.advice import local_steps_figure
 
-        steps = sorted({*self.local_steps, self.sizes.local_steps})
-        rows = []
-        for prediction in self.predictions:
-            if prediction.applies:
-                settings = Settings(prediction.theorem, self.constants, self.sizes, steps)
-                theorem = prediction.theorem
-                rows += [
-                    (theorem.name, theorem.measure, setting.local_steps, setting.bound)
-                    for setting in settings(np.full(len(steps), self.sizes.rounds))
-                ]
+        rows = [
+            (
+                prediction.theorem.name,
+                prediction.theorem.measure,
+                setting.local_steps,
+                setting.bound,
+            )
+            for prediction in self.predictions
+            for setting in prediction.by_local_steps
+        ]
         frame = pd.DataFrame(rows, columns=["theorem", "metric", "local_steps", "bound"])
+        frame = frame.sort_values("local_steps", kind="stable")
         return local_steps_figure(frame, self.sizes.rounds, self.sizes.local_steps)
 
     def __str__(self) -> str:
