@@ -48,7 +48,7 @@ def draw(history: pd.DataFrame, noise: pd.DataFrame) -> Figure:
     left.errorbar(noise["epsilon"], means, ends.T, marker="o", color="black", capsize=3)
     for run, style in ((PLAIN, ":"), (CLIPPED, "--")):
         left.axhline(scores[run].mean(), color="black", linestyle=style, linewidth=1, label=run)
-    left.set(xscale="log", xlabel="epsilon of the larger run", ylabel="test accuracy")
+    left.set(xscale="log", xlabel="epsilon (forecast)", ylabel="test accuracy")
     left.set_xticks(noise["epsilon"], labels=[f"{epsilon:g}" for epsilon in noise["epsilon"]])
     left.minorticks_off()
     left.legend(frameon=False)

@@ -175,6 +175,19 @@ SYSTEM = Paper(
             "python -m experiments.valuation.digits",
         ),
         Row(
+            "Central privacy, accuracy against epsilon",
+            "pfl-research's setting for CIFAR-10 IID, with MNIST and a perceptron",
+            "1,000 users, 50 per round, clip 0.4, 150 rounds, five seeds; noise of Poisson cohorts "
+            "of 50 of 10,000 users. Epsilon is a forecast: the simulated runs are not private at "
+            "it.",
+            ("privacy/mnist/mnist",),
+            lambda result: ", ".join(
+                f"{row['run']}: {row['accuracy in %']}"
+                for row in result.table("", "run", "accuracy in %").to_dict("records")
+            ),
+            "python -m experiments.privacy.mnist_central",
+        ),
+        Row(
             "DiLoCo and data-parallel AdamW",
             "Douillard et al., 2023, at other sizes",
             "Test loss of a transformer with 0.2 million parameters at the best outer rate, after "
