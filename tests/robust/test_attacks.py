@@ -11,11 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from small_problems import assert_close, compiled, quadratic_task, random_quadratics
+from small_problems import (
+    assert_close,
+    compiled,
+    logistic_data,
+    logistic_losses,
+    logistic_params,
+    quadratic_task,
+    random_quadratics,
+    rotated,
+)
 
 import fedjax_sim as fs
+from fedjax_sim.execution.placement import by_client, make_mesh
 from fedjax_sim.robust import attacks
 from fedjax_sim.robust.attacks import colluding
+from fedjax_sim.simulation.identity import description
 from fedjax_sim.types import Aggregation, Stack
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -147,10 +158,11 @@ def test_printed_z():
 
 @pytest.mark.slow
 def test_mimic(allow_nans):
-    """Three rounds of warm-up, a round without honest clients, and rounds without the target."""
+    """Three rounds of warm-up, rounds of one or no honest client, and rounds without the target."""
     algorithm = attacks.mimic(SENDING, MASK, warmup=3)
     rng = np.random.default_rng(0)
     arrived = rng.random((8, NUM_CLIENTS)) < 0.7
+    arrived[0] = MASK | (np.arange(NUM_CLIENTS) == 5)
     arrived[1] = MASK
     uploads = UPLOADS * rng.normal(size=(8, NUM_CLIENTS, 1))
     start = algorithm.init(split(jnp.zeros(DIM)))
@@ -176,8 +188,9 @@ def test_mimic(allow_nans):
         if t < 3 and len(honest):
             mean = t / (t + 1) * mean + x[honest].mean(0) / (t + 1)
             c = sum(((x[i] - mean) @ z) * (x[i] - mean) for i in honest)
-            z = t / (t + 1) * z + c / np.linalg.norm(c) / (t + 1)
-            z /= np.linalg.norm(z)
+            if np.linalg.norm(c):
+                z = t / (t + 1) * z + c / np.linalg.norm(c) / (t + 1)
+                z /= np.linalg.norm(z)
             target = honest[np.argmax(x[honest] @ z)]
             t += 1
         result = x.copy()
@@ -268,6 +281,38 @@ def test_executions_agree(name, execution):
     algorithm = attack(fs.scaffold(0.1), attacks.Attackers(MASK, 0.7), strength)
     one, other = run(algorithm), run(algorithm, EXECUTIONS[execution]())
     assert_close(other, one, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [attacks.mimic, attacks.alie])
+def test_clients_on_a_mesh(attack):
+    """Data by client on two devices, with lost uploads, as on one."""
+    where = by_client(8, make_mesh(jax.devices()[:2]), num_strata=4)
+    whole, placed = (
+        fs.empirical_task(logistic_losses, logistic_data(), rotated(2), placement=placement)
+        for placement in (None, where)
+    )
+    visits = fs.timelines.uniform(jax.random.key(1), 4, 8, 6, whole.num_steps)
+    visits = fs.timelines.lose_uploads(jax.random.key(2), visits, 0.4)
+    arranged = fs.timelines.arrange_by_stratum(visits, 8, 4)
+    robust = fs.robust.aggregate(fs.scaffold(0.1), fs.robust.median())
+    algorithm = attack(robust, np.arange(8) == 3)
+
+    @compiled
+    def go(task, timeline):
+        setup = fs.Setup(task, timeline, logistic_params())
+        return fs.run(algorithm, setup, KEY)[0].server
+
+    assert_close(go(placed, arranged), go(whole, visits), 1e-12)
+
+
+def test_digests_have_attackers_and_strengths():
+    def digest(mask=MASK, probability=1.0, std=2.0):
+        attackers = attacks.Attackers(mask, probability)
+        return description(attacks.gaussian(fs.fedavg(0.1), attackers, std))
+
+    assert digest() == digest()
+    assert len({digest(), digest(~MASK), digest(probability=0.5), digest(std=3.0)}) == 4
 
 
 @pytest.mark.slow

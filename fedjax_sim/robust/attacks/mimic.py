@@ -64,8 +64,9 @@ def mimic(
         z' = \tfrac{t}{t+1} z + \tfrac{1}{t+1} \frac{c}{\|c\|}
 
     from normal numbers z, equal for all seeds, and send the x with the largest
-    :math:`\langle x, z \rangle`.  Afterwards they repeat the last one of these clients; in rounds
-    without it they are honest.
+    :math:`\langle x, z \rangle`.  A round with c = 0, for example of one honest client, leaves z as
+    it is.  Afterwards they repeat the last one of these clients; in rounds without it they are
+    honest.
 
     Args:
         algorithm: any algorithm, with a robust rule or not.
@@ -153,9 +154,12 @@ def _observed(state: MimicState, seen: Seen) -> tuple[Upload, Upload]:
 
     terms = jax.vmap(term)(_safe(seen), seen.honest)
     total = jax.tree.map(lambda x: x.sum(0), terms)
-    total = tree.scale(tree.over_norm(1.0, total), total)
-    direction = tree.add_scale(tree.scale(old, state.direction), 1 - old, total)
-    return mean, tree.scale(tree.over_norm(1.0, direction), direction)
+    unit = tree.scale(tree.over_norm(1.0, total), total)
+    direction = tree.add_scale(tree.scale(old, state.direction), 1 - old, unit)
+    direction = tree.scale(tree.over_norm(1.0, direction), direction)
+    # A single honest upload has no direction.
+    differ = tree.norm(total, squared=True) > 0
+    return mean, tree.where(differ, direction, state.direction)
 
 
 def _safe(seen: Seen) -> Upload:
