@@ -16,6 +16,8 @@ from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
 
+__all__ = ["client_models", "model_change"]
+
 UpdateOf = Callable[[Visit], Params]
 
 
