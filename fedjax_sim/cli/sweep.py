@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pandas as pd
+
 from fedjax_sim.cli import build, own_objects, report
 from fedjax_sim.cli.attacks import Attack
 from fedjax_sim.cli.code_digest import changed_code, code_digests
@@ -21,7 +23,7 @@ from fedjax_sim.cli.grid import (
     swept_hyper,
     with_settings,
 )
-from fedjax_sim.cli.private_runs import expected_uploads
+from fedjax_sim.cli.private_runs import Accounts, accounts_of, expected_uploads
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
@@ -44,8 +46,8 @@ def run_sweep(
     ``history.csv`` (tidy: configuration, seed, round, metric, value), ``scores.csv`` (a row per
     run), ``best.csv`` (the best configuration per algorithm and cell, with the confidence interval
     over seeds), ``paired.csv`` (differences between the algorithms' best, seed by seed),
-    ``cells.md`` (with two cells: a table), ``speed_up.csv`` (with ``over``), figures, and
-    ``slices/``, the finished runs, which a later call does not repeat, even if its grid is larger
+    ``cells.md`` (with two cells: a table), ``privacy.csv`` (epsilon of every private
+    configuration), ``speed_up.csv`` (with ``over``), figures, and ``slices/``, the finished runs, which a later call does not repeat, even if its grid is larger
     or it has more seeds.  A part of a sweep writes ``slices/`` only, unless all other parts are
     finished: it then writes everything.
 
@@ -97,6 +99,9 @@ def run_sweep(
     if part is not None and result.missing:
         return no_results(result)
     results, files = results_of(config, result)
+    guarantees = runs.guarantees()
+    if len(guarantees):
+        files["privacy.csv"] = guarantees
     if not report.is_read_only(config.output):
         with locked(config.output, wait=True):  # several processes may end at the same time
             report.write_json(config.output / "config.json", header)
@@ -140,6 +145,7 @@ class _Runs:
         self.model = model(config, dataset)[1]
         # Filled outside of compiled programs, read inside.
         self.laws: dict[tuple, tuple[StepsPerVisit | None, int, Attack | None, float | None]] = {}
+        self.accounts: dict[tuple, Accounts] = {}
         self.laws_differ = (
             config.clock != "none"
             or any(entry.takes_population for entry in self.algorithms.values())
@@ -167,6 +173,7 @@ class _Runs:
             self.laws[algorithm, *sorted(settings.items())] = (
                 law, setup.task.num_clients, problem.attack, expected_uploads(setup),
             )  # fmt: skip
+            self.accounts[algorithm, *sorted(settings.items())] = accounts_of(self.config, setup)
             first = next(entry for entry in self.entries if entry["algorithm"] == algorithm)
             hyper = {**self.hyper[algorithm], **swept_hyper(first)}
             built = problem.algorithm(self.algorithms[algorithm], hyper)
@@ -199,6 +206,19 @@ class _Runs:
 
         settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)
+
+    def guarantees(self) -> pd.DataFrame:
+        """Returns a row per private configuration: its values, epsilon, delta and adjacency."""
+        rows = []
+        for entry in self.entries:
+            algorithm = str(entry["algorithm"])
+            settings = {name: value for name, value in entry.items() if name in SETTINGS}
+            hyper = {**self.hyper[algorithm], **swept_hyper(entry)}
+            accounts = self.accounts.get((algorithm, *sorted(settings.items())))
+            if accounts is not None:
+                private = accounts.guarantees({algorithm: hyper}).values()
+                rows += [{**entry, **guarantee._asdict()} for guarantee in private]
+        return pd.DataFrame(rows)
 
     def identity(self, algorithm: str, **static: Any) -> dict[str, Any]:
         """Returns the settings, and the hyper-parameters that not every configuration sets."""

@@ -110,6 +110,10 @@ def test_runs_and_sweeps_write_epsilon(tmp_path: pathlib.Path):
     )
     # One program for both configurations; one of them is the run above.
     assert swept.sweep.compilations <= 2
+    costs = pd.read_csv(tmp_path / "sweep" / "privacy.csv")
+    assert costs["privacy_noise"].tolist() == [1, 4]
+    assert costs["epsilon"].iloc[0] == pytest.approx(spent["value"].iloc[-1], rel=1e-9)
+    assert costs["epsilon"].iloc[1] < costs["epsilon"].iloc[0]
     scores = pd.read_csv(tmp_path / "sweep" / "history.csv")
     same = scores.query("privacy_noise == 1 and privacy_clip == 0.5 and metric == 'test/accuracy'")
     accuracy = result.history.query("metric == 'test/accuracy' and round == 4")["value"]
