@@ -47,9 +47,9 @@ def run_sweep(
     run), ``best.csv`` (the best configuration per algorithm and cell, with the confidence interval
     over seeds), ``paired.csv`` (differences between the algorithms' best, seed by seed),
     ``cells.md`` (with two cells: a table), ``privacy.csv`` (epsilon of every private
-    configuration), ``speed_up.csv`` (with ``over``), figures, and ``slices/``, the finished runs, which a later call does not repeat, even if its grid is larger
-    or it has more seeds.  A part of a sweep writes ``slices/`` only, unless all other parts are
-    finished: it then writes everything.
+    configuration), ``speed_up.csv`` (with ``over``), figures, and ``slices/``, the finished runs,
+    which a later call does not repeat, even if its grid is larger or it has more seeds. A part of a
+    sweep writes ``slices/`` only, unless all other parts are finished: it then writes everything.
 
     Raises:
         ValueError: a value out of range, or an output folder that cannot be created or holds
