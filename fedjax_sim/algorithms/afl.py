@@ -85,10 +85,10 @@ def afl(
 
     def local(message: AflState, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         x = message.params
-        own = jnp.arange(num_clients, dtype=jnp.int32) == jnp.asarray(work.client, jnp.int32)
-        weight = num_clients * jnp.sum(jnp.where(own, message.weights, 0))
+        entry = jnp.arange(num_clients, dtype=jnp.int32) == jnp.asarray(work.client, jnp.int32)
+        weight = num_clients * jnp.sum(jnp.where(entry, message.weights, 0))
         visit = _Visit(
-            tree.scale(weight, oracle.grad(x, 0)), jnp.where(own, real(oracle.loss(x, 0)), 0)
+            tree.scale(weight, oracle.grad(x, 0)), jnp.where(entry, real(oracle.loss(x, 0)), 0)
         )
         return tree.where(work.num_steps > 0, visit, tree.zeros_like(visit)), state
 

@@ -23,6 +23,7 @@ from fedjax_sim.types import FedAlgorithm
 # preset asynchronous: favano counts the steps of one visit as about one, so its rate is larger;
 # async_sgd applies single stale gradients, so its rate is smaller.
 DEFAULTS: dict[str, dict[str, Any]] = {
+    "afl": {"lr": 0.5},
     "agd": {"smoothness": 2.0, "mu": 0.1},
     "async_sgd": {"lr": 0.02},
     "diloco": {"lr": 0.003},
