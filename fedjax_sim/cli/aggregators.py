@@ -59,16 +59,16 @@ def rule_of(aggregator: str) -> robust.Rule:
 
 
 def hyper_parameters(rule: Callable[..., robust.Rule]) -> dict[str, Any]:
-    """Returns the hyper-parameters of a rule's function with their defaults, None where required.
+    """Returns the hyper-parameters of a rule's function with their defaults, ... where required.
 
     Example:
         >>> hyper_parameters(robust.krum), hyper_parameters(robust.bucketing)
-        ({'f': None}, {'size': 2})
+        ({'f': Ellipsis}, {'size': 2})
     """
     parameters = dict(inspect.signature(rule).parameters)
     parameters.pop("rule", None)
     return {
-        name: None if parameter.default is parameter.empty else parameter.default
+        name: ... if parameter.default is parameter.empty else parameter.default
         for name, parameter in parameters.items()
     }
 
@@ -77,11 +77,11 @@ def described(values: Mapping[str, Any]) -> str:
     """Returns hyper-parameters as text: ``KEY=DEFAULT``, or ``KEY`` without a default.
 
     Example:
-        >>> described({"f": None, "size": 2}), described({})
-        ('f size=2', 'none')
+        >>> described({"f": ..., "m": None, "size": 2}), described({})
+        ('f m=none size=2', 'none')
     """
-    texts = (key if value is None else f"{key}={value}" for key, value in values.items())
-    return " ".join(texts) or "none"
+    texts = {None: "=none", ...: ""}
+    return " ".join(f"{k}{texts.get(v, f'={v}')}" for k, v in values.items()) or "none"
 
 
 def _built(
@@ -108,7 +108,7 @@ def _built(
     try:
         return known[name](*rule, **values)
     except TypeError as error:
-        required = [key for key in hyper_parameters(known[name]) if key not in values]
+        required = [key for key in allowed if allowed[key] is ... and key not in values]
         raise ValueError(f"aggregator is {text!r}; expected {name}:{required[0]}=VALUE") from error
     except ValueError as error:
         raise ValueError(f"aggregator is {text!r}: {error}") from error
