@@ -47,6 +47,7 @@ def test_afl():
     assert_close(flat(server.params), np.mean(iterates, axis=0), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_printed_weights():
     state, _ = final_state(fs.afl(0.1, 3, ascent_lr=0.1, average=False), three(rounds=1))
     assert_printed(state.server.weights, "0.258333", "0.308333", "0.433333")
