@@ -267,6 +267,26 @@ def clients(arguments: list[str]) -> int:
     return 0
 
 
+def advise(arguments: list[str]) -> int:
+    """Prints what theory says about the task of a comparison; returns the exit code."""
+    from fedjax_sim.cli import options
+
+    with resolving():
+        source, rest = options.split_arguments(arguments)
+        from fedjax_sim.cli import advise as advising
+
+        kind, description = advising.AdviseOptions, _described(advising.DESCRIPTION)
+        defaults = kind(**vars(options.run_config(source)))
+        given = vars(options.parse(kind, "advise", source, description, rest, defaults))
+        targets = {name: given.pop(name) for name in ("target", "gradient_target")}
+        _start_jax()
+        from fedjax_sim.cli.config import RunConfig
+
+        advice = advising.run_advise(RunConfig(**given), **targets)
+    print(advice)
+    return 0
+
+
 def list_names(arguments: list[str]) -> int:
     """Prints the names that options take, or algorithms' hyper-parameters."""
     from rich.console import Console

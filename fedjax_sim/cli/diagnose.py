@@ -37,7 +37,7 @@ from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 SUBOPTIMALITY = "training suboptimality"
 # Constants of softmax regression that hold at every model, rather than at visited ones only.
 EVERYWHERE = ("L", "mu", "Q")
-_MODEL = "softmax_regression"
+MODEL = "softmax_regression"
 
 
 class Plan(NamedTuple):
@@ -73,8 +73,8 @@ def plan(comparison: ResolvedRun) -> Plan:
     for option, expected in (("num_strata", None), ("clock", "none")):
         if options[option] != expected:
             raise ValueError(f"{option} is {options[option]}; expected none with --diagnose")
-    if name != _MODEL:
-        raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {_MODEL}")
+    if name != MODEL:
+        raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {MODEL}")
     if "fedavg" not in hyper:
         raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs fedavg among them")
     weight = hyper["fedavg"].get("weight_decay", 0.0)
