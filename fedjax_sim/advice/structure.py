@@ -89,10 +89,10 @@ def is_deterministic(task: Task, params: Params) -> bool:
         False
     """
 
-    def gradient(key: Array, x: Params, client: Array) -> Params:
-        return task.oracle(client, key, 1).grad(x, 0)
+    def gradient(key: Array, x: Params, client: Array, step: Array) -> Params:
+        return task.oracle(client, key, 1).grad(x, step)
 
-    return not depends_on(gradient, jax.random.key(0), params, jnp.int32(0))
+    return not depends_on(gradient, jax.random.key(0), params, jnp.int32(0), jnp.int32(0))
 
 
 def mean_objective(task: Task, params: Params) -> Partial | None:

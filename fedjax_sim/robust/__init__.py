@@ -7,7 +7,6 @@ A rule is a value, :class:`Rule`; :func:`aggregate` applies it to an algorithm, 
 """
 
 from fedjax_sim.robust import attacks
-from fedjax_sim.robust import attacks
 from fedjax_sim.robust.aggregation import aggregate, stacked
 from fedjax_sim.robust.clipping import centred_clipping
 from fedjax_sim.robust.coordinates import mean, median, trimmed_mean
@@ -21,7 +20,6 @@ __all__ = [
     "Points",
     "Rule",
     "aggregate",
-    "attacks",
     "attacks",
     "bucketing",
     "bulyan",

@@ -16,8 +16,8 @@ from fedjax_sim.timelines.durations import (
 )
 from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
 from fedjax_sim.timelines.groups import grouped_bernoulli
-from fedjax_sim.timelines.poisson import overflow_probability, poisson
 from fedjax_sim.timelines.interventions import delay_clients, lose_uploads_of, remove_clients
+from fedjax_sim.timelines.poisson import overflow_probability, poisson
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
@@ -52,8 +52,8 @@ __all__ = [
     "contacts",
     "contacts_in_flight",
     "cyclic",
-    "delay_uploads",
     "delay_clients",
+    "delay_uploads",
     "deterministic",
     "dropout",
     "exponential",
