@@ -118,7 +118,10 @@ def figures(table: pd.DataFrame) -> dict[str, Figure]:
     """Returns a heat map per attack: a rule per row, heterogeneity and attackers per column."""
     scores = table.assign(
         score=100 * table["accuracy"],
-        clients=[column(*pair) for pair in zip(table["split"], table["attackers"], strict=True)],
+        clients=[
+            column(*pair).replace(", ", "\n")
+            for pair in zip(table["split"], table["attackers"], strict=True)
+        ],
     )
     maps = {}
     for attack, part in scores.groupby("attack", sort=False):
