@@ -84,6 +84,7 @@ def measure_constants(
     known = known or ProblemConstants()
     curvature_key, constants_key, noise_key = jax.random.split(key, 3)
     loss = mean_objective(task, params)
+    above = None if lower_bound is None else _above(loss, params, lower_bound)
     size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     best, reason = _search(loss, params, size <= _SEARCHED or is_known(known.mu))
     stack = _stacked(params, points, best)
@@ -124,8 +125,8 @@ def measure_constants(
     )
     constants = constants._replace(**{name: value for name, (value, _) in exact.items()})
     sources |= {name: Source("exact", note) for name, (_, note) in exact.items()}
-    if lower_bound is not None and best is None:
-        constants = constants._replace(Delta=_above(loss, params, lower_bound))
+    if above is not None and best is None:
+        constants = constants._replace(Delta=above)
         sources["Delta"] = Source("bound", f"F(x_0) minus the lower bound {lower_bound:g}")
     check_known(known, constants)
     constants = constants._replace(**known.known)
