@@ -225,8 +225,8 @@ def _data_bytes(data: PyTree, specs: PyTree, mesh: Mesh) -> int:
     """Returns the bytes of one device's part."""
 
     def of_part(sharding: NamedSharding, part: PyTree) -> int:
-        def size(x: Array) -> int:
-            return int(np.prod(sharding.shard_shape(x.shape))) * x.dtype.itemsize
+        def size(x: Array | float) -> int:
+            return int(np.prod(sharding.shard_shape(np.shape(x)))) * jnp.result_type(x).itemsize
 
         return sum(size(x) for x in jax.tree.leaves(part))
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend import core
+from jax.sharding import PartitionSpec
 from small_problems import NUM_CLIENTS
 from sweep_problems import (
     KEYS,
@@ -19,6 +20,7 @@ import fedjax_sim as fs
 from fedjax_sim.engine import NO_PROBES
 from fedjax_sim.sweeps import blocks
 from fedjax_sim.sweeps.grid import cut
+from fedjax_sim.sweeps.program import _data_bytes
 from fedjax_sim.sweeps.trial import Trial
 
 WIDTH, NUM_ROWS, NUM_FEATURES = 7, 24, 5  # sizes that nothing else here has
@@ -209,3 +211,8 @@ def test_simulate_compiles_once_for_all_whole_segments():
     assert [done for done, _ in seen] == [2, 4, 6, 8, 10, 11]
     assert len({number for _, number in seen[:-1]}) == 1
     assert sum("segment" in name for name in names) == 2
+
+
+def test_numbers_among_the_data_count_as_arrays():
+    mesh = jax.make_mesh((1,), ("configurations",))
+    assert _data_bytes((2.5, np.ones(3, np.float32)), PartitionSpec(), mesh) == 16
