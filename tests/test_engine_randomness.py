@@ -57,6 +57,7 @@ def test_every_visit_and_server_update_has_its_own_key():
     assert len(np.unique(keys, axis=0)) == 4 * NUM_CLIENTS + 4
 
 
+@pytest.mark.slow
 def test_two_algorithms_with_one_key_see_the_same_minibatches():
     """Comparisons are paired."""
     probes = fs.Probes(client={"loss": lambda visit: visit.oracle.loss(logistic_params(), 1)})

@@ -51,6 +51,7 @@ def test_cross_entropy_of_sequences_is_the_mean_over_positions():
     np.testing.assert_allclose(metrics["accuracy"], ((x @ W).argmax(-1) == y).mean(1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_cross_entropy_of_large_logits_is_finite():
     examples = {"x": jnp.eye(2) * 1e4, "y": jnp.array([0, 0])}
     objective = objectives.cross_entropy(linear)
@@ -91,6 +92,7 @@ def test_squared_error():
     np.testing.assert_allclose(losses, ((X @ W - y) ** 2).sum(1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_with_l2():
     params = {"w": jnp.array([1.0, 2.0]), "b": jnp.array(2.0)}
     base = lambda params, examples, key: params["b"] * examples["x"]  # noqa: E731

@@ -139,6 +139,7 @@ def test_sam_takes_both_gradients_on_one_minibatch(oracle, x):
     assert steps == [7, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [

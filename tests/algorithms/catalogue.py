@@ -200,8 +200,12 @@ ALGORITHMS = {
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
 # every check in the quick tests; the others take the expensive ones in the slow tests.
 REPRESENTATIVES = {"fedavg", "fedadam", "scaffold_II", "feddualavg", "fedasync", "favano_realised"}
-# They consist of parts that the quick tests of other algorithms run: the battery is slow for them.
+# They consist of parts that the quick tests of other algorithms run, or take long to compile: the
+# battery is slow for them.
 COMPOSED = {
+    "fedavg_adam_mean", "scaffold_I", "mofedsam", "fedgamma", "feddualavg_osp", "favano_mean",
+    "fedbuff_normalised", "fedper", "lg_fedavg", "fedbabu", "fedavg_ft", "apfl_adaptive",
+    "perfedavg_HF", "streaming_diloco",
     "fedavg_adam_reset", "fedavg_adam_keep", "fednova", "fedexp", "fedexp_average", "fedvarp",
     "fedcm", "scaffold_m", "mimelite", "fedlin", "scaffnew", "fedadamw", "fedadamw_entry",
     "fedmuon", "diloco", "ef14", "ef21", "ef21_p", "diana", "marina",

@@ -12,7 +12,7 @@ from fedjax_sim.cli import registry
 def test_every_algorithm_has_a_name_as_papers_write_it(name):
     label = algorithm_label(name)
     assert label != name
-    assert label[0].isupper() or label == "pFedMe"  # as the paper writes it
+    assert label[0].isupper() or label in ("pFedMe", "q-FedAvg")  # as the paper writes it
     assert "_" not in label
     # The label begins as the code's name does, or its initials do: mb_sgd, Minibatch SGD.
     words = re.findall(r"[A-Za-z][A-Za-z]*", label)

@@ -247,6 +247,7 @@ def scored_frames(draw):
     return pd.DataFrame([rows[i] for i in order], columns=["lr", "local_steps", "seed", "score"])
 
 
+@pytest.mark.slow
 @given(scored_frames(), st.sampled_from(["min", "max"]))
 def test_best_is_what_a_plain_search_finds(frame, mode):
     found = selection.best(frame, per="local_steps", mode=mode)
@@ -270,6 +271,7 @@ def test_best_is_what_a_plain_search_finds(frame, mode):
             assert math.isfinite(row.mean)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(scored_frames(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(frame, random):
@@ -420,6 +422,7 @@ def two(a, b, name="algorithm"):
     return pd.DataFrame(rows, columns=[name, "seed", "score"])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(FINITE, FINITE), min_size=2, max_size=8).filter(
         lambda pairs: np.std([a - b for a, b in pairs]) > 1e-3  # SciPy warns where t overflows

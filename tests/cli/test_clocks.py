@@ -106,6 +106,7 @@ def test_each_algorithm_has_its_own_timeline_on_one_clock():
     assert (setup.timeline.num_rounds, setup.eval_every) == (42, 2)
 
 
+@pytest.mark.slow
 def test_a_horizon_before_the_first_update_is_a_bad_option(tmp_path, capsys):
     """Slow clients need 16 units per step: no round of FedAvg ends by then."""
     options = (

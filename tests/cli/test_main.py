@@ -73,6 +73,7 @@ def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished):
     assert set(config["config"]) == {field.name for field in dataclasses.fields(RunConfig)}
 
 
+@pytest.mark.slow
 def test_config_json_repeats_the_run_under_changed_defaults(tmp_path, finished, monkeypatch):
     # The file holds resolved hyper-parameters, so that later defaults do not matter.
     monkeypatch.setattr(entries, "LR", 9.0)
@@ -123,6 +124,7 @@ def test_ctrl_c_outside_a_simulation_keeps_what_is_there(tmp_path, monkeypatch, 
     assert (tmp_path / "history.csv").read_text() == header
 
 
+@pytest.mark.slow
 def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
     before = (copied / "history.csv").read_bytes()
     results = []

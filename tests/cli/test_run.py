@@ -91,6 +91,7 @@ def test_algorithms_are_paired(result):
         )
 
 
+@pytest.mark.slow
 def test_seeds_differ_in_model_schedule_and_minibatches():
     config = dataclasses.replace(TINY, model="mlp_small")
     problem = prepare(config, datasets.load("digits"))
@@ -115,6 +116,7 @@ def test_first_seed_selects_the_same_runs(result, tmp_path):
     assert alone.summary.loc["fedavg", "accuracy_std"] == 0
 
 
+@pytest.mark.slow
 def test_summary_agrees_with_history(result):
     summary = json.loads((result.output / "summary.json").read_text())
     for algorithm, row in summary["algorithms"].items():

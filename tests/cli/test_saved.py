@@ -65,6 +65,7 @@ def test_export(folder, tmp_path, kind, capsys):
     assert "--output is" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_of_python(tmp_path):
     result = small_runs.compare(tmp_path)
     saved = fs.load(tmp_path)

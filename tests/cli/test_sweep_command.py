@@ -163,6 +163,7 @@ def test_history_is_tidy_and_complete(swept, folder):
     assert set(runs) == {4 * len(set(frame["metric"]))}  # every round was evaluated
 
 
+@pytest.mark.slow
 def test_scores_are_the_last_evaluations(swept, folder):
     frame = pd.read_csv(folder / "scores.csv")
     pd.testing.assert_frame_equal(frame, swept.scores, check_dtype=False)
@@ -172,6 +173,7 @@ def test_scores_are_the_last_evaluations(swept, folder):
         assert entry(frame, *own)["score"].tolist() == pytest.approx(losses.loc[4].tolist())
 
 
+@pytest.mark.slow
 def test_diverging_runs_are_recorded_with_their_round_and_never_chosen(swept, folder):
     """They leave the finite numbers in the first round that somebody reports in."""
     scores = pd.read_csv(folder / "scores.csv")
@@ -550,6 +552,7 @@ def test_groups_of_the_same_shapes_share_a_program(tmp_path):
     assert run_sweep(again).sweep.resumed == 8
 
 
+@pytest.mark.slow
 def test_the_last_part_writes_the_tables(copied):
     """Nothing is computed: all slices are there, those of part 2 from the second call on."""
     expected = {name: (copied / name).read_bytes() for name in ("history.csv", "best.csv")}

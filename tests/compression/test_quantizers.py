@@ -67,6 +67,7 @@ def test_luq_values(exponent_levels, count):
     assert len(values) == count
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(0, 8))
 def test_luq_keeps_its_own_grid(seed, exponent_levels):

@@ -135,6 +135,7 @@ def test_double_precision_draws_the_same(x64):
         np.testing.assert_array_equal(crop_and_flip(images, KEY), in_double)
 
 
+@pytest.mark.slow
 def test_padding_of_zero_is_the_identity():
     images = jnp.asarray(noise(4, 5, 5, 3))
     np.testing.assert_array_equal(random_crop(images, KEY, padding=0), images)
@@ -174,6 +175,7 @@ def seen_by_model(images, key):
     return np.asarray(seen[0])
 
 
+@pytest.mark.slow
 def test_order_is_crop_flip_scale_normalise():
     """As a training loop in NumPy does it: the border is black, not the mean colour."""
     images = noise(6, 5, 5, 3)

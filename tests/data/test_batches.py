@@ -36,6 +36,7 @@ def draw_permutations(key, num, size, max_size):
 ONCE, TWICE = 5, 1025
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_size", "num"), [(4, 5000), (ONCE, 5000), (TWICE, 2000)])
 def test_all_orders_of_four_are_equally_likely(max_size, num):
     rows = np.asarray(draw_permutations(jax.random.key(0), num, 4, max_size))[:, :4]
@@ -88,6 +89,7 @@ def test_permutations_are_ranks_of_random_words(max_size, size):
     np.testing.assert_array_equal(rows, np.argsort(order))
 
 
+@pytest.mark.slow
 def test_counted_ranks_are_those_of_the_sort(monkeypatch):
     def drawn():
         sizes = jnp.array([0, 1, 40, 63])
@@ -217,6 +219,7 @@ def test_client_without_examples(rule):
     np.testing.assert_array_equal(rows, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3)])
 def test_the_same_step_gives_the_same_minibatch(rule):
     key = jax.random.key(0)
@@ -226,6 +229,7 @@ def test_the_same_step_gives_the_same_minibatch(rule):
     assert np.asarray(first).tolist() != np.asarray(other).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3), full_batch(5)])
 def test_draws_do_not_depend_on_the_precision(rule):
     """A float64 check of a float32 run sees the same examples."""

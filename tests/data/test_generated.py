@@ -44,6 +44,7 @@ def lowered(function, *arguments) -> str:
     return jax.jit(function).lower(*arguments).as_text()
 
 
+@pytest.mark.slow
 def test_an_oracle_is_that_of_the_stored_examples():
     batches = fs.epochs(2, batch_size=4)
 

@@ -155,6 +155,7 @@ def test_labels_and_losses_that_do_not_fit_are_refused(objective, labels, output
         fs.sweep(fs.fedavg, one, {"lr": [0.1]}, jax.random.split(jax.random.key(0), 1))
 
 
+@pytest.mark.slow
 def test_probabilities_and_fitting_labels_are_accepted():
     for objective, labels, outputs in [
         (LINEAR, np.array([0, 1, 2, 2], np.int32), 3),
@@ -282,6 +283,7 @@ def test_shared_task_holds_the_examples_once():
     assert sizes == [2 * 4, 7 * 4, 7 * 3 * 4]  # offsets, y, x
 
 
+@pytest.mark.slow
 def test_clients_of_a_shared_task_draw_independently():
     """A run with two clients: their minibatches differ, between each other and between steps."""
     rows = jnp.arange(1000)

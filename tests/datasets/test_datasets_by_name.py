@@ -74,6 +74,7 @@ def test_no_download_of_what_is_not_offered(tmp_path):
         load("femnist", tmp_path, download=True)
 
 
+@pytest.mark.slow
 def test_heavy_packages_are_imported_when_needed_only():
     heavy = {"tensorflow_datasets", "array_record", "sklearn", "PIL"}
     code = f"import fedjax_sim.datasets, sys; print(sorted({heavy} & set(sys.modules)))"

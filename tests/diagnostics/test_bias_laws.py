@@ -58,6 +58,7 @@ def test_small_time_laws_become_exact():
     )
 
 
+@pytest.mark.slow
 def test_forms_of_the_third_order_law():
     result = {
         form: float(third_order_bias(SMOOTH, 0.0, 2.0, 0.1, 5, form))

@@ -265,6 +265,7 @@ def test_errors():
         local_trajectories(task, timeline, jnp.ones(3), KEY, 0.1, round=2)
 
 
+@pytest.mark.slow
 def test_points_that_lie_on_several_devices():
     """A run leaves its models there; programs on all of them could wait for each other forever."""
     mesh = jax.make_mesh((4,), ("clients",))

@@ -52,6 +52,7 @@ def expected_at(x: np.ndarray, clients) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 def test_values_are_those_of_numpy_and_change_no_run(x64):
     """All clients in chunks; the cohort at once with stored updates; and no evaluation."""
     local = ("drift", "disagreement", "alignment")

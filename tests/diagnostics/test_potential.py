@@ -48,6 +48,7 @@ def test_against_numpy_and_equation_77(n, seed):
     np.testing.assert_allclose(variance, phi + (n + 1) * of_server, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["favano", "quafl"])
 @given(n=SIZES, data=st.data(), seed=st.integers(0, 1000))
 def test_equation_53_for_every_cohort(method, n, data, seed):
@@ -78,6 +79,7 @@ def test_potential_of_agreeing_and_of_contacted_clients():
     assert float(potential(everyone[0], everyone)) < 1e-28
 
 
+@pytest.mark.slow
 def test_expected_contraction_over_all_cohorts():
     """n = 7 and no gradients: the worst models' ratio for s = 1 .. 7, by brute force."""
     n, tabulated = 7, [0.93, 0.79, 0.64, 0.49, 0.32, 0.16, 0.0]
@@ -103,6 +105,7 @@ def test_expected_contraction_over_all_cohorts():
         assert abs(largest - worst) < 0.006  # two digits, the second one cut or rounded
 
 
+@pytest.mark.slow
 def test_keeps_the_precision_of_the_models_and_compiles():
     server, clients = jax.tree.map(lambda x: x.astype(jnp.float32), models(4, 1))
     mean = jax.jit(mean_model)(server, clients)

@@ -39,6 +39,7 @@ def rise(loss, w, radius):
     return loss(w + radius * gradient / np.linalg.norm(gradient))[0] - value
 
 
+@pytest.mark.slow
 def test_quadratics_with_known_spectrum(x64):
     hessians, centres = problems.random_quadratics(1, 6)
     eigenvalues = np.linalg.eigvalsh(hessians[0])[::-1]

@@ -27,6 +27,7 @@ def flat(x):
     return np.asarray(ravel_pytree(x)[0])
 
 
+@pytest.mark.slow
 def test_filters_have_the_models_norms_in_every_layout():
     model = cnn((8, 8, 2), 3, channels=(4, 5), kernel_size=3, hidden=(6,), pool_after=(True, False))
     params = jax.tree.map(lambda x: x + 0.1, compiled(model.init)(KEY))
@@ -95,6 +96,7 @@ def test_principal_plane_is_that_of_the_singular_vectors(x64, count):
     np.testing.assert_array_equal(result.coordinates[0], [0, 0])
 
 
+@pytest.mark.slow
 def test_principal_plane_of_many_parameters_needs_no_matrix_of_their_number():
     models = jax.random.normal(KEY, (4, 200_000))
     result = principal_plane(jnp.zeros(200_000), models)  # [n, n] would be 160 GB

@@ -8,6 +8,8 @@ import re
 import sys
 import types
 
+import pytest
+
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "extensions"
 
 
@@ -45,6 +47,7 @@ def test_every_public_name_has_one_entry(monkeypatch):
         assert not [name for name in names if id(getattr(module, name)) not in entries], path
 
 
+@pytest.mark.slow
 def test_public_names_have_docstrings():
     assert len(OURS) > 500
     missing = [

@@ -134,6 +134,7 @@ def test_runs_comparisons_sweeps_and_forecasts_agree():
     assert client_frame(compared.simulations["fedper"][0].history, ["0", "1"]).shape[0] == 8
 
 
+@pytest.mark.slow
 def test_statistics_of_unequal_clients():
     """Three examples of the first client and one of the second."""
     data = fs.FederatedData({"one": np.ones(4)}, np.array([0, 3, 4]))

@@ -147,6 +147,7 @@ def test_resumed_equals_uninterrupted(tmp_path, states):
     assert threading.active_count() < 20  # loading threads have ended
 
 
+@pytest.mark.slow
 def test_clients_of_a_load_are_read_once_and_the_next_ones_meanwhile():
     data, asked = logistic_data(), []
 
@@ -167,6 +168,7 @@ def test_clients_of_a_load_are_read_once_and_the_next_ones_meanwhile():
     assert not any(in_main for _, in_main in asked)
 
 
+@pytest.mark.slow
 def test_a_file_is_read_as_it_is_needed(tmp_path):
     data = logistic_data()
     for name, value in data.examples.items():

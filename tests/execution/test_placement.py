@@ -101,6 +101,7 @@ def test_equal_in_double_precision(x64):
     assert_close(client_rows(state), whole.clients, 1e-13)
 
 
+@pytest.mark.slow
 def test_each_device_holds_its_own_clients():
     task = placed_task()
     state, _ = train(fs.scaffold(0.1), task)
@@ -121,6 +122,7 @@ def test_the_largest_stratum_decides_the_rows():
     assert placed_task().oracle.args[0].examples["y"].shape == (STRATA * sizes.max(),)
 
 
+@pytest.mark.slow
 def test_probes_of_clients_and_server_are_those_of_the_whole():
     probes = fs.Probes(
         client={"size": lambda visit: visit.work.num_examples, "loss": lambda visit: jnp.sum(
@@ -159,6 +161,7 @@ def test_strategies_on_each_device(strategy):
     assert_close(state.server, whole.server, 1e-6)
 
 
+@pytest.mark.slow
 def test_other_aggregators_see_the_uploads_of_all_devices():
     def largest(uploads, weights):
         return jax.tree.map(
@@ -200,6 +203,7 @@ def test_a_task_without_examples_can_have_its_states_by_client():
     assert_close(client_rows(counts), whole.clients, 1e-6)
 
 
+@pytest.mark.slow
 def test_examples_are_loaded_stratum_by_stratum():
     data, asked = logistic_data(), []
 

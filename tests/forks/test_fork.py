@@ -50,6 +50,7 @@ def equal(x, y):
     jax.tree.map(np.testing.assert_array_equal, x, y)
 
 
+@pytest.mark.slow
 def test_same_configuration_equals_the_uninterrupted_run():
     """Bit for bit: client states, server state and metrics; the others see the same noise."""
     whole = fs.simulate(scaffold(), setup(), KEYS)

@@ -52,6 +52,7 @@ def hyper():
     return {"lr": jnp.array(0.1), "weights": jnp.array([1.0, 1.0, 2.0])}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_closed_form():
     """Two affine recursions; both modes, all policies, and a metric of the setup."""
@@ -71,6 +72,7 @@ def test_closed_form():
         assert abs(result.gradient["weights"] @ hyper()["weights"]) < 1e-15
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_truncation_and_its_estimated_bias():
     """The last round alone; a state of one number contracts by A = 0.81375 in every round."""

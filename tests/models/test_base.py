@@ -76,6 +76,7 @@ def test_nnx_module_with_other_state_is_refused():
         from_nnx(lambda rngs: Counter())
 
 
+@pytest.mark.slow
 def test_linen_model_equals_the_module():
     module = linen.Sequential([linen.Dense(4), linen.relu, linen.Dense(2)])
     key, x = jax.random.key(3), jax.random.normal(jax.random.key(1), (5, 3))

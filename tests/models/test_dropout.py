@@ -75,6 +75,7 @@ def masked_linear(rngs):
     return nnx.Sequential(nnx.Dropout(0.5, rngs=rngs), nnx.Linear(40, 1, use_bias=False, rngs=rngs))
 
 
+@pytest.mark.slow
 def test_steps_clients_and_rounds_have_different_masks():
     """The gradient of an example of ones is zero where its input was dropped."""
     model = from_nnx(masked_linear)

@@ -267,6 +267,7 @@ def test_missing_files_and_folders_are_named(name, tmp_path):
             models.load_vit(path, GIVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm", "flax", "google"])
 @given(st.data())
 def test_damage_is_refused_or_harmless(name, data):

@@ -83,6 +83,7 @@ def recorder():
     return seen, Quantizers(weight=weight)
 
 
+@pytest.mark.slow
 def test_all_layers_of_resnet20_but_the_last():
     """A stem, nine blocks of two convolutions, two shortcuts: 21, and the head."""
     params = jax.eval_shape(resnet20(auto, dense_product).init, KEY)
@@ -312,6 +313,7 @@ def test_bad_arguments():
         low_bit(gradient_levels=-1)
 
 
+@pytest.mark.slow
 def test_products_of_all_builders():
     """The argument reaches every dense layer."""
     builders = {

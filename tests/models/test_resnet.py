@@ -176,6 +176,7 @@ def test_forward_pass_of_resnet18():
     np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_examples_are_independent(small):
     apply, params, x = small
     alone = np.concatenate([apply(params, x[i : i + 1]) for i in range(4)])

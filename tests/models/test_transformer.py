@@ -91,6 +91,7 @@ def test_parameters_per_client():
         np.testing.assert_allclose(logits, APPLY(params, TOKENS), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sizes_and_initial_values():
     """V w + D (4 w^2 + 2 w m + 2 w) + w parameters; the initial loss is about that of guessing."""
     for model, size in [

@@ -116,6 +116,7 @@ def test_bfloat16(network):
     np.testing.assert_allclose(np.asarray(outputs, np.float32), apply(params, x), atol=0.5)
 
 
+@pytest.mark.slow
 def test_initial_parameters():
     model = models.vit((8, 8, 3), 10, patch_size=4, width=96, depth=2, heads=2)
     params = compiled(model.init)(jax.random.key(0))

@@ -89,6 +89,7 @@ def test_seeds_with_setups_of_their_own_are_one_algorithm(tmp_path):
         assert analysis.read_folders([path]).history["algorithm"].unique().tolist() == ["mine"]
 
 
+@pytest.mark.slow
 def test_sweeps_record_the_bits_until_each_evaluation(tmp_path):
     """Two of three clients report per round; a model has 32 bits, SCAFFOLD sends two."""
     data = fs.FederatedData({"y": np.ones(3, np.float32)}, np.array([0, 1, 2, 3]))

@@ -51,6 +51,7 @@ def test_kappa_is_the_inverse_of_the_mean_height(dimension, epsilon):
     assert 1 / mean == pytest.approx(kappa, rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [3, 10**6])
 def test_heights_invert_the_distribution_function(dimension):
     constants = priv_unit_constants(dimension, 10.0)

@@ -50,6 +50,7 @@ def run(algorithm, lr=0.0, dim=2000, clients=4):
     return np.asarray(state.server.params, float)
 
 
+@pytest.mark.slow
 def test_without_noise_and_bound_the_run_does_not_change():
     plain = fs.fedavg(0.1)
     randomizer = privacy.local_gaussian(clip=1e6, noise_multiplier=0.0)

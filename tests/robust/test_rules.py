@@ -97,6 +97,7 @@ def full(x):
     return points_of(Stack(jnp.asarray(x), None, arrived, jnp.arange(len(x), dtype=jnp.int32)))
 
 
+@pytest.mark.slow
 def test_reference_figures():
     equal, weighted = aggregate(X)
     for name, figures in REFERENCE.items():
@@ -281,6 +282,7 @@ def test_copies_of_one_upload_win():
             np.testing.assert_allclose(result[name], x[0], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_uploads_of_several_parts_and_precisions():
     """Distances are those of all leaves together; leaves keep their dtypes."""
     x = np.random.default_rng(1).normal(size=(SLOTS, 7)).astype(np.float32)

@@ -127,6 +127,7 @@ def test_a_comparison_goes_on_after_a_stop():
     assert names == ["first"] + 8 * ["second"]
 
 
+@pytest.mark.slow
 def test_a_sweep_passes_on_finished_runs(tmp_path):
     events, best = [], callbacks.BestModel("norm")
     result = small_runs.sweep(tmp_path, callbacks=[events.append, best], keep_models=True)

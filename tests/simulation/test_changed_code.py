@@ -139,6 +139,7 @@ def fourth(w, batch, key):
     return (batch["x"][:, 0] * w - 2) ** 4
 
 
+@pytest.mark.slow
 def test_another_objective_or_evaluation_is_refused(tmp_path, monkeypatch):
     def go(loss=squared, **options):
         setup = setup_with(loss)

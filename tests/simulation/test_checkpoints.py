@@ -37,6 +37,7 @@ def files_of(step: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in step.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_and_every_cut_is_seen(folder):
     step = folder / "checkpoints" / str(LAST)
     assert damage(step) == ""
@@ -127,6 +128,7 @@ def test_folders_without_digests_stay_readable(folder, finished):
     assert (folder / "checkpoints" / str(LAST) / "record.json").exists()
 
 
+@pytest.mark.slow
 def test_an_unreadable_checkpoint_of_an_earlier_version_is_named(folder):
     as_an_earlier_version_wrote_it(folder)
     step = folder / "checkpoints" / str(LAST)

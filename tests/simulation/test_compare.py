@@ -52,6 +52,7 @@ def test_the_tidy_frame(whole):
     np.testing.assert_array_equal(model, whole.models()["scaffold"][1])
 
 
+@pytest.mark.slow
 def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
     seen = []
 

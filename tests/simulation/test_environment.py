@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import jax
+import pytest
 import small_runs
 
 from fedjax_sim.simulation import environment
@@ -29,6 +30,7 @@ def test_git_revision(tmp_path):
     assert environment.git_revision(file) == {"revision": head, "modified": True}
 
 
+@pytest.mark.slow
 def test_every_call_that_computes_leaves_a_line(tmp_path):
     small_runs.run(tmp_path)
     small_runs.run(tmp_path)  # finished: nothing to record

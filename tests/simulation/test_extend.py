@@ -24,6 +24,7 @@ def go(directory, rounds, *, eval_every=2, seed=0):
     return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), directory=directory)
 
 
+@pytest.mark.slow
 def test_more_rounds_continue_the_run(tmp_path):
     whole = go(tmp_path / "whole", 12)
     go(tmp_path / "parts", 4)

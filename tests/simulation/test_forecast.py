@@ -211,6 +211,7 @@ def test_what_cannot_fit_is_refused_with_the_numbers_and_the_knob(largest):
     assert all(f"{name} {size / 1e9:g}" in text for name, size in parts.items())
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_not_run(monkeypatch):
     short = found(memory=1)
     assert np.isnan(short.seconds.per_round)
@@ -257,6 +258,7 @@ def test_dry_run_prints_and_writes_nothing(options, tmp_path, capsys):
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_dry_run_refuses_what_cannot_fit(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedjax_sim.simulation.forecast.memory_limit", lambda device: 1000)
     assert main([*DRY, "--output", str(tmp_path / "results")]) == 2

@@ -34,6 +34,7 @@ def test_a_full_disk_is_one_error_and_nothing_is_lost(tmp_path, whole, capfd, mo
     assert small_runs.run_bits(small_runs.run(folder), folder) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "number"),
     [
@@ -49,6 +50,7 @@ def test_errors_of_tensorstore_become_those_of_the_system(text, number):
     assert (caught.value.errno, caught.value.filename) == (number, "results")
 
 
+@pytest.mark.slow
 def test_other_errors_stay_what_they_are():
     with pytest.raises(ValueError, match="shape"), one_error(pathlib.Path("results")):
         raise ValueError("shape")

@@ -171,6 +171,7 @@ def test_digests_of_arrays_on_several_devices(dtype):
     assert len({digests[0], *map(sharded_digest, changed)}) == 4
 
 
+@pytest.mark.slow
 def test_a_folder_shows_the_algorithm(setup, tmp_path):
     fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
     identity = json.loads((tmp_path / "run.json").read_text())

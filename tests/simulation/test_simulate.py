@@ -138,6 +138,7 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
     np.testing.assert_allclose(frame.value, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_finished_run_is_not_redone(task, timeline, tmp_path):
     setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm)
     arguments = fs.fedavg(0.05), setup, jax.random.key(1)
@@ -316,6 +317,7 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
     assert (recorded.rounds_done, int(recorded.state.diverged_at)) == (12, 6)
 
 
+@pytest.mark.slow
 def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
     result = diverging(on_divergence="stop")
     assert result.rounds_done == 12

@@ -67,6 +67,7 @@ class Claimed:
         return self.results[0]
 
 
+@pytest.mark.slow
 def test_a_slice_of_another_process_is_awaited(folder, whole, monkeypatch):
     claimed = Claimed(folder, monkeypatch)
     for path, content in zip(claimed.slices, claimed.written, strict=True):
@@ -128,6 +129,7 @@ def test_a_damaged_slice_is_computed_again(folder, whole, what):
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
+@pytest.mark.slow
 def test_flipped_bits_never_change_a_result(folder):
     rng = np.random.default_rng(0)
     path = sorted((folder / "slices").glob("*.npz"))[0]

@@ -108,6 +108,7 @@ def test_ctrl_c_keeps_the_finished_slices(tmp_path, eval_every, moment, slices):
     same_runs(resumed, go(trial=trial))
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
     setups = {
         "a": quadratic_trial(num_seeds=1).setup,
@@ -133,6 +134,7 @@ def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
     assert all(static == {"which": "a"} for static in seen)
 
 
+@pytest.mark.slow
 def test_finished_sweep_is_read_and_not_run(tmp_path):
     probes = fs.Probes(run={"matrix": lambda state: jnp.outer(state.server.params, jnp.ones(2))})
     trial = quadratic_trial(probes=probes)
@@ -162,6 +164,7 @@ def test_every_type_of_number_survives_the_disk(tmp_path):
     assert dtypes == {t: t.replace("bfloat16", "float32") for t in dtypes}
 
 
+@pytest.mark.slow
 def test_only_finished_runs_are_returned_on_request(tmp_path):
     first = go(tmp_path, grid={"lr": LRS[:2]})
     before = files(tmp_path)
@@ -237,6 +240,7 @@ def test_another_sweep_is_refused(finished, other):
     assert go(finished).resumed == 9  # and the directory is none the worse
 
 
+@pytest.mark.slow
 def test_what_a_kill_leaves_of_a_file_is_ignored(tmp_path):
     first = go(tmp_path)
     lost = sorted((tmp_path / "slices").glob("*.npz"))[0]

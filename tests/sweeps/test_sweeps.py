@@ -146,6 +146,7 @@ def test_grids_without_anything_that_varies_inside_a_program(grid):
         )
 
 
+@pytest.mark.slow
 def test_tidy_rows():
     trial = quadratic_trial(
         num_seeds=1, num_rounds=2, probes=fs.Probes(run={"first": lambda s: s.server.params[0]})

@@ -14,6 +14,7 @@ def test_ef21():
     np.testing.assert_allclose(compression.ef21_lr(3.5, 5.0, 1.0), 1 / 3.5, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_ef21_pp():
     fixed = compression.ef21_pp_lr(**SIZES, probability=0.5, u=0.0536, rho=0.0536)
     np.testing.assert_allclose(fixed, 0.0104233, rtol=0, atol=2e-7)

@@ -90,6 +90,7 @@ def test_renewal_against_its_series(success, cap, window, probability, strict):
     np.testing.assert_allclose(law, moments(mass), rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
 @given(
     mean=st.floats(0.05, 50.0), cap=st.integers(1, 25), window=st.floats(0.1, 20.0),
     probability=st.floats(0.05, 0.95),

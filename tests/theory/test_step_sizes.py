@@ -57,6 +57,7 @@ def test_unknown_third_derivatives():
     assert rule(smooth, **SIZES) != rule(CONSTANTS, **SIZES)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.floats(0.0, 3.0), st.floats(0.0, 3.0), st.integers(1, 100), st.integers(1, 1000))
 def test_bounds_without_a_rule_are_minimised(sigma, zeta, K, R):

@@ -253,6 +253,7 @@ def test_fedbuff_in_the_long_run(slow_fraction, horizon, step_time, share, ratio
     assert abs(per_client - ratio) < 4 * error / share * ratio + 0.0005
 
 
+@pytest.mark.slow
 def test_fedbuff_steps_in_5000_units():
     """824 and 247 are 5000 over the long-run mean. At first only the fast clients report, so that
     there are a few steps less; the mean over three keys has an error of half a per cent."""

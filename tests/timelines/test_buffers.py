@@ -251,6 +251,7 @@ def test_models_agree_on_the_regression_problem(x64):
     assert_identical(states[0].server, states[1].server)
 
 
+@pytest.mark.slow
 def test_slices_run_on_with_the_state():
     plan = allocate_buffers(some_timeline())
     task = no_data(M)

@@ -309,6 +309,7 @@ def test_time_spent_waiting_includes_absence():
     assert timeline.idle.ravel().tolist() == [0, 12]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), cohort=st.integers(1, 4))
 def test_only_those_present_are_contacted(seed, cohort):
     who = alternating(jax.random.key(seed), 4, 100.0, mean_present=9.0, mean_absent=12.0)
@@ -327,6 +328,7 @@ def test_only_those_present_are_contacted(seed, cohort):
 # ---- in between
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), pending=st.booleans(), kind=st.sampled_from(["r", "l"]))
 def test_in_flight_grows_to_what_the_contact_reports(seed, pending, kind):
     steps = {

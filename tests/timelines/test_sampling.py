@@ -176,6 +176,7 @@ def test_weighted_never_draws_weight_zero():
     assert 4 not in clients
 
 
+@pytest.mark.slow
 def test_bernoulli_coins_are_fair_and_independent():
     """All 2^3 outcomes have their product probability."""
     timeline = sampling.bernoulli(KEY, 4000, 3, 0.3, 1)

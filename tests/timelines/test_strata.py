@@ -127,6 +127,7 @@ def test_arranged_schedules_have_the_same_visits(name, number):
     assert width == np.max(counts)
 
 
+@pytest.mark.slow
 def test_all_schedules_of_a_batch_get_equally_many_slots():
     one, other = schedules()["uniform"], sampling.uniform(jax.random.key(7), 9, 11, 5, 2)
     batch = jax.tree.map(lambda *x: np.stack(x), one, dataclasses.replace(other, max_steps=11))

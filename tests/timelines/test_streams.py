@@ -118,6 +118,7 @@ def test_the_same_after_resuming():
     np.testing.assert_array_equal(np.concatenate(found), whole)
 
 
+@pytest.mark.slow
 def test_other_visits_do_not_matter():
     """A client's n-th step sees the same examples whenever, with whomever and in whatever visit."""
     a, b = (
@@ -132,6 +133,7 @@ def test_other_visits_do_not_matter():
     assert compared > 40
 
 
+@pytest.mark.slow
 def test_without_first_steps_every_visit_begins_an_epoch():
     """Of its own: two visits have two orders."""
     timeline = dataclasses.replace(contacts(), first_step=None)

@@ -77,6 +77,7 @@ def test_mean_estimation_by_retraining(tmp_path):
         valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_influence_of_mean_estimation():
     result = valuation.influence(fs.fedavg(1.0), estimation(), KEY, loss)
     np.testing.assert_allclose(result.values, [0.3125, 0.1875, -0.0625, -0.4375], atol=1e-6)

@@ -158,6 +158,7 @@ def test_the_masks_have_absent_clients():
     assert not MASK[0].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("ef14", top(3)), ("ef14 sign", sign)])
 def test_ef14_follows_its_derivation(final_states, name, code):
     x, error = numpy_ef14(code)
@@ -219,6 +220,7 @@ class HashableP(fs.FedAlgorithm):
 # ---- identities
 
 
+@pytest.mark.slow
 def test_exact_codecs_change_nothing():
     """k = d, or the identity: EF14, EF21 and EF21-P are gradient descent."""
     found = errors(
@@ -300,6 +302,7 @@ def test_wrappers_keep_checks_and_reasons():
         assert wrap(PLAIN, top_k(1)).personal is None
 
 
+@pytest.mark.slow
 def test_forecast_counts_the_memories():
     """The error of 10 numbers, and with PowerSGD the start of every matrix."""
     problem = setup(A, B, BEST, fs.timelines.full(2, 4, 1))

@@ -37,6 +37,7 @@ def test_sums_halve_the_interval_of_numbers(order, seed):
     np.testing.assert_array_equal(total(values, numbers), expected)
 
 
+@pytest.mark.slow
 def test_the_mean_is_that_of_the_algorithm_with_weights(x64):
     """A single upload, too: there is nothing to add."""
     plain, ordered = (

@@ -119,6 +119,7 @@ def test_the_split_is_that_of_scikit_learn_in_the_same_stream():
             assert one.tolist() == two.tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     num_examples=st.integers(60, 200),

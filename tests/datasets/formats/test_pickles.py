@@ -131,6 +131,7 @@ SAMPLES = [
 ]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=400)
 def test_damage_is_refused_or_yields_plain_values(data):

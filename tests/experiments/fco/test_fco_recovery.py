@@ -87,6 +87,7 @@ def test_only_the_weights_are_regularised(tiny):
     assert (measured["precision"], measured["recall"]) == (0.375, 1)
 
 
+@pytest.mark.slow
 def test_more_seeds_leave_the_first_as_it_was(tiny):
     two = recovery.make_problem(TINY, "I", Options(rounds=5, seeds=2)).shared
     one = tiny.shared

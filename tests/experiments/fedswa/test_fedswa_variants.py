@@ -58,11 +58,13 @@ def test_fedmo_of_the_second_program():
     assert_close(parts(final(variants.fedmo_second_program(0.1))), expected, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_scaffold_plus():
     expected = derived(0.1, 1.0, 1.0, [0.3] * 3, divisor=len, displacement=True)
     assert_close(parts(final(variants.scaffold_plus(0.1, 0.3))), expected, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_scaffold_plus_at_a_constant_rate_is_fedmo():
     expected = state_after(fs.fedmo(0.1, 0.3)).server.params
     assert_close(state_after(variants.scaffold_plus(0.1, 0.3)).server.params, expected, TOLERANCE)

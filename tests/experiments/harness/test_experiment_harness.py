@@ -49,6 +49,7 @@ def test_more_seeds_leave_the_first_ones_as_they_were():
         np.testing.assert_array_equal(jax.random.key_data(use[seed]), both[1])
 
 
+@pytest.mark.slow
 def test_a_sweep_is_kept_and_its_identity_is_checked(tmp_path, monkeypatch, capsys):
     x = np.eye(4, dtype=np.float32)
     data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 5, 2))

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 TOLERANCE = 1e-10  # of the gradient; the Hessians' eigenvalues are at least 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 0.8])
 def test_visits_minimise_the_proximal_objective(mu):
     """x <- mean_i (A_i + mu I)^-1 (A_i b_i + mu x); errors of 2 TOLERANCE per round add up."""
@@ -25,6 +26,7 @@ def test_visits_minimise_the_proximal_objective(mu):
     assert_close(final(exact_fedprox(mu, TOLERANCE), 3, NUM_CLIENTS, 1), x, 10 * TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_large_weight_keeps_clients_at_the_server():
     moved = final(exact_fedprox(1e6, TOLERANCE), 1, NUM_CLIENTS, 1) - START
     gradient = np.einsum("mij,mj->mi", HESSIANS, START - CENTRES).mean(0)

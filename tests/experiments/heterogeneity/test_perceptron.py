@@ -83,6 +83,7 @@ def test_refuses_a_program_that_is_too_short(points):
         problem.paths(Case(3, 1), np.zeros((1, 1, 1), int), 0.0, [project(points[0][0])], 2)
 
 
+@pytest.mark.slow
 def test_measured_rows(points):
     """Gaps and heterogeneity by their definitions, for dealt points too; 1e-12 as above."""
     train, test = points[0]

@@ -235,6 +235,7 @@ def test_gamma_trades_acceleration_for_stability(x64):
         assert min(values, key=lambda gamma: float(values[gamma])) == best
 
 
+@pytest.mark.slow
 def test_large_runs_in_single_precision(allow_nans):
     """mu^5 K^2 R^8 is beyond float32; its logarithm is not."""
     huge = {**CONSTANTS, "K": 1000, "R": 10**6, "Q": 0.4}
@@ -262,6 +263,7 @@ def test_growth_beyond_single_precision():
         np.testing.assert_allclose(bound(potential=START, **quiet), expected, rtol=1e-5)  # float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [fedac_i_bound, fedac_ii_bound])
 def test_conditions(allow_nans, bound):
     with pytest.warns(UserWarning, match="lr <= 1 / L and mu <= L does not hold"):

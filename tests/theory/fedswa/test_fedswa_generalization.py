@@ -199,6 +199,7 @@ def test_vmap_over_any_constant():
         np.testing.assert_allclose(many, single, rtol=1e-5)  # float32, another order of fusing
 
 
+@pytest.mark.slow
 def test_outside_the_condition_the_value_is_nan(allow_nans):
     with pytest.warns(UserWarning, match=r"lr <= 2 / \(beta \+ mu\)"):
         value = generalization_bound(**CONSTANTS, **SIZES, lr=1.1, mu=0.3)

@@ -174,6 +174,7 @@ def both_at(found):
         return jax.tree.map(np.asarray, both_bounds(constants, found["alpha"]))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(settings_of())
 def test_closed_forms_dominate_the_recursion(found):
@@ -278,6 +279,7 @@ def test_where_maps_fall(x64, allow_nans):
                 assert np.isnan(call())
 
 
+@pytest.mark.slow
 def test_vmap_and_jit(x64):
     """Over any constants, K included, without warnings inside jit."""
     K = jnp.array([1, 3, 9])
