@@ -11,7 +11,7 @@ from fedjax_sim.privacy.audit import Audit, audit
 from fedjax_sim.privacy.banded import amplified_banded, banded, banded_coefficients
 from fedjax_sim.privacy.central import privatize
 from fedjax_sim.privacy.events import Mechanism
-from fedjax_sim.privacy.noise import Noise, independent
+from fedjax_sim.privacy.noise import NoiseLaw, independent
 from fedjax_sim.privacy.noise_cohort import NoiseCohort, noise_cohort
 from fedjax_sim.privacy.priv_unit import priv_unit, priv_unit_constants
 from fedjax_sim.privacy.randomizers import (
@@ -27,8 +27,8 @@ __all__ = [
     "Audit",
     "Guarantee",
     "Mechanism",
-    "Noise",
     "NoiseCohort",
+    "NoiseLaw",
     "Randomizer",
     "adaptive_clip",
     "amplified_banded",

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.privacy.libraries import library
-from fedjax_sim.privacy.noise import Noise, independent
+from fedjax_sim.privacy.noise import NoiseLaw, independent
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 from fedjax_sim.wrappers.applied_last import applied_last
 
@@ -132,7 +132,7 @@ def noise_multiplier(
     epsilon: float,
     delta: float,
     *,
-    noise: Noise | None = None,
+    noise: NoiseLaw | None = None,
     accountant: Accountant | None = None,
     interval: float = INTERVAL,
 ) -> float:

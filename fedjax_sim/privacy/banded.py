@@ -21,7 +21,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.privacy.events import Mechanism, sampled_gaussian
 from fedjax_sim.privacy.libraries import library
-from fedjax_sim.privacy.noise import Noise, NoiseState, normal
+from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, normal
 from fedjax_sim.privacy.participation import (
     check_independent_of_data,
     min_separation,
@@ -43,7 +43,7 @@ def banded(
     *,
     separation: int | None = None,
     visits: int | None = None,
-) -> Noise:
+) -> NoiseLaw:
     r"""Noise :math:`y = C^{-1} \xi` of a lower triangular, banded Toeplitz matrix C.
 
     With the prefix sums A = B C of the uploads' sums, round t adds
@@ -104,7 +104,7 @@ def banded(
     return _noise(c, factor, mechanism, check)
 
 
-def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> Noise:
+def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> NoiseLaw:
     r"""Noise of :func:`banded` whose privacy is amplified by Poisson sampling within groups.
 
     The clients form at least b groups that take turns
@@ -210,7 +210,7 @@ def _is_in_turn(rule: Sampling, bands: int) -> bool:
     return rule.kind == "poisson" and rule.groups >= bands and whole
 
 
-def _noise(c: np.ndarray, factor: float, mechanism: MechanismOf, check: Check) -> Noise:
+def _noise(c: np.ndarray, factor: float, mechanism: MechanismOf, check: Check) -> NoiseLaw:
     """Returns the noise of coefficients whose independent draws have the std ``factor z C``."""
 
     bands = len(c)
@@ -234,7 +234,7 @@ def _noise(c: np.ndarray, factor: float, mechanism: MechanismOf, check: Check) -
         past = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y])[: len(y)], drawn, past)
         return drawn, past
 
-    return Noise(init if bands > 1 else None, draw, mechanism, _FIXED_CLIP, check)
+    return NoiseLaw(init if bands > 1 else None, draw, mechanism, _FIXED_CLIP, check)
 
 
 def _checked(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from fedjax_sim.privacy.adaptive import AdaptiveClip, below, count_std, next_cli
 from fedjax_sim.privacy.checks import check_algorithm, check_timeline, guarded
 from fedjax_sim.privacy.clipping import Clip, check_clip, check_finite, clip_upload, total_clip
 from fedjax_sim.privacy.events import Mechanism, without_noise
-from fedjax_sim.privacy.noise import Noise, NoiseState, independent
+from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, independent
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import (
     ClientState,
@@ -80,7 +80,7 @@ def privatize(
     noise_multiplier: Scalar,
     *,
     expected_uploads: Scalar,
-    noise: Noise | None = None,
+    noise: NoiseLaw | None = None,
     most_examples: Scalar | None = None,
 ) -> FedAlgorithm:
     r"""Makes an algorithm differentially private with respect to single clients (DP-FedAvg).

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedjax_sim.checks import is_concrete
-from fedjax_sim.privacy.noise import Noise
+from fedjax_sim.privacy.noise import NoiseLaw
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.applied_last import AppliedLast, applied_last
@@ -41,7 +41,7 @@ def check_algorithm(algorithm: FedAlgorithm) -> None:
 def check_timeline(
     timeline: Timeline,
     num_clients: int,
-    noise: Noise,
+    noise: NoiseLaw,
     expected_uploads: Scalar,
     most_examples: Scalar | None,
 ) -> None:

@@ -21,7 +21,7 @@ def _no_check(timeline: Timeline, num_clients: int) -> None:
     del timeline, num_clients
 
 
-class Noise(NamedTuple):
+class NoiseLaw(NamedTuple):
     r"""Law of the noise on the sums of clipped uploads.
 
     ``init(like)`` returns the state before the first round; None: the law has none.  ``like`` has
@@ -57,7 +57,7 @@ class Noise(NamedTuple):
     check: Callable[[Timeline, int], None] = _no_check
 
 
-def independent() -> Noise:
+def independent() -> NoiseLaw:
     """Independent Gaussian noise in every round (DP-FedAvg).
 
     Example:
@@ -74,4 +74,4 @@ def independent() -> Noise:
         del number
         return normal(key, std, like), state
 
-    return Noise(None, draw, sampled_gaussian)
+    return NoiseLaw(None, draw, sampled_gaussian)

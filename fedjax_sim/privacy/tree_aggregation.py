@@ -16,7 +16,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.privacy.events import Mechanism
 from fedjax_sim.privacy.libraries import library
-from fedjax_sim.privacy.noise import Noise, normal
+from fedjax_sim.privacy.noise import NoiseLaw, normal
 from fedjax_sim.privacy.participation import (
     check_independent_of_data,
     num_draws,
@@ -33,7 +33,7 @@ class TreeState(NamedTuple):
     nodes: Upload  # efficient estimates: noise of the last complete node per level, [depth, ...]
 
 
-def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> Noise:
+def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
     r"""Noise whose sum over the first t rounds is that of few nodes of a binary tree.
 
     The node (l, j) covers the rounds :math:`j 2^l + 1, \ldots, (j + 1) 2^l` and has independent
@@ -92,7 +92,7 @@ def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> Noise:
         check(timeline, num_clients)
         return _mechanism(noise_multiplier, timeline, num_rounds)
 
-    return Noise(init, draw, mechanism, _FIXED_CLIP, check)
+    return NoiseLaw(init, draw, mechanism, _FIXED_CLIP, check)
 
 
 def _node(seed: Array, level: Array, position: Array, like: Upload) -> Upload:
