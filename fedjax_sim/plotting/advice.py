@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.plotting.bounds import bound_curves
-from fedjax_sim.plotting.figure import Figure as ShownFigure
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import INK, add_caption, legend_above, line_look, style_axes
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def local_steps_figure(frame: "pd.DataFrame", rounds: int, local_steps: int) -> 
     if finite.empty:
         raise ValueError("frame has no finite bound; expected one: no theorem applies")
     metrics = list(finite["metric"].unique())
-    figure = ShownFigure(figsize=(6.4, 1.2 + 3.4 * len(metrics)), layout="constrained")
+    figure = Figure(figsize=(6.4, 1.2 + 3.4 * len(metrics)), layout="constrained")
     names = list(finite["theorem"].unique())
     panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
     for axes, metric in zip(panels, metrics, strict=True):

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.plotting.curves import curves
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import add_caption, legend_above, line_look
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.analysis.frames import check_columns
+from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import COLORS, GREY, INK, add_caption, font_points, style_axes
 
 
