@@ -23,6 +23,8 @@ from fedjax_sim.plotting.style import (
 )
 from fedjax_sim.plotting.sweeps import grid_title, value_labels
 
+_LETTER = 0.085  # inches of a letter of a tick label, at most
+
 
 def heat_map(
     scores: pd.DataFrame,
@@ -97,7 +99,10 @@ def heat_map(
     if finite.any():
         winner = at[np.argmin(np.where(finite, mean if mode == "min" else -mean, math.inf))]
         axes.add_patch(_box(*winner, facecolor="none", edgecolor=COLORS[1], lw=2.5, clip_on=False))
-    axes.set_xticks(range(len(xs)), value_labels(x, xs))
+    labels = value_labels(x, xs)
+    axes.set_xticks(range(len(xs)), labels)
+    if max(map(len, labels)) * _LETTER > width / len(xs):
+        axes.tick_params("x", labelrotation=90)
     axes.set_yticks(range(len(ys)), value_labels(y, ys))
     axes.set(xlabel=setting_label(x), ylabel=setting_label(y))
     axes.set_title(grid_title(scores, cells, [x, y]), fontsize="medium")
