@@ -15,7 +15,8 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.codec import code_bits, identity, with_upload_bits
+from fedjax_sim.compression.codec import code_bits, identity
+from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 

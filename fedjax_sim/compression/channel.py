@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, with_upload_bits
+from fedjax_sim.compression.codec import Codec, StatefulCodec
+from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -106,8 +107,9 @@ def compressed(
         assert algorithm.personal is not None
         return algorithm.personal(_received(down, message, state, work), state, oracle, work)
 
+    of_message = message_bits(algorithm) if down is None else down.bits
     return algorithm._replace(
-        local=with_upload_bits(local, codec.bits),
+        local=with_message_bits(with_upload_bits(local, codec.bits), of_message),
         personal=None if algorithm.personal is None else personal,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,6 @@ from jax import Array
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import PyTree
-
-Local = TypeVar("Local", bound=Callable[..., Any])
 
 
 class Codec(NamedTuple):
@@ -190,21 +188,6 @@ def code_bits(num_values: int) -> int:
         [1, 4, 4, 5]
     """
     return (num_values - 1).bit_length()
-
-
-def with_upload_bits(local: Local, bits: Callable[[PyTree], int]) -> Local:
-    """Marks an algorithm's ``local`` with the bits of its encoded uploads.
-
-    The upload itself is the decoded one, whose arrays have more bits.  Files of runs, and figures
-    against bits, count these.
-
-    Example:
-        >>> algorithm = with_upload_bits(lambda *visit: visit, identity().bits)
-        >>> algorithm.upload_bits(jnp.ones(2))
-        64
-    """
-    local.upload_bits = bits  # pyright: ignore[reportFunctionMemberAccess]
-    return local
 
 
 def is_coded(leaf: Any) -> bool:

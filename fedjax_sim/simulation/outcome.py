@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.compression.counting import bits_if_all_report, message_bits, upload_bits
 from fedjax_sim.simulation.files import FolderError, write_text
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
@@ -63,8 +64,9 @@ def describe(
 ) -> dict[str, Any]:
     """Returns the part of a run's outcome that is known before the run: its communication.
 
-    Bits are those of the arrays that a message and an upload consist of, or of the upload's code if
-    the algorithm is wrapped last in compression (for MARINA the expected number).
+    Bits are those of the arrays that a message and an upload consist of, or of their codes if the
+    algorithm is wrapped in compression (for MARINA the expected number, for PP-MARINA the mean over
+    the timeline's uploads).  Frozen leaves of the model are not sent.
 
     Example:
         >>> import fedjax_sim as fs
@@ -80,16 +82,18 @@ def describe(
     params = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), setup.params)
     if batched:
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params)
+    reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
     try:
-        shapes = jax.eval_shape(lambda x: visit(algorithm, setup, x), params)
-        code_bits = getattr(algorithm.local, "upload_bits", _bits)
-        upload, download = code_bits(shapes[1]), _bits(shapes[0])
+        message, sent, _ = jax.eval_shape(lambda x: visit(algorithm, setup, x), params)
+        download, upload = message_bits(algorithm)(message), upload_bits(algorithm)(sent)
+        if (whole := bits_if_all_report(algorithm)) is not None:
+            share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
+            upload = round(float(share * whole(sent) + (1 - share) * upload))
     except (TypeError, ValueError, AttributeError):
         pass  # an algorithm that needs a real oracle even for the shapes of its uploads
     num_rounds = setup.timeline.num_rounds
     evaluated = range(setup.eval_every, num_rounds, setup.eval_every)
     rounds = np.array([*evaluated, num_rounds])
-    reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
     uploads: dict[str, Any] = {}
     for seed, per_round in zip(seeds, reports, strict=True):
         if (per_round == per_round[0]).all():
@@ -142,7 +146,3 @@ def read(folder: pathlib.Path) -> Outcome | None:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"is damaged ({error})"
     raise FolderError(f"{path} {problem}; delete it (it can be missed)")
-
-
-def _bits(tree: PyTree) -> int:
-    return sum(8 * int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))

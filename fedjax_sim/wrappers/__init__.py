@@ -16,6 +16,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.compression.counting import (
+    bits_of_arrays,
+    message_bits,
+    upload_bits,
+    with_message_bits,
+    with_upload_bits,
+)
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -111,11 +118,16 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
             tree.where(some, new, state.inner), state.left_out + mean.left_out
         )
 
+    def bits(upload: _Checked) -> int:
+        return upload_bits(algorithm)(upload.upload) + bits_of_arrays(upload.left_out)
+
     return algorithm._replace(
         init=init,
-        local=local,
+        local=with_upload_bits(local, bits),
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=with_message_bits(
+            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
+        ),
         exact_mean_only="clients also upload whether their upload is finite",
     )
 
@@ -148,5 +160,7 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=with_message_bits(
+            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
+        ),
     )

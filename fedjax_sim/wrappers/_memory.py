@@ -9,6 +9,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.compression.codec import StatefulCodec
+from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -68,7 +69,9 @@ def with_estimate(algorithm: FedAlgorithm) -> Callable[[Params], EstimateState]:
 
 def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
     """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
-    return lambda state, round: algorithm.broadcast(state.inner, round)
+    return with_message_bits(
+        lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
+    )
 
 
 def personal_inner(algorithm: FedAlgorithm) -> Personal | None:

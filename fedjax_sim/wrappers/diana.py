@@ -6,7 +6,8 @@ References:
 """
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful, with_upload_bits
+from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
     EstimateState,

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful, with_upload_bits
+from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -175,8 +176,8 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     :math:`e \leftarrow e + \Delta - c`.
 
     Every client has to receive every change, also in rounds in which it does not report:
-    :func:`~fedjax_sim.timelines.bits_moved` counts one message per report.  For both directions
-    compose: ``ef21(ef21_p(fedavg(0.1), down), up)``.
+    :func:`~fedjax_sim.timelines.bits_moved`, and files of runs, count one message per report.  For
+    both directions compose: ``ef21(ef21_p(fedavg(0.1), down), up)``.
 
     Args:
         algorithm: an algorithm whose message does not depend on the round.
@@ -214,5 +215,7 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         return Ef21PState(algorithm.update(state.inner, mean, round), copy, kept)
 
     return algorithm._replace(
-        init=init, update=update, broadcast=lambda state, round: sent(state, round)[0]
+        init=init,
+        update=update,
+        broadcast=with_message_bits(lambda state, round: sent(state, round)[0], coder.bits),
     )

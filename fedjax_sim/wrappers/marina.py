@@ -16,7 +16,13 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_most, check_positive, is_concrete
-from fedjax_sim.compression.codec import Codec, identity, with_upload_bits
+from fedjax_sim.compression.codec import Codec, identity
+from fedjax_sim.compression.counting import (
+    bits_of_arrays,
+    message_bits,
+    with_message_bits,
+    with_upload_bits,
+)
 from fedjax_sim.compression.quantizers.rounding import bernoulli
 from fedjax_sim.types import (
     ClientState,
@@ -163,7 +169,8 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
                 f"{task.num_clients}, as in timelines.full_or_uniform"
             )
 
-    return _marina(algorithm, codec, _all_report)._replace(check=check)
+    wrapped = _marina(algorithm, codec, _all_report)._replace(check=check)
+    return wrapped._replace(local=with_upload_bits(wrapped.local, codec.bits, bits_of_arrays))
 
 
 def _all_report(round: Round) -> Array:
@@ -220,12 +227,16 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
             )
         return state
 
+    def bits(message: MarinaMessage) -> int:
+        of_inner = message_bits(algorithm)
+        return of_inner(message.current) + of_inner(message.previous) + bits_of_arrays(message.full)
+
     personal = algorithm.personal
     return algorithm._replace(
         init=init,
         local=local,
         update=update,
-        broadcast=broadcast,
+        broadcast=with_message_bits(broadcast, bits),
         init_client=init_client,
         synchronous_only="MARINA adds changes since the previous message to its estimate",
         personal=personal and (lambda message, *visit: personal(message.current, *visit)),

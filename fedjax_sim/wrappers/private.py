@@ -12,6 +12,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.compression.counting import (
+    message_bits,
+    upload_bits,
+    with_message_bits,
+    with_upload_bits,
+)
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -124,9 +130,11 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
 
     return algorithm._replace(
         init=init,
-        local=local,
+        local=with_upload_bits(local, upload_bits(algorithm)),
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=with_message_bits(
+            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
+        ),
         init_client=init_client,
         personal=personal,
     )

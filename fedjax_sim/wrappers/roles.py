@@ -22,6 +22,13 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.compression.counting import (
+    bits_of_arrays,
+    message_bits,
+    upload_bits,
+    with_message_bits,
+    with_upload_bits,
+)
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -96,8 +103,8 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
 
     The trainable leaves follow exactly the run of a model that closes over the frozen ones.  Frozen
     leaves are in neither uploads, optimiser states nor client states.  They are stored once, beside
-    the server's state, and count as a part of the message; on a timeline with staleness each buffer
-    for a past broadcast holds a copy.
+    the server's state; on a timeline with staleness each buffer for a past broadcast holds a copy.
+    They never change, so, as the initial model, they are not sent: counted bits leave them out.
 
     Args:
         algorithm: any algorithm.
@@ -154,10 +161,11 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
 
     return algorithm._replace(
         init=init,
-        local=local,
+        local=with_upload_bits(local, upload_bits(algorithm)),
         update=_update_inner(algorithm),
-        broadcast=lambda state, round: PartMessage(
-            algorithm.broadcast(state.inner, round), state.rest
+        broadcast=with_message_bits(
+            lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
+            lambda message: message_bits(algorithm)(message.inner),
         ),
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
         personal=None if algorithm.personal is None else personal,
@@ -272,9 +280,12 @@ def running_statistics(
 
         return algorithm._replace(
             init=init,
-            local=local,
+            local=with_upload_bits(local, upload_bits(algorithm)),
             update=_update_inner(algorithm),
-            broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+            broadcast=with_message_bits(
+                lambda state, round: algorithm.broadcast(state.inner, round),
+                message_bits(algorithm),
+            ),
             init_client=init_client,
             check=check,
             personal=personal,
@@ -301,12 +312,20 @@ def running_statistics(
         inner = algorithm.update(state.inner, mean.upload, round)
         return PartState(inner, tree.where(some, mixed, state.rest))
 
+    def bits_of_upload(upload: _Visit) -> int:
+        rest = bits_of_arrays((upload.statistics, upload.present))
+        return upload_bits(algorithm)(upload.upload) + rest
+
+    def bits_of_message(message: PartMessage) -> int:
+        return message_bits(algorithm)(message.inner) + bits_of_arrays(message.rest)
+
     return algorithm._replace(
         init=init,
-        local=local_averaged,
+        local=with_upload_bits(local_averaged, bits_of_upload),
         update=update,
-        broadcast=lambda state, round: PartMessage(
-            algorithm.broadcast(state.inner, round), state.rest
+        broadcast=with_message_bits(
+            lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
+            bits_of_message,
         ),
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
         check=check,

@@ -15,7 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.codec import with_upload_bits
+from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
 from fedjax_sim.tree.noise import normal

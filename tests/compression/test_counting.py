@@ -1,0 +1,73 @@
+"""Bits of uploads and messages in files of runs, through all wrappers that keep the marks."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_problems import quadratic_task
+
+import fedjax_sim as fs
+from fedjax_sim.compression import identity, qsgd, random_k, scaled_sign, top_k
+from fedjax_sim.simulation.history import Clock
+from fedjax_sim.simulation.outcome import describe
+
+PARAMS = {"frozen": jnp.zeros(50), "w": jnp.zeros(16)}
+PLAIN = fs.fedavg(0.1)
+SIGN, TOP = 16 + 32, 2 * (32 + 4)  # bits of the leaf w alone
+BOTH = SIGN + 50 + 32  # bits of both leaves
+WHOLE = 32 * 66
+
+
+def of_frozen(path, leaf):
+    return path[0] == "frozen"
+
+
+def test_identity_counts_as_many_bits_as_no_codec():
+    assert communication(fs.compressed(PLAIN, identity())) == (WHOLE, WHOLE)
+
+
+def communication(algorithm, timeline=None):
+    task = quadratic_task(np.ones((4, 1, 1)), np.zeros((4, 1)), 2)
+    timeline = fs.timelines.full(2, 4, 1) if timeline is None else timeline
+    setup = fs.Setup(task, timeline, PARAMS)
+    found = describe(algorithm, setup, ["0"], Clock(timeline, 1), batched=False)
+    return found["upload_bits"], found["download_bits"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "upload", "message"),
+    [
+        (fs.freeze(PLAIN, of_frozen), 512, 512),
+        (fs.freeze(fs.ef14(PLAIN, scaled_sign()), of_frozen), SIGN, 512),
+        (fs.freeze(fs.ef21(fs.ef21_p(PLAIN, top_k(2)), scaled_sign()), of_frozen), SIGN, TOP),
+        (fs.freeze(fs.scaffold(0.1), of_frozen), 1024, 1024),
+        (fs.ef21_p(PLAIN, scaled_sign()), WHOLE, BOTH),
+        (fs.compressed(PLAIN, scaled_sign(), scaled_sign()), BOTH, BOTH),
+        (fs.average_rounds(fs.ef21_p(PLAIN, scaled_sign())), WHOLE, BOTH),
+        (
+            fs.skip_nonfinite(fs.ef14(fs.ef21_p(PLAIN, scaled_sign()), scaled_sign())),
+            BOTH + 32,
+            BOTH,
+        ),
+        (fs.private(fs.ef14(PLAIN, scaled_sign()), of_frozen, lr=0.1), SIGN, 512),
+        (fs.running_statistics(fs.ef14(PLAIN, scaled_sign()), of_frozen, "private"), SIGN, 512),
+        # Statistics are sent as they are, with the number of clients that have some.
+        (fs.running_statistics(fs.ef14(PLAIN, scaled_sign()), of_frozen), SIGN + 1632, 512 + 1600),
+        (fs.marina(fs.ef21_p(PLAIN, scaled_sign()), random_k(8), 0.5), None, 2 * BOTH + 8),
+    ],
+)  # fmt: skip
+def test_bits_of_uploads_and_messages(algorithm, upload, message):
+    found = communication(algorithm)
+    assert found[1] == message
+    assert upload is None or found[0] == upload
+
+
+def test_uploads_of_pp_marina_are_whole_if_all_clients_report():
+    mask = jnp.array([[True] * 4, [True, False, True, False], [False, True, False, False]])
+    timeline = fs.timelines.full(3, 4, 1)
+    timeline = dataclasses.replace(timeline, mask=mask)
+    codec = qsgd(3)
+    coded = codec.bits(PARAMS)
+    expected = round((4 * WHOLE + 3 * coded) / 7)
+    assert communication(fs.pp_marina(PLAIN, codec), timeline)[0] == expected
