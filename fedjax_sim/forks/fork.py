@@ -1,6 +1,7 @@
 """``fork``: a run continues from one state under several alternatives."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,8 +16,9 @@ from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.forks.result import Fork
+from fedjax_sim.forks.together import Continuation, continue_together
 from fedjax_sim.simulation.functions import share_functions
-from fedjax_sim.simulation.programs import Programs, Resident, programs
+from fedjax_sim.simulation.programs import Resident, programs
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_column, seed_names
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
@@ -29,14 +31,18 @@ class Alternative(NamedTuple):
         >>> import fedjax_sim as fs
         >>> without_3 = lambda timeline: fs.timelines.remove_clients(timeline, 3)
         >>> alternative = fs.Alternative(fs.fedavg(0.1), without_3)
+        >>> smaller_rate = fs.Alternative(fs.fedavg, numbers={"lr": 0.05})
     """
 
-    algorithm: FedAlgorithm
+    # An algorithm, or the function that makes it from ``numbers``.
+    algorithm: FedAlgorithm | Callable[..., FedAlgorithm]
     # Intervention: a function of the timeline of the remaining rounds. None: it stays as it is.
     change: Callable[[Timeline], Timeline] | None = None
     # True: the algorithm's state starts afresh from the model. Required where the algorithm's state
     # is not of the same form as the run's.
     restart: bool = False
+    # Arguments of the function ``algorithm``, by name.
+    numbers: Mapping[str, float] | None = None
 
 
 def fork(
@@ -48,6 +54,7 @@ def fork(
     reference: str | None = None,
     execution: Execution | None = None,
     seeds: Sequence[Seed] | None = None,
+    one_program: bool = False,
 ) -> Fork:
     r"""Continues a run from its state at round t under several alternatives, "what if, from t".
 
@@ -62,6 +69,11 @@ def fork(
     :func:`~fedjax_sim.simulate` with the same execution.  Alternatives with equal algorithms and
     timelines of equal shapes share one compiled program.
 
+    With ``one_program`` all alternatives run in a single program.  Those that differ in timelines
+    of one shape, or in the numbers of ``Alternative(function, numbers=...)``, are vmapped over,
+    like the runs of :func:`~fedjax_sim.sweep`: fifty rates compile as fast as one.  Results are
+    then equal to rounding, not to the bit, and all alternatives are in memory together.
+
     Args:
         start: the state at round t, of all seeds ``[n, ...]``: a simulation of the first t rounds,
             ``fs.simulate(algorithm, dataclasses.replace(setup, timeline=setup.timeline[:t]),
@@ -72,6 +84,7 @@ def fork(
         reference: the alternative that the others are compared with; default: the first one.
         execution: execution strategy; default :func:`~fedjax_sim.execution.auto`.
         seeds: names of the seeds; default 0, 1, ...
+        one_program: run all alternatives together.
 
     Returns:
         Histories from round t on (with the metrics at round t), final states, paired differences
@@ -119,18 +132,13 @@ def fork(
         name: _prepared(name, alternative, rest, state, done, batched, execution)
         for name, alternative in alternatives.items()
     }
+    together = continue_together(prepared, keys, execution) if one_program else {}
     for name, continuation in prepared.items():
-        history, states[name] = _continued(continuation, keys)
+        history, states[name] = together.get(name) or _continued(
+            continuation, keys, batched, execution
+        )
         histories[name] = history if batched else jax.tree.map(lambda x: x[None], history)
     return Fork(done, reference, histories, states, seed_column(names))
-
-
-class _Continuation(NamedTuple):
-    """An alternative that may start."""
-
-    programs: Programs
-    setup: Setup  # of the remaining rounds
-    state: RunState
 
 
 def _round_of(state: RunState, keys: Array, setup: Setup) -> int:
@@ -157,11 +165,13 @@ def _prepared(
     done: int,
     batched: bool,
     execution: Execution | None,
-) -> _Continuation:
+) -> Continuation:
     """Returns an alternative with its program and its first state; refuses what does not fit."""
     if not isinstance(alternative, Alternative):
         alternative = Alternative(alternative)
-    algorithm, change, restart = alternative
+    change, restart = alternative.change, alternative.restart
+    factory, numbers = _factory(name, alternative)
+    algorithm = factory(**numbers)
     setup = rest
     if change is not None:
         timeline = change(rest.timeline)
@@ -192,7 +202,34 @@ def _prepared(
                 f"alternatives[{name!r}] has clients that start from broadcast {oldest}; expected "
                 f"{done} or later, since the run kept no earlier ones"
             )
-    return _Continuation(compiled, setup, first)
+    return Continuation(factory, numbers, setup, first)
+
+
+def _factory(
+    name: str, alternative: Alternative
+) -> tuple[Callable[..., FedAlgorithm], dict[str, float]]:
+    """Returns an alternative's algorithm as a function of numbers; refuses what is none."""
+    algorithm, numbers = alternative.algorithm, dict(alternative.numbers or {})
+    if isinstance(algorithm, FedAlgorithm):
+        if numbers:
+            raise ValueError(
+                f"alternatives[{name!r}] has numbers {sorted(numbers)} for an algorithm that has "
+                "its own; expected a function that makes the algorithm from them"
+            )
+        return lambda: algorithm, {}
+    if not callable(algorithm):
+        raise ValueError(
+            f"alternatives[{name!r}] is {algorithm!r}; expected an algorithm, a function that "
+            "makes one, or an Alternative"
+        )
+    try:
+        inspect.signature(algorithm).bind(**numbers)
+    except TypeError as error:
+        raise ValueError(
+            f"alternatives[{name!r}] has numbers {sorted(numbers)}; expected the arguments of "
+            f"{getattr(algorithm, '__qualname__', algorithm)}: {error}"
+        ) from error
+    return algorithm, numbers
 
 
 def _check_state(name: str, state: RunState, expected: RunState) -> None:
@@ -211,9 +248,13 @@ def _check_state(name: str, state: RunState, expected: RunState) -> None:
             )
 
 
-def _continued(continuation: _Continuation, keys: Array) -> tuple[History, RunState]:
+def _continued(
+    continuation: Continuation, keys: Array, batched: bool, execution: Execution | None
+) -> tuple[History, RunState]:
     """Returns the history, with the metrics of the first state, and the final state."""
-    compiled, setup, state = continuation
+    factory, numbers, setup, state = continuation
+    algorithm = factory(**numbers)
+    compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
     put = everywhere(setup.task)
     state = jax.tree.map(jnp.copy, state)  # the program overwrites its argument
     axis = keys.ndim
