@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from fedjax_sim.cli import tuned
 from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.simulation.forecast import Forecast, forecast
+from fedjax_sim.simulation.forecast import forecast
+from fedjax_sim.simulation.needs import Forecast
 
 
 def run_forecast(
@@ -30,5 +31,6 @@ def run_forecast(
         with comparison.arithmetic():
             setup, execution = tuned.executed(comparison, name, choices.get(name))
             algorithm = comparison.algorithm(name)
-            result = forecast(algorithm, setup, comparison.problem.keys, execution=execution)
-        yield name, result
+            keys = comparison.problem.keys
+            result = forecast(algorithm, setup, keys, execution=execution, delta=None)
+        yield name, result._replace(privacy=comparison.guarantees.get(name))

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.table import Table
 
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
-from fedjax_sim.simulation.forecast import Forecast
+from fedjax_sim.simulation.needs import Forecast
 from fedjax_sim.simulation.tuning import Measured
 
 
@@ -121,7 +121,7 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
     """Returns the needs of a comparison's algorithms, a column each.
 
     Example:
-        >>> from fedjax_sim.simulation.forecast import Seconds
+        >>> from fedjax_sim.simulation.needs import Seconds
         >>> parts, seconds = {"examples": 10**9}, Seconds(3.0, 0.01, 0.2)
         >>> forecast = Forecast(650, 0, 2600, parts, 2 * 10**9, 4e6, 100, 50, seconds)
         >>> table = forecast_table({"fedavg": forecast})
@@ -129,29 +129,10 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
         ['parameters of a model', '650']
     """
     table = Table("", *forecasts, title="forecast")
-
-    def row(name: str, *cells: str) -> None:
-        table.add_row(name, *cells)
-
-    every = list(forecasts.values())
-    row("parameters of a model", *(f"{f.parameters:,}" for f in every))
-    row("bytes of a client's state", *(f"{f.client_bytes:,}" for f in every))
-    row("bytes of a client's upload", *(f"{f.upload_bytes:,}" for f in every))
-    for part in every[0].parts:
-        row(f"MB of {part}", *(f"{f.parts[part] / 1e6:,.1f}" for f in every))
-    row("MB at the peak", *(f"{f.peak / 1e6:,.1f}" for f in every))
-    row("MB that may be used", *(f"{f.memory / 1e6:,.0f}" for f in every))
-    row("GFLOP per round", *(f"{f.flops_per_round / 1e9:.4g}" for f in every))
-    row("GFLOP per evaluation", *(f"{f.flops_per_evaluation / 1e9:.4g}" for f in every))
-    for name, values in (
-        ("seconds per round", [f.seconds.per_round for f in every]),
-        ("seconds per evaluation", [f.seconds.per_evaluation for f in every]),
-        ("seconds to compile", [f.seconds.compile for f in every]),
-        ("seconds of rounds", [f.seconds_of_rounds for f in every]),
-        ("seconds of evaluations", [f.seconds_of_evaluations for f in every]),
-        ("seconds in all", [f.total_seconds for f in every]),
-    ):
-        row(name, *("not run" if math.isnan(x) else f"{x:.3g}" for x in values))
+    columns = [forecast.rows for forecast in forecasts.values()]
+    most_first = sorted(columns, key=len, reverse=True)
+    for name in dict.fromkeys(name for column in most_first for name in column):
+        table.add_row(name, *(column.get(name, "") for column in columns))
     return table
 
 

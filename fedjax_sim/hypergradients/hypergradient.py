@@ -16,7 +16,7 @@ from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.hypergradients.checkpointing import Checkpoint, num_levels
 from fedjax_sim.hypergradients.problem import Arrays, Problem
 from fedjax_sim.hypergradients.truncation import Truncation, truncated
-from fedjax_sim.simulation.forecast import Forecast
+from fedjax_sim.simulation.needs import Forecast
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup
 
 Metric = str | Callable[[Params], Array]

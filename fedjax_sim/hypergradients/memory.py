@@ -12,7 +12,8 @@ from fedjax_sim.engine import init
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.hypergradients.checkpointing import stored_states
-from fedjax_sim.simulation.forecast import Forecast, Seconds, forecast
+from fedjax_sim.simulation.forecast import forecast
+from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -37,7 +38,9 @@ def forecast_program(
         rounds: rounds that are visited backwards.
         levels: levels of rematerialised scans.
     """
-    of_run = forecast(algorithm, setup, key, execution=execution, memory=memory, measure=False)
+    of_run = forecast(
+        algorithm, setup, key, execution=execution, memory=memory, measure=False, delta=None
+    )
     began = time.perf_counter()
     total = program_bytes(lowered.compile(), arguments=False)
     seconds = Seconds(time.perf_counter() - began, math.nan, math.nan)

@@ -242,6 +242,20 @@ def _of_prefixes(
     return results
 
 
+def is_private(algorithm: FedAlgorithm) -> bool:
+    """Returns True for an algorithm whose epsilon :func:`epsilon` returns.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> plain = fs.fedavg(0.1)
+        >>> private = fs.privacy.privatize(plain, 1.0, noise_multiplier=1.0, expected_uploads=9)
+        >>> is_private(plain), is_private(private)
+        (False, True)
+    """
+    check = applied_last(algorithm)
+    return check is not None and check.mechanism is not None
+
+
 def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline], Mechanism]:
     """Returns the mechanism of any part of the run, as a function of that part's timeline."""
     check = applied_last(algorithm)

@@ -1,4 +1,4 @@
-"""Forecast of a run: parameters, memory by part, arithmetic, time."""
+"""Forecast of a run: parameters, memory by part, arithmetic, time, epsilon."""
 
 import dataclasses
 import math
@@ -16,105 +16,11 @@ from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.privacy.accounting import Guarantee, epsilon, is_private
 from fedjax_sim.simulation import measuring, outcome
+from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.simulation.programs import programs, stride
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Task, Timeline
-
-# Options that reduce the memory of a part.
-KNOBS = {
-    "examples": "load them before they are needed (offload.on_host, --examples-memory) or "
-    "divide them over devices (placement.by_client, --num-strata)",
-    "client states": "keep them on the host (--states host) or divide them over devices "
-    "(placement.by_client, --num-strata)",
-    "server": "models with fewer parameters or in bfloat16, fewer seeds at once (--seeds), less "
-    "staleness in asynchronous timelines",
-    "evaluation": "evaluate on fewer examples",
-    "stored states": "more levels of recomputation (checkpoint='log'), or derivatives of the last "
-    "rounds only (last_rounds)",
-    "uploads": "fewer clients per round, or a rule that is a mean of clipped uploads "
-    "(robust.centred_clipping with one iteration)",
-    "temporaries": "fewer clients at once (execution.chunked, --execution chunked --chunk-size), "
-    "smaller batches, fewer seeds at once (--seeds), or bfloat16 (--precision)",
-}
-
-
-class Seconds(NamedTuple):
-    """Times of a run on this machine; NaN: not measured."""
-
-    compile: float  # of the rounds and of the evaluation
-    per_round: float
-    per_evaluation: float  # mean over the run's evaluations
-
-
-class Forecast(NamedTuple):
-    """Forecast of one run, or of a batch of runs together; bytes are those of one device.
-
-    Attributes:
-        parameters: parameters of one model.
-        client_bytes: state of one client between rounds, of all runs together.
-        upload_bytes: upload of one client per round, of all runs together.
-        parts: bytes on the device at the peak, by part; ``uploads`` are those of a round that a
-            robust rule has in memory together, ``temporaries`` the rest by XLA's analysis of the
-            compiled round, or of an evaluation with clients' local work, which may need more.
-        memory: bytes that may be used.
-        flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
-        rounds: rounds of the whole run.
-        evaluations: evaluations of the whole run.
-        seconds: measured times.
-        flops_per_evaluation: XLA's count for an evaluation of which all parts are due, with local
-            work, Hessian-vector products and all batches, of all runs together.
-
-    Example:
-        >>> one = Forecast(650, 0, 2600, {}, 10**9, 4e6, 100, 50, Seconds(3.0, 0.01, 0.2))
-        >>> one.seconds_of_rounds, one.seconds_of_evaluations, one.total_seconds
-        (1.0, 10.0, 14.0)
-    """
-
-    parameters: int
-    client_bytes: int
-    upload_bytes: int
-    parts: dict[str, int]
-    memory: int
-    flops_per_round: float
-    rounds: int
-    evaluations: int
-    seconds: Seconds
-    flops_per_evaluation: float = 0.0
-
-    @property
-    def seconds_of_rounds(self) -> float:
-        """Time of all rounds; NaN: not measured."""
-        return self.rounds * self.seconds.per_round
-
-    @property
-    def seconds_of_evaluations(self) -> float:
-        """Time of all evaluations; NaN: not measured."""
-        return self.evaluations * self.seconds.per_evaluation if self.evaluations else 0.0
-
-    @property
-    def total_seconds(self) -> float:
-        """Time of the whole run; NaN: not measured."""
-        return self.seconds.compile + self.seconds_of_rounds + self.seconds_of_evaluations
-
-    @property
-    def peak(self) -> int:
-        """Bytes at the peak."""
-        return sum(self.parts.values())
-
-    def check(self) -> None:
-        """Refuses a run that does not fit.
-
-        Raises:
-            ValueError: the run does not fit; the message has the numbers and the options to change.
-        """
-        if self.peak <= self.memory:
-            return
-        largest = max(self.parts, key=self.parts.__getitem__)
-        sizes = ", ".join(f"{name} {size / 1e9:.3g}" for name, size in self.parts.items())
-        raise ValueError(
-            f"memory of a device is {self.memory / 1e9:.3g} GB; expected at least "
-            f"{self.peak / 1e9:.3g} ({sizes}); the largest part is {largest}: {KNOBS[largest]}"
-        )
 
 
 def forecast(
@@ -126,8 +32,9 @@ def forecast(
     probes: Probes = NO_PROBES,
     memory: int | None = None,
     measure: bool = True,
+    delta: float | None = 1e-5,
 ) -> Forecast:
-    """Returns the memory and time that a run needs; compiles and measures one round.
+    """Returns what a run needs and costs: memory, time and privacy; compiles and runs one round.
 
     It takes the time of one compilation, of one round and of one evaluation (up to three rounds if
     they are short); equal evaluations of several algorithms are measured once.
@@ -136,10 +43,12 @@ def forecast(
         algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulate`.
         memory: bytes per device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
         measure: run the first rounds and an evaluation, if they fit.
+        delta: of the guarantee of a private algorithm; None: without it.
 
     Raises:
-        ValueError: contradictory arguments.  A run that does not fit is refused by
-            :meth:`Forecast.check`, not here.
+        ValueError: contradictory arguments, or as :func:`~fedjax_sim.privacy.epsilon`.  A run that
+            does not fit is refused by :meth:`Forecast.check`, not here.
+        ImportError: a private algorithm, and dp-accounting is not installed.
 
     Example:
         >>> import fedjax_sim as fs
@@ -157,6 +66,7 @@ def forecast(
     check_setup(setup)
     check_batch(setup, replicas if batched else None)
     check_algorithm(algorithm, setup)
+    privacy = None if delta is None else _privacy(algorithm, setup, delta)
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every
     timeline = jax.tree.map(np.asarray, setup.timeline)
@@ -207,6 +117,7 @@ def forecast(
         evaluations=sum(evaluations),
         seconds=Seconds(compile_seconds, math.nan, math.nan),
         flops_per_evaluation=evaluation.flops,
+        privacy=privacy,
     )
     if not measure or result.peak > result.memory:
         return result
@@ -229,6 +140,11 @@ def forecast(
     timed = measuring.evaluation(evaluation, evaluated, current, key, evaluations, batched=batched)
     seconds = Seconds(compile_seconds + timed.compile, per_round, timed.run)
     return result._replace(seconds=seconds)
+
+
+def _privacy(algorithm: FedAlgorithm, setup: Setup, delta: float) -> Guarantee | None:
+    """Returns the guarantee of the whole run; None for an algorithm that is not private."""
+    return epsilon(algorithm, setup, delta) if is_private(algorithm) else None
 
 
 def _stack_bytes(algorithm: FedAlgorithm, upload: PyTree, num_slots: int) -> int:

@@ -1,4 +1,4 @@
-"""Robust rules against those of ByzFL, where it is installed.
+"""Robust rules against those of ByzFL (extra ``oracles``), where it is installed.
 
 Known differences: ByzFL's Krum sums over n - f - 1 neighbours, which are those of Krum for f - 1
 attackers; its Multi-Krum averages n - f uploads; its geometric median starts at 0.
@@ -14,7 +14,7 @@ from fedjax_sim import robust
 from fedjax_sim.robust.aggregation import points_of
 from fedjax_sim.types import Stack
 
-byzfl = pytest.importorskip("byzfl")
+byzfl = pytest.importorskip("byzfl", reason="byzfl is not installed (extra oracles)")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 
 F, SLOTS = 2, 12

@@ -22,9 +22,11 @@ from small_problems import (
 import fedjax_sim as fs
 from fedjax_sim import execution, models, objectives
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.tables import forecast_table
 from fedjax_sim.diagnostics.dynamics import client_dynamics
 from fedjax_sim.execution import offload, placement
-from fedjax_sim.simulation.forecast import KNOBS, Forecast, Seconds, forecast
+from fedjax_sim.simulation.forecast import forecast
+from fedjax_sim.simulation.needs import KNOBS, Forecast, Seconds
 from fedjax_sim.timelines import sampling
 
 ROUNDS, COHORT, RUNS = 6, 4, 3
@@ -224,6 +226,43 @@ def test_contradictions_are_refused_before_any_compilation():
     wrong = dataclasses.replace(when, clients=when.clients + NUM_CLIENTS)
     with pytest.raises(ValueError, match="timeline"):
         found(when=wrong)
+
+
+@functools.cache
+def private():
+    return fs.privacy.privatize(fs.fedavg(0.1), 0.5, 9.0, expected_uploads=COHORT)
+
+
+@pytest.mark.slow
+def test_private_algorithms_have_their_epsilon():
+    setup = fs.Setup(logistic_task(), timeline(), logistic_params())
+    needs = forecast(private(), setup, KEY, measure=False, delta=1e-3)
+    assert needs.privacy == fs.privacy.epsilon(private(), setup, 1e-3)
+    assert unmeasured().privacy is None
+
+
+def test_epsilon_is_shown():
+    plain = Forecast(1, 0, 4, PARTS, 10**9, 1.0, 1, 1, UNMEASURED)
+    guarantee = fs.privacy.Guarantee(2.0, 1e-3, "replace_one", "rdp", "4 of 9 clients")
+    needs = plain._replace(privacy=guarantee)
+    assert needs.rows["epsilon at delta 0.001"] == "2 (replace_one)"
+    assert str(needs).splitlines()[-1].split(maxsplit=4)[-1] == "2 (replace_one)"
+    assert "<td>epsilon at delta 0.001</td><td>2 (replace_one)</td>" in needs._repr_html_()
+    assert "epsilon" not in str(plain)
+    with pytest.raises(ValueError, match=r"delta is 0.0; expected a number in \(0, 1\)"):
+        forecast(
+            private(), fs.Setup(logistic_task(), timeline(), logistic_params()), KEY, delta=0.0
+        )
+
+
+def test_columns_of_a_table_may_have_different_parts():
+    """Only a robust rule has all uploads in memory together."""
+    plain = Forecast(1, 0, 4, PARTS, 10**9, 1.0, 1, 1, UNMEASURED)
+    stacked = plain._replace(parts={"uploads": 10**6, **PARTS})
+    table = forecast_table({"stacked": stacked, "plain": plain})
+    names, first, second = ([*column.cells] for column in table.columns)
+    at = names.index("MB of uploads")
+    assert (first[at], second[at]) == ("1.0", "")
 
 
 DRY = shlex.split(
