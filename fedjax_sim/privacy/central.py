@@ -15,6 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_positive, is_concrete
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.adaptive import AdaptiveClip, below, count_std, next_clip, upload_noise
 from fedjax_sim.privacy.checks import check_algorithm, check_timeline, guarded
 from fedjax_sim.privacy.clipping import Clip, check_clip, check_finite, clip_upload, total_clip
@@ -144,7 +145,7 @@ def privatize(
         adaptive.check(noise_multiplier, expected_uploads, law.fixed_clip_only, most_examples)
 
     def init(params: Params) -> PrivateState:
-        state = () if law.init is None else law.init(_shape_of_upload(algorithm, params))
+        state = () if law.init is None else law.init(_shape_of_clipped(algorithm, params))
         bound = () if adaptive is None else jnp.asarray(adaptive.initial, jnp.result_type(float))
         return PrivateState(algorithm.init(params), state, bound)
 
@@ -185,7 +186,8 @@ def privatize(
                 jax.random.fold_in(round.key, _NOISE), law_state, z * bound, round.number, total
             )
             total = tree.add(total, drawn)
-        inner = algorithm.update(state.inner, tree.divide(total, expected_uploads), seen(round))
+        estimate = _as_uploaded(tree.divide(total, expected_uploads), algorithm, state.inner)
+        inner = algorithm.update(state.inner, estimate, seen(round))
         return PrivateState(inner, law_state, new_clip)
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
@@ -214,6 +216,24 @@ def privatize(
     if adaptive is not None and algorithm.synchronous_only is None:
         private = private._replace(synchronous_only=_CURRENT)
     return guarded(private, check, mechanism, "privatize", _LAST)
+
+
+def _as_uploaded(estimate: Upload, algorithm: FedAlgorithm, state: ServerState) -> Upload:
+    """Returns the noisy mean in the dtypes of the algorithm's uploads.
+
+    Models in half precision have uploads in half precision, which are clipped, summed and noised in
+    single precision; rounding is post-processing.
+    """
+    floating = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    if all(leaf.dtype.itemsize >= 4 for leaf in floating):
+        return estimate
+    uploads = _shape_of_upload(algorithm, state.params)
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), estimate, uploads)
+
+
+def _shape_of_clipped(algorithm: FedAlgorithm, params: Params) -> Upload:
+    """Returns the shapes and dtypes of a clipped upload."""
+    return jax.eval_shape(lambda x: jax.tree.map(wide, x), _shape_of_upload(algorithm, params))
 
 
 def _shape_of_upload(algorithm: FedAlgorithm, params: Params) -> Upload:

@@ -18,6 +18,9 @@ Clip = Scalar | Mapping[str, Scalar]  # of the whole upload, or of its parts by 
 def clip_upload(upload: Upload, clip: Clip) -> Upload:
     r"""Returns :math:`u \min(1, C / \|u\|)`; 0 for an upload that contains NaN or Inf.
 
+    Leaves are in single precision at least: rounding to half precision would exceed the bound, and
+    that of a sum would change more than one client's share of it.
+
     Args:
         upload: any pytree of floating arrays.
         clip: C, the bound of the norm over all leaves; or a bound for each part, by the names of
@@ -96,9 +99,9 @@ def check_finite(clip: Clip) -> None:
 
 
 def _clip(x: Upload, bound: Scalar) -> Upload:
-    # In single precision at least: squares of half-precision entries overflow early.
-    factor = jnp.minimum(1, tree.over_norm(bound, jax.tree.map(wide, x)))
-    return jax.tree.map(lambda leaf: (factor * wide(leaf)).astype(leaf.dtype), x)
+    x = jax.tree.map(wide, x)
+    factor = jnp.minimum(1, tree.over_norm(bound, x))
+    return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), x)
 
 
 def _parts(upload: Upload) -> dict[str, Any]:

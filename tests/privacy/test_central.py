@@ -128,6 +128,21 @@ def test_sensitivity_by_brute_force_over_neighbouring_client_sets():
     assert np.isclose(np.linalg.norm(joint[1, 2] - joint[0, 2]), 2 * clip, rtol=1e-5)
 
 
+def test_half_precision_is_rounded_after_the_noise():
+    """In bfloat16 an entry 1 / sqrt(10) is 1.0006 times as large, and 257 is 256."""
+    clipped = clip_upload(jnp.ones(10, jnp.bfloat16), 1.0)
+    assert np.linalg.norm(np.asarray(clipped, np.float64)) <= 1 + 1e-6
+    law, params = fs.privacy.tree_aggregation(4, efficient=True), jnp.zeros(64, jnp.bfloat16)
+    correlated = fs.privacy.privatize(fs.fedavg(1.0), 1.0, 1.0, expected_uploads=1, noise=law)
+    assert correlated.init(params).noise.nodes.dtype == jnp.float32
+    algorithm = fs.privacy.privatize(fs.fedavg(1.0), 1.0, 0.01, expected_uploads=1)
+    now = fs.Round(jnp.array(0), jnp.array(1), 9, jax.random.key(0))
+    model = algorithm.update(algorithm.init(params), jnp.full(64, 257.0), now).params
+    # With noise of std 0.01 the sum becomes 256 or 258; without, 257 would always become 256.
+    assert model.dtype == jnp.bfloat16
+    assert {*np.asarray(model, float)} == {-256.0, -258.0}
+
+
 def test_weights_by_examples_stay_below_one_and_multiply_after_the_clip():
     inner = silent(2)._replace(
         local=lambda message, state, oracle, work: (jnp.array([3.0, 4.0]), state)
