@@ -25,6 +25,7 @@ from fedjax_sim.prox.mirror import Euclidean
 from fedjax_sim.types import Params
 
 _SHORTEST = 1e-30  # steps are not halved further
+_ROUNDING = 1e-13  # relative error of a sum, with room for a few thousand terms
 
 
 class CompositeOptimum(NamedTuple):
@@ -154,13 +155,23 @@ def _solve(
             step, x = tried
             moved = tree.sub(x, y)
             square = tree.vdot(moved, moved) / (2 * step)
-            below = loss(x) <= value + tree.vdot(gradient, moved) + square
+            reached, model = loss(x), value + tree.vdot(gradient, moved) + square
 
             def bent() -> Array:
-                """True if gradients violate the model; more precise than nearly equal values."""
-                return ~(tree.vdot(tree.sub(jax.grad(loss)(x), gradient), moved) <= square)
+                """True if gradients violate the model; more precise than nearly equal values.
 
-            return jax.lax.cond(below, lambda: jnp.array(False), bent) & (step > _SHORTEST)
+                F(x) - F(y) - <gradient, moved> is at most ``turn`` by convexity, and half of it if
+                F is quadratic, which counts where the values differ by their rounding only.
+                """
+                turn = tree.vdot(tree.sub(jax.grad(loss)(x), gradient), moved)
+                rounding = _ROUNDING * jnp.maximum(jnp.abs(reached), jnp.abs(value))
+                equal = reached - model <= rounding
+                fits = (turn <= square) | (equal & (turn <= 2 * square * (1 + _ROUNDING)))
+                return ~fits
+
+            return jax.lax.cond(reached <= model, lambda: jnp.array(False), bent) & (
+                step > _SHORTEST
+            )
 
         def halved(tried: tuple[Array, Params]) -> tuple[Array, Params]:
             step = tried[0] / 2
