@@ -14,6 +14,8 @@ os.environ["XLA_FLAGS"] = (
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent.parent / ".jax_cache")
 )
+# Processes that tests start have this setting, too.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Threads for the devices to wait for each other in, also on a machine of two cores.
 os.environ.setdefault("NPROC", "16")
 
@@ -23,7 +25,6 @@ import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_debug_nans", True)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Compilation makes the first example of a property slow; speed is not what is tested.
 hypothesis.settings.register_profile("fedjax_sim", deadline=None, derandomize=True)

@@ -11,8 +11,10 @@ import sys
 import time
 
 import numpy as np
+import processes
 import pytest
 
+from fedjax_sim.cli.main import main
 from fedjax_sim.execution import distributed
 
 HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
@@ -25,15 +27,19 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def start(commands: list[list[str]]) -> list[subprocess.Popen]:
-    env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="", PYTHONUNBUFFERED="1")
+@pytest.fixture(scope="module")
+def env(tmp_path_factory) -> dict[str, str]:
+    return processes.environment(tmp_path_factory.mktemp("cache"), PYTHONUNBUFFERED="1")
+
+
+def start(env: dict[str, str], commands: list[list[str]]) -> list[subprocess.Popen]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return [subprocess.Popen(command, env=env, **pipes) for command in commands]
 
 
-def run_together(commands: list[list[str]]) -> list[str]:
+def run_together(env: dict[str, str], commands: list[list[str]]) -> list[str]:
     """The processes' output; of a failed or hanging one the test fails, and none is left behind."""
-    started = start(commands)
+    started = start(env, commands)
     try:
         outputs = [process.communicate(timeout=240)[0] for process in started]
     finally:
@@ -51,8 +57,8 @@ def commands_of(folder, number: int, devices: int, *options: str) -> list[list[s
     ]
 
 
-def workers(folder, number: int, devices: int, *options: str) -> list[str]:
-    return run_together(commands_of(folder, number, devices, *options))
+def workers(env, folder, number: int, devices: int, *options: str) -> list[str]:
+    return run_together(env, commands_of(folder, number, devices, *options))
 
 
 def history(folder) -> tuple[list, np.ndarray]:
@@ -62,10 +68,10 @@ def history(folder) -> tuple[list, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(env, tmp_path_factory):
     """One process with two devices."""
     folder = tmp_path_factory.mktemp("alone")
-    workers(folder, 1, 2)
+    workers(env, folder, 1, 2)
     return history(folder)
 
 
@@ -75,34 +81,34 @@ def assert_same_history(found, expected):
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-6)
 
 
-def test_two_processes_are_as_one(tmp_path, alone):
-    outputs = workers(tmp_path, 2, 2)
+def test_two_processes_are_as_one(env, tmp_path, alone):
+    outputs = workers(env, tmp_path, 2, 2)
     assert_same_history(history(tmp_path), alone)
     # Each loads its own strata's clients: 5, 5, 5 and 4.
     assert "loaded [(0, 5), (5, 10)]" in outputs[0]
     assert "loaded [(10, 15), (15, 19)]" in outputs[1]
 
 
-def test_interrupted_by_one_continued_by_another_number(tmp_path, alone):
+def test_interrupted_by_one_continued_by_another_number(env, tmp_path, alone):
     """Ctrl-C in one process ends both after the same round; one process on one device goes on."""
-    outputs = workers(tmp_path, 2, 1, "--stop-at", "5")
+    outputs = workers(env, tmp_path, 2, 1, "--stop-at", "5")
     assert all("rounds 5 interrupted True" in output for output in outputs)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
-    (output,) = workers(tmp_path, 1, 1)
+    (output,) = workers(env, tmp_path, 1, 1)
     assert "rounds 12 interrupted False" in output
     assert_same_history(history(tmp_path), alone)
 
 
-def test_command_in_two_processes(tmp_path):
+def test_command_in_two_processes(env, tmp_path):
     """``fedjax-sim run``: process 0 prints, and writes the result of a run in one process."""
-    options = "--rounds 2 --seeds 2 --algorithms scaffold --num-strata 2 --model softmax_regression"
-    options = options.split()
-    command = [sys.executable, "-m", "fedjax_sim.cli", "run", "quickstart", *options, "--output"]
-    run_together([[*command, str(tmp_path / "one")]])
+    options = "--rounds 2 --seeds 2 --algorithms scaffold --num-strata 2 --num-clients 20"
+    options += " --cohort-size 4 --local-steps 5 --model softmax_regression --output"
+    command = ["run", "quickstart", *options.split()]
+    assert main([*command, str(tmp_path / "one")]) == 0
     where = ["--coordinator", f"localhost:{free_port()}", "--num-processes", "2", "--process-id"]
     # One device each, which two strata allow.
-    outputs = run_together([
-        [sys.executable, "-c", ONE_DEVICE, *command[3:], str(tmp_path / "two"), *where, str(i)]
+    outputs = run_together(env, [
+        [sys.executable, "-c", ONE_DEVICE, *command, str(tmp_path / "two"), *where, str(i)]
         for i in range(2)
     ])  # fmt: skip
     assert "results: " in outputs[0]
@@ -144,23 +150,29 @@ def test_refuses(given, message):
         distributed.connect(*given)
 
 
-@pytest.mark.parametrize(("lost", "how"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
-def test_a_lost_process_is_named_and_ends_the_other(tmp_path, lost, how):
+def test_a_lost_process_is_named_and_ends_the_other(env, tmp_path):
     """Killed or frozen: the other process ends with one line and without JAX's stack trace."""
-    started = start(commands_of(tmp_path, 2, 1, "--rounds", "100000", "--heartbeat", "4"))
+    options = "--rounds", "100000", "--heartbeat", "4", "--pause", "0.5"
+    folders = tmp_path / "killed", tmp_path / "frozen"
+    pairs = [start(env, commands_of(folder, 2, 1, *options)) for folder in folders]
     try:
-        while not (tmp_path / "history.csv").exists():  # they run
-            assert [process.poll() for process in started] == [None, None]
-            time.sleep(0.1)
-        os.kill(started[lost].pid, how)
-        output = started[1 - lost].communicate(timeout=120)[0]
+        for folder, pair in zip(folders, pairs, strict=True):
+            while not (folder / "history.csv").exists():  # they run
+                assert [process.poll() for process in pair] == [None, None]
+                time.sleep(0.1)
+        os.kill(pairs[0][0].pid, signal.SIGKILL)
+        os.kill(pairs[1][1].pid, signal.SIGSTOP)
+        outputs = [pairs[lost][1 - lost].communicate(timeout=120)[0] for lost in (0, 1)]
     finally:
-        for process in started:
+        for process in [*pairs[0], *pairs[1]]:
             process.kill()
             process.wait()
             process.stdout.close()
-    assert started[1 - lost].returncode == -signal.SIGABRT
-    assert f"process {lost} of 2 was lost: it ended, or showed no sign of life for 4 s" in output
-    assert "continue from the last checkpoint" in output
-    assert "stack trace" not in output
-    assert "coordination_service" not in output
+    for lost, output in enumerate(outputs):
+        assert pairs[lost][1 - lost].returncode == -signal.SIGABRT
+        assert (
+            f"process {lost} of 2 was lost: it ended, or showed no sign of life for 4 s" in output
+        )
+        assert "continue from the last checkpoint" in output
+        assert "stack trace" not in output
+        assert "coordination_service" not in output

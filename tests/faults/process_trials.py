@@ -11,6 +11,7 @@ import time
 import killed_run
 import killed_sweep
 import numpy as np
+import processes
 from faults import Outcome, Result, Trial
 
 _RUN, _SWEEP = pathlib.Path(killed_run.__file__), pathlib.Path(killed_sweep.__file__)
@@ -23,7 +24,7 @@ class Processes:
     """Programs that are killed, interrupted or started twice, and what they give undisturbed."""
 
     def __init__(self, base: pathlib.Path):
-        self.env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="")
+        self.env = processes.environment(base / "cache")
         self.base = base
         self._expected: dict[str, list[bytes]] = {}
 

@@ -31,7 +31,7 @@ def attempt(trials: dict[str, Trial], number: int, folder: pathlib.Path) -> dict
 def test_folders(tmp_path, kind):
     folders = folder_trials.Folders(kind, tmp_path)
     assert len(folders.copies) > 10
-    outcomes = attempt(folders.trials(), 4, tmp_path / "trial")
+    outcomes = attempt(folders.trials(), 2, tmp_path / "trial")
     for name in (f"{kind}: kill at a write", f"{kind}: full disk"):
         assert set(outcomes[name]) == {Outcome.SAME}
 

@@ -1,4 +1,4 @@
-"""A run that test_simulation.py starts as a process of its own, kills and resumes.
+"""A run that test_simulate.py starts as a process of its own, kills and resumes.
 
 python killed_run.py DIRECTORY [SECONDS_PER_SEGMENT]
 """
@@ -16,7 +16,7 @@ from fedjax_sim.simulation.simulate import simulate
 NUM_ROUNDS = 40
 
 
-def main(directory: str, pause: float) -> None:
+def main(directory: str, pause: float = 0.0) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 4)).astype(np.float32)
     data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.array([0, 5, 12, 30, 31, 45, 60], np.int32))
@@ -47,4 +47,4 @@ def main(directory: str, pause: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)
+    main(sys.argv[1], *map(float, sys.argv[2:]))

@@ -2,13 +2,14 @@
 
     python tests/helpers/one_of_several.py FOLDER PROCESS_ID NUM_PROCESSES PORT DEVICES
 
-With ``--stop-at ROUND`` process 0 gets a Ctrl-C after that round.  The folder gets history and
-checkpoints.
+With ``--stop-at ROUND`` process 0 gets a Ctrl-C after that round, and with ``--pause SECONDS`` each
+process sleeps after each segment.  The folder gets history and checkpoints.
 """
 
 import argparse
 import os
 import signal
+import time
 
 import jax
 
@@ -20,6 +21,7 @@ def main() -> None:
         parser.add_argument(name, type=int)
     parser.add_argument("--stop-at", type=int)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--heartbeat", type=int, default=60)
     given = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", given.devices)
@@ -69,6 +71,7 @@ def main() -> None:
     def on_progress(progress):
         if progress.round == given.stop_at and distributed.is_first():
             os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(given.pause)
 
     result = fs.simulate(
         fs.scaffold(0.05),

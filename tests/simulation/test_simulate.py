@@ -1,7 +1,6 @@
 """Segments, history on disk, checkpoints: resumed equals uninterrupted, bit for bit."""
 
 import dataclasses
-import os
 import pathlib
 import signal
 import subprocess
@@ -11,8 +10,10 @@ import time
 import chex
 import jax
 import jax.numpy as jnp
+import killed_run
 import numpy as np
 import pandas as pd
+import processes
 import pytest
 
 import fedjax_sim as fs
@@ -20,7 +21,7 @@ from fedjax_sim.execution.strategies import is_ragged
 from fedjax_sim.simulation import history
 from fedjax_sim.simulation.simulate import DivergenceError, simulate
 
-SCRIPT = pathlib.Path(__file__).parent.parent / "helpers" / "killed_run.py"
+SCRIPT = pathlib.Path(killed_run.__file__)
 
 
 @pytest.fixture(scope="module")
@@ -240,15 +241,11 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
 @pytest.mark.slow
 def test_killed_run_resumes_with_the_same_bits(tmp_path):
     """SIGKILL at several moments, in the middle of segments and of writes."""
-    env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="")
-
-    def finish(directory):
-        subprocess.run([sys.executable, SCRIPT, directory], env=env, check=True, timeout=300)
-
-    finish(tmp_path / "whole")
+    env = processes.environment(tmp_path / "cache")
+    killed_run.main(str(tmp_path / "whole"))
     expected = (tmp_path / "whole/history.csv").read_bytes()
     killed = tmp_path / "killed"
-    for delay in (0.0, 0.013, 0.031):
+    for delay in (0.0, 0.031):
         process = subprocess.Popen([sys.executable, SCRIPT, killed, "0.02"], env=env)
         seen = _size(killed)
         deadline = time.monotonic() + 120
@@ -264,7 +261,7 @@ def test_killed_run_resumes_with_the_same_bits(tmp_path):
     # What a kill leaves is a beginning of the true history, but for a torn last row.
     whole_rows = written[: written.rfind(b"\n") + 1]
     assert expected.startswith(whole_rows)
-    finish(killed)
+    killed_run.main(str(killed))
     assert (killed / "history.csv").read_bytes() == expected
 
 

@@ -1,6 +1,5 @@
 """Several processes on one sweep: they divide the slices, and each returns all runs."""
 
-import os
 import pathlib
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import killed_sweep
 import numpy as np
 import pytest
 import small_runs
+from processes import environment
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.files import RecoveryWarning
@@ -154,7 +154,7 @@ def _runs(path) -> list:
 
 @pytest.mark.slow
 def test_three_processes_divide_a_sweep_and_one_is_killed(tmp_path):
-    env = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="")
+    env = environment(tmp_path / "cache")
     command = [sys.executable, SCRIPT, tmp_path / "shared"]
     processes = [
         subprocess.Popen([*command, "0.1"], env=env, stdout=subprocess.PIPE, text=True)
@@ -175,6 +175,5 @@ def test_three_processes_divide_a_sweep_and_one_is_killed(tmp_path):
     assert sum(computed) <= num_runs  # no run twice
     names = [path.name for path in (tmp_path / "shared").glob("slices/*.npz")]
     assert len(names) == killed_sweep.NUM_SEEDS
-    subprocess.run([sys.executable, SCRIPT, tmp_path / "alone", "0"], env=env, check=True)
     shared, alone = killed_sweep.main(tmp_path / "shared"), killed_sweep.main(tmp_path / "alone")
     assert small_runs.sweep_bits(shared) == small_runs.sweep_bits(alone)
