@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from fedjax_sim import models
-from fedjax_sim.cli import attacks, config_checks, own_objects, private_runs
+from fedjax_sim.cli import adapters, attacks, config_checks, own_objects, private_runs
 from fedjax_sim.cli.clocks import SCHEDULES
 from fedjax_sim.cli.code_digest import code_digests
 from fedjax_sim.cli.config import RunConfig
@@ -125,6 +125,8 @@ def check(config: RunConfig) -> None:
     """
     config_checks.check(config)
     attacks.check(config)
+    if config.adapters is not None:
+        adapters.parse(config.adapters)
     private_runs.check(config)
     for _ in own_objects.references(config):  # loads every function that the options name
         pass

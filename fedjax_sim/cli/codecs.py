@@ -1,4 +1,4 @@
-"""Compression on the command line: ``--compress CODEC`` and ``--feedback RULE``."""
+"""Compression on the command line: ``--compress``, ``--feedback`` and ``--compress-down``."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from fedjax_sim import compression
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.compression import Codec, StatefulCodec
 from fedjax_sim.types import FedAlgorithm
-from fedjax_sim.wrappers import diana, ef14, ef21, marina
+from fedjax_sim.wrappers import diana, ef14, ef21, ef21_p, marina, pp_marina
 
 Number = int | float
 
@@ -39,8 +39,12 @@ CODECS: dict[str, CodecEntry] = {
     "power_sgd": CodecEntry("products of thin matrices", compression.power_sgd, "rank", False),
     "qsgd": CodecEntry("levels of the norm", compression.qsgd, "levels", lambda _: None),
     "uniform": CodecEntry("equidistant values", compression.uniform, "values", lambda _: None),
+    "luq": CodecEntry(
+        "powers of two below the largest entry", compression.luq_codec, "powers", lambda _: None
+    ),
 }
-FEEDBACK = ("ef14", "ef21", "diana", "marina")
+FEEDBACK = ("ef14", "ef21", "diana", "marina", "pp_marina")
+_RATED = ("diana", "marina")  # the rules that take a rate
 
 
 def compress(
@@ -66,41 +70,33 @@ def compress(
     """
     if codec == "none":
         return algorithm
-    name, number = _parse(codec)
-    entry = CODECS[name]
-    try:
-        built = entry.build() if number is None else entry.build(number)
-    except ValueError as error:
-        raise ValueError(f"compress is {codec!r}: {error}") from error
-    if feedback in (None, "none"):
-        if rate is not None:
-            raise ValueError(f"feedback_rate is {rate}; expected feedback diana or marina with it")
-        if isinstance(built, StatefulCodec):
-            raise ValueError(f"compress is {codec!r}; expected feedback ef14 or ef21 with it")
-        return compression.compressed(algorithm, built, near=compression.zeros)
-    if feedback not in FEEDBACK:
+    built, unbiased, variance = _built(codec, "compress")
+    if feedback not in (None, "none", *FEEDBACK):
         raise ValueError(
             f"feedback is {feedback!r}; expected none, {', '.join(FEEDBACK)}"
             f"{did_you_mean(feedback, FEEDBACK)}"
         )
-    unbiased = callable(entry.variance)
-    variance = entry.variance(number or 0) if callable(entry.variance) else None
+    if rate is not None and feedback not in _RATED:
+        raise ValueError(f"feedback_rate is {rate}; expected feedback diana or marina with it")
+    if feedback in (None, "none"):
+        if isinstance(built, StatefulCodec):
+            raise ValueError(f"compress is {codec!r}; expected feedback ef14 or ef21 with it")
+        return compression.compressed(algorithm, built, near=compression.zeros)
     if feedback in ("ef14", "ef21"):
-        if rate is not None:
-            raise ValueError(f"feedback_rate is {rate}; expected feedback diana or marina with it")
-        if unbiased:
-            if variance is None or not isinstance(built, Codec):
-                raise ValueError(
-                    f"compress is {codec!r}; expected a contraction with feedback {feedback}, for "
-                    "example top_k:0.1, random_k:0.1, sign or power_sgd:1"
-                )
-            built = compression.contractive(built, variance)
-        return (ef14 if feedback == "ef14" else ef21)(algorithm, built)
+        contraction = _contraction(built, unbiased, variance)
+        if contraction is None:
+            raise ValueError(
+                f"compress is {codec!r}; expected a contraction with feedback {feedback}, for "
+                "example top_k:0.1, random_k:0.1, sign or power_sgd:1"
+            )
+        return (ef14 if feedback == "ef14" else ef21)(algorithm, contraction)
     if not unbiased or not isinstance(built, Codec):
         raise ValueError(
             f"compress is {codec!r}; expected an unbiased codec with feedback {feedback}, for "
             "example random_k:0.1 or natural"
         )
+    if feedback == "pp_marina":
+        return pp_marina(algorithm, built)
     if rate is None and variance is None:
         raise ValueError(
             f"feedback_rate is None; expected a number in (0, 1] with compress {codec}, whose "
@@ -110,20 +106,80 @@ def compress(
     return (diana if feedback == "diana" else marina)(algorithm, built, rate)
 
 
-def _parse(codec: str) -> tuple[str, Number | None]:
+def compress_messages(algorithm: FedAlgorithm, codec: str) -> FedAlgorithm:
+    """Returns an algorithm whose server sends compressed changes of its message (EF21-P).
+
+    Args:
+        algorithm: an algorithm whose message does not depend on the round.
+        codec: as for :func:`compress`, a contraction or a codec of known variance omega, which is
+            divided by 1 + omega; "none" returns the algorithm.
+
+    Raises:
+        ValueError: an unknown name, a number that is missing or out of range, or a codec whose
+            variance depends on the tensors.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> compress_messages(fedavg(0.1), "qsgd:4")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: compress_down is 'qsgd:4'; expected a contraction, for example top_k:0.1, ...
+    """
+    if codec == "none":
+        return algorithm
+    contraction = _contraction(*_built(codec, "compress_down"))
+    if contraction is None:
+        raise ValueError(
+            f"compress_down is {codec!r}; expected a contraction, for example top_k:0.1, "
+            "random_k:0.1, sign or power_sgd:1"
+        )
+    return ef21_p(algorithm, contraction)
+
+
+class _Built(NamedTuple):
+    codec: Codec | StatefulCodec
+    unbiased: bool
+    variance: float | None
+
+
+def _built(codec: str, option: str) -> _Built:
+    """Returns the codec that an option names."""
+    name, number = _parse(codec, option)
+    entry = CODECS[name]
+    try:
+        built = entry.build() if number is None else entry.build(number)
+    except ValueError as error:
+        raise ValueError(f"{option} is {codec!r}: {error}") from error
+    unbiased = callable(entry.variance)
+    variance = entry.variance(number or 0) if callable(entry.variance) else None
+    return _Built(built, unbiased, variance)
+
+
+def _contraction(
+    codec: Codec | StatefulCodec, unbiased: bool, variance: float | None
+) -> Codec | StatefulCodec | None:
+    """Returns a contraction, None if the variance of an unbiased codec is unknown."""
+    if not unbiased:
+        return codec
+    if variance is None or not isinstance(codec, Codec):
+        return None
+    return compression.contractive(codec, variance)
+
+
+def _parse(codec: str, option: str) -> tuple[str, Number | None]:
     """Returns the name and the number of a codec."""
     name, colon, text = codec.partition(":")
     if name not in CODECS:
         raise ValueError(
-            f"compress is {codec!r}; expected none or one of {', '.join(CODECS)}"
+            f"{option} is {codec!r}; expected none or one of {', '.join(CODECS)}"
             f"{did_you_mean(name, CODECS)}"
         )
     meaning = CODECS[name].number
     if meaning is None:
         if colon:
-            raise ValueError(f"compress is {codec!r}; expected {name} without a number")
+            raise ValueError(f"{option} is {codec!r}; expected {name} without a number")
         return name, None
     try:
         return name, int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise ValueError(f"compress is {codec!r}; expected {name}:NUMBER, the {meaning}") from None
+        raise ValueError(f"{option} is {codec!r}; expected {name}:NUMBER, the {meaning}") from None

@@ -35,8 +35,9 @@ class RunConfig:
     """Folder for the results; a folder with an unfinished run of this configuration is resumed."""
 
     dataset: str = "digits"
-    """Data set (see fedjax-sim list), a table (.csv, .parquet, .npz) or a function MODULE:FUNCTION
-    of the data_dir that returns a fedjax_sim.datasets.Dataset."""
+    """Data set (see fedjax-sim list), a table (.csv, .parquet, .npz), a plain text (.txt: the next
+    character at each of 80; best with --partition contiguous) or a function MODULE:FUNCTION of
+    the data_dir that returns a fedjax_sim.datasets.Dataset."""
     data_dir: pathlib.Path | None = None
     """Folder with the data set's files; default: the environment variable FEDJAX_SIM_DATA."""
     label_column: str | None = None
@@ -46,6 +47,11 @@ class RunConfig:
     model: str = "auto"
     """Model (see fedjax-sim list); auto chooses by the shape of the examples. Or MODULE:FUNCTION of
     shape and num_classes that returns a fedjax_sim.models.Model or a flax module."""
+    initial_model: pathlib.Path | None = None
+    """File (.npz) that fedjax-sim export wrote: the initial model of all seeds; default: random."""
+    adapters: str | None = None
+    """Train adapters of low rank beside the queries and values of the frozen model: lora:RANK, or
+    ffa-lora:RANK, whose first factors are frozen, too; default: train the model."""
     statistics: Literal["averaged", "private", "frozen"] = "averaged"
     """Running statistics of a model with batch normalisation: averaged over clients; private, kept
     by each client (the server's model then has the initial ones, and personal/accuracy/mean is that
@@ -111,14 +117,18 @@ class RunConfig:
     """Weight decay in the local steps, added after clipping; default: none."""
     compress: str | None = None
     """Codec of the uploads: top_k:NUMBER, random_k:NUMBER (entries per tensor, or their fraction),
-    sign, natural, power_sgd:RANK, qsgd:LEVELS, uniform:VALUES or none, for single algorithms also
-    ALGORITHM.compress in --hyper; default: none."""
+    sign, natural, power_sgd:RANK, qsgd:LEVELS, uniform:VALUES, luq:POWERS or none, for single
+    algorithms also ALGORITHM.compress in --hyper; default: none."""
     feedback: str | None = None
-    """Memory of compression: ef14 or ef21 (error feedback), diana, marina (needs --sampling full);
-    default: none. The uploads of the algorithm have to be changes of the model."""
+    """Memory of compression: ef14 or ef21 (error feedback), diana, marina (needs --sampling full)
+    or pp_marina (needs --sampling full-or-uniform); default: none. The uploads of the algorithm
+    have to be changes of the model."""
     feedback_rate: float | None = None
     """Rate of DIANA's shifts, or MARINA's probability of whole uploads; default: 1 / (1 + omega)
     for a codec of variance omega."""
+    compress_down: str | None = None
+    """Codec of the changes of the server's messages (EF21-P): as --compress, but neither qsgd
+    nor uniform; default: none."""
     aggregator: str | None = None
     """Robust rule instead of the mean of the uploads: NAME:KEY=VALUE, such as median or krum:f=2,
     for sweeps in --grid; nnm+NAME or bucketing+NAME mix the uploads before it (see fedjax-sim
@@ -146,9 +156,12 @@ class RunConfig:
     independent coin flips; cyclic, clients in turn; full, all clients; stratified, a uniform subset
     of every stratum; pairs, a uniform subset for every two rounds (mime and fedlin require it);
     geometric, all clients with a random number of steps per round, equal for all, whose mean is the
-    number of local steps (scaffnew requires it, with probability 1 / steps); or MODULE:FUNCTION
-    of key, rounds, sizes, cohort_size and num_steps that returns a fedjax_sim.Timeline, inside
-    jit."""
+    number of local steps (scaffnew requires it, with probability 1 / steps); full-or-uniform, all
+    clients or a uniform subset, by --full-probability; or MODULE:FUNCTION of key, rounds, sizes,
+    cohort_size and num_steps that returns a fedjax_sim.Timeline, inside jit."""
+    full_probability: float | None = None
+    """With --sampling full-or-uniform: probability of a round with all clients; default: the cohort
+    size divided by the number of clients."""
     timeline: str | None = None
     """Timeline MODULE:FUNCTION, as --sampling, but called per seed outside of jit; it replaces
     --sampling; default: none."""
@@ -363,8 +376,8 @@ class SweepConfig(RunConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "compress", "feedback", "feedback_rate", "aggregator", "privacy_clip", "privacy_noise",
-    "privacy_epsilon", "hyper", "rates", "target_accuracy", "on_divergence",
+    "compress", "feedback", "feedback_rate", "compress_down", "aggregator", "privacy_clip",
+    "privacy_noise", "privacy_epsilon", "hyper", "rates", "target_accuracy", "on_divergence",
     "examples_memory", "states", "tuned",
 }  # fmt: skip
 # Options that the files of runs record only where they differ from the defaults, so that folders of
@@ -380,6 +393,10 @@ LATER_FIELDS = {
     "delay",
     "attack",
     "attackers",
+    "initial_model",
+    "adapters",
+    "compress_down",
+    "full_probability",
 }
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}

@@ -65,6 +65,10 @@ def check(config: RunConfig) -> None:
     for name in ("lost", "late"):
         if not 0 <= (value := getattr(config, name)) <= 1:
             raise ValueError(f"{name} is {value}; expected a number in [0, 1]")
+    if config.full_probability is not None and not 0 < config.full_probability <= 1:
+        raise ValueError(
+            f"full_probability is {config.full_probability}; expected a number in (0, 1]"
+        )
     if not 0 < config.test_fraction < 1:
         raise ValueError(f"test_fraction is {config.test_fraction}; expected a number in (0, 1)")
     if config.feature_shift != "none" and config.num_strata is not None:

@@ -23,7 +23,7 @@ from fedjax_sim.algorithms.staleness import (
     realised_steps,
 )
 from fedjax_sim.cli.aggregators import rule_of
-from fedjax_sim.cli.codecs import compress
+from fedjax_sim.cli.codecs import compress, compress_messages
 from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
 from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
@@ -77,8 +77,11 @@ ADAPTERS: dict[Any, Adapter] = {
 
 # Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
-# Uploads pass through the codec compress, with the memory of feedback and its rate.
-COMPRESSION: dict[str, type] = {"compress": str, "feedback": str, "feedback_rate": float}
+# Uploads pass through the codec compress, with the memory of feedback and its rate; changes of
+# messages through compress_down.
+COMPRESSION: dict[str, type] = {
+    "compress": str, "feedback": str, "feedback_rate": float, "compress_down": str,
+}  # fmt: skip
 NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
 PRIVACY = ("privacy_clip", "privacy_noise")  # of fedjax_sim.cli.private_runs
 AGGREGATOR = "aggregator"  # a rule of fedjax_sim.cli.aggregators
@@ -163,7 +166,7 @@ class AlgorithmEntry:
         Example:
             >>> from fedjax_sim.algorithms import scaffold
             >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
-            ['option', 'compress', 'feedback', 'aggregator']
+            ['option', 'compress', 'feedback', 'compress_down', 'aggregator']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         kinds.pop(NUM_CLIENTS, None)
@@ -253,6 +256,7 @@ class AlgorithmEntry:
             own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
         coding = {key: common.pop(key) for key in COMPRESSION if key in common}
         algorithm = self._transformed(own, common)
+        algorithm = compress_messages(algorithm, coding.pop("compress_down", "none"))
         if not coding:
             return algorithm
         if "compress" not in coding:

@@ -23,8 +23,8 @@ from fedjax_sim.sweeps.grid import Configuration, expand
 RUN_SETTINGS = (
     "model", "partition", "num_clients", "alpha", "fine_alpha", "classes_per_client", "size_sigma",
     "partition_seed", "noise",
-    "sampling", "cohort_size", "dropout", "weighting", "lost", "late", "delay", "attack",
-    "attackers",
+    "sampling", "full_probability", "cohort_size", "dropout", "weighting", "lost", "late", "delay",
+    "attack", "attackers",
     "rounds", "local_epochs", "local_steps", "batch_size",
 )  # fmt: skip
 CLOCK_SETTINGS = (
@@ -101,7 +101,7 @@ def static_hyper(config: SweepConfig) -> dict[str, type]:
 
     Example:
         >>> list(static_hyper(SweepConfig(algorithms=("scaffold",))))
-        ['option', 'compress', 'feedback', 'aggregator']
+        ['option', 'compress', 'feedback', 'compress_down', 'aggregator']
     """
     entries = algorithms_of(config.algorithms).values()
     return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}

@@ -105,6 +105,18 @@ SAMPLINGS: dict[str, tuple[str, Sampling]] = {
         "scaffnew needs",
         _geometric,
     ),
+    "full-or-uniform": (
+        "all clients with probability --full-probability and in the first round, else a uniform "
+        "subset, as the feedback pp_marina needs",
+        lambda c, key, sizes, steps: sampling.full_or_uniform(
+            key,
+            c.rounds,
+            len(sizes),
+            c.cohort_size,
+            c.full_probability or c.cohort_size / len(sizes),
+            steps,
+        ),
+    ),
     "stratified": (
         "a uniform subset of every stratum (--num-strata)",
         lambda c, key, sizes, steps: sampling.stratified(

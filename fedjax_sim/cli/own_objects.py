@@ -31,9 +31,12 @@ from fedjax_sim.datasets import Dataset
 from fedjax_sim.datasets.arrays import check_dataset
 from fedjax_sim.datasets.registry import data_folder
 from fedjax_sim.datasets.tables import is_table, read_table
+from fedjax_sim.datasets.text import is_text, read_text
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.types import Timeline
+
+_CONTEXT = 80  # characters of an example of a plain text, as the models for tokens take
 
 # Options that name one function -> its group of entry points, and built-in names.
 _KINDS: dict[str, tuple[str | None, Sequence[str]]] = {
@@ -61,7 +64,7 @@ def reference_of(config: RunConfig, option: str) -> Reference | None:
         return Reference(option, getattr(name, "__qualname__", type(name).__name__), name)
     if name is None or name in known:
         return None
-    if option == "dataset" and is_table(name):
+    if option == "dataset" and (is_table(name) or is_text(name)):
         return None
     if option in ("timeline", "loss", "metrics"):
         return load(option, name)
@@ -104,6 +107,8 @@ def load_dataset(config: RunConfig) -> Dataset:
             label_column=config.label_column,
             client_column=config.client_column,
         )
+    if is_text(config.dataset):
+        return read_text(config.dataset, context=_CONTEXT)
     return datasets.load(config.dataset, config.data_dir)
 
 

@@ -49,7 +49,16 @@ def _pachinko(config: RunConfig, dataset: Dataset) -> Division:
 
 
 def _by_labels(rule: Callable[[RunConfig, np.ndarray], Rows]) -> Partition:
-    return lambda config, dataset: Division(rule(config, dataset.train["y"]))
+    def divide(config: RunConfig, dataset: Dataset) -> Division:
+        labels = dataset.train["y"]
+        if labels.ndim > 1:
+            raise ValueError(
+                f"data set {dataset.name} has a label per position; expected a partition that does "
+                "not need labels, such as contiguous, iid or natural"
+            )
+        return Division(rule(config, labels))
+
+    return divide
 
 
 def _by_size(rule: Callable[[RunConfig, int], Rows]) -> Partition:
@@ -89,6 +98,10 @@ PARTITIONS: dict[str, tuple[str, Partition]] = {
     "iid": (
         "at random; equal sizes",
         _by_size(lambda c, n: partition.iid(n, c.num_clients, c.partition_seed)),
+    ),
+    "contiguous": (
+        "consecutive examples, such as the parts of a text; equal sizes",
+        _by_size(lambda c, n: np.array_split(np.arange(n), c.num_clients)),
     ),
     "classes": (
         "--classes-per-client labels each; equal sizes",

@@ -12,6 +12,7 @@ from jax import Array
 
 from fedjax_sim import models
 from fedjax_sim.cli import own_objects
+from fedjax_sim.cli.adapters import adapted, initial_params, on_adapters
 from fedjax_sim.cli.aggregators import aggregated
 from fedjax_sim.cli.attacks import Attack, attack_of
 from fedjax_sim.cli.clients import clients
@@ -66,7 +67,7 @@ class Problem(NamedTuple):
     clock: Clock | None
     eval_time: float  # with a clock: simulated time between evaluations
     schedule_keys: Array  # [n]
-    statistics: str  # --statistics
+    config: RunConfig
     attack: Attack | None  # --attack
 
     def setup_of(self, algorithm: str) -> Setup:
@@ -89,7 +90,7 @@ class Problem(NamedTuple):
         """Returns an algorithm for this problem's clients."""
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
         return wrapped(
-            algorithm, hyper, self.model, self.statistics, self.attack, expected_uploads(self.setup)
+            algorithm, hyper, self.model, self.config, self.attack, expected_uploads(self.setup)
         )
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
@@ -103,23 +104,24 @@ def wrapped(
     algorithm: FedAlgorithm,
     hyper: Hyper,
     model: Model,
-    statistics: str,
+    config: RunConfig,
     attack: Attack | None,
     uploads: float | None,
 ) -> FedAlgorithm:
     """Returns an algorithm with the wrappers that follow all others.
 
-    These are the running statistics, the robust rule, the attack and the privacy.
+    These are the adapters, the running statistics, the robust rule, the attack and the privacy.
 
     Args:
         algorithm: as its entry builds it.
         hyper: its hyper-parameters, with those of rule and privacy.
         model: the model that is trained.
-        statistics: ``--statistics``.
+        config: the options.
         attack: ``--attack``.
         uploads: expected uploads per round, for privacy.
     """
-    trained = for_model(algorithm, model.statistics, statistics)
+    of_adapters = on_adapters(algorithm, config.adapters)
+    trained = for_model(of_adapters, model.statistics, config.statistics)
     ruled = aggregated(trained, hyper.get("aggregator"))
     attacked = ruled if attack is None else attack.on(ruled)
     return privatized(attacked, hyper, uploads)
@@ -154,7 +156,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         source = attack.poisoned(source, dataset.num_classes)
     task = empirical_task(loss, source, rule, placement=placement)
     init_keys, schedule_keys, run_keys = seed_keys(config)
-    params = jax.vmap(net.init)(init_keys)
+    params = initial_params(config, net, init_keys)
     if config.precision == "float64":
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     description = {
@@ -197,7 +199,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
         clock,
         config.eval_time or config.horizon / _EVALUATIONS,
         schedule_keys,
-        config.statistics,
+        config,
         attack,
     )
 
@@ -241,7 +243,8 @@ def build_model(
             f"model is {config.model!r}, which takes examples of shape {list(taken)}; expected one "
             f"for {list(shape)}, the shape of {config.dataset}{layout_hint(shape, taken)}"
         )
-    return _built(build, shape, num_classes, conv)
+    net = _built(build, shape, num_classes, conv)
+    return net if config.adapters is None else adapted(net, config.adapters)
 
 
 @functools.cache

@@ -202,7 +202,7 @@ class _Runs:
                 law, num_clients, attack, uploads = self.laws[algorithm, *sorted(settings.items())]
             hyper = {**self.hyper[algorithm], **swept}
             built = self.algorithms[algorithm].build(hyper, law, num_clients)
-            return wrapped(built, hyper, self.model, self.config.statistics, attack, uploads)
+            return wrapped(built, hyper, self.model, self.config, attack, uploads)
 
         settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)

@@ -1,6 +1,7 @@
 """Plain text as clients: contiguous shards, or one text per client, cut into windows."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +102,52 @@ def from_text(
     train, groups = _windows(shards, context)
     test, _ = _windows({"test part": ids[end:]}, context)
     return _dataset(train, test, groups, None, tuple(shards), vocabulary)
+
+
+def is_text(name: str) -> bool:
+    """Returns True for the path of a plain text.
+
+    Example:
+        >>> is_text("data/input.txt"), is_text("shakespeare")
+        (True, False)
+    """
+    return Path(name).suffix.lower() == ".txt"
+
+
+def read_text(path: str | Path, *, context: int = 64) -> Dataset:
+    """Reads the data set of a file with plain text (UTF-8): windows in their order, no clients.
+
+    See :func:`from_text` for the windows; contiguous shards are clients.
+
+    Args:
+        path: the file; its name without suffix is that of the data set.
+        context: L.
+
+    Raises:
+        DataError: a file that cannot be read, or a text that is too short.
+        ValueError: a context below 1.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "hamlet.txt"
+        ...     _ = path.write_text("to be, or not to be" * 20)
+        ...     data = read_text(path, context=16)
+        >>> data.name, data.train["y"].shape, data.group_names
+        ('hamlet', (21, 16), None)
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); expected plain text, UTF-8") from error
+    try:
+        dataset = from_text(text, context=context)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return dataset._replace(
+        name=path.stem, source=str(path), train_groups=None, test_groups=None, group_names=None
+    )
 
 
 def from_texts(

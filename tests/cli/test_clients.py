@@ -9,6 +9,7 @@ from fedjax_sim import datasets
 from fedjax_sim.cli.build import of_seed
 from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.own_objects import load_dataset
 from fedjax_sim.data import partition as partitions
 
 ROWS = 200
@@ -164,3 +165,32 @@ def test_options_that_the_data_do_not_admit(options, message):
     config = dataclasses.replace(RunConfig(partition="iid", num_clients=8), **options)
     with pytest.raises(ValueError, match=message):
         clients(config, DATA)
+
+
+def test_a_plain_text_is_divided_into_its_parts(tmp_path):
+    """The clients' windows, one after the other, are the text; the last tenth is for testing."""
+    text = "".join(chr(97 + i * i % 13) for i in range(2000))
+    (tmp_path / "some.txt").write_text(text)
+    config = RunConfig(dataset=str(tmp_path / "some.txt"), partition="contiguous", num_clients=3)
+    dataset = load_dataset(config)
+    assert (dataset.name, dataset.train["x"].shape) == ("some", (22, 80))
+    data = clients(config, dataset).data
+    assert data.sizes.tolist() == [8, 7, 7]
+    assert dataset.class_names is not None
+    read = "".join(dataset.class_names[i] for i in data.examples["x"].ravel())
+    assert read == text[: 22 * 80]
+    np.testing.assert_array_equal(data.examples["y"][:, :-1], data.examples["x"][:, 1:])
+    with pytest.raises(ValueError, match="'dirichlet': data set some has a label per position; ex"):
+        clients(dataclasses.replace(config, partition="dirichlet"), dataset)
+
+
+def test_texts_that_cannot_be_read_are_refused(tmp_path):
+    path = tmp_path / "some.txt"
+    with pytest.raises(ValueError, match=r"some.txt cannot be read .*; expected plain text, UTF-8"):
+        load_dataset(RunConfig(dataset=str(path)))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"some.txt cannot be read .*; expected plain text, UTF-8"):
+        load_dataset(RunConfig(dataset=str(path)))
+    path.write_text("short")
+    with pytest.raises(ValueError, match=r"some.txt: .* has [45] characters; expected at least"):
+        load_dataset(RunConfig(dataset=str(path)))

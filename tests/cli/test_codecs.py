@@ -1,5 +1,6 @@
 """Compression on the command line: codecs by name, their memories, refusals."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,9 +13,11 @@ import fedjax_sim as fs
 from fedjax_sim import compression
 from fedjax_sim.cli import registry
 from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.codecs import CODECS, compress
+from fedjax_sim.cli.codecs import CODECS, compress, compress_messages
 from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.names import SAMPLINGS
 
 CENTRES = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 
@@ -67,6 +70,12 @@ def test_every_codec_has_bits(name):
         (("sign:2",), "expected sign without a number"),
         (("power_sgd:1",), "expected feedback ef14 or ef21 with it"),
         (("top_k:2", "ef"), "feedback is 'ef'; expected none, ef14"),
+        (("top_k:2", "ef", 0.5), "feedback is 'ef'; expected none, ef14"),
+        (
+            ("random_k:2", "pp_marina", 0.5),
+            "feedback_rate is 0.5; expected feedback diana or marina",
+        ),
+        (("sign", "pp_marina"), "expected an unbiased codec with feedback pp_marina"),
         (("top_k:2", "diana"), "expected an unbiased codec with feedback diana"),
         (("power_sgd:2", "marina", 0.5), "expected an unbiased codec with feedback marina"),
         (("qsgd:4", "ef14"), "expected a contraction with feedback ef14"),
@@ -118,3 +127,50 @@ def test_a_grid_over_codecs():
 def test_options_of_a_run_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         hyper_parameters(RunConfig(algorithms=("fedavg",), **options))
+
+
+@pytest.mark.slow
+def test_messages_are_compressed_by_ef21_p():
+    expected = fs.ef21(fs.ef21_p(PLAIN, compression.top_k(2)), compression.scaled_sign())
+    entry = registry.ALGORITHMS["fedavg"]
+    hyper = {"lr": 0.1, "compress": "sign", "feedback": "ef21", "compress_down": "top_k:2"}
+    assert_identical(final(entry.build(hyper)), final(expected))
+
+
+@pytest.mark.parametrize("codec", ["top_k:2", "sign", "power_sgd:1", "natural", "random_k:0.5"])
+def test_codecs_of_messages(codec):
+    algorithm = compress_messages(PLAIN, codec)
+    assert algorithm.init(jnp.zeros((4, 6))).copy.shape == (4, 6)
+    bits = algorithm.broadcast.message_bits  # pyright: ignore[reportFunctionMemberAccess]
+    assert 0 < bits(jnp.zeros((4, 6))) < 24 * 32 or codec == "random_k:0.5"
+    assert compress_messages(PLAIN, "none") is PLAIN
+
+
+@pytest.mark.parametrize(
+    ("codec", "message"),
+    [
+        ("qsgd:4", "compress_down is 'qsgd:4'; expected a contraction"),
+        ("top", "compress_down is 'top'; expected none or one of top_k"),
+        ("top_k:0", "compress_down is 'top_k:0': keep is 0"),
+    ],
+)
+def test_other_codecs_of_messages_are_refused(codec, message):
+    with pytest.raises(ValueError, match=message):
+        compress_messages(PLAIN, codec)
+
+
+@pytest.mark.slow
+def test_rounds_of_pp_marina():
+    """Rounds of all clients, the first one included, and rounds of cohorts."""
+    config = RunConfig(rounds=40, cohort_size=3, sampling="full-or-uniform")
+    rule = SAMPLINGS["full-or-uniform"][1]
+    mask = rule(config, jax.random.key(0), np.ones(12), 2).mask
+    reports = np.asarray(mask.sum(1))
+    assert reports[0] == 12
+    assert set(reports.tolist()) == {3, 12}
+    always = rule(
+        dataclasses.replace(config, full_probability=1.0), jax.random.key(0), np.ones(12), 2
+    )
+    assert always.mask.all()
+    with pytest.raises(ValueError, match=r"full_probability is 2.0; expected a number in \(0, 1]"):
+        check(dataclasses.replace(config, full_probability=2.0))

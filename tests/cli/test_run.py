@@ -174,7 +174,7 @@ def test_partitions_cover_each_option(partition):
         assert labels == [2] * 20
     if partition in ("shards", "pfllib-exdir"):
         assert max(labels) <= 4
-    equal = {"dirichlet", "iid", "classes", "natural", "shards", "pachinko"}
+    equal = {"dirichlet", "iid", "contiguous", "classes", "natural", "shards", "pachinko"}
     assert (np.ptp(np.asarray(data.sizes)) <= 2) == (partition in equal)
 
 

@@ -182,7 +182,7 @@ def test_points_that_are_one_configuration_of_an_algorithm_are_run_once(tmp_path
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_can_be_swept(name):
     default = getattr(SweepConfig(), name)
-    value = 3 if default is None else default
+    value = {"full_probability": 0.5}.get(name, 3) if default is None else default
     clock = {"clock": "exponential", "local_steps": 2} if name not in RUN_SETTINGS else {}
     if clock:  # without a clock the setting has no effect
         with pytest.raises(ValueError, match=f"^grid has '{name}'; expected a hyper-parameter"):
@@ -212,8 +212,8 @@ def no_data(monkeypatch):
 
 
 OF_FEDAVG = (
-    "fedavg: aggregator, clip, compress, feedback, feedback_rate, lr, lr_decay, privacy_clip, "
-    "privacy_noise, weight_decay"
+    "fedavg: aggregator, clip, compress, compress_down, feedback, feedback_rate, lr, lr_decay, "
+    "privacy_clip, privacy_noise, weight_decay"
 )
 
 
