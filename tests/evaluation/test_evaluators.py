@@ -99,11 +99,11 @@ def test_vmap_over_params():
 def test_gradient(x64, batch_size):
     x, y, w = X.astype(np.float64), Y.astype(np.float64), jnp.asarray(W, jnp.float64)
     evaluate = evaluator(metrics, {"x": x, "y": y}, batch_size)
-    gradient = jax.grad(lambda w: evaluate(w)["loss"])(w)
+    gradient = jax.jit(jax.grad(lambda w: evaluate(w)["loss"]))(w)
     assert gradient.dtype == jnp.float64
     np.testing.assert_allclose(gradient, 2 / 23 * x.T @ (x @ W - y), rtol=1e-12)
     clients = client_evaluator(metrics, FederatedData({"x": x, "y": y}, OFFSETS), batch_size)
-    gradient = jax.grad(lambda w: clients(w)["loss/mean"])(w)
+    gradient = jax.jit(jax.grad(lambda w: clients(w)["loss/mean"]))(w)
     weights = np.concatenate([np.full(n, 1 / n / 4) for n in np.diff(OFFSETS) if n])
     np.testing.assert_allclose(gradient, 2 * x.T @ (weights * (x @ W - y)), rtol=1e-12)
 

@@ -121,14 +121,26 @@ def test_models_in_flight_become_what_the_clients_report(x64):
     task, run_key = logistic_task(fs.stream(2, 4)), jax.random.key(2)
     algorithm = fs.favano(0.2, lambda work: jnp.ones(()))
     state = fs.init(algorithm, fs.Setup(task, timeline, logistic_params()))
-    params = [state.server.params]
-    for t in range(timeline.num_rounds):
-        state, _ = fs.advance(
-            algorithm,
-            fs.Setup(task, timeline[t : t + 1], None, eval_every=timeline[t : t + 1].num_rounds),
-            state,
-            run_key,
+
+    @jax.jit
+    def one_round(visits, state):
+        return fs.advance(algorithm, fs.Setup(task, visits, None), state, run_key)[0]
+
+    @jax.jit
+    def advanced(held, counts, first):
+        return advance_models(
+            held, task, run_key, lr=0.2, num_steps=counts, first_step=first, max_steps=4
         )
+
+    held_by_clients = jax.jit(lambda state, version: held_models(state, timeline, version))
+    params, expected = [state.server.params], state.server.params
+    for t in range(timeline.num_rounds):
+        state = one_round(timeline[t : t + 1], state)
+        if t:
+            for name in ("w", "b"):
+                np.testing.assert_allclose(
+                    state.server.params[name], expected[name], rtol=DOUBLE, atol=DOUBLE
+                )
         params.append(state.server.params)
         if t + 1 == timeline.num_rounds:
             break
@@ -137,30 +149,15 @@ def test_models_in_flight_become_what_the_clients_report(x64):
         counts, first = np.array(flight.num_steps[t]), np.array(flight.first_step[t])
         counts[clients] = timeline.num_steps[t + 1]
         np.testing.assert_array_equal(first[clients], timeline.first_step[t + 1])
-        held = held_models(state, timeline, jnp.asarray(flight.version[t]))
+        held = held_by_clients(state, jnp.asarray(flight.version[t]))
         for i, version in enumerate(flight.version[t]):
             assert_identical(jax.tree.map(lambda x, i=i: x[i], held), params[version])
-        models = advance_models(
-            held, task, run_key, lr=0.2, num_steps=jnp.asarray(counts),
-            first_step=jnp.asarray(first), max_steps=4,
-        )  # fmt: skip
+        models = advanced(held, jnp.asarray(counts), jnp.asarray(first))
         expected = jax.tree.map(
             lambda w, each, clients=clients: (w + each[clients].sum(0)) / (len(clients) + 1),
             state.server.params,
             models,
         )
-        following, _ = fs.advance(
-            algorithm,
-            fs.Setup(
-                task, timeline[t + 1 : t + 2], None, eval_every=timeline[t + 1 : t + 2].num_rounds
-            ),
-            state,
-            run_key,
-        )
-        for name in ("w", "b"):
-            np.testing.assert_allclose(
-                following.server.params[name], expected[name], rtol=DOUBLE, atol=DOUBLE
-            )
 
 
 @pytest.mark.slow
