@@ -22,7 +22,7 @@ from fedjax_sim.cli.config_file import to_json
 from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.problem import Problem, prepare
 from fedjax_sim.cli.registry import SHARED, algorithms_of
-from fedjax_sim.cli.settings import resolve_hyper
+from fedjax_sim.cli.settings import resolve_hyper, untuned_rates
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
@@ -170,6 +170,24 @@ def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
     """
     shared = {name: getattr(config, name) for name in SHARED}
     return resolve_hyper(algorithms_of(config.algorithms), config.hyper, shared, config.rates)
+
+
+def untuned(config: RunConfig) -> str | None:
+    """Returns a note on algorithms without a rate tuned for the preset; None: all have one.
+
+    Example:
+        >>> from fedjax_sim.cli.names import PRESETS
+        >>> config = dataclasses.replace(PRESETS["femnist"], algorithms=("fedavg", "ditto"))
+        >>> untuned(config)
+        'not tuned for these settings, default rate: ditto.lr=0.2'
+    """
+    shared = {name: getattr(config, name) for name in SHARED}
+    entries, hyper = algorithms_of(config.algorithms), hyper_parameters(config)
+    rates = untuned_rates(entries, hyper, config.hyper, shared, config.rates)
+    if not rates:
+        return None
+    texts = " ".join(f"{name}.lr={rate}" for name, rate in rates.items())
+    return f"not tuned for these settings, default rate: {texts}"
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         _start_jax()
 
         from fedjax_sim.cli import report
-        from fedjax_sim.cli.build import resolve
+        from fedjax_sim.cli.build import resolve, untuned
 
         if not dry_run:
             report.check_folder(config.output)
@@ -58,6 +58,7 @@ def run(arguments: list[str]) -> int:
 
         comparison = resolve(config)
         callbacks = Watching(**watched).callbacks(comparison.problem.setup)
+        _print_once(untuned(config))
     if dry_run:
         return _forecast(comparison)
     return _compare(comparison, ["fedjax-sim", "run", source, *rest], diagnose, callbacks)
@@ -113,6 +114,14 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     if first:
         print(f"results: {output} (history.csv, summary.json, config.json, *.png)")
     return 0
+
+
+def _print_once(note: str | None) -> None:
+    """Prints a note, if there is one; of several processes only process 0 does."""
+    from fedjax_sim.execution import distributed
+
+    if note is not None and distributed.is_first():
+        print(note)
 
 
 def _print_guarantees(comparison) -> None:

@@ -37,13 +37,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "fedbuff": {"server_lr": 1.0, "staleness_power": 0.5},
     "feddyn": {"mu": 0.1},
     "fedlin": {"lr": 0.5},
-    "fedmuon": {"lr": 0.02},
+    "fedmuon": {"lr": 0.01},
     "fedprox": {"mu": 0.1},
     "fedsgd": {"lr": 0.5},
     "fedyogi": {"server_lr": 0.03},
+    "ifca": {"lr": 0.4},
     "mb_ac_sgd": {"lr": 0.5, "mu": 0.1},
     "mb_sgd": {"lr": 0.5},
-    "pfedme": {"lr": 0.02},  # times mu = 15: a share of 0.3 per step
+    "mimelite": {"lr": 0.1},
+    "perfedavg": {"lr": 0.4},
+    "pfedme": {"lr": 0.04},  # times mu = 15: a share of 0.6 per step
     "scaffnew": {"probability": 0.1},
     "scaffold": {"server_lr": 1.0},
     "streaming_diloco": {"lr": 0.003},

@@ -75,6 +75,37 @@ def resolve_hyper(
     return resolved
 
 
+def untuned_rates(
+    entries: Mapping[str, AlgorithmEntry],
+    resolved: Mapping[str, Hyper],
+    settings: Sequence[str],
+    shared: Hyper,
+    rates: Sequence[str],
+) -> dict[str, Any]:
+    """Returns the client rates that are defaults, although others were tuned for the preset.
+
+    Args:
+        entries: algorithms by name.
+        resolved: their hyper-parameters, as :func:`resolve_hyper` returns them.
+        settings, shared, rates: as for :func:`resolve_hyper`.
+
+    Example:
+        >>> from fedjax_sim.cli.registry import algorithms_of
+        >>> entries, rates = algorithms_of(["fedavg", "ditto"]), ["fedavg.lr=0.1"]
+        >>> resolved = resolve_hyper(entries, rates=rates)
+        >>> untuned_rates(entries, resolved, (), {}, rates)
+        {'ditto': 0.2}
+    """
+    if not rates or shared.get("lr") is not None:
+        return {}
+    given = {name for name, key, _ in map(parse_setting, (*rates, *settings)) if key == "lr"}
+    return {
+        name: resolved[name]["lr"]
+        for name in entries
+        if name not in given and "lr" in resolved[name]
+    }
+
+
 def parse_setting(setting: str) -> tuple[str, str, str]:
     """Returns algorithm, name and value of a setting.
 

@@ -1,5 +1,6 @@
 """Algorithms on the command line: discovery, hyper-parameters, defaults."""
 
+import dataclasses
 import inspect
 import re
 from typing import Literal
@@ -13,7 +14,7 @@ from small_problems import quadratic_task
 import fedjax_sim as fs
 from fedjax_sim import algorithms
 from fedjax_sim.cli import docstrings, entries, registry
-from fedjax_sim.cli.build import hyper_parameters, resolve
+from fedjax_sim.cli.build import hyper_parameters, resolve, untuned
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.cli.names import PRESETS
@@ -77,7 +78,7 @@ def test_defaults_and_descriptions_name_parameters(name):
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     entry = registry.ALGORITHMS[name]
     defaults = dict.fromkeys(entry.hyper) | entry.hyper_defaults
-    for key in (*entries.COMPRESSION, entries.AGGREGATOR):  # they have tests of their own
+    for key in (*entries.COMPRESSION, entries.AGGREGATOR, entries.NOISE_LAW):  # they have tests of their own
         del defaults[key]
     values = {key: v if isinstance(v, str | int) else 0.25 for key, v in defaults.items()}
     settings = [
@@ -168,3 +169,19 @@ def test_rates_of_presets_belong_to_their_algorithms(preset):
     for setting in config.rates:
         name, key, text = parse_setting(setting)
         assert resolved[name][key] == float(text)
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "note"),
+    [
+        ("femnist", {"algorithms": ("fedavg", "ditto", "pfedme")}, "ditto.lr=0.2 pfedme.lr=0.04"),
+        ("femnist", {"algorithms": ("fedavg", "ditto"), "hyper": ("ditto.lr=0.1",)}, None),
+        ("femnist", {"algorithms": ("fedavg", "ditto"), "lr": 0.1}, None),
+        ("femnist", {}, None),
+        ("asynchronous", {"algorithms": ("favano", "fedexp")}, "fedexp.lr=0.2"),
+        ("quickstart", {"algorithms": ("ditto",)}, None),
+    ],
+)
+def test_rates_that_were_not_tuned_for_a_preset_are_named(preset, options, note):
+    found = untuned(dataclasses.replace(PRESETS[preset], **options))
+    assert found == (note and f"not tuned for these settings, default rate: {note}")
