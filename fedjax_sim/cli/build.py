@@ -98,7 +98,9 @@ def resolve(config: RunConfig) -> ResolvedRun:
         hyper = accounts.with_noise(hyper, config.privacy_epsilon)
     for name, setup in setups.items():
         with arithmetic(config):
-            check_algorithm(problem.algorithm(entries[name], hyper[name]), setup)
+            algorithm = problem.algorithm(entries[name], hyper[name])
+            check_algorithm(algorithm, setup)
+            private_runs.check_parts(algorithm, hyper[name], setup)
     guarantees = accounts.guarantees(hyper)
     return ResolvedRun(
         to_json(config),

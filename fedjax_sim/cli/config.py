@@ -133,12 +133,18 @@ class RunConfig:
     """Robust rule instead of the mean of the uploads: NAME:KEY=VALUE, such as median or krum:f=2,
     for sweeps in --grid; nnm+NAME or bucketing+NAME mix the uploads before it (see fedjax-sim
     list); default: none."""
-    privacy_clip: float | None = None
-    """Differential privacy of clients (extra privacy): largest norm of an upload; needs
-    --privacy-noise or --privacy-epsilon; default: no privacy."""
+    privacy_clip: float | str | None = None
+    """Differential privacy of clients (extra privacy): largest norm of an upload; or
+    adaptive:QUANTILE or adaptive:QUANTILE:INITIAL, which follows a quantile of the norms; or a
+    bound per part of the upload, NAME=BOUND:NAME=BOUND. Needs --privacy-noise or
+    --privacy-epsilon; default: no privacy."""
     privacy_noise: float | None = None
     """Noise multiplier: standard deviation of the noise on the sum of the uploads divided by
     --privacy-clip; default: none."""
+    privacy_noise_law: str | None = None
+    """Noise that partly cancels between rounds (DP-FTRL), for timelines in which clients return
+    late, as --sampling cyclic: tree, efficient_tree (or NAME:ROUNDS, per tree) or banded:BANDS;
+    default: independent."""
     privacy_epsilon: float | None = None
     """Epsilon of the whole run, from which the noise multiplier is computed; default: none."""
     privacy_delta: float = 1e-5
@@ -377,8 +383,8 @@ class SweepConfig(RunConfig):
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "compress", "feedback", "feedback_rate", "compress_down", "aggregator", "privacy_clip",
-    "privacy_noise", "privacy_epsilon", "hyper", "rates", "target_accuracy", "on_divergence",
-    "examples_memory", "states", "tuned",
+    "privacy_noise", "privacy_noise_law", "privacy_epsilon", "hyper", "rates", "target_accuracy",
+    "on_divergence", "examples_memory", "states", "tuned",
 }  # fmt: skip
 # Options that the files of runs record only where they differ from the defaults, so that folders of
 # versions without them remain valid.
@@ -386,6 +392,7 @@ LATER_FIELDS = {
     "aggregator",
     "privacy_clip",
     "privacy_noise",
+    "privacy_noise_law",
     "privacy_epsilon",
     "privacy_delta",
     "lost",

@@ -47,7 +47,8 @@ def check(config: RunConfig) -> None:
         most = {"alpha": math.inf, "fine_alpha": math.inf, "examples_memory": MOST_GIGABYTES}.get(
             name, sys.float_info.max
         )
-        if name in _POSITIVE and value is not None and not 0 < value <= most:
+        number = not isinstance(value, str | None)
+        if name in _POSITIVE and number and not 0 < value <= most:
             limit = f" of at most {most:g}" * (value > most)
             raise ValueError(f"{name} is {value}; expected a positive number{limit}")
         if name in _NOT_NEGATIVE and value is not None and not 0 <= value < math.inf:

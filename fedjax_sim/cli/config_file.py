@@ -68,7 +68,10 @@ def read(path: str | pathlib.Path) -> RunConfig:
     settings = tuple(
         f"{name}.{key}={_text(value)}" for name in names for key, value in resolved[name].items()
     )
-    return dataclasses.replace(config, **dict.fromkeys(SHARED), hyper=settings)
+    # The noise that a target epsilon requires is among the hyper-parameters.
+    return dataclasses.replace(
+        config, **dict.fromkeys(SHARED), privacy_epsilon=None, hyper=settings
+    )
 
 
 def read_sweep(path: str | pathlib.Path) -> SweepConfig:

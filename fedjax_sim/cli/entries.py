@@ -24,6 +24,7 @@ from fedjax_sim.algorithms.staleness import (
 )
 from fedjax_sim.cli.aggregators import rule_of
 from fedjax_sim.cli.codecs import compress, compress_messages
+from fedjax_sim.cli.private_options import INDEPENDENT, clip_of, parse_law
 from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
 from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
@@ -83,7 +84,8 @@ COMPRESSION: dict[str, type] = {
     "compress": str, "feedback": str, "feedback_rate": float, "compress_down": str,
 }  # fmt: skip
 NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
-PRIVACY = ("privacy_clip", "privacy_noise")  # of fedjax_sim.cli.private_runs
+PRIVACY_CLIP, NOISE_LAW = "privacy_clip", "privacy_noise_law"
+PRIVACY = (PRIVACY_CLIP, "privacy_noise", NOISE_LAW)  # of fedjax_sim.cli.private_runs
 AGGREGATOR = "aggregator"  # a rule of fedjax_sim.cli.aggregators
 COMMON = ("lr_decay", "clip", "weight_decay", *COMPRESSION, AGGREGATOR, *PRIVACY)
 LR = 0.2
@@ -146,7 +148,7 @@ class AlgorithmEntry:
             >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
             True
             >>> AlgorithmEntry("b", fedac).common
-            ('clip', 'weight_decay', 'compress', ..., 'privacy_clip', 'privacy_noise')
+            ('clip', 'weight_decay', 'compress', ..., 'privacy_noise', 'privacy_noise_law')
         """
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
@@ -166,13 +168,13 @@ class AlgorithmEntry:
         Example:
             >>> from fedjax_sim.algorithms import scaffold
             >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
-            ['option', 'compress', 'feedback', 'compress_down', 'aggregator']
+            ['option', 'compress', 'feedback', 'compress_down', 'aggregator', 'privacy_noise_law']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         kinds.pop(NUM_CLIENTS, None)
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
-        kinds |= {**COMPRESSION, AGGREGATOR: str}
+        kinds |= {**COMPRESSION, AGGREGATOR: str, NOISE_LAW: str}
         return {key: kind for key, kind in kinds.items() if kind in (str, bool, int)}
 
     @property
@@ -243,6 +245,8 @@ class AlgorithmEntry:
         own = {key: value for key, value in hyper.items() if key not in common}
         if common.get(AGGREGATOR, "none") != "none":
             rule_of(common[AGGREGATOR])  # refuses unknown names
+        clip_of(common.get(PRIVACY_CLIP))
+        parse_law(common.get(NOISE_LAW, INDEPENDENT))
         last = (AGGREGATOR, *PRIVACY)
         common = {key: value for key, value in common.items() if key not in last}
         steps = steps or StepsPerVisit((1.0,), (1.0,))

@@ -14,7 +14,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.build import check, hyper_parameters
 from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.cli.config_checks import MOST_GIGABYTES
-from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
 from fedjax_sim.sweeps.grid import Configuration, expand
@@ -101,7 +101,7 @@ def static_hyper(config: SweepConfig) -> dict[str, type]:
 
     Example:
         >>> list(static_hyper(SweepConfig(algorithms=("scaffold",))))
-        ['option', 'compress', 'feedback', 'compress_down', 'aggregator']
+        ['option', 'compress', 'feedback', 'compress_down', 'aggregator', 'privacy_noise_law']
     """
     entries = algorithms_of(config.algorithms).values()
     return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
@@ -245,12 +245,21 @@ def _read_points(path: pathlib.Path, kinds: Mapping[str, type]) -> list[dict[str
 def _value(option: str, name: str, kind: type, text: str) -> Any:
     """A value as its type: that of the setting; a number, name or flag for a hyper-parameter."""
     text = text.strip()
+    if name.rpartition(".")[2] == PRIVACY_CLIP and not _is_number(text):
+        return text
     convert = {"true": True, "false": False}.__getitem__ if kind is bool else kind
     try:
         return convert(text)
     except (ValueError, KeyError):
         expected = {int: "an integer", bool: "true or false"}.get(kind, "a number")
         raise ValueError(f"{option} has {name}={text}; expected {expected}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
 
 
 def _kind(name: str, static: Mapping[str, type]) -> type:

@@ -24,7 +24,7 @@ from fedjax_sim.cli.model_statistics import for_model, trained_model
 from fedjax_sim.cli.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
 from fedjax_sim.cli.own_objects import own_timeline
-from fedjax_sim.cli.private_runs import expected_uploads, privatized
+from fedjax_sim.cli.private_runs import privatized
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
@@ -89,9 +89,7 @@ class Problem(NamedTuple):
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
-        return wrapped(
-            algorithm, hyper, self.model, self.config, self.attack, expected_uploads(self.setup)
-        )
+        return wrapped(algorithm, hyper, self.model, self.config, self.attack, self.setup.timeline)
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
@@ -106,7 +104,7 @@ def wrapped(
     model: Model,
     config: RunConfig,
     attack: Attack | None,
-    uploads: float | None,
+    timeline: Timeline | None,
 ) -> FedAlgorithm:
     """Returns an algorithm with the wrappers that follow all others.
 
@@ -118,13 +116,13 @@ def wrapped(
         model: the model that is trained.
         config: the options.
         attack: ``--attack``.
-        uploads: expected uploads per round, for privacy.
+        timeline: of all seeds, for privacy; None: there is none.
     """
     of_adapters = on_adapters(algorithm, config.adapters)
     trained = for_model(of_adapters, model.statistics, config.statistics)
     ruled = aggregated(trained, hyper.get("aggregator"))
     attacked = ruled if attack is None else attack.on(ruled)
-    return privatized(attacked, hyper, uploads)
+    return privatized(attacked, hyper, timeline)
 
 
 def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto) -> Problem:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.entries import COMMON, AlgorithmEntry, Hyper
+from fedjax_sim.cli.entries import COMMON, PRIVACY_CLIP, AlgorithmEntry, Hyper
+from fedjax_sim.cli.private_options import clip_of
 
 
 def resolve_hyper(
@@ -148,7 +149,10 @@ def value_of(setting: str, entry: AlgorithmEntry, key: str, text: str) -> Any:
         if not text.isdecimal():
             raise ValueError(f"hyper has {setting!r}; expected an integer of at least 0")
         return int(text)
-    positive = key.endswith("lr") or key == "privacy_clip"
+    if key == PRIVACY_CLIP and (text.startswith("adaptive") or "=" in text):
+        clip_of(text)
+        return text
+    positive = key.endswith("lr") or key == PRIVACY_CLIP
     try:
         value = float(text)
     except ValueError:

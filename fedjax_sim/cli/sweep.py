@@ -23,7 +23,7 @@ from fedjax_sim.cli.grid import (
     swept_hyper,
     with_settings,
 )
-from fedjax_sim.cli.private_runs import Accounts, accounts_of, expected_uploads
+from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
@@ -35,7 +35,7 @@ from fedjax_sim.simulation.measuring import metric_shapes
 from fedjax_sim.sweeps.grid import Configuration
 from fedjax_sim.sweeps.parts import parse_part
 from fedjax_sim.sweeps.sweep import SweepProgress, sweep
-from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 
 def run_sweep(
@@ -87,7 +87,7 @@ def run_sweep(
             entries,
             seed_keys(config)[2],
             execution=build.execution(config),
-            static=("algorithm", *SETTINGS, *static_hyper(config)),
+            static=("algorithm", *SETTINGS, *static_hyper(config), *_texts(entries)),
             seeds=range(config.seed, config.seed + config.seeds),
             memory=None if config.memory is None else int(config.memory * 1e9),
             directory=config.output,
@@ -107,6 +107,11 @@ def run_sweep(
             report.write_json(config.output / "config.json", header)
             report.write_all(config.output, files)
     return results
+
+
+def _texts(entries: Sequence[Configuration]) -> set[str]:
+    """Returns the names with a text among their values, such as an adaptive clip."""
+    return {name for entry in entries for name, value in entry.items() if isinstance(value, str)}
 
 
 def _fixed(config: SweepConfig) -> dict[str, Any]:
@@ -144,7 +149,7 @@ class _Runs:
         self.hyper = build.hyper_parameters(config)
         self.model = model(config, dataset)[1]
         # Filled outside of compiled programs, read inside.
-        self.laws: dict[tuple, tuple[StepsPerVisit | None, int, Attack | None, float | None]] = {}
+        self.laws: dict[tuple, tuple[StepsPerVisit | None, int, Attack | None, Timeline]] = {}
         self.accounts: dict[tuple, Accounts] = {}
         self.laws_differ = (
             config.clock != "none"
@@ -171,12 +176,13 @@ class _Runs:
             setup = problem.setup_of(algorithm)
             law = problem.steps_per_visit(self.algorithms[algorithm])
             self.laws[algorithm, *sorted(settings.items())] = (
-                law, setup.task.num_clients, problem.attack, expected_uploads(setup),
+                law, setup.task.num_clients, problem.attack, setup.timeline,
             )  # fmt: skip
             self.accounts[algorithm, *sorted(settings.items())] = accounts_of(self.config, setup)
             first = next(entry for entry in self.entries if entry["algorithm"] == algorithm)
             hyper = {**self.hyper[algorithm], **swept_hyper(first)}
             built = problem.algorithm(self.algorithms[algorithm], hyper)
+            check_parts(built, hyper, setup)
             shapes = metric_shapes(built, setup)
             measured = [name for name, value in shapes.items() if value.shape == ()]
             if self.config.metric not in measured:
@@ -197,12 +203,12 @@ class _Runs:
         def make(algorithm: str, **values: Any) -> FedAlgorithm:
             settings = {name: value for name, value in values.items() if name in SETTINGS}
             swept = {name: value for name, value in values.items() if name not in SETTINGS}
-            law, num_clients, attack, uploads = None, 1, None, None
+            law, num_clients, attack, timeline = None, 1, None, None
             if self.laws_differ:
-                law, num_clients, attack, uploads = self.laws[algorithm, *sorted(settings.items())]
+                law, num_clients, attack, timeline = self.laws[algorithm, *sorted(settings.items())]
             hyper = {**self.hyper[algorithm], **swept}
             built = self.algorithms[algorithm].build(hyper, law, num_clients)
-            return wrapped(built, hyper, self.model, self.config, attack, uploads)
+            return wrapped(built, hyper, self.model, self.config, attack, timeline)
 
         settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)

@@ -36,7 +36,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers.received import received_model
+from fedjax_sim.wrappers.received import received_model, upload_shapes
 
 # Branches of a round's key; algorithms use the key itself or small numbers.
 _NOISE, _COUNT = 2**31 + 8, 2**31 + 9
@@ -227,28 +227,10 @@ def _as_uploaded(estimate: Upload, algorithm: FedAlgorithm, state: ServerState) 
     floating = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
     if all(leaf.dtype.itemsize >= 4 for leaf in floating):
         return estimate
-    uploads = _shape_of_upload(algorithm, state.params)
+    uploads = upload_shapes(algorithm, state.params)
     return jax.tree.map(lambda x, like: x.astype(like.dtype), estimate, uploads)
 
 
 def _shape_of_clipped(algorithm: FedAlgorithm, params: Params) -> Upload:
     """Returns the shapes and dtypes of a clipped upload."""
-    return jax.eval_shape(lambda x: jax.tree.map(wide, x), _shape_of_upload(algorithm, params))
-
-
-def _shape_of_upload(algorithm: FedAlgorithm, params: Params) -> Upload:
-    """Returns the shapes and dtypes of an upload; no client's data are needed."""
-
-    def visit(params: Params) -> Upload:
-        zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
-        oracle = Oracle(
-            grad=lambda x, step: x,
-            loss=lambda x, step: jnp.zeros(()),
-            full_grad=lambda x: x,
-            full_loss=lambda x: jnp.zeros(()),
-        )
-        message = algorithm.broadcast(algorithm.init(params), Round(zero, zero, 1, key))
-        work = Work(zero, zero, zero, zero, zero, key, max_steps=1)
-        return algorithm.local(message, algorithm.init_client(params), oracle, work)[0]
-
-    return jax.eval_shape(visit, params)
+    return jax.eval_shape(lambda x: jax.tree.map(wide, x), upload_shapes(algorithm, params))

@@ -1,18 +1,22 @@
 """Differential privacy on the command line: options, files, and refusals before compilation."""
 
+import dataclasses
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli import private_runs
-from fedjax_sim.cli.build import resolve
+from fedjax_sim.cli import private_options, private_runs
+from fedjax_sim.cli.build import hyper_parameters, resolve
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.config_checks import check as check_values
+from fedjax_sim.cli.config_file import read, to_json
 from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.main import main
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.cli.sweep import run_sweep
@@ -22,6 +26,7 @@ PRIVATE = {
     "local_epochs": 1, "model": "softmax_regression", "algorithms": ("fedavg",),
     "privacy_clip": 0.5, "privacy_delta": 0.01,
 }  # fmt: skip
+CYCLIC = fs.timelines.cyclic(8, 8, 2, num_steps=1)
 
 
 def test_options_that_contradict_each_other_are_refused():
@@ -36,6 +41,8 @@ def test_options_that_contradict_each_other_are_refused():
             "expected 'uniform'",
         ),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "clock": "geometric"}, "expected 'none' with"),
+        ({"privacy_noise_law": "tree"}, "expected a positive number with privacy_noise_law"),
+        ({"privacy_clip": "adaptiv:0.5", "privacy_noise": 1.0}, "privacy_clip is 'adaptiv:0.5'"),
     ]:
         with pytest.raises(ValueError, match=message):
             private_runs.check(RunConfig(**options))
@@ -51,6 +58,11 @@ def test_options_that_contradict_each_other_are_refused():
     assert [entry["privacy_noise"] for entry in entries] == [0, 1]
     with pytest.raises(ValueError, match=r"privacy_clip=0.0'; expected a positive number"):
         configurations(SweepConfig(grid=("privacy_clip=0,1",), privacy_noise=1.0))
+    grid = ("privacy_clip=0.5,adaptive:0.5", "privacy_noise_law=independent,tree")
+    entries = configurations(SweepConfig(grid=grid, privacy_noise=1.0))
+    assert [entry["privacy_clip"] for entry in entries] == [0.5, 0.5, *["adaptive:0.5"] * 2]
+    with pytest.raises(ValueError, match=r"privacy_clip is 'adaptive:3'; expected a positive"):
+        configurations(SweepConfig(grid=("privacy_clip=adaptive:3",), privacy_noise=1.0))
     with pytest.raises(ValueError, match="expected privacy_noise in a sweep"):
         configurations(SweepConfig(privacy_clip=1.0, privacy_epsilon=1.0))
 
@@ -58,17 +70,73 @@ def test_options_that_contradict_each_other_are_refused():
 def test_an_algorithm_is_private_only_with_clip_and_noise():
     plain = fs.fedavg(0.1)
     assert private_runs.privatized(plain, {"lr": 0.1}, None) is plain
-    for hyper, uploads, message in [
-        ({"privacy_noise": 1.0}, 9.0, "privacy_noise is 1.0; expected privacy_clip with it"),
-        ({"privacy_clip": 1.0}, 9.0, "privacy_clip is 1.0; expected privacy_noise or"),
-        ({"privacy_clip": 1.0, "privacy_noise": 1.0}, None, "timeline has no sampling rule"),
+    known, own = CYCLIC, dataclasses.replace(CYCLIC, sampling=None)
+    both = {"privacy_clip": 1.0, "privacy_noise": 1.0}
+    adaptive = {"privacy_clip": "adaptive:0.5", "privacy_noise_law": "tree"}
+    for hyper, timeline, message in [
+        ({"privacy_noise": 1.0}, known, "privacy_noise is 1.0; expected privacy_clip with it"),
+        ({"privacy_noise_law": "tree"}, known, "privacy_noise_law is tree; expected privacy_clip"),
+        ({"privacy_clip": 1.0}, known, "privacy_clip is 1.0; expected privacy_noise or"),
+        (both, own, "timeline has no sampling rule"),
+        (both | adaptive, known, "privacy_clip is adaptive; expected a fixed one"),
+        (both | {"privacy_clip": "adaptive:0.5"}, known, "privacy_noise is 1.0; expected less"),
     ]:
         with pytest.raises(ValueError, match=message):
-            private_runs.privatized(plain, hyper, uploads)
+            private_runs.privatized(plain, hyper, timeline)
     hyper = resolve_hyper(
         private_runs_entries(), ["fedavg.privacy_noise=2"], {"privacy_clip": 0.5, "lr": 0.1}
     )
     assert hyper == {"fedavg": {"lr": 0.1, "privacy_clip": 0.5, "privacy_noise": 2.0}}
+
+
+def test_texts_of_clips():
+    assert private_options.clip_of(0.5) == private_options.clip_of("0.5") == 0.5
+    assert private_options.clip_of("delta=1:control=0.5") == {"delta": 1.0, "control": 0.5}
+    assert private_options.clip_of("adaptive:0.7:2") == fs.privacy.adaptive_clip(0.7, initial=2.0)
+    for text in (
+        "0", "nan", "inf", "adaptive", "adaptive:2", "adaptive:0.5:0", "adaptive:0.5:1:2", "best",
+        "a=1:a=2", "a=0", "a=1:2",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^privacy_clip is '{text}'; expected a positive"):
+            private_options.clip_of(text)
+    scaffold = fs.privacy.privatize(fs.scaffold(0.1), {"0": 1.0, "1": 1.0}, 1.0, expected_uploads=2)
+    setup = fs.Setup(None, CYCLIC, jax.numpy.zeros(3))
+    private_runs.check_parts(scaffold, {"privacy_clip": "0=1:1=1"}, setup)
+    wrong = fs.privacy.privatize(fs.fedavg(0.1), {"0": 1.0}, 1.0, expected_uploads=2)
+    with pytest.raises(ValueError, match=r"^privacy_clip has the parts 0; expected those of the"):
+        private_runs.check_parts(wrong, {"privacy_clip": "0=1"}, setup)
+
+
+def test_laws_of_noise_follow_the_timeline():
+    """Eight rounds in which every client takes part in each fourth one."""
+    assert private_options.law_of(None, CYCLIC) is None
+    tree = private_options.law_of("efficient_tree", CYCLIC).mechanism(2.0, CYCLIC, 8)
+    assert (tree.event.count, tree.event.event.step_counts) == (2, 4)
+    banded = private_options.law_of("banded:2", CYCLIC).mechanism(2.0, CYCLIC, 8)
+    assert banded.rule.startswith("at least 4 rounds between visits, at most 2 per client")
+    full = fs.timelines.full(4, 8, 1)
+    for law, timeline, message in [
+        ("trees", CYCLIC, "privacy_noise_law is 'trees'; expected one of independent, tree, "),
+        ("independent:2", CYCLIC, "expected independent without a number"),
+        ("banded", CYCLIC, "expected banded:NUMBER, the bands"),
+        ("tree:0", CYCLIC, "expected tree:NUMBER, the rounds per tree"),
+        ("banded:9", CYCLIC, "expected at most 8 bands, the rounds"),
+        ("tree", full, "no client takes part in two rounds in a row"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            private_options.law_of(law, timeline)
+
+
+def test_a_run_with_a_target_epsilon_is_repeated_from_its_file(tmp_path):
+    """The file has the noise that was computed; another target may be given."""
+    config = RunConfig(**PRIVATE, privacy_epsilon=3.0)
+    hyper = {"fedavg": {"lr": 0.2, "privacy_clip": 0.5, "privacy_noise": 1.25}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": to_json(config), "algorithms": hyper}))
+    saved = read(path)
+    private_runs.check(saved)
+    assert hyper_parameters(saved) == hyper
+    private_runs.check(dataclasses.replace(saved, privacy_epsilon=2.0))
 
 
 def private_runs_entries():
@@ -119,3 +187,32 @@ def test_runs_and_sweeps_write_epsilon(tmp_path: pathlib.Path):
     accuracy = result.history.query("metric == 'test/accuracy' and round == 4")["value"]
     last = same[same["round"] == 4]["value"]
     np.testing.assert_allclose(sorted(last), sorted(accuracy), atol=1e-3)
+
+
+@pytest.mark.slow
+def test_correlated_noise_and_adaptive_clips_on_the_command_line(tmp_path: pathlib.Path):
+    """A dry run and a run that repeats itself from its config.json; a sweep over laws."""
+    options = PRIVATE | {"sampling": "cyclic", "cohort_size": 5, "rounds": 8}
+    banded = RunConfig(
+        **options, privacy_noise_law="banded:2", privacy_epsilon=3.0, output=tmp_path / "run"
+    )
+    accuracy = compare(banded).history.query("metric == 'test/accuracy'")["value"]
+    assert (
+        main(["run", str(tmp_path / "run" / "config.json"), "--output", str(tmp_path / "b")]) == 0
+    )
+    again = pd.read_csv(tmp_path / "b" / "history.csv").query("metric == 'test/accuracy'")
+    np.testing.assert_array_equal(again["value"], accuracy)
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())["algorithms"]["fedavg"]
+    assert 2.9 < summary["privacy"]["epsilon"] <= 3.0
+    assert summary["hyper_parameters"]["privacy_noise_law"] == "banded:2"
+    # A client returns after 4 rounds and visits twice: trees of 4 rounds, two of them.
+    grid = ("privacy_noise_law=independent,tree", "privacy_clip=0.5,adaptive:0.5:0.2")
+    sweep = SweepConfig(
+        **options | {"privacy_clip": None}, privacy_noise=0.3, grid=grid, output=tmp_path / "sweep"
+    )
+    with pytest.raises(ValueError, match="privacy_clip is adaptive; expected a fixed one"):
+        run_sweep(sweep)
+    grid = ("privacy_noise_law=independent,tree", "privacy_clip=0.5,1")
+    run_sweep(dataclasses.replace(sweep, grid=grid))
+    costs = pd.read_csv(tmp_path / "sweep" / "privacy.csv").groupby("privacy_noise_law")["epsilon"]
+    assert (costs.max()["independent"] < costs.min()["tree"]).all()
