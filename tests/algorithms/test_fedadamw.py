@@ -5,7 +5,7 @@ import optax
 import pytest
 from catalogue import ALGORITHMS, trained
 from derivations import flat, gradient, start, visits
-from instance_q import assert_printed, final_state, models, setup
+from instance_q import A, B, assert_printed, final_state, models, setup
 from small_problems import assert_close
 
 import fedjax_sim as fs
@@ -63,6 +63,18 @@ def test_first_round_is_local_adamw():
     actual = models(ours, 2, start=0.5)
     np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)  # optax counts in float32
     assert abs(actual[1] - expected[1]) > 1e-4  # the second round starts from the mean of v
+
+
+def test_kept_second_moments_end_the_oscillation_of_local_adamw():
+    """The claim for the mean of v: from v = 0 a visit begins with a step of the whole rate.
+
+    With one step per visit local AdamW is sign descent, which stays half a rate from the optimum.
+    """
+    options = {"rounds": 200, "start": 0.525, "num_steps": 1, "clients": (A, 0 * B)}
+    local = models(fs.fedavg(local_optimizer=optax.adamw(0.05, weight_decay=0.0)), **options)
+    kept = models(fs.fedadamw(0.05, correction=0.0, weight_decay=0.0), **options)
+    np.testing.assert_allclose(np.abs(local[50:]), 0.025, rtol=1e-4)
+    assert np.abs(kept[-1]) < 1e-3
 
 
 @pytest.mark.parametrize("argument", ["blocks", "first_count"])

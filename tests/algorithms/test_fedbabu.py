@@ -33,3 +33,13 @@ def test_body_by_hand_and_fine_tuned_models():
 def test_model_without_a_body_is_refused():
     with pytest.raises(ValueError, match="where selects all of the leaves"):
         fs.fedbabu(0.1).init({"kernel": np.ones(3)})
+
+
+def test_fine_tuning_makes_a_common_body_personal():
+    """The claim: no common model fits both clients, its loss is at least Var(c) / 2 = 9 / 8."""
+    algorithm = fs.fedbabu(0.1, tuning_lr=0.3, visits=40, where=head)
+    state, metrics = run(algorithm, 2, COHORTS, personal_models())
+    u, v = (float(state.server.params[name]) for name in "uv")
+    assert np.mean((u * v - C) ** 2 / 2) > 9 / 8
+    tuned = metrics["per_client/u"][-1] * metrics["per_client/v"][-1]
+    assert_close(tuned, C, 1e-6)
