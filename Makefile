@@ -35,8 +35,10 @@ notebooks: $(VENV)/.dev
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
 
 # The site in docs/_build/html: code runs, warnings are errors, links and pages are checked.
+# Pages have many small programs in common, so the cache keeps them, too.
 docs: $(VENV)/.docs
-	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python docs/execute.py
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	  $(BIN)/python docs/execute.py
 	rm -rf docs/_build/html
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m pytest docs/checks
