@@ -257,8 +257,9 @@ class RunConfig:
     The metric train/examples is their number."""
     per_client: int | None = None
     """Rounds between evaluations of every client, a multiple of --eval-every: statistics over
-    clients in the history, and a row per client in a run's clients.csv (clients.parquet, if there
-    are more than 100,000 rows and pyarrow is installed); default: none."""
+    clients in the history, a figure of their distribution, and a row per client in a run's
+    clients.csv (clients.parquet, if there are more than 100,000 rows and pyarrow is installed);
+    default: none."""
     personal: int | None = None
     """Rounds between evaluations of the model that every client uses itself (the algorithm's
     personal model, else the server's), a multiple of --eval-every: statistics over clients, and a

@@ -66,10 +66,11 @@ def compare(
 
     ``history.csv`` (algorithm, seed, diverged_at, round, metric, value; with a clock also time),
     ``summary.json``, ``config.json`` (everything needed to repeat the run), ``curves.png``,
-    ``clients.png``, with ``--personal`` also ``personal_SPLIT.png``, and a folder per algorithm
-    with its own history and checkpoints.  A second call resumes unfinished algorithms and does not
-    repeat finished ones; with other algorithms, it adds
-    them.  Ctrl-C ends it after the rounds in progress, with everything so far on disk.
+    ``clients.png``, with ``--personal`` also ``personal_SPLIT.png``, with ``--per-client``
+    ``clients_SPLIT.png``, and a folder per algorithm with its own history and checkpoints.  A
+    second call resumes unfinished algorithms and does not repeat finished ones; with other
+    algorithms, it adds them.  Ctrl-C ends it after the rounds in progress, with everything so far
+    on disk.
 
     Args:
         config: the comparison.
@@ -267,16 +268,17 @@ def _with_choices(header: dict[str, Any], choices: tuned.Choices) -> dict[str, A
     return header | {"config": header["config"] | {"tuned": texts}}
 
 
-def _personal_figures(comparison: ResolvedRun, caption: str) -> dict[str, Figure]:
-    """Returns the distributions of the personal models' accuracies over clients, if evaluated."""
+def _figures_of_clients(comparison: ResolvedRun, caption: str) -> dict[str, Figure]:
+    """Returns the distributions of accuracies over clients, if evaluated, a figure per split."""
     figures = {}
-    if comparison.options["personal"] is None:
+    if comparison.options["personal"] is None and comparison.options["per_client"] is None:
         return figures
     # Runs that ended before their first evaluation, or without a finite value, have no figure.
     with contextlib.suppress(FolderError, ValueError):
         values = read_client_values(comparison.output)
-        for split in sorted({name for name in values["split"] if name.startswith("personal/")}):
-            figures[f"{split.replace('/', '_')}.png"] = plotting.client_distribution(
+        for split in sorted(set(values["split"])):
+            name = split.replace("/", "_") if split.startswith("personal/") else f"clients_{split}"
+            figures[f"{name}.png"] = plotting.client_distribution(
                 values, "accuracy", split=split, caption=caption
             )
     return figures
@@ -316,5 +318,5 @@ def _write_results(
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
         caption = setting_text(report.as_json(comparison.options))
         figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis, caption=caption)
-        report.write_all(output, {"curves.png": figure} | _personal_figures(comparison, caption))
+        report.write_all(output, {"curves.png": figure} | _figures_of_clients(comparison, caption))
     return history, summary

@@ -33,7 +33,7 @@ def from_clients(folder, keys) -> Any:
 
 
 def test_run(tmp_path, capsys):
-    main.main(["run", *OPTIONS, "--lr", "0.2", "--output", str(tmp_path)])
+    main.main(["run", *OPTIONS, "--per-client", "2", "--lr", "0.2", "--output", str(tmp_path)])
     assert "personal models" in capsys.readouterr().out
     summary = json.loads((tmp_path / "summary.json").read_text())["algorithms"]
     own = from_history(tmp_path, ["algorithm", "seed"]).groupby("algorithm").mean().to_dict()
@@ -41,7 +41,8 @@ def test_run(tmp_path, capsys):
         assert summary[name]["personal_mean"] == pytest.approx(own[name], rel=1e-9)
     # FedAvg's clients use the server's model; those of Ditto do not.
     assert own["fedavg"] != own["ditto"]
-    assert {"personal_test.png", "personal_unseen.png"} <= {p.name for p in tmp_path.iterdir()}
+    splits = "personal_test", "personal_unseen", "clients_test", "clients_train", "clients_held_out"
+    assert {f"{split}.png" for split in splits} <= {p.name for p in tmp_path.iterdir()}
 
 
 def test_sweep(tmp_path):
