@@ -78,7 +78,8 @@ def test_defaults_and_descriptions_name_parameters(name):
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     entry = registry.ALGORITHMS[name]
     defaults = dict.fromkeys(entry.hyper) | entry.hyper_defaults
-    for key in (*entries.COMPRESSION, entries.AGGREGATOR, entries.NOISE_LAW):  # they have tests of their own
+    special = (*entries.COMPRESSION, entries.AGGREGATOR, entries.NOISE_LAW)
+    for key in special:  # they have tests of their own
         del defaults[key]
     values = {key: v if isinstance(v, str | int) else 0.25 for key, v in defaults.items()}
     settings = [
