@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
+from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
 
@@ -29,8 +30,11 @@ def transform_oracle(
     """
     personal = algorithm.personal
     return algorithm._replace(
-        local=lambda message, state, oracle, work: algorithm.local(
-            message, state, transform(oracle), work
+        local=with_bits_of(
+            lambda message, state, oracle, work: algorithm.local(
+                message, state, transform(oracle), work
+            ),
+            algorithm.local,
         ),
         personal=personal
         and (

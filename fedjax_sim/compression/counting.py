@@ -56,6 +56,20 @@ def with_message_bits(function: Function, bits: Bits) -> Function:
     return function
 
 
+def with_bits_of(function: Function, inner: Callable[..., Any]) -> Function:
+    """Marks a ``local`` that wraps another one and has uploads and messages of the same size.
+
+    Example:
+        >>> inner = with_message_bits(lambda *visit: visit, lambda message: 8)
+        >>> with_bits_of(lambda *visit: inner(*visit), inner).message_bits(None)
+        8
+    """
+    for mark in ("upload_bits", "upload_bits_if_all", "message_bits"):
+        if hasattr(inner, mark):
+            setattr(function, mark, getattr(inner, mark))
+    return function
+
+
 def upload_bits(algorithm: FedAlgorithm) -> Bits:
     """Returns ``upload -> bits`` of an algorithm: that of its mark, else the bits of the arrays.
 

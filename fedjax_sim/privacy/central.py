@@ -15,6 +15,13 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_positive, is_concrete
+from fedjax_sim.compression.counting import (
+    bits_of_arrays,
+    message_bits,
+    upload_bits,
+    with_message_bits,
+    with_upload_bits,
+)
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.adaptive import AdaptiveClip, below, count_std, next_clip, upload_noise
 from fedjax_sim.privacy.checks import check_algorithm, check_timeline, guarded
@@ -205,11 +212,21 @@ def privatize(
             return without_noise()
         return law.mechanism(float(noise_multiplier), timeline, num_clients)
 
+    def sent_bits(upload: Upload) -> int:
+        if adaptive is None:
+            return upload_bits(algorithm)(upload)
+        return upload_bits(algorithm)(upload.upload) + bits_of_arrays(upload.below)
+
+    def received_bits(message: Message) -> int:
+        if adaptive is None:
+            return message_bits(algorithm)(message)
+        return message_bits(algorithm)(message.inner) + bits_of_arrays(message.clip)
+
     private = algorithm._replace(
         init=init,
-        local=local,
+        local=with_upload_bits(local, sent_bits),
         update=update,
-        broadcast=broadcast,
+        broadcast=with_message_bits(broadcast, received_bits),
         personal=None if algorithm.personal is None else personal,
         uniform_weights_only=_UNIFORM,
     )

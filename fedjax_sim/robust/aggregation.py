@@ -9,6 +9,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.execution.strategies import weighted_mean
 from fedjax_sim.robust.rules import Points, Rule
 from fedjax_sim.types import (
@@ -219,7 +220,9 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=with_message_bits(
+            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
+        ),
     )
 
 

@@ -17,6 +17,11 @@ PLAIN = fs.fedavg(0.1)
 SIGN, TOP = 16 + 32, 2 * (32 + 4)  # bits of the leaf w alone
 BOTH = SIGN + 50 + 32  # bits of both leaves
 WHOLE = 32 * 66
+BOTH_WAYS = fs.compressed(PLAIN, scaled_sign(), scaled_sign())
+EF = fs.ef14(fs.ef21_p(PLAIN, scaled_sign()), scaled_sign())
+ADAPTIVE = fs.privacy.privatize(EF, fs.privacy.adaptive_clip(0.5), 0.1, expected_uploads=4)
+MEDIAN = fs.robust.aggregate(EF, fs.robust.median(1))
+ATTACKERS = fs.robust.attacks.some_clients([0], 4)
 
 
 def of_frozen(path, leaf):
@@ -55,6 +60,13 @@ def communication(algorithm, timeline=None):
         # Statistics are sent as they are, with the number of clients that have some.
         (fs.running_statistics(fs.ef14(PLAIN, scaled_sign()), of_frozen), SIGN + 1632, 512 + 1600),
         (fs.marina(fs.ef21_p(PLAIN, scaled_sign()), random_k(8), 0.5), None, 2 * BOTH + 8),
+        (fs.transforms.transform_oracle(BOTH_WAYS, lambda oracle: oracle), BOTH, BOTH),
+        (fs.robust.attacks.sign_flip(BOTH_WAYS, ATTACKERS), BOTH, BOTH),
+        (fs.robust.aggregate(EF, fs.robust.centred_clipping(1.0)), BOTH, BOTH),
+        (fs.robust.attacks.mimic(MEDIAN, ATTACKERS), BOTH, BOTH),
+        (fs.privacy.privatize(EF, 1.0, 1.0, expected_uploads=4), BOTH, BOTH),
+        # A bound down, a bit of 32 up.
+        (ADAPTIVE, BOTH + 32, BOTH + 32),
     ],
 )  # fmt: skip
 def test_bits_of_uploads_and_messages(algorithm, upload, message):

@@ -15,7 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.counting import with_upload_bits
+from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
 from fedjax_sim.tree.noise import normal
@@ -189,9 +189,7 @@ def _replaced(
         attacks = known.attack(work.client, work.round, coin) & (work.num_steps > 0)
         return tree.where(attacks, forge(upload, work), upload), new
 
-    bits = getattr(inner, "upload_bits", None)
-    local = local if bits is None else with_upload_bits(local, bits)
-    return checked(algorithm._replace(local=local), known)
+    return checked(algorithm._replace(local=with_bits_of(local, inner)), known)
 
 
 def _filled(upload: Upload, value: float) -> Upload:
