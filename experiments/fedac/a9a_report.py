@@ -14,6 +14,7 @@ from experiments.fedac import agreement
 from experiments.fedac.cells import CELL
 from experiments.harness.redrawing import read_tables, redraw_report, save_report
 from experiments.harness.report import Report
+from fedjax_sim.plotting.style import add_caption
 
 THRESHOLDS = (1e-2, 1e-3, 1e-4, 1e-5)  # not all the paper's
 LABELS = {
@@ -72,6 +73,8 @@ def figure(cells: pd.DataFrame) -> Any:
         axis.set_visible(False)
     axes[0, 0].legend(frameon=False, fontsize=7)
     axes[0, 0].set_ylabel("suboptimality, best rate")
+    if "authors" in cells:
+        add_caption(drawn, "Dashed: the authors' runs.")
     return drawn
 
 
