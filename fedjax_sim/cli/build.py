@@ -89,7 +89,8 @@ def resolve(config: RunConfig) -> ResolvedRun:
 
     def setup_of_seed(algorithm: str, seed: int) -> Setup:
         with arithmetic(config):
-            return one_seed(prepare(of_seed(config, seed), dataset).setup_of(algorithm))
+            own = prepare(of_seed(config, seed), dataset, attack=problem.attack)
+            return one_seed(own.setup_of(algorithm))
 
     problem = lowered(models.auto)
     setups = {name: problem.setup_of(name) for name in hyper}

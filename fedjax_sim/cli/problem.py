@@ -125,11 +125,22 @@ def wrapped(
     return privatized(attacked, hyper, timeline)
 
 
-def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto) -> Problem:
+def prepare(
+    config: RunConfig,
+    dataset: Dataset,
+    conv: Convolution = models.auto,
+    attack: Attack | None = None,
+) -> Problem:
     """Returns clients, timelines, initial models and evaluation of a comparison.
 
     Seed s gives the keys of the initial model, of the timeline and of the minibatches, so these
     are the same for every algorithm.
+
+    Args:
+        config: the options.
+        dataset: the data set that they name.
+        conv: how convolutions are computed.
+        attack: whose attackers poison the examples; default: that of the options.
 
     Raises:
         ValueError: a model or partition that does not suit the data set, a cohort larger than the
@@ -149,7 +160,7 @@ def prepare(config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
     rule = batches(config)
-    attack = attack_of(config, data.num_clients)
+    attack = attack or attack_of(config, data.num_clients)
     if attack is not None and isinstance(source, FederatedData):
         source = attack.poisoned(source, dataset.num_classes)
     task = empirical_task(loss, source, rule, placement=placement)

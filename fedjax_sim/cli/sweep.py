@@ -161,8 +161,11 @@ class _Runs:
         )
 
         @functools.lru_cache(maxsize=4)  # algorithms under the same settings share the problem
-        def problem(own: SweepConfig) -> Problem:
-            return prepare(own, dataset)
+        def problem(own: SweepConfig, seed: int | None) -> Problem:
+            if seed is None:
+                return prepare(own, dataset)
+            attack = problem(own, None).attack if own.attack != "none" else None
+            return prepare(build.of_seed(own, seed), dataset, attack=attack)
 
         self.problem = problem
 
@@ -172,13 +175,10 @@ class _Runs:
         def make(algorithm: str, seed: int | None = None, **settings: Any) -> Setup:
             own = with_settings(self.config, {"algorithm": algorithm, **settings})
             own = dataclasses.replace(own, algorithms=self.config.algorithms)
-            problem = self.problem(own if seed is None else build.of_seed(own, seed))
+            problem = self.problem(own, seed)
             setup = problem.setup_of(algorithm)
-            law = problem.steps_per_visit(self.algorithms[algorithm])
-            self.laws[algorithm, *sorted(settings.items())] = (
-                law, setup.task.num_clients, problem.attack, setup.timeline,
-            )  # fmt: skip
-            self.accounts[algorithm, *sorted(settings.items())] = accounts_of(self.config, setup)
+            if self.laws_differ:
+                self.record_laws(algorithm, settings, own)
             first = next(entry for entry in self.entries if entry["algorithm"] == algorithm)
             hyper = {**self.hyper[algorithm], **swept_hyper(first)}
             built = problem.algorithm(self.algorithms[algorithm], hyper)
@@ -192,6 +192,17 @@ class _Runs:
 
         per_seed = ("seed",) if self.config.partition_per_seed else ()
         return _named(make, ("algorithm", *per_seed, *SETTINGS))
+
+    def record_laws(self, algorithm: str, settings: Configuration, own: SweepConfig) -> None:
+        """Keeps what the algorithm has from the setup of all seeds, like that of a run."""
+        key = algorithm, *sorted(settings.items())
+        if key in self.laws:
+            return
+        problem = self.problem(own, None)
+        setup = problem.setup_of(algorithm)
+        law = problem.steps_per_visit(self.algorithms[algorithm])
+        self.laws[key] = law, setup.task.num_clients, problem.attack, setup.timeline
+        self.accounts[key] = accounts_of(self.config, setup)
 
     def factory(self) -> Callable[..., FedAlgorithm]:
         """Returns the algorithm as a function of its name and hyper-parameters.

@@ -128,3 +128,43 @@ def test_algorithms_of_runs_and_sweeps_are_attacked():
         assert ruled.aggregation is not None
         settings = runs.identity("fedavg", attack=attack)["settings"]
         assert settings.get("attack", "none") == attack
+
+
+@pytest.mark.slow
+def test_the_attackers_do_not_depend_on_the_seed_of_a_partition():
+    """Those of the upload and those of the data are the same clients, in runs and in sweeps."""
+    options = {**SMALL, "seeds": 2, "partition_per_seed": True, "attackers": 0.4}
+    config = RunConfig(**options, attack="backdoor:3")
+    run = build.resolve(config)
+    attackers = run.problem.attack.attackers
+    dataset = fs.datasets.load("digits")
+    swept = SweepConfig(**options, grid=("attack=none,backdoor:3",))
+    runs = _Runs(swept, dataset, configurations(swept))
+    for seed in (0, 1):
+        honest = prepare(build.of_seed(config, seed), dataset).data
+        sizes = np.diff(honest.offsets)
+        clients = np.repeat(np.arange(len(sizes)), sizes)
+        from_run = run.setup_of_seed("fedavg", seed)
+        from_sweep = runs.make_setup()("fedavg", seed=seed, attack="backdoor:3")
+        for setup in (from_run, from_sweep):
+            trained = setup.task.oracle.args[0].examples
+            changed = clients[np.asarray(trained["y"]) != honest.examples["y"]]
+            assert set(changed) == set(np.flatnonzero(attackers.mask))
+        built = runs.factory()("fedavg", attack="backdoor:3", lr=0.2)
+        assert description(built) == description(run.algorithm("fedavg"))
+
+
+@pytest.mark.slow
+def test_the_timelines_of_all_seeds_decide_the_privacy_of_a_sweep():
+    private = {"sampling": "bernoulli", "privacy_clip": 0.5, "privacy_delta": 0.01}
+    options = {**SMALL, **private, "seeds": 2, "partition_per_seed": True, "privacy_noise": 1.0}
+    run = build.resolve(RunConfig(**options))
+    config = SweepConfig(**options, grid=("lr=0.1,0.2",))
+    runs = _Runs(config, fs.datasets.load("digits"), configurations(config))
+    for seed in (1, 0):
+        assert runs.make_setup()("fedavg", seed=seed).timeline.clients.ndim == 2
+    (accounts,) = runs.accounts.values()
+    jax.tree.map(
+        np.testing.assert_array_equal, accounts.setup.timeline, run.setups["fedavg"].timeline
+    )
+    assert runs.guarantees()["epsilon"].tolist() == [run.guarantees["fedavg"].epsilon] * 2
