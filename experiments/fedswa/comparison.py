@@ -29,6 +29,7 @@ from experiments.harness import (
     late_scores,
     ordering,
     percent,
+    reported_rows,
     rounds_by,
     save_report,
     settings,
@@ -136,12 +137,25 @@ def column(
     published: Mapping[str, Published],
     options: Options,
 ) -> None:
-    """Runs all methods on a setting; prints and writes table, history and curves."""
-    history, _ = compared(setting, {method: [{}] for method in methods}, options)
+    """Runs all methods on a setting; prints and writes table, history and curves.
+
+    With ``options.checkpoints`` runs of the earlier files of this report are not repeated.
+    """
+    grid = {method: [{}] for method in methods}
+    history, _ = compared(setting, grid, options, reported(experiment, setting, options))
     facts = {"options": settings(options), "setting": setting._asdict(), "methods": list(methods)}
     facts |= {"published": {name: list(published[name]) for name in methods if name in published}}
     tables = {"": wide(history)}
     save_report(options.folder(experiment), options.file(setting), tables, build, **facts)
+
+
+def reported(experiment: str, setting: Setting, options: Options) -> pd.DataFrame:
+    """The tidy history of an earlier report with the same setting, or an empty one."""
+    same = ("scale", "rounds", "compressed", "pilot_rounds", "pilot_on", "lrs", "pretrained")
+    chosen = {name: value for name, value in settings(options).items() if name in same}
+    folder, name = options.folder(experiment), options.file(setting)
+    rows = reported_rows(folder, name, setting=setting._asdict(), options=chosen)
+    return tall(rows) if len(rows) else rows
 
 
 def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report, dict]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
@@ -100,14 +101,25 @@ def run_folder(
 
 
 def simulated_history(
-    setting: Setting, configurations: Sequence[Mapping[str, Any]], options: Options
+    setting: Setting,
+    configurations: Sequence[Mapping[str, Any]],
+    options: Options,
+    reported: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """The tidy history of runs with checkpoints; without unfinished ones with
-    ``options.finished``."""
+    ``options.finished``.
+
+    Args:
+        reported: a history with finished runs that are not repeated.
+    """
     parts = []
     for configuration in configurations:
         for seed in range(options.seeds):
             path = run_folder(setting, configuration, seed, options) / "finished.csv"
+            earlier = _of_run(reported, configuration, seed, options.num_rounds(setting))
+            if not path.exists() and len(earlier):
+                parts.append(earlier)
+                continue
             if not path.exists() and not options.finished:
                 history = simulated(setting, configuration, seed, options).to_frame()
                 with replacing(path) as partial:
@@ -119,6 +131,18 @@ def simulated_history(
     names = list(dict.fromkeys(name for entry in configurations for name in entry))
     history = pd.concat(parts, ignore_index=True)
     return pd.DataFrame(history[[*names, *(c for c in history.columns if c not in names)]])
+
+
+def _of_run(
+    history: pd.DataFrame | None, configuration: Mapping[str, Any], seed: int, rounds: int
+) -> pd.DataFrame:
+    """The rows of one run of that many rounds; none if it is not in the history."""
+    values = {**configuration, "seed": seed}
+    if history is None or not set(values) <= set(history.columns):
+        return pd.DataFrame()
+    mine = np.logical_and.reduce([history[name] == value for name, value in values.items()])
+    rows = history[mine]
+    return rows if (rows["round"] == rounds).any() else rows[:0]
 
 
 def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[str, float]:
@@ -153,17 +177,26 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
 
 
 def compared(
-    setting: Setting, grid: Grid, options: Options
+    setting: Setting, grid: Grid, options: Options, reported: pd.DataFrame | None = None
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """The history of all methods and their rates.
 
     The rates are the best ones of the pilot at the paper's other hyper-parameters.
 
+    Args:
+        reported: history of an earlier report of the same setting.  With ``options.checkpoints``
+            its runs are not repeated, and methods in it keep their rates.
+
     Raises:
         SystemExit: ``options.finished``, and nothing is.
     """
     print(describe(setting, options), flush=True)
-    lrs = tuned(setting, list(grid), options)
+    lrs = {}
+    if options.checkpoints and reported is not None and len(reported):
+        lrs = dict(zip(reported["method"], reported["lr"].tolist(), strict=True))
+    if missing := [method for method in grid if method not in lrs]:
+        lrs |= tuned(setting, missing, options)
+    lrs = {method: lrs[method] for method in grid if method in lrs}
     configurations = [
         {"method": method, "lr": lrs[method], **point}
         for method, points in grid.items()
@@ -172,7 +205,7 @@ def compared(
     ]
     history = pd.DataFrame()
     if configurations and options.checkpoints:
-        history = simulated_history(setting, configurations, options)
+        history = simulated_history(setting, configurations, options, reported)
     elif configurations:
         rounds = options.num_rounds(setting)
         directory = options.work / options.label / f"{setting.name}-{rounds}"

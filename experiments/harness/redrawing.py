@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.report import Report, jsonable, read_facts, write_csv
 
-__all__ = ["Build", "read_tables", "redraw_report", "save_report"]
+__all__ = ["Build", "read_tables", "redraw_report", "reported_rows", "save_report"]
 
 Build = Callable[[dict[str, pd.DataFrame], dict[str, Any]], tuple[Report, dict[str, Figure]]]
 
@@ -56,3 +56,34 @@ def read_tables(folder: pathlib.Path, name: str) -> dict[str, pd.DataFrame]:
     """The tables of ``name.csv`` and ``name-suffix.csv`` by their suffixes."""
     files = [folder / f"{name}.csv", *sorted(folder.glob(f"{name}-*.csv"))]
     return {path.stem[len(name) + 1 :]: pd.read_csv(path) for path in files}
+
+
+def reported_rows(folder: pathlib.Path, name: str, **facts: Any) -> pd.DataFrame:
+    """The rows of an earlier report's CSV file; none without one, or if its facts are others.
+
+    Args:
+        facts: values that its JSON file must have; of a mapping, the values of these keys.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     folder = pathlib.Path(folder)
+        ...     table = pd.DataFrame({"loss": [0.5]})
+        ...     Report("Losses").save(folder, "losses", table, options={"seeds": 2, "lr": 0.1})
+        ...     sizes = [len(reported_rows(folder, "losses", options={"lr": r})) for r in (0.1, 1)]
+        # Losses
+        >>> sizes
+        [1, 0]
+    """
+    path = folder / f"{name}.csv"
+    if not path.exists() or not _agree(read_facts(folder, name), jsonable(facts)):
+        return pd.DataFrame()
+    return pd.read_csv(path)
+
+
+def _agree(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            name in found and _agree(found[name], value) for name, value in wanted.items()
+        )
+    return found == wanted

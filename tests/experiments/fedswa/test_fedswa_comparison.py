@@ -18,7 +18,7 @@ from experiments.fedswa.claims import (
     released_variant,
     unfinished,
 )
-from experiments.fedswa.comparison import comparison, report
+from experiments.fedswa.comparison import column, comparison, report
 from experiments.fedswa.problem import clients, held_out_rows
 from experiments.fedswa.runs import tuned
 from experiments.fedswa.settings import COLUMNS, SCALES, Options, describe, skewed
@@ -102,6 +102,39 @@ def test_partial_results_say_what_is_missing():
     assert "| FedSWA | 0.1 |" in text
     assert "| FedMo |" not in text
     assert unfinished(made, ["FedAvg"], 2) == ""
+
+
+@pytest.mark.slow
+def test_runs_of_an_earlier_report_are_not_repeated(tmp_path, monkeypatch):
+    """They are read from its CSV file, if it is of the same setting and of as many rounds."""
+    made = []
+
+    def simulated(setting, configuration, seed, options):
+        made.append((configuration["method"], seed))
+        runs.run_folder(setting, configuration, seed, options).mkdir(parents=True)
+        frame = history({configuration["method"]: (0.5 + 0.1 * seed,)}).assign(seed=seed)
+        frame = frame.drop(columns=["method", "lr"])
+        return type("Result", (), {"to_frame": staticmethod(lambda: frame)})
+
+    monkeypatch.setattr(runs, "simulated", simulated)
+    options = Options(
+        rounds=10, pilot_rounds=0, checkpoints=True, work=tmp_path / "first", output=tmp_path
+    )
+    setting = skewed(COLUMNS["cifar10-lenet5"])
+    names = ("FedAvg", "FedSWA")
+    column("table2", setting, names[:1], {}, options)
+    elsewhere = dataclasses.replace(options, work=tmp_path / "second", seeds=2)
+    column("table2", setting, names, {}, elsewhere)
+    assert made == [("FedAvg", 0), ("FedAvg", 1), ("FedSWA", 0), ("FedSWA", 1)]
+    table = pd.read_csv(tmp_path / "fedswa" / "table2-cpu-10" / f"{setting.name}-lr0.1.csv")
+    late = table[table["round"] == 10].set_index(["method", "seed"])["test/accuracy"]
+    assert late.to_dict() == {(name, seed): 0.5 + 0.1 * seed for name in names for seed in (0, 1)}
+    made.clear()
+    column("table2", setting, names, {}, dataclasses.replace(elsewhere, finished=True, seeds=3))
+    assert not made
+    other = dataclasses.replace(elsewhere, work=tmp_path / "third", pilot_on="test")
+    column("table2", setting, names[:1], {}, other)
+    assert made == [("FedAvg", 0), ("FedAvg", 1)]
 
 
 def test_gains_are_paired_by_seed_and_split_into_method_and_program():
