@@ -4,20 +4,29 @@
     python -m experiments.personalised.pfllib --dataset cifar100 --seeds 1 --rounds 100
     python -m experiments.personalised.pfllib --rounds 20 --examples 7000 --seeds 2
 
-Finished methods are kept in the work folder, and an interrupted one continues.  PFLlib runs 2,000
-rounds with one seed and prints the best one.
+Finished methods are kept in the work folder, and an interrupted one continues.  Methods that the
+report of the same setting has are not repeated, so it can grow by one method per command.  PFLlib
+runs 2,000 rounds with one seed and prints the best one.
 """
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Literal
 
 import pandas as pd
 import tyro
 
 import fedjax_sim as fs
-from experiments.harness.options import Folders, check_choice, check_names, counted, settings
-from experiments.harness.redrawing import save_report
+from experiments.harness.options import (
+    MACHINE,
+    Folders,
+    check_choice,
+    check_names,
+    counted,
+    settings,
+)
+from experiments.harness.redrawing import reported_rows, save_report
 from experiments.harness.runs import check_finished
 from experiments.personalised.methods import DEFAULT, METHODS
 from experiments.personalised.problem import ALPHA, BATCH_SIZE, CLIENTS, LR, make_setup
@@ -73,8 +82,8 @@ def described(options: Options) -> str:
     )
 
 
-def main(options: Options) -> None:
-    """Runs the methods that are not finished, and writes the report."""
+def histories(methods: Sequence[str], options: Options) -> pd.DataFrame:
+    """Accuracies of all evaluated rounds of methods that are run, or found in the work folder."""
     dataset = datasets.load(options.dataset, data_dir=options.data_dir)
     setup, keys = make_setup(
         dataset,
@@ -92,7 +101,7 @@ def main(options: Options) -> None:
             print(f"{name}: {result.run_seconds / done:.2f} s per round", flush=True)
 
     result = fs.compare(
-        {name: METHODS[name] for name in options.chosen},
+        {name: METHODS[name] for name in methods},
         setup,
         keys,
         directory=folder,
@@ -102,18 +111,32 @@ def main(options: Options) -> None:
     )
     check_finished(result, folder)
     parts = []
-    for name in options.chosen:
+    for name in methods:
         history = pd.read_csv(folder / folder_names([name])[name] / "history.csv")
         history = history.rename(columns={"replica": "seed"})
         parts.append(history[history["metric"].isin([*COLUMNS, ACCURACY])].assign(algorithm=name))
+    return pd.concat(parts, ignore_index=True)
+
+
+def main(options: Options) -> None:
+    """Runs the methods that are not in the report or in the work folder; extends the report."""
+    folder, same = options.output / "pfllib", settings(options, (*MACHINE, "methods"))
+    history = reported_rows(folder, options.name, options=same)
+    reported = set(history["algorithm"]) if len(history) else set()
+    missing = [name for name in options.chosen if name not in reported]
+    if missing:
+        history = pd.concat([history, histories(missing, options)], ignore_index=True)
+    known = [name for name in METHODS if name in set(history["algorithm"])]
+    order = history["algorithm"].map(known.index)
+    history = history.loc[order.sort_values(kind="stable").index, :]
     save_report(
-        options.output / "pfllib",
+        folder,
         options.name,
-        {"": pd.concat(parts, ignore_index=True)},
+        {"": history},
         build,
         setting=described(options),
         file=options.name,
-        options=settings(options) | {"rounds": options.rounds},
+        options=same | {"methods": known},
     )
 
 

@@ -1,11 +1,13 @@
 """The benchmark of PFLlib: its partition, its table, and the methods that run."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from experiments.personalised import report
+from experiments.personalised import pfllib, report
 from experiments.personalised.methods import DEFAULT, METHODS, PUBLISHED
 from experiments.personalised.pfllib import Options
 from experiments.personalised.problem import CLIENTS, divided
@@ -28,10 +30,11 @@ def test_all_examples_are_divided_and_a_quarter_is_for_testing():
     np.testing.assert_array_equal(train.sizes, np.floor(0.75 * sizes))
 
 
-def history():
+def history(**accuracies):
+    accuracies = accuracies or {"FedAvg": 0.3, "Ditto": 0.5}
     rows = [
         (method, seed, done, metric, value + done / 100 - (done == 3) * 0.5)
-        for method, value in (("FedAvg", 0.3), ("Ditto", 0.5))
+        for method, value in accuracies.items()
         for seed in (0, 1)
         for done in (1, 2, 3)
         for metric in report.COLUMNS
@@ -49,6 +52,27 @@ def test_table_has_best_rounds_beside_published_accuracies():
     (claim,) = report.claims(best)
     assert claim.holds
     assert claim.text == "Ditto is more accurate than FedAvg"
+
+
+@pytest.mark.slow
+def test_the_report_grows_by_methods_that_it_does_not_have(tmp_path, monkeypatch):
+    made = []
+
+    def histories(methods, options):
+        made.append(tuple(methods))
+        return history(**dict.fromkeys(methods, 0.3))
+
+    monkeypatch.setattr(pfllib, "histories", histories)
+    options = Options(methods=("Ditto",), output=tmp_path, seeds=2)
+    pfllib.main(options)
+    pfllib.main(dataclasses.replace(options, methods=("FedAvg", "Ditto")))
+    pfllib.main(options)
+    assert made == [("Ditto",), ("FedAvg",)]
+    table = pd.read_csv(tmp_path / "pfllib" / "mnist.csv")
+    assert table["algorithm"].unique().tolist() == ["FedAvg", "Ditto"]
+    assert len(table) == len(history())
+    pfllib.main(dataclasses.replace(options, rounds=50))  # another setting: it is made again
+    assert made[2:] == [("Ditto",)]
 
 
 def test_options():
