@@ -7,17 +7,15 @@ false labels and a free rider.  All of them take part in every round.
 """
 
 import dataclasses
-import pathlib
+import functools
 
 import jax
 import numpy as np
-import pandas as pd
 import tyro
 
 import fedjax_sim as fs
-from experiments.harness import Folders, save_report, seed_keys, settings
-from experiments.valuation import methods, report
 from experiments.valuation.problem import Problem, build, kinds_of, num_parts, spoiled
+from experiments.valuation.runs import ValuationOptions, value_seeds
 from fedjax_sim import datasets, models
 from fedjax_sim.data import partition
 from fedjax_sim.execution.devices import use_all_cores
@@ -27,15 +25,10 @@ LR, BATCH_SIZE, HIDDEN = 0.2, 20, (16,)
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(Folders):
+class Options(ValuationOptions):
     """Options of this experiment."""
 
-    rounds: int = 20
-    false_labels: float = 0.3  # share of a mislabelled client's labels
-    seeds: int = 5
-    permutations: tuple[int, ...] = (4, 16, 64)
     marginals: int = 24  # per client, of the strata
-    work: pathlib.Path = pathlib.Path("results/valuation")  # finished coalitions, to continue from
 
 
 def problem(options: Options, seed: int, key: jax.Array) -> Problem:
@@ -54,21 +47,9 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
 
 def main(options: Options) -> None:
     """Values the clients of all seeds, prints and writes table and figure."""
-    folder = options.work / "digits" / f"{options.false_labels:g}"
-    frames = []
-    for seed, key in enumerate(seed_keys(options.seeds)):
-        keys = jax.random.split(key)
-        one = problem(options, seed, keys[0])
-        every = methods.methods(
-            fs.fedavg(LR), one, keys[1], folder / str(seed),
-            permutations=options.permutations, marginals=options.marginals, exact=True,
-        )  # fmt: skip
-        frames.append(methods.valued(every, one, seed))
-    values = pd.concat(frames, ignore_index=True)
-    save_report(
-        options.output / "valuation" / "digits", "digits",
-        {"": report.scores(values), "values": values}, report.build, options=settings(options),
-        data="digits", figure="digits", cohort=len(KINDS),
+    value_seeds(
+        "digits", "digits", fs.fedavg(LR), functools.partial(problem, options), len(KINDS), options,
+        marginals=options.marginals, exact=True,
     )  # fmt: skip
 
 

@@ -7,17 +7,16 @@ ten of them take part in a round.  The reference is the estimate by the most per
 """
 
 import dataclasses
-import pathlib
+import functools
 
 import jax
 import numpy as np
-import pandas as pd
 import tyro
 
 import fedjax_sim as fs
-from experiments.harness import Folders, pooled_test, save_report, seed_keys, settings, subsample
-from experiments.valuation import methods, report
+from experiments.harness import pooled_test, subsample
 from experiments.valuation.problem import Problem, build, kinds_of, num_parts, spoiled
+from experiments.valuation.runs import ValuationOptions, value_seeds
 from fedjax_sim import datasets, models
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.execution.devices import use_all_cores
@@ -28,18 +27,16 @@ LEAST = 100  # images of a writer
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(Folders):
+class Options(ValuationOptions):
     """Options of this experiment."""
 
     rounds: int = 40
-    false_labels: float = 0.3  # share of a mislabelled client's labels
     seeds: int = 2
-    permutations: tuple[int, ...] = (4, 16, 64)
     held_out: int = 1000  # test images of the metric
-    work: pathlib.Path = pathlib.Path("results/valuation")  # finished coalitions, to continue from
 
     def __post_init__(self) -> None:
-        check_at_least(1, rounds=self.rounds, seeds=self.seeds, held_out=self.held_out)
+        super().__post_init__()
+        check_at_least(1, held_out=self.held_out)
 
 
 def problem(options: Options, seed: int, key: jax.Array) -> Problem:
@@ -60,22 +57,10 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
 
 def main(options: Options) -> None:
     """Values the clients of all seeds, prints and writes table and figure."""
-    folder = options.work / "mnist_writers" / f"{options.false_labels:g}"
-    frames = []
-    for seed, key in enumerate(seed_keys(options.seeds)):
-        keys = jax.random.split(key)
-        one = problem(options, seed, keys[0])
-        every = methods.methods(
-            fs.fedavg(LR), one, keys[1], folder / str(seed),
-            permutations=options.permutations, marginals=None, exact=False,
-            on_progress=lambda progress: print(progress.status, flush=True),
-        )  # fmt: skip
-        frames.append(methods.valued(every, one, seed))
-    values = pd.concat(frames, ignore_index=True)
-    save_report(
-        options.output / "valuation" / "mnist_writers", "mnist_writers",
-        {"": report.scores(values), "values": values}, report.build, options=settings(options),
-        data="MNIST by writer", figure="mnist_writers", cohort=COHORT,
+    value_seeds(
+        "mnist_writers", "MNIST by writer", fs.fedavg(LR), functools.partial(problem, options),
+        COHORT, options, marginals=None, exact=False,
+        on_progress=lambda progress: print(progress.status, flush=True),
     )  # fmt: skip
 
 
