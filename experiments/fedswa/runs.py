@@ -140,9 +140,9 @@ def _of_run(
     values = {**configuration, "seed": seed}
     if history is None or not set(values) <= set(history.columns):
         return pd.DataFrame()
-    mine = np.logical_and.reduce([history[name] == value for name, value in values.items()])
-    rows = history[mine]
-    return rows if (rows["round"] == rounds).any() else rows[:0]
+    mine = [np.asarray(history[name] == value) for name, value in values.items()]
+    rows = pd.DataFrame(history[np.logical_and.reduce(mine)])
+    return rows if rounds in rows["round"].tolist() else pd.DataFrame()
 
 
 def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[str, float]:

@@ -127,8 +127,7 @@ def main(options: Options) -> None:
     if missing:
         history = pd.concat([history, histories(missing, options)], ignore_index=True)
     known = [name for name in METHODS if name in set(history["algorithm"])]
-    order = history["algorithm"].map(known.index)
-    history = history.loc[order.sort_values(kind="stable").index, :]
+    history = pd.concat([history.loc[history["algorithm"] == name, :] for name in known])
     save_report(
         folder,
         options.name,
