@@ -5,7 +5,9 @@ import pathlib
 from collections.abc import Container, Iterable
 from typing import Any, get_args
 
-__all__ = ["Folders", "check_choice", "check_grid", "check_names", "counted", "settings"]
+__all__ = [
+    "MACHINE", "Folders", "check_choice", "check_grid", "check_names", "counted", "settings"
+]  # fmt: skip
 
 MACHINE = ("data_dir", "data", "work", "runs", "output")  # options that name folders of a machine
 

@@ -16,7 +16,14 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from experiments.harness import Folders, check_finished, seed_keys
+from experiments.harness import (
+    MACHINE,
+    Folders,
+    check_finished,
+    reported_rows,
+    seed_keys,
+    settings,
+)
 from fedjax_sim import datasets, objectives, privacy
 from fedjax_sim.data import partition
 from fedjax_sim.evaluation import evaluator, merge_evaluators
@@ -41,6 +48,10 @@ class CentralOptions(Folders):
     population: int = 10**6  # of which these are drawn
     test_examples: int | None = None  # default: all
     work: pathlib.Path = pathlib.Path("results/privacy")
+
+    def folder(self, name: str) -> pathlib.Path:
+        """Folder of a report: by the data set, with which its name begins."""
+        return self.output / "privacy" / name.partition("-")[0]
 
 
 def forecasts(options: CentralOptions) -> dict[str, privacy.NoiseCohort]:
@@ -86,9 +97,24 @@ def make_setup(dataset: datasets.Dataset, model: Model, options: CentralOptions)
     )
 
 
-def histories(name: str, setup: fs.Setup, options: CentralOptions) -> pd.DataFrame:
-    """Accuracies of all seeds by round; runs have checkpoints, so a killed command continues."""
+def tables(name: str, setup: fs.Setup, options: CentralOptions) -> dict[str, pd.DataFrame]:
+    """The tables of an experiment's report.  Runs that an earlier one has are not repeated."""
+    same = settings(options, (*MACHINE, "epsilons"))
+    reported = reported_rows(options.folder(name), name, options=same)
     runs = algorithms(forecasts(options))
+    missing = runs
+    if len(reported):
+        missing = {run: x for run, x in runs.items() if run not in set(reported["run"])}
+    new = histories(name, missing, setup, options) if missing else pd.DataFrame()
+    both = pd.concat([reported, new], ignore_index=True)
+    rows = pd.concat([both.loc[both["run"] == run, :] for run in runs])
+    return {"": rows, "noise": noise_table(setup, options)}
+
+
+def histories(
+    name: str, runs: Mapping[str, fs.FedAlgorithm], setup: fs.Setup, options: CentralOptions
+) -> pd.DataFrame:
+    """Accuracies of all seeds by round; runs have checkpoints, so a killed command continues."""
     sizes = options.rounds, options.seeds, options.noise_cohort, options.population
     folder = options.work / "-".join([name, *map(str, sizes)])
 

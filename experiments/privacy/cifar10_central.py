@@ -13,7 +13,7 @@ from typing import Literal
 import tyro
 
 from experiments.harness import check_choice, save_report, settings
-from experiments.privacy.central import CentralOptions, histories, make_setup, noise_table
+from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
 from fedjax_sim import datasets, models
 from fedjax_sim.checks import check_at_least
@@ -51,11 +51,10 @@ def main(options: Options) -> None:
     dataset = datasets.load("cifar10", data_dir=options.data_dir)
     setup = make_setup(dataset, build_model(options.network), options)
     name = f"cifar10-{options.network}"
-    tables = {"": histories(name, setup, options), "noise": noise_table(setup, options)}
     save_report(
-        options.output / "privacy" / "cifar10",
+        options.folder(name),
         name,
-        tables,
+        tables(name, setup, options),
         build,
         title="CIFAR-10",
         file=name,

@@ -12,7 +12,7 @@ import dataclasses
 import tyro
 
 from experiments.harness import save_report, settings
-from experiments.privacy.central import CentralOptions, histories, make_setup, noise_table
+from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
 from fedjax_sim import datasets, models
 from fedjax_sim.checks import check_at_least
@@ -36,11 +36,10 @@ def main(options: Options) -> None:
     """Runs what is not finished, and writes table and figure."""
     dataset = datasets.load("mnist", data_dir=options.data_dir)
     setup = make_setup(dataset, models.mlp((28, 28, 1), (HIDDEN,), 10), options)
-    tables = {"": histories("mnist", setup, options), "noise": noise_table(setup, options)}
     save_report(
-        options.output / "privacy" / "mnist",
+        options.folder("mnist"),
         "mnist",
-        tables,
+        tables("mnist", setup, options),
         build,
         title="MNIST",
         file="mnist",

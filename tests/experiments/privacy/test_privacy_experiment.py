@@ -1,5 +1,7 @@
 """Accuracy against epsilon: the noise of the larger cohort, the table by hand, and a short run."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -55,3 +57,11 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):
     (folder / "mnist.md").unlink()
     redraw(tmp_path / "privacy")
     assert (folder / "mnist.md").read_text() == text
+    one = pd.read_csv(folder / "mnist.csv")
+    more = dataclasses.replace(options, epsilons=(2.0, 0.5), work=tmp_path / "elsewhere")
+    mnist_central.main(more)  # the runs of the report are not repeated
+    runs = next((tmp_path / "elsewhere").iterdir())
+    assert [path.name for path in runs.iterdir() if path.is_dir()] == ["epsilon-0.5"]
+    both = pd.read_csv(folder / "mnist.csv")
+    pd.testing.assert_frame_equal(both[: len(one)], one)
+    assert both["run"].unique().tolist() == [*RUNS, "epsilon 0.5"]
