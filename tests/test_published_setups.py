@@ -114,8 +114,6 @@ def test_table_of_the_page():
 
 
 def test_page_shows_the_stored_results():
-    if not published_table.RESULTS.exists():
-        pytest.skip("no published setup was measured")
     cases = json.loads(published_table.RESULTS.read_text())["cases"]
     assert published_table.section(cases) in published_table.PAGE.read_text()
 

@@ -1,4 +1,4 @@
-"""What the experiments on valuation share: options, and the valuation of all seeds."""
+"""Options of the experiments on valuation, and the loop that values the clients of every seed."""
 
 import dataclasses
 import pathlib

@@ -97,10 +97,15 @@ def trigger(images: np.ndarray) -> Trigger:
     return Trigger(max(size, 1), value=float(np.max(images, initial=0)))
 
 
-def attack_of(config: RunConfig, num_clients: int) -> Attack | None:
+def attack_of(config: RunConfig, num_clients: int, seed: int | None = None) -> Attack | None:
     """Returns the attack that the options describe; None without one.
 
     A larger fraction adds attackers to those of a smaller one.
+
+    Args:
+        config: the options.
+        num_clients: of the task.
+        seed: of the attackers; default: ``partition_seed``.
 
     Raises:
         ValueError: as :func:`parse`; a fraction outside (0, 1].
@@ -114,7 +119,8 @@ def attack_of(config: RunConfig, num_clients: int) -> Attack | None:
     if config.attack == "none":
         return None
     name, number = parse(config.attack)
-    key = jax.random.fold_in(jax.random.key(config.partition_seed), 1)
+    seed = config.partition_seed if seed is None else seed
+    key = jax.random.fold_in(jax.random.key(seed), 1)
     return Attack(name, number, attacks.random_clients(key, num_clients, config.attackers))
 
 

@@ -89,7 +89,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
 
     def setup_of_seed(algorithm: str, seed: int) -> Setup:
         with arithmetic(config):
-            own = prepare(of_seed(config, seed), dataset, attack=problem.attack)
+            own = prepare(of_seed(config, seed), dataset, attack_seed=config.partition_seed)
             return one_seed(own.setup_of(algorithm))
 
     problem = lowered(models.auto)

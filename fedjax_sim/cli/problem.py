@@ -129,7 +129,7 @@ def prepare(
     config: RunConfig,
     dataset: Dataset,
     conv: Convolution = models.auto,
-    attack: Attack | None = None,
+    attack_seed: int | None = None,
 ) -> Problem:
     """Returns clients, timelines, initial models and evaluation of a comparison.
 
@@ -140,7 +140,7 @@ def prepare(
         config: the options.
         dataset: the data set that they name.
         conv: how convolutions are computed.
-        attack: whose attackers poison the examples; default: that of the options.
+        attack_seed: of the attackers; default: the partition's.
 
     Raises:
         ValueError: a model or partition that does not suit the data set, a cohort larger than the
@@ -160,7 +160,7 @@ def prepare(
             f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
     rule = batches(config)
-    attack = attack or attack_of(config, data.num_clients)
+    attack = attack_of(config, data.num_clients, attack_seed)
     if attack is not None and isinstance(source, FederatedData):
         source = attack.poisoned(source, dataset.num_classes)
     task = empirical_task(loss, source, rule, placement=placement)

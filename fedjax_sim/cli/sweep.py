@@ -164,8 +164,7 @@ class _Runs:
         def problem(own: SweepConfig, seed: int | None) -> Problem:
             if seed is None:
                 return prepare(own, dataset)
-            attack = problem(own, None).attack if own.attack != "none" else None
-            return prepare(build.of_seed(own, seed), dataset, attack=attack)
+            return prepare(build.of_seed(own, seed), dataset, attack_seed=own.partition_seed)
 
         self.problem = problem
 

@@ -76,12 +76,11 @@ def test_windows_with_a_gap_are_passages():
 
 
 @pytest.mark.slow
-def test_texts_of_roles():
+def test_texts_of_roles(real_data):
     """One character per example, after the 80 of the first window."""
-    try:
-        dataset = load("shakespeare")
-    except DataError:
-        pytest.skip("needs Shakespeare's plays by role")
+    if not (real_data / "shakespeare").is_dir():
+        pytest.skip("FEDJAX_SIM_DATA has no folder shakespeare")
+    dataset = load("shakespeare", real_data)
     for part in ("train", "test"):
         roles = role_texts(dataset, part)
         examples = dataset.train if part == "train" else dataset.test
