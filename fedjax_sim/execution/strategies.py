@@ -187,8 +187,8 @@ def auto(
     On a CPU: one client after the other if the model has convolutions or if visits are ragged, else
     chunks of clients.  The cohort is divided among ``devices`` if the algorithm is stateless and
     the data are small enough to be copied.  On an accelerator: equal chunks, of as many clients as
-    the memory holds with their activations; on a TPU one client after the other if a client's visit
-    alone fills the on-chip memory.
+    the memory holds with their activations; on a TPU pairs of clients if a client's visit alone
+    fills the on-chip memory.
 
     Args:
         replicas: runs that are vmapped over (seeds, configurations); their models count too.

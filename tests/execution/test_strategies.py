@@ -179,7 +179,8 @@ def test_gathered_gets_all_uploads_and_weights():
         ("cpu", (2, 2, 1, 1), 8, 1, 1),  # a convolution kernel
         ("gpu", (2, 2, 1, 1), 8, 1, 8),
         ("tpu", (10_000_000,), 10, 2, 10),  # 80 MB per client
-        ("tpu", (100_000_000,), 10, 2, 1),  # 800 MB: alone
+        ("tpu", (100_000_000,), 10, 2, 2),  # 800 MB: a pair
+        ("tpu", (100_000_000,), 1, 2, 1),
         ("gpu", (100_000_000,), 12, 2, 6),  # equal chunks
         ("gpu", (1_000_000_000,), 8, 1, 2),
         ("tpu", (1_000_000_000,), 8, 10, 1),
