@@ -86,7 +86,8 @@ def _row(row: Row, folder: pathlib.Path) -> str:
         ours = NOT_YET
         if found is not None and text:
             first = found.name == row.results[0]
-            ours = f"{text} ({_link(found, folder)})"
+            parts = filter(None, [text, found.line("Not finished yet: ", "")])
+            ours = f"{'. '.join(parts)} ({_link(found, folder)})"
             command = f"`{found.command}`" + f"; {NOT_YET}: {command}" * (not first)
     return f"| {row.item} | {row.paper} | {ours} | {row.remark} | {command} |"
 

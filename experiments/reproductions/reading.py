@@ -99,10 +99,10 @@ class Result(NamedTuple):
         pairs = zip(table[by], table[column], strict=True)
         return ", ".join(f"{name} {value}" for name, value in pairs if value)
 
-    def line(self, start: str) -> str:
-        """The first line of the report that starts like that."""
+    def line(self, start: str, *default: str) -> str:
+        """The first line of the report that starts like that; the default if there is none."""
         lines = self.file(".md").read_text().splitlines()
-        return next(line for line in lines if line.startswith(start))
+        return next((line for line in lines if line.startswith(start)), *default)
 
 
 @functools.cache

@@ -97,6 +97,16 @@ def test_rows_and_claims(folder):
     assert "X." not in text
 
 
+def test_a_row_says_which_runs_its_report_does_not_have_yet(folder):
+    report = folder / "results" / "paper" / "run-0.5.md"
+    report.write_text(
+        REPORT.replace("# A report\n", "# A report\n\nNot finished yet: b has none.\n")
+    )
+    row = Row("found", "1", "", ("paper/run-0.5",), lambda r: r.values("accuracy"), "full")
+    text = page.page([Paper("P", (row,))], [], {}, folder)
+    assert "| a 0.5, a 0.25. Not finished yet: b has none. ([paper" in text
+
+
 def test_page_is_current():
     """``python -m experiments.reproductions`` writes it."""
     assert script.PAGE.read_text() == script.text()
