@@ -63,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             strategies = [s for s in CASES[case].strategies if s in (args.strategies or (s,))]
             if not strategies:
                 continue
-            try:
-                found = compiled(one, case, strategies, environments[one.platform], args.timeout)
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                print(f"{one.name} {case}: not compiled: {error}", file=sys.stderr, flush=True)
+            found = attempted(one, case, strategies, environments[one.platform], args.timeout)
+            if not found:
                 continue
             now = datetime.datetime.now(datetime.UTC).date().isoformat()
             for strategy, row in found.items():
@@ -89,6 +87,24 @@ def default_cases(one: Target) -> list[str]:
     if one.num_devices >= MANY:
         return ["sharded"]
     return [name for name in CASES if name != "sharded" or one.num_devices > 1]
+
+
+def attempted(
+    one: Target, case: str, strategies: Sequence[str], environment: str, timeout: float
+) -> dict[str, dict[str, Any]]:
+    """Returns :func:`compiled` of the strategies that compile, and prints why others do not.
+
+    A compiler can end the process, so strategies of which one fails are compiled one by one.
+    """
+    try:
+        return compiled(one, case, strategies, environment, timeout)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        if len(strategies) > 1:
+            alone = (attempted(one, case, [s], environment, timeout) for s in strategies)
+            return {strategy: row for found in alone for strategy, row in found.items()}
+        where = f"{one.name} {case} {strategies[0]}"
+        print(f"{where}: not compiled: {error}", file=sys.stderr, flush=True)
+        return {}
 
 
 def compiled(

@@ -217,6 +217,25 @@ def test_results_are_merged_and_shown(tmp_path, monkeypatch, capsys):
     assert rows["v5e:2x2 W1 vmapped"]["cycles_per_step"] == fresh["vmapped"]["cycles_per_step"]
 
 
+def test_a_failing_strategy_loses_no_other(monkeypatch, tmp_path, capsys):
+    """A compiler that ends the process of all strategies is run for each of them alone."""
+    row = of("tpu", TPU) | {"grouped_convolutions": 0}
+
+    def compiled(one, case, strategies, environment, timeout):
+        if "sequential" in strategies:
+            raise RuntimeError("the compiler failed")
+        return dict.fromkeys(strategies, row)
+
+    monkeypatch.setattr(command, "missing", lambda *_: "")
+    monkeypatch.setattr(command, "compiled", compiled)
+    out = tmp_path / "compiled.json"
+    command.main(["--target", "v5e:2x2", "--cases", "W1", "--out", str(out)])
+    kept = set(json.loads(out.read_text())["rows"])
+    expected = {f"v5e:2x2 W1 {name}" for name in CASES["W1"].strategies}
+    assert kept == expected - {"v5e:2x2 W1 sequential"} != expected
+    assert "W1 sequential: not compiled: the compiler failed" in capsys.readouterr().err
+
+
 def test_requirement_files_exist():
     for platform in command.ENVIRONMENTS:
         text = (command.ROOT / "requirements" / f"{platform}.txt").read_text()
