@@ -175,7 +175,7 @@ SETUPS = {
             "two groups and 100 logits; the program, unlike the README, has batch normalisation "
             "and 1,000 logits",
             "32 x 32 pixels in [0, 1] without augmentation; stem of stride 4 for large images",
-            "superclasses by Dirichlet(0.1), in place of the Pachinko allocation",
+            "superclasses by Dirichlet(0.1), instead of the Pachinko allocation",
             INITIAL,
         ),
     ),

@@ -145,7 +145,8 @@ ROWS = (
     Row(
         "Section 4: generalisation gap (test - train loss), CIFAR-100",
         "no numbers; FedSWA and FedMoSWA generalise better",
-        NARROW,
+        "The file beside the numbers says which data and how many rounds: CIFAR-10 and 200 until "
+        "the runs on CIFAR-100 exist. " + NARROW,
         (f"fedswa/{LONG}/{CIFAR100}", f"fedswa/table2-cpu/{CIFAR10}"),
         _losses,
         f"{TABLE2} --rounds 1000 --checkpoints --columns cifar100-lenet5 --seeds 3",
@@ -174,7 +175,7 @@ ROWS = (
         for place, skew in enumerate((0.1, 0.3, 0.6))
     ),
     Row(
-        "Dirichlet 0.1 on CIFAR-10 with the narrow LeNet-5, in place of Table 3",
+        "Dirichlet 0.1 on CIFAR-10 with the narrow LeNet-5, instead of Table 3",
         "order of Table 3: FedMoSWA first, FedSWA above FedAvg, FedSAM last",
         "200 rounds. The pilot chose rate 0.03 for FedMoSWA, which ranked it last; the row after "
         "this one has rate 0.1. " + NARROW,
@@ -284,7 +285,8 @@ ROWS = (
         "bounds; FedMoSWA's is below FedSWA's",
         "Bounds hold in a corrected, smaller form; the printed order of the methods is an "
         "artefact of a loose step and of controls taken as equal on both data sets "
-        "(docs/errata.md). Measured distances: softmax regression on digits.",
+        "(docs/errata.md). Measured distances: softmax regression (convex) and a small network on "
+        "digits.",
         ("fedswa/stability/stability",),
         lambda result: (
             "distance, FedMoSWA / FedSWA: "
@@ -325,8 +327,8 @@ UNDERFIT = (
 )
 THIRD = "the theorem compares bounds, and its third also bounds the drift without decay"
 SMALL_DIFFERENCES = (
-    "up to rate 0.3 all methods reach 93 to 96 % on digits, and the differences are near or below "
-    "one point; at rate 1 most runs fail. The cause was not isolated"
+    "here all methods reach 93 to 96 % on digits up to rate 0.3, and the differences are near or "
+    "below one point; at rate 1 most runs fail. The cause was not isolated"
 )
 PRODUCT = "the best value falls as the rate grows; the cause was not isolated"
 PAPER = Paper(

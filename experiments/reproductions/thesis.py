@@ -163,7 +163,7 @@ ROWS = (
     ),
     *(
         Row(
-            f"Figures {figures}: a9a, l2 = {l2}",
+            f"Figure{'s' * ('and' in figures)} {figures}: a9a, l2 = {l2}",
             "the authors' CSV files, one seed each",
             f"One seed against one seed. {AUTHORS}",
             (f"fedac/a9a/a9a-{l2}",),

@@ -62,9 +62,9 @@ def hypergradient(
 
     * *Forward mode* carries the derivative of the state with respect to every hyper-parameter: the
       time and the memory of 1 + h runs for h numbers.  It stores no states.
-    * *Reverse mode* takes the time of 3 to 4 runs for any number of hyper-parameters, and one run
-      more per level of ``checkpoint``.  With L levels it stores about :math:`L\,T^{1/L}` states and
-      the residuals of one round (:mod:`fedjax_sim.hypergradients.checkpointing`).
+    * *Reverse mode* takes the operations of 3 to 4 runs for any number of hyper-parameters, and one
+      run more per level of ``checkpoint``.  With L levels it stores about :math:`L\,T^{1/L}` states
+      and the residuals of one round (:mod:`fedjax_sim.hypergradients.checkpointing`).
     * *Truncation* leaves out all rounds but the last k.  It is biased unless the run forgets its
       past; the result's ``truncation`` estimates the norm of the terms that it leaves out.
 
