@@ -21,7 +21,10 @@ COLUMNS = {
     "accuracy/std": "std over clients",
     "accuracy/worst_decile": "worst decile",
 }
-PERSONAL = ("Ditto", "FedRep", "FedPer", "FedAvg-FT", "pFedMe", "APFL", "Per-FedAvg")
+PERSONAL = (
+    "Ditto", "FedRep", "FedPer", "LG-FedAvg", "FedBABU", "FedAvg-FT", "pFedMe", "APFL",
+    "Per-FedAvg",
+)  # fmt: skip
 
 
 def build(
