@@ -31,7 +31,7 @@ HETEROGENEITY = Paper(
             "Figure 2, Experiment 1: FedAvg with one client that differs",
             "final b (notebook): -1.512, -1.689, -2.245, -2.468 for tau 10, 50, 300, 1000",
             "Points drawn from the same law; the report's are one more draw. The pair of clients "
-            "of every round has another optimum than all clients (docs/errata.md).",
+            "of every round has another optimum than all clients.",
             (PERCEPTRON,),
             lambda result: _perceptron(result, "Model of the text", "final b", "FedAvg, tau"),
             RUN,

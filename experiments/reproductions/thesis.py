@@ -125,7 +125,7 @@ ROWS = (
     Row(
         "Section 2.4: growth of the bias",
         "k^(3/2) for a kink, k^2 for a smooth third derivative",
-        "Leading constants: docs/errata.md.",
+        "The report has the leading constants beside the printed ones.",
         ("local_methods/iterate_bias/iterate_bias",),
         lambda result: "slope in k: " + result.values("slope in k", by="family"),
         "python -m experiments.local_methods.iterate_bias",
