@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.prox.base import like
+from fedjax_sim.tree.svd import singular_values
 from fedjax_sim.types import Scalar
 
 CUTOFF = 1e-2
@@ -91,7 +92,7 @@ def numerical_rank(x: Array, cutoff: Scalar = CUTOFF) -> Array:
     """
     if x.ndim < 2:
         raise ValueError(f"x has shape {x.shape}; expected a matrix")
-    values = jnp.linalg.svd(x, compute_uv=False)
+    values = singular_values(x)
     return jnp.sum(values > like(values, cutoff), axis=-1, dtype=jnp.int32)
 
 

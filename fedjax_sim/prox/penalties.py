@@ -14,6 +14,7 @@ from jax import Array
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.prox.base import like, pytree, root, soft_threshold, times
 from fedjax_sim.prox.constraints import L1Ball
+from fedjax_sim.tree.svd import singular_values, thin_svd
 from fedjax_sim.types import Scalar
 
 
@@ -237,16 +238,16 @@ class Nuclear:
         check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
-        size = jnp.sum(jnp.linalg.svd(_matrix(x), compute_uv=False))
+        size = jnp.sum(singular_values(_matrix(x)))
         return like(x, self.weight) * size.astype(x.dtype)
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        u, s, w = jnp.linalg.svd(_matrix(v), full_matrices=False)
+        u, s, w = thin_svd(_matrix(v))
         x = (u * jnp.maximum(s - times(s, c, self.weight), 0)[..., None, :]) @ w
         return x.astype(v.dtype)
 
     def subgradient(self, x: Array) -> Array:
-        u, s, w = jnp.linalg.svd(_matrix(x), full_matrices=False)
+        u, s, w = thin_svd(_matrix(x))
         # Computed singular values below the cutoff are rounding errors of 0.
         cutoff = max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps) * s[..., :1]
         signs = (u * (s > cutoff).astype(s.dtype)[..., None, :]) @ w

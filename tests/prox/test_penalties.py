@@ -220,6 +220,22 @@ def test_bad_axis(axis):
             act(jnp.ones((2, 3)))
 
 
+@pytest.mark.usefixtures("allow_nans")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nuclear_norm_of_a_diverged_run(bad, capfd):
+    """NaN for that matrix only, without the messages that LAPACK prints for infinity."""
+    psi = prox.Nuclear(1.0)
+    # LAPACK prints nothing for matrices of a few rows.
+    good = jnp.asarray(np.random.default_rng(2).normal(size=(32, 32)), jnp.float32)
+    both = jnp.stack([good, good.at[1, 2].set(bad)])
+    for act in (psi.subgradient, lambda v: psi.prox(v, 1.0)):
+        first, second = jax.block_until_ready(act(both))
+        np.testing.assert_allclose(first, act(good), atol=1e-4)  # single precision
+        assert np.isnan(second).all()
+    assert np.isnan(psi.value(both[1]))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_nuclear_norm_of_a_vector():
     psi = prox.Nuclear(1.0)
     for act in (psi.value, psi.subgradient, lambda v: psi.prox(v, 1.0)):

@@ -1,0 +1,48 @@
+"""Singular value decompositions that accept matrices with NaN or infinity.
+
+In a grid of learning rates some runs diverge.  On a CPU LAPACK prints a message to the console for
+every matrix with NaN or infinity.  Here such a matrix is replaced by zeros before the
+decomposition, and its results are NaN.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+
+def singular_values(x: Array) -> Array:
+    """Singular values in decreasing order: ``[..., m, n] -> [..., min(m, n)]``.
+
+    Example:
+        >>> singular_values(jnp.diag(jnp.array([1.0, 3.0]))).tolist()
+        [3.0, 1.0]
+        >>> singular_values(jnp.diag(jnp.array([1.0, jnp.inf]))).tolist()
+        [nan, nan]
+    """
+    finite = _is_finite(x)
+    values = jnp.linalg.svd(jnp.where(finite, x, 0), compute_uv=False)
+    return jnp.where(finite[..., 0], values, jnp.nan)
+
+
+def thin_svd(x: Array) -> tuple[Array, Array, Array]:
+    """``u, s, w`` with ``x = u diag(s) w``; k = min(m, n).
+
+    Args:
+        x: ``[..., m, n]``.
+
+    Returns:
+        ``u`` ``[..., m, k]``, ``s`` ``[..., k]`` in decreasing order, ``w`` ``[..., k, n]``.
+
+    Example:
+        >>> u, s, w = thin_svd(jnp.diag(jnp.array([2.0, 3.0])))
+        >>> s.tolist(), ((u * s) @ w).round(4).tolist()
+        ([3.0, 2.0], [[2.0, 0.0], [0.0, 3.0]])
+    """
+    finite = _is_finite(x)
+    u, s, w = jnp.linalg.svd(jnp.where(finite, x, 0), full_matrices=False)
+    s = jnp.where(finite[..., 0], s, jnp.nan)
+    return jnp.where(finite, u, jnp.nan), s, jnp.where(finite, w, jnp.nan)
+
+
+def _is_finite(x: Array) -> Array:
+    """Whether all entries of each matrix are finite: ``[..., 1, 1]``."""
+    return jnp.all(jnp.isfinite(x), axis=(-2, -1), keepdims=True)
