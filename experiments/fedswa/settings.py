@@ -164,8 +164,8 @@ def describe(setting: Setting, options: Options) -> str:
     """One line: the part of the paper's setting that was run."""
     scale, model = options.size, setting.model
     if model == "lenet5":
-        widths, paper = ("-".join(map(str, x)) for x in (scale.lenet5, PUBLISHED))
-        model = f"LeNet-5 {widths}" + f" (paper: {paper})" * (widths != paper)
+        widths, program = ("-".join(map(str, x)) for x in (scale.lenet5, PUBLISHED))
+        model = f"LeNet-5 {widths}" + f" (authors' program: {program})" * (widths != program)
     decay = options.lr_decay(setting)
     falling = f", rates times {decay:.4g} per round (paper: {LR_DECAY})" * options.compressed
     rounds, part = options.num_rounds(setting), min(scale.clients, setting.num_clients)

@@ -77,8 +77,7 @@ def described(options: Options) -> str:
     return (
         f"{CLIENTS} clients, all in every round, labels by PFLlib's Dirichlet({ALPHA}), {data}; "
         f"{rate}, {options.rounds} rounds, {counted(options.seeds, 'seed')}.  Accuracies in % on "
-        "the clients' own test examples, personal models, in the best evaluated round of a run; "
-        "PFLlib's are those of its page."
+        "the clients' own test examples, personal models, in the best evaluated round of a run."
     )
 
 

@@ -21,6 +21,7 @@ COLUMNS = {
     "accuracy/std": "std over clients",
     "accuracy/worst_decile": "worst decile",
 }
+PUBLISHED_ARE = "`PFLlib`: the best round of a run of 2,000 rounds, from its page."
 PERSONAL = (
     "Ditto", "FedRep", "FedPer", "LG-FedAvg", "FedBABU", "FedAvg-FT", "pFedMe", "APFL",
     "Per-FedAvg",
@@ -34,7 +35,8 @@ def build(
     history, name = tables[""], facts["options"]["dataset"]
     best = best_rounds(history)
     report = Report(f"Personalised methods on {name}", facts["setting"])
-    report.add(table(best, PUBLISHED.get(name, {})))
+    published = PUBLISHED.get(name, {})
+    report.add(*[PUBLISHED_ARE] * bool(published), table(best, published))
     report.claims(claims(best))
     curves = history.loc[history["metric"] == ACCURACY, :]
     return report, {facts["file"]: plotting.curves(curves, [ACCURACY], by="algorithm")}

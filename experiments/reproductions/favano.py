@@ -30,7 +30,7 @@ def _column(setting: str) -> Reading:
 
 def _methods(result: Result) -> str:
     settings = dict.fromkeys(result.table("", "setting", "method", "accuracy")["setting"])
-    return "; ".join(
+    return "at the end: " + "; ".join(
         f"{setting}: {result.values('accuracy', where={'setting': setting})}"
         for setting in settings
     )

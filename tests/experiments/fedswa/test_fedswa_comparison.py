@@ -240,13 +240,13 @@ def test_refuses_bad_options(changes, message):
 def test_every_output_says_the_scale():
     setting = skewed(COLUMNS["cifar10-lenet5"])
     small = describe(setting, Options(scale="cpu"))
-    assert "6-16-120-84 (paper: 64-64-384-192)" in small
+    assert "6-16-120-84 (authors' program: 64-64-384-192)" in small
     assert "200 of the paper's 1000 rounds" in small
     full = describe(setting, Options(scale="paper", seeds=3))
     assert "1000 of the paper's 1000 rounds, 100 of 100 clients" in full
     assert "(paper:" not in full
     wide = describe(setting, Options(scale="cpu-wide", pilot_rounds=0))
-    assert "LeNet-5 32-32-192-96 (paper: 64-64-384-192)" in wide
+    assert "LeNet-5 32-32-192-96 (authors' program: 64-64-384-192)" in wide
     assert wide.endswith("lr 0.1 for all methods")
     assert "rates by the held-out accuracy after a pilot of 30 rounds" in full
 
