@@ -37,8 +37,8 @@ def section(cases: dict[str, Any]) -> str:
     counts = " or ".join(f"{count:.0f}" for count in sorted(cores))
     lines = [
         f"**{counts} CPU cores here are compared with the hardware in the second column, mostly "
-        f"GPUs.** Measured on {' and '.join(dates)}; the others' times are those of the sources. Our "
-        "machines differ: the last column is the rate of all cores together in a large product.",
+        f"GPUs.** Measured on {' and '.join(dates)}; the others' times are those of the sources. "
+        "The last column is the rate of all our cores together in a large product.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{'---|' * len(COLUMNS)}",

@@ -16,9 +16,9 @@ RESNET = "python -m experiments.fedswa.{} --scale paper --column cifar100-resnet
 NOTES = {
     "accelerator": "cannot run here: 1,000 rounds of 10 clients x 50 steps of VGG-11 or ResNet-18 "
     "take days on two cores; the command is that for an accelerator.",
-    "narrow": "LeNet-5 has 64-64-384-192 channels and units in the authors' program. The narrow one "
-    "(6-16-120-84) under-fits: train and test loss are close together, so what averaging gains by "
-    "generalising cannot show.",
+    "narrow": "LeNet-5 has 64-64-384-192 channels and units in the authors' program. The narrow "
+    "one (6-16-120-84) under-fits: train and test loss are close together, so what averaging gains "
+    "by generalising cannot show.",
     "digits": "other data (a perceptron that over-fits digits), on which whole grids with ten "
     "seeds run on two cores; shapes can be compared, values cannot.",
 }
