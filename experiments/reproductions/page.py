@@ -101,7 +101,7 @@ def _claims(paper: Paper, folder: pathlib.Path) -> list[str]:
                 text += f" (our threshold: {claim['our threshold']})"
             reason = ""
             if claim["holds"] != "yes":
-                reason = result.reasons.get(claim["claim"]) or _reason(paper, claim["claim"])
+                reason = result.reason(claim["claim"]) or _reason(paper, claim["claim"])
             cells = [text, claim["holds"], claim["found"], reason, _link(result, folder)]
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return ["### Claims", "\n".join([CLAIMS_HEADER, *lines])] if lines else []

@@ -56,13 +56,11 @@ class Result(NamedTuple):
         parts = [s.table for s in sections(self) if s.heading == CLAIMS]
         return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "holds"])
 
-    @property
-    def reasons(self) -> dict[str, str]:
-        """The report's explanations of claims that do not hold, by the claim's text."""
-        lines = self.file(".md").read_text().splitlines()
-        pairs = [line[2:].rpartition(": ")[::2] for line in lines if line.startswith("* ")]
-        texts = {claim: reason.rstrip(".") for claim, reason in pairs}
-        return {claim: reason for claim, reason in texts.items() if reason != "not explained"}
+    def reason(self, claim: str) -> str:
+        """The report's explanation of a claim that does not hold; "" if it has none."""
+        start = f"* {claim}: "
+        reason = self.line(start, "").removeprefix(start).rstrip(".")
+        return "" if reason == "not explained" else reason
 
     def table(self, heading: str, *columns: str) -> pd.DataFrame:
         """The first table below a heading (a part of it suffices) that has the columns.

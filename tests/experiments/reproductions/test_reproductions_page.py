@@ -28,7 +28,7 @@ REPORT = """# A report
 
 ## Where the paper's statements do not hold here
 
-* a beats b: b has more steps.
+* a beats b: b has more steps: 5.
 * e: not explained.
 
 `python -m experiments.x`
@@ -58,7 +58,9 @@ def test_reports_are_read(folder):
     assert result.values("accuracy", where={"setting": "IID"}) == "a 0.5"
     assert result.values("accuracy", rows=("a",)) == "a 0.5, a 0.25"
     assert result.claims["claim"].tolist() == ["a beats b", "c \\| d", "e"]
-    assert result.reasons == {"a beats b": "b has more steps"}
+    assert [result.reason(claim) for claim in ("a beats b", "e", "a")] == [
+        "b has more steps: 5", "", "",
+    ]  # fmt: skip
     assert result.line("`python").endswith("experiments.x`")
     with pytest.raises(ValueError, match=r"run-0\.5: no table below 'Missing' with"):
         result.table("Missing", "accuracy")
@@ -87,7 +89,7 @@ def test_rows_and_claims(folder):
     assert "| missing | 2 | not run yet |  | `full` |" in lines
     assert "| not in the report | 2 | not run yet |  | `full` |" in lines
     assert "| cannot run | 3 | - | no data | - |" in lines
-    reason = "b has more steps"
+    reason = "b has more steps: 5"
     assert f"| a beats b (our threshold: > 1 x) | no | a 1, b 2 | {reason} | {link} |" in lines
     assert f"| e | no | 4 | noise | {link} |" in lines
     other = "[paper/other.md](results/paper/other.md)"
@@ -110,6 +112,10 @@ def test_a_row_says_which_runs_its_report_does_not_have_yet(folder):
 def test_page_is_current():
     """``python -m experiments.reproductions`` writes it."""
     assert script.PAGE.read_text() == script.text()
+
+
+def test_every_claim_that_does_not_hold_is_explained():
+    assert "| not explained |" not in script.PAGE.read_text()
 
 
 def test_page_names_every_script_and_existing_files():
