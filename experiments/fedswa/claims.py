@@ -1,11 +1,11 @@
 """Statements of the FedSWA paper on accuracies, and what the released program changes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.harness import Claim, counted, interval_text
+from experiments.harness import Claim, interval_text
 
 PROGRAM = "FedSWA-program"
 
@@ -15,26 +15,6 @@ class Published(NamedTuple):
 
     accuracy: float
     rounds: int | None = None
-
-
-def unfinished(history: pd.DataFrame, methods: Sequence[str], seeds: int) -> str:
-    """A sentence on the runs that are not in the history; empty if all are.
-
-    Example:
-        >>> history = pd.DataFrame({"method": ["a", "a", "b"], "seed": [0, 1, 0]})
-        >>> unfinished(history, ["a", "b", "c"], 2)
-        'Not finished yet: b has 1 seed of 2, c has none.'
-        >>> unfinished(history, ["a"], 2)
-        ''
-    """
-    counts = history.groupby("method")["seed"].nunique().to_dict()
-    parts = []
-    for method in methods:
-        count = counts.get(method, 0)
-        if count < seeds:
-            few = f"{counted(count, 'seed')} of {seeds}" if count else "none"
-            parts.append(f"{method} has {few}")
-    return f"Not finished yet: {', '.join(parts)}." if parts else ""
 
 
 def gains(late: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:

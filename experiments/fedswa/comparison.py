@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.fedswa.claims import Published, claims, gains, released_variant, unfinished
+from experiments.fedswa.claims import Published, claims, gains, released_variant
 from experiments.fedswa.histories import tall, wide
 from experiments.fedswa.runs import compared, edge
 from experiments.fedswa.settings import (
@@ -33,6 +33,7 @@ from experiments.harness import (
     rounds_by,
     save_report,
     settings,
+    unfinished,
 )
 from fedjax_sim import plotting
 from fedjax_sim.analysis.selection import scores

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from experiments.harness.options import counted
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.analysis.selection import Mode, rounds_to_target, scores
 
 __all__ = [
     "Claim", "at_edge", "claims_table", "edge_marks", "interval_text", "late_scores",
-    "ordering", "percent", "rounds_by", "rounds_text"
+    "ordering", "percent", "rounds_by", "rounds_text", "unfinished"
 ]  # fmt: skip
 
 
@@ -132,3 +133,28 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["setting", "claim", "found", "holds", "our threshold"])
     empty = [name for name in ("setting", "our threshold") if not any(table[name])]
     return table.drop(columns=empty)
+
+
+def unfinished(
+    history: pd.DataFrame, methods: Sequence[str], seeds: int, by: str = "method"
+) -> str:
+    """A sentence on the runs that are not in the history; empty if all are.
+
+    Args:
+        by: the history's column of methods.
+
+    Example:
+        >>> history = pd.DataFrame({"method": ["a", "a", "b"], "seed": [0, 1, 0]})
+        >>> unfinished(history, ["a", "b", "c"], 2)
+        'Not finished yet: b has 1 seed of 2, c has none.'
+        >>> unfinished(history, ["a"], 2)
+        ''
+    """
+    counts = history.groupby(by)["seed"].nunique().to_dict()
+    parts = []
+    for method in methods:
+        count = counts.get(method, 0)
+        if count < seeds:
+            few = f"{counted(count, 'seed')} of {seeds}" if count else "none"
+            parts.append(f"{method} has {few}")
+    return f"Not finished yet: {', '.join(parts)}." if parts else ""

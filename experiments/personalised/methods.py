@@ -29,5 +29,7 @@ METHODS: dict[str, fs.FedAlgorithm] = {
     "APFL": fs.apfl(LR, alpha=0.5),
     "Per-FedAvg": fs.perfedavg(LR),
 }
+# Evaluations of these methods are rarer by this factor, as each one trains for ten epochs first.
+EVALUATIONS_APART = {"FedBABU": 5}
 # By data set: all methods where a round is cheap.
 DEFAULT = {"mnist": tuple(METHODS), "cifar100": ("FedAvg", "Ditto", "FedRep")}

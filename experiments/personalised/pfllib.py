@@ -4,16 +4,17 @@
     python -m experiments.personalised.pfllib --dataset cifar100 --seeds 1 --rounds 100
     python -m experiments.personalised.pfllib --rounds 20 --examples 7000 --seeds 2
 
-Finished methods are kept in the work folder, and an interrupted one continues.  Methods that the
-report of the same setting has are not repeated, so it can grow by one method per command.  PFLlib
-runs 2,000 rounds with one seed and prints the best one.
+An interrupted run continues from the work folder.  Runs that the report of the same setting has are
+not repeated, so it can grow by a method or a seed per command.  PFLlib runs 2,000 rounds with one
+seed and prints the best one.
 """
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import jax
 import pandas as pd
 import tyro
 
@@ -27,13 +28,12 @@ from experiments.harness.options import (
     settings,
 )
 from experiments.harness.redrawing import reported_rows, save_report
-from experiments.harness.runs import check_finished
-from experiments.personalised.methods import DEFAULT, METHODS
+from experiments.harness.runs import check_finished, print_progress
+from experiments.personalised.methods import DEFAULT, EVALUATIONS_APART, METHODS
 from experiments.personalised.problem import ALPHA, BATCH_SIZE, CLIENTS, LR, make_setup
 from experiments.personalised.report import ACCURACY, COLUMNS, build
 from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.simulation.compare import folder_names
 
 Data = Literal["mnist", "cifar100"]
 
@@ -70,71 +70,80 @@ class Options(Folders):
         return f"{self.dataset}{part}"
 
 
-def described(options: Options) -> str:
+def described(options: Options, seeds: int) -> str:
     """The setting that was run."""
     rate = f"rate {LR}, batches of {BATCH_SIZE}, one epoch per round"
     data = "all examples" if options.examples is None else f"{options.examples} examples"
     return (
         f"{CLIENTS} clients, all in every round, labels by PFLlib's Dirichlet({ALPHA}), {data}; "
-        f"{rate}, {options.rounds} rounds, {counted(options.seeds, 'seed')}.  Accuracies in % on "
+        f"{rate}, {options.rounds} rounds, {counted(seeds, 'seed')}.  Accuracies in % on "
         "the clients' own test examples, personal models, in the best evaluated round of a run."
     )
 
 
-def histories(methods: Sequence[str], options: Options) -> pd.DataFrame:
-    """Accuracies of all evaluated rounds of methods that are run, or found in the work folder."""
+def run(method: str, seed: int, options: Options) -> pd.DataFrame:
+    """Accuracies of all evaluated rounds of one run; a killed run continues where it was."""
+    every = eval_every(method, options)
     dataset = datasets.load(options.dataset, data_dir=options.data_dir)
     setup, keys = make_setup(
-        dataset,
-        options.seeds,
-        rounds=options.rounds,
-        eval_every=options.eval_every,
-        examples=options.examples,
+        dataset, seed + 1, rounds=options.rounds, eval_every=every, examples=options.examples
     )
-    folder = options.work / f"{options.name}-{options.seeds}"
-
-    def finished(name: str, result: fs.Simulation) -> None:
-        check_finished(result, folder)
-        if result.history is not None:
-            done = len(result.history.round[0]) * options.eval_every
-            print(f"{name}: {result.run_seconds / done:.2f} s per round", flush=True)
-
-    result = fs.compare(
-        {name: METHODS[name] for name in methods},
-        setup,
+    params, keys = jax.tree.map(lambda x: x[seed:], (setup.params, keys))
+    folder = options.work / options.name / f"{method}-every{every}-seed{seed}"
+    result = fs.simulate(
+        METHODS[method],
+        dataclasses.replace(setup, params=params),
         keys,
         directory=folder,
+        replicas=[str(seed)],
         config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE},
+        evals_per_segment=1,
         checkpoint_seconds=60.0,
-        on_finished=finished,
+        on_progress=print_progress(folder.name, ACCURACY),
     )
     check_finished(result, folder)
-    parts = []
-    for name in methods:
-        history = pd.read_csv(folder / folder_names([name])[name] / "history.csv")
-        history = history.rename(columns={"replica": "seed"})
-        parts.append(history[history["metric"].isin([*COLUMNS, ACCURACY])].assign(algorithm=name))
-    return pd.concat(parts, ignore_index=True)
+    frame = result.to_frame()
+    frame = pd.DataFrame(frame[frame["metric"].isin([*COLUMNS, ACCURACY])])
+    return frame[["seed", "round", "metric", "value"]].assign(seed=seed, algorithm=method)
+
+
+def eval_every(method: str, options: Options) -> int:
+    """Rounds between two evaluations of a method."""
+    return min(options.eval_every * EVALUATIONS_APART.get(method, 1), options.rounds)
 
 
 def main(options: Options) -> None:
-    """Runs the methods that are not in the report or in the work folder; extends the report."""
-    folder, same = options.output / "pfllib", settings(options, (*MACHINE, "methods"))
+    """Does the runs that the report does not have; writes it after each of them."""
+    folder = options.output / "pfllib"
+    same = settings(options, (*MACHINE, "methods", "seeds"))
     history = reported_rows(folder, options.name, options=same)
-    reported = set(history["algorithm"]) if len(history) else set()
-    missing = [name for name in options.chosen if name not in reported]
-    if missing:
-        history = pd.concat([history, histories(missing, options)], ignore_index=True)
-    known = [name for name in METHODS if name in set(history["algorithm"])]
-    history = pd.concat([history.loc[history["algorithm"] == name, :] for name in known])
+    for seed, method in itertools.product(range(options.seeds), options.chosen):
+        if not has_run(history, method, seed):
+            history = pd.concat([history, run(method, seed, options)], ignore_index=True)
+            save(history, same, options)
+    save(history, same, options)
+
+
+def has_run(history: pd.DataFrame, method: str, seed: int) -> bool:
+    """Returns whether a history of finished runs has this one."""
+    return bool(len(history)) and bool(
+        ((history["algorithm"] == method) & (history["seed"] == seed)).any()
+    )
+
+
+def save(history: pd.DataFrame, same: dict[str, Any], options: Options) -> None:
+    """Writes the report of all finished runs."""
+    methods = [name for name in METHODS if name in {*history["algorithm"], *options.chosen}]
+    seeds = max(int(history["seed"].max()) + 1, options.seeds)
+    parts = [history.loc[history["algorithm"] == name, :] for name in methods]
     save_report(
-        folder,
+        options.output / "pfllib",
         options.name,
-        {"": history},
+        {"": pd.concat(parts).sort_values("seed", kind="stable")},
         build,
-        setting=described(options),
+        setting=described(options, seeds),
         file=options.name,
-        options=same | {"methods": known},
+        options=same | {"methods": methods, "seeds": seeds},
     )
 
 

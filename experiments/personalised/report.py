@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.redrawing import redraw_report
 from experiments.harness.report import Report
-from experiments.harness.tables import Claim, interval_text
+from experiments.harness.tables import Claim, interval_text, unfinished
 from experiments.personalised.methods import PUBLISHED
 from fedjax_sim import plotting
 
@@ -35,11 +35,21 @@ def build(
     history, name = tables[""], facts["options"]["dataset"]
     best = best_rounds(history)
     report = Report(f"Personalised methods on {name}", facts["setting"])
-    published = PUBLISHED.get(name, {})
-    report.add(*[PUBLISHED_ARE] * bool(published), table(best, published))
+    published, options = PUBLISHED.get(name, {}), facts["options"]
+    report.add(unfinished(history, options["methods"], options["seeds"], by="algorithm"))
+    report.add(rarely_evaluated(history), PUBLISHED_ARE if published else "")
+    report.add(table(best, published))
     report.claims(claims(best))
     curves = history.loc[history["metric"] == ACCURACY, :]
     return report, {facts["file"]: plotting.curves(curves, [ACCURACY], by="algorithm")}
+
+
+def rarely_evaluated(history: pd.DataFrame) -> str:
+    """Returns a sentence on the methods that are evaluated less often than the others."""
+    first = history.groupby("algorithm", sort=False)["round"].min()
+    rare = first[first > first.min()]
+    listed = ", ".join(f"{method} every {rounds} rounds" for method, rounds in rare.items())
+    return f"Evaluated less often than the others: {listed}." if listed else ""
 
 
 def best_rounds(history: pd.DataFrame) -> pd.DataFrame:

@@ -11,18 +11,12 @@ import pandas as pd
 import pytest
 
 from experiments.fedswa import methods, runs, table2, table3, table4_rho, tables5_6
-from experiments.fedswa.claims import (
-    Published,
-    claims,
-    gains,
-    released_variant,
-    unfinished,
-)
+from experiments.fedswa.claims import Published, claims, gains, released_variant
 from experiments.fedswa.comparison import column, comparison, report
 from experiments.fedswa.problem import clients, held_out_rows
 from experiments.fedswa.runs import tuned
 from experiments.fedswa.settings import COLUMNS, SCALES, Options, describe, skewed
-from experiments.harness.tables import ordering
+from experiments.harness.tables import ordering, unfinished
 from fedjax_sim import datasets
 
 CIFAR10 = ("cifar10", "cifar-10")

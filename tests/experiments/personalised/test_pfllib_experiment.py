@@ -10,7 +10,7 @@ import fedjax_sim as fs
 from experiments.personalised import pfllib, report
 from experiments.personalised.methods import DEFAULT, METHODS, PUBLISHED
 from experiments.personalised.pfllib import Options
-from experiments.personalised.problem import CLIENTS, divided
+from experiments.personalised.problem import CLIENTS, divided, make_setup
 from fedjax_sim.datasets import Dataset
 
 
@@ -55,24 +55,57 @@ def test_table_has_best_rounds_beside_published_accuracies():
 
 
 @pytest.mark.slow
-def test_the_report_grows_by_methods_that_it_does_not_have(tmp_path, monkeypatch):
+def test_the_report_grows_by_methods_and_seeds_that_it_does_not_have(tmp_path, monkeypatch):
     made = []
 
-    def histories(methods, options):
-        made.append(tuple(methods))
-        return history(**dict.fromkeys(methods, 0.3))
+    def run(method, seed, options):
+        made.append((method, seed))
+        of_both = history(**{method: 0.3})
+        return of_both[of_both["seed"] == seed]
 
-    monkeypatch.setattr(pfllib, "histories", histories)
-    options = Options(methods=("Ditto",), output=tmp_path, seeds=2)
+    monkeypatch.setattr(pfllib, "run", run)
+    options = Options(methods=("Ditto",), output=tmp_path, seeds=1)
     pfllib.main(options)
     pfllib.main(dataclasses.replace(options, methods=("FedAvg", "Ditto")))
     pfllib.main(options)
-    assert made == [("Ditto",), ("FedAvg",)]
+    assert made == [("Ditto", 0), ("FedAvg", 0)]
+    pfllib.main(dataclasses.replace(options, seeds=2))
+    assert made[2:] == [("Ditto", 1)]
+    report_of = tmp_path / "pfllib" / "mnist.md"
+    assert "Not finished yet: FedAvg has 1 seed of 2." in report_of.read_text()
+    pfllib.main(dataclasses.replace(options, methods=("FedAvg",), seeds=2))
+    assert made[3:] == [("FedAvg", 1)]
+    assert "Not finished yet" not in report_of.read_text()
     table = pd.read_csv(tmp_path / "pfllib" / "mnist.csv")
-    assert table["algorithm"].unique().tolist() == ["FedAvg", "Ditto"]
-    assert len(table) == len(history())
+    expected = history(FedAvg=0.3, Ditto=0.3).sort_values("seed", kind="stable", ignore_index=True)
+    pd.testing.assert_frame_equal(table, expected)
     pfllib.main(dataclasses.replace(options, rounds=50))  # another setting: it is made again
-    assert made[2:] == [("Ditto",)]
+    assert made[4:] == [("Ditto", 0)]
+
+
+@pytest.mark.slow
+def test_seeds_of_a_run_are_those_of_all_seeds_together(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    part = {
+        "x": rng.integers(0, 256, (400, 16, 16, 1)).astype(np.uint8),
+        "y": rng.integers(0, 10, 400).astype(np.int32),
+    }
+    toy = Dataset("toy", part, {k: v[:100] for k, v in part.items()}, 10, None, None, None, "files")
+    monkeypatch.setattr(pfllib.datasets, "load", lambda *_, **__: toy)
+    options = Options(rounds=2, eval_every=1, seeds=2, work=tmp_path)
+    setup, keys = make_setup(toy, 2, rounds=2, eval_every=1)
+    both = fs.simulate(METHODS["FedPer"], setup, keys).to_frame()
+    for seed in (0, 1):
+        one = pfllib.run("FedPer", seed, options)
+        rows = both[(both["seed"].astype(int) == seed) & both["metric"].isin(report.COLUMNS)]
+        assert one["round"].tolist() == rows["round"].tolist()
+        # The seeds' programs differ in the size of their batch.
+        np.testing.assert_allclose(one["value"], rows["value"], atol=0.02)
+    assert pfllib.eval_every("FedBABU", Options(rounds=20, eval_every=2)) == 10
+    assert pfllib.eval_every("FedBABU", Options(rounds=4, eval_every=2)) == 4
+    rare = pd.concat([history(FedAvg=0.3), history(FedBABU=0.3).query("round > 1")])
+    text = report.rarely_evaluated(rare)
+    assert text == "Evaluated less often than the others: FedBABU every 2 rounds."
 
 
 def test_options():
