@@ -134,7 +134,7 @@ def has_run(history: pd.DataFrame, method: str, seed: int) -> bool:
 def save(history: pd.DataFrame, same: dict[str, Any], options: Options) -> None:
     """Writes the report of all finished runs."""
     methods = [name for name in METHODS if name in {*history["algorithm"], *options.chosen}]
-    seeds = max(int(history["seed"].max()) + 1, options.seeds)
+    seeds = max(*(seed + 1 for seed in history["seed"].tolist()), options.seeds)
     parts = [history.loc[history["algorithm"] == name, :] for name in methods]
     save_report(
         options.output / "pfllib",

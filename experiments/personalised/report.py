@@ -46,9 +46,10 @@ def build(
 
 def rarely_evaluated(history: pd.DataFrame) -> str:
     """Returns a sentence on the methods that are evaluated less often than the others."""
-    first = history.groupby("algorithm", sort=False)["round"].min()
-    rare = first[first > first.min()]
-    listed = ", ".join(f"{method} every {rounds} rounds" for method, rounds in rare.items())
+    first: dict[str, int] = history.groupby("algorithm", sort=False)["round"].min().to_dict()
+    usual = min(first.values())
+    rare = {method: every for method, every in first.items() if every > usual}
+    listed = ", ".join(f"{method} every {every} rounds" for method, every in rare.items())
     return f"Evaluated less often than the others: {listed}." if listed else ""
 
 
