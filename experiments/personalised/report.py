@@ -46,7 +46,9 @@ def build(
 
 def rarely_evaluated(history: pd.DataFrame) -> str:
     """Returns a sentence on the methods that are evaluated less often than the others."""
-    first: dict[str, int] = history.groupby("algorithm", sort=False)["round"].min().to_dict()
+    first: dict[str, int] = {}
+    for method, done in zip(history["algorithm"], history["round"].tolist(), strict=True):
+        first[method] = min(done, first.get(method, done))
     usual = min(first.values())
     rare = {method: every for method, every in first.items() if every > usual}
     listed = ", ".join(f"{method} every {every} rounds" for method, every in rare.items())
