@@ -44,5 +44,5 @@ def thin_svd(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _is_finite(x: Array) -> Array:
-    """Whether all entries of each matrix are finite: ``[..., 1, 1]``."""
+    """Returns whether all entries of each matrix are finite: ``[..., 1, 1]``."""
     return jnp.all(jnp.isfinite(x), axis=(-2, -1), keepdims=True)
