@@ -66,8 +66,10 @@ from fedjax_sim.wrappers import (
     skip_nonfinite,
 )
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
+from fedjax_sim.wrappers.freeze import freeze
+from fedjax_sim.wrappers.parts import personal_model
 from fedjax_sim.wrappers.private import private
-from fedjax_sim.wrappers.roles import freeze, personal_model, running_statistics
+from fedjax_sim.wrappers.running_statistics import running_statistics
 
 if TYPE_CHECKING:
     from fedjax_sim import (

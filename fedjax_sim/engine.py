@@ -45,7 +45,7 @@ from fedjax_sim.types import (
     uniform_weights,
 )
 from fedjax_sim.wrappers.applied_last import applied_last, check_execution
-from fedjax_sim.wrappers.roles import UpdatesStatistics
+from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
 # evaluations.

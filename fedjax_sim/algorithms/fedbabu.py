@@ -11,7 +11,7 @@ from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm, Scalar
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
-from fedjax_sim.wrappers.roles import freeze
+from fedjax_sim.wrappers.freeze import freeze
 
 __all__ = ["fedbabu"]
 

@@ -17,7 +17,7 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
-from fedjax_sim.wrappers.roles import PartState
+from fedjax_sim.wrappers.parts import PartState
 
 __all__ = ["fedrep"]
 

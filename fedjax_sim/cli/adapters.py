@@ -15,7 +15,7 @@ from fedjax_sim.datasets.dataset import DataError
 from fedjax_sim.models import Model, ffa_lora_frozen, lora, lora_frozen
 from fedjax_sim.tree.leaves import Where, names
 from fedjax_sim.types import FedAlgorithm, Params
-from fedjax_sim.wrappers.roles import freeze
+from fedjax_sim.wrappers.freeze import freeze
 
 # Name -> the leaves that are not trained.
 KINDS: dict[str, Where] = {"lora": lora_frozen, "ffa-lora": ffa_lora_frozen}

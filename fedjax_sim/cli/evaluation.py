@@ -18,7 +18,7 @@ from fedjax_sim.evaluation import (
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.robust.attacks import triggered
 from fedjax_sim.types import Task
-from fedjax_sim.wrappers.roles import personal_model
+from fedjax_sim.wrappers.parts import personal_model
 
 
 def evaluation(

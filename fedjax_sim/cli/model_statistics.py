@@ -3,7 +3,8 @@
 from fedjax_sim.models import Model, frozen_statistics
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import FedAlgorithm
-from fedjax_sim.wrappers.roles import freeze, running_statistics
+from fedjax_sim.wrappers.freeze import freeze
+from fedjax_sim.wrappers.running_statistics import running_statistics
 
 
 def trained_model(net: Model, statistics: str) -> Model:

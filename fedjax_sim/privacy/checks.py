@@ -8,7 +8,7 @@ from fedjax_sim.privacy.noise import NoiseLaw
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.applied_last import AppliedLast, applied_last
-from fedjax_sim.wrappers.roles import UpdatesStatistics
+from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 
 def check_algorithm(algorithm: FedAlgorithm) -> None:

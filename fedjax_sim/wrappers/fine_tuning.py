@@ -17,7 +17,7 @@ from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Work
 from fedjax_sim.wrappers.received import check_received, received_model
-from fedjax_sim.wrappers.roles import check_statistics_last
+from fedjax_sim.wrappers.running_statistics import check_statistics_last
 
 __all__ = ["fine_tuned"]
 
@@ -51,8 +51,8 @@ def fine_tuned(
     Raises:
         ValueError: not exactly one of ``visits`` and ``steps``, or one below 1; ``where`` is no
             predicate; the algorithm updates running statistics (apply
-            :func:`~fedjax_sim.wrappers.roles.running_statistics` last); at the start of the run,
-            a message without a model.
+            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
+            of the run, a message without a model.
 
     Example:
         F(x) = (x - 1)^2 / 2, two steps of rate 1/2 from the server's model 0:

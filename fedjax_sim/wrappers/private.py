@@ -32,13 +32,9 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of
 from fedjax_sim.wrappers.received import check_received, received_model
-from fedjax_sim.wrappers.roles import (
-    PartState,
-    PersonalState,
-    check_statistics_last,
-    part_of,
-)
+from fedjax_sim.wrappers.running_statistics import check_statistics_last
 
 __all__ = ["private"]
 
@@ -81,8 +77,8 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
 
     Raises:
         ValueError: ``where`` is no predicate; the algorithm updates running statistics (apply
-            :func:`~fedjax_sim.wrappers.roles.running_statistics` last); at the start of the run,
-            a message without a model.
+            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
+            of the run, a message without a model.
 
     Example:
         SCAFFOLD on the body, while every client keeps a head:

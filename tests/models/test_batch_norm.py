@@ -21,7 +21,7 @@ import fedjax_sim as fs
 from fedjax_sim.local import carrying, local_path, local_steps
 from fedjax_sim.models import from_linen, from_nnx, frozen_statistics, in_precision
 from fedjax_sim.objectives import cross_entropy, squared_error, with_l2
-from fedjax_sim.wrappers.roles import personal_model
+from fedjax_sim.wrappers.parts import personal_model
 
 pytestmark = pytest.mark.usefixtures("x64")
 

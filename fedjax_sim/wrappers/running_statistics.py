@@ -1,7 +1,7 @@
-r"""Wrappers for models whose leaves have roles: frozen leaves and running statistics.
+r"""Batch normalisation: running statistics that clients update and average, or keep.
 
 The wrapped algorithm runs on the trainable leaves only; the model that is evaluated, saved and
-exported has all of them.  Apply these wrappers last, so that clipping, weight decay, codecs and
+exported has all of them.  Apply this wrapper last, so that clipping, weight decay, codecs and
 averages over rounds act on the trainable leaves:
 ``running_statistics(compressed(fedavg(0.1), codec), model.statistics)``.
 
@@ -40,47 +40,16 @@ from fedjax_sim.types import (
     Params,
     Round,
     Scalar,
-    ServerState,
     Step,
     Task,
     Timeline,
     Upload,
     Work,
 )
+from fedjax_sim.wrappers.parts import PartMessage, PartState, PersonalState, update_inner
 from fedjax_sim.wrappers.received import check_receives_mean, received_model
 
-__all__ = ["freeze", "personal_model", "running_statistics"]
-
-
-class PartState(NamedTuple):
-    """State of a server whose algorithm has a part of the model."""
-
-    inner: ServerState
-    rest: Params  # the other leaves
-
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return leaves.join(self.inner.params, self.rest)
-
-
-class PersonalState(NamedTuple):
-    """State of a client that keeps a part of the model."""
-
-    inner: ClientState
-    personal: Params
-
-
-class PartMessage(NamedTuple):
-    """Message of a server whose algorithm has a part of the model."""
-
-    inner: Message
-    rest: Params  # the other leaves
-
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return leaves.join(received_model(self.inner), self.rest)
+__all__ = ["running_statistics"]
 
 
 class _Visit(NamedTuple):
@@ -96,80 +65,6 @@ class UpdatesStatistics(NamedTuple):
 
     def __call__(self, task: Task, timeline: Timeline) -> None:
         self.inner(task, timeline)
-
-
-def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
-    """Returns an algorithm that does not train some leaves of the model.
-
-    The trainable leaves follow exactly the run of a model that closes over the frozen ones.  Frozen
-    leaves are in neither uploads, optimiser states nor client states.  They are stored once, beside
-    the server's state; on a timeline with staleness each buffer for a past broadcast holds a copy.
-    They never change, so, as the initial model, they are not sent: counted bits leave them out.
-
-    Args:
-        algorithm: any algorithm.
-        where: ``(path, leaf) -> bool``, True for frozen leaves; the path is a tuple of strings.
-            Filters of flax, such as ``nnx.Not(nnx.PathContains("adapter"))``, are such predicates.
-
-    Raises:
-        ValueError: ``where`` is no predicate; at the start of the run, all leaves are selected or
-            none.
-
-    Example:
-        An adapter of rank 2 beside a frozen kernel:
-
-        >>> import fedjax_sim as fs
-        >>> x = jnp.arange(12.0).reshape(4, 3)
-        >>> data = fs.FederatedData({"x": x, "y": x @ jnp.ones((3, 3))}, jnp.array([0, 2, 4]))
-        >>> apply = lambda p, x: x @ (p["kernel"] + p["adapter"]["a"] @ p["adapter"]["b"])
-        >>> task = fs.empirical_task(
-        ...     fs.objectives.squared_error(apply), data, fs.epochs(1, batch_size=2))
-        >>> adapter = {"a": jnp.ones((3, 2)) / 10, "b": jnp.zeros((2, 3))}
-        >>> params = {"kernel": jnp.eye(3), "adapter": adapter}
-        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), params)
-        >>> algorithm = freeze(fs.fedadam(0.01, 0.1), lambda path, leaf: path[0] != "adapter")
-        >>> state, _ = fs.run(algorithm, setup, jax.random.key(0))
-        >>> bool((state.server.params["kernel"] == jnp.eye(3)).all())
-        True
-        >>> bool((state.server.params["adapter"]["b"] != 0).all())
-        True
-    """
-    leaves.check_selection(where)
-
-    def init(params: Params) -> PartState:
-        frozen, trainable = leaves.split(params, where)
-        for name, part in (("all", trainable), ("none", frozen)):
-            if not jax.tree.leaves(part):
-                paths = [
-                    "/".join(leaves.names(path))
-                    for path, _ in jax.tree_util.tree_leaves_with_path(params)
-                ]
-                raise ValueError(
-                    f"where selects {name} of the leaves; expected some of {', '.join(paths)}"
-                )
-        return PartState(algorithm.init(trainable), frozen)
-
-    def local(
-        message: PartMessage, state: ClientState, oracle: Oracle, work: Work
-    ) -> tuple[Upload, ClientState]:
-        return algorithm.local(message.inner, state, part_of(oracle, message.rest), work)
-
-    def personal(message: PartMessage, state: ClientState, oracle: Oracle, work: Work) -> Params:
-        assert algorithm.personal is not None
-        part = part_of(oracle, message.rest)
-        return leaves.join(algorithm.personal(message.inner, state, part, work), message.rest)
-
-    return algorithm._replace(
-        init=init,
-        local=with_upload_bits(local, upload_bits(algorithm)),
-        update=_update_inner(algorithm),
-        broadcast=with_message_bits(
-            lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
-            lambda message: message_bits(algorithm)(message.inner),
-        ),
-        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
-        personal=None if algorithm.personal is None else personal,
-    )
 
 
 def running_statistics(
@@ -206,7 +101,7 @@ def running_statistics(
     :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use
-    :func:`fedjax_sim.models.frozen_statistics` and :func:`freeze`.
+    :func:`fedjax_sim.models.frozen_statistics` and :func:`~fedjax_sim.wrappers.freeze.freeze`.
 
     Args:
         algorithm: any algorithm whose gradients are taken in the steps of
@@ -281,7 +176,7 @@ def running_statistics(
         return algorithm._replace(
             init=init,
             local=with_upload_bits(local, upload_bits(algorithm)),
-            update=_update_inner(algorithm),
+            update=update_inner(algorithm),
             broadcast=with_message_bits(
                 lambda state, round: algorithm.broadcast(state.inner, round),
                 message_bits(algorithm),
@@ -334,31 +229,6 @@ def running_statistics(
     )
 
 
-def personal_model(params: Params, client: PersonalState) -> Params:
-    """Returns one client's model: the server's leaves and the ones that the client keeps.
-
-    For clients' states after a run; during a run
-    :func:`~fedjax_sim.evaluation.personal_evaluator` evaluates these models.
-
-    Args:
-        params: the server's model, ``state.server.params``.
-        client: state of one client; the models of all clients are
-            ``jax.vmap(personal_model, (None, 0))(state.server.params, state.clients)``.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> params = {"scale": jnp.array(2.0), "mean": jnp.array(0.0)}
-        >>> mean = lambda path, leaf: path == ("mean",)
-        >>> algorithm = running_statistics(fedavg(0.1), mean, combine="private")
-        >>> client = algorithm.init_client(params)._replace(
-        ...     personal={"scale": None, "mean": jnp.array(5.0)}
-        ... )
-        >>> jax.tree.map(float, personal_model(params, client))
-        {'mean': 5.0, 'scale': 2.0}
-    """
-    return leaves.join(client.personal, params)
-
-
 def _updating(oracle: Oracle, carried: Carried) -> Oracle:
     """Oracle of the trainable leaves whose gradients update the carried statistics."""
 
@@ -388,37 +258,6 @@ def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
     # The weights of a mean sum to 1 up to rounding only, so a difference may be just below 0.
     new = statistic - change
     return jnp.maximum(new, 0) if leaves.names(path)[-1] == "var" else new
-
-
-def part_of(oracle: Oracle, rest: Params) -> Oracle:
-    """Returns the oracle of a model's other leaves, with the leaves ``rest`` as constants.
-
-    Example:
-        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x["a"] * x["b"], lambda x: x)
-        >>> part = part_of(oracle, {"a": None, "b": 3.0})
-        >>> part.loss({"a": 2.0, "b": None}, 0), part.grad({"a": 2.0, "b": None}, 0)
-        (6.0, {'a': 2.0, 'b': None})
-    """
-
-    def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
-        return lambda y, *step: leaves.without(function(leaves.join(y, rest), *step), rest)
-
-    def loss(function: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda y, *step: function(leaves.join(y, rest), *step)
-
-    return Oracle(
-        gradient(oracle.grad),
-        loss(oracle.loss),
-        gradient(oracle.full_grad),
-        oracle.full_loss and loss(oracle.full_loss),
-    )
-
-
-def _update_inner(algorithm: FedAlgorithm) -> Callable[[PartState, Upload, Round], PartState]:
-    """Returns the server update of an algorithm that has a part of the model."""
-    return lambda state, mean, round: state._replace(
-        inner=algorithm.update(state.inner, mean, round)
-    )
 
 
 def check_statistics_last(wrapper: str, algorithm: FedAlgorithm) -> None:

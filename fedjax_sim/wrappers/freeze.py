@@ -1,0 +1,95 @@
+"""Training of a part of the model; the other leaves stay as they are.
+
+Apply this wrapper last, so that clipping, weight decay, codecs and averages over rounds act on the
+trainable leaves: ``freeze(compressed(fedavg(0.1), codec), where)``.
+"""
+
+import jax
+
+from fedjax_sim.compression.counting import (
+    message_bits,
+    upload_bits,
+    with_message_bits,
+    with_upload_bits,
+)
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
+from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, update_inner
+
+__all__ = ["freeze"]
+
+
+def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
+    """Returns an algorithm that does not train some leaves of the model.
+
+    The trainable leaves follow exactly the run of a model that closes over the frozen ones.  Frozen
+    leaves are in neither uploads, optimiser states nor client states.  They are stored once, beside
+    the server's state; on a timeline with staleness each buffer for a past broadcast holds a copy.
+    They never change, so, as the initial model, they are not sent: counted bits leave them out.
+
+    Args:
+        algorithm: any algorithm.
+        where: ``(path, leaf) -> bool``, True for frozen leaves; the path is a tuple of strings.
+            Filters of flax, such as ``nnx.Not(nnx.PathContains("adapter"))``, are such predicates.
+
+    Raises:
+        ValueError: ``where`` is no predicate; at the start of the run, all leaves are selected or
+            none.
+
+    Example:
+        An adapter of rank 2 beside a frozen kernel:
+
+        >>> import jax.numpy as jnp
+        >>> import fedjax_sim as fs
+        >>> x = jnp.arange(12.0).reshape(4, 3)
+        >>> data = fs.FederatedData({"x": x, "y": x @ jnp.ones((3, 3))}, jnp.array([0, 2, 4]))
+        >>> apply = lambda p, x: x @ (p["kernel"] + p["adapter"]["a"] @ p["adapter"]["b"])
+        >>> task = fs.empirical_task(
+        ...     fs.objectives.squared_error(apply), data, fs.epochs(1, batch_size=2))
+        >>> adapter = {"a": jnp.ones((3, 2)) / 10, "b": jnp.zeros((2, 3))}
+        >>> params = {"kernel": jnp.eye(3), "adapter": adapter}
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), params)
+        >>> algorithm = freeze(fs.fedadam(0.01, 0.1), lambda path, leaf: path[0] != "adapter")
+        >>> state, _ = fs.run(algorithm, setup, jax.random.key(0))
+        >>> bool((state.server.params["kernel"] == jnp.eye(3)).all())
+        True
+        >>> bool((state.server.params["adapter"]["b"] != 0).all())
+        True
+    """
+    leaves.check_selection(where)
+
+    def init(params: Params) -> PartState:
+        frozen, trainable = leaves.split(params, where)
+        for name, part in (("all", trainable), ("none", frozen)):
+            if not jax.tree.leaves(part):
+                paths = [
+                    "/".join(leaves.names(path))
+                    for path, _ in jax.tree_util.tree_leaves_with_path(params)
+                ]
+                raise ValueError(
+                    f"where selects {name} of the leaves; expected some of {', '.join(paths)}"
+                )
+        return PartState(algorithm.init(trainable), frozen)
+
+    def local(
+        message: PartMessage, state: ClientState, oracle: Oracle, work: Work
+    ) -> tuple[Upload, ClientState]:
+        return algorithm.local(message.inner, state, part_of(oracle, message.rest), work)
+
+    def personal(message: PartMessage, state: ClientState, oracle: Oracle, work: Work) -> Params:
+        assert algorithm.personal is not None
+        part = part_of(oracle, message.rest)
+        return leaves.join(algorithm.personal(message.inner, state, part, work), message.rest)
+
+    return algorithm._replace(
+        init=init,
+        local=with_upload_bits(local, upload_bits(algorithm)),
+        update=update_inner(algorithm),
+        broadcast=with_message_bits(
+            lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
+            lambda message: message_bits(algorithm)(message.inner),
+        ),
+        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
+        personal=None if algorithm.personal is None else personal,
+    )
