@@ -16,7 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim.data.blocked import BlockedData, blocked
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.execution.strategies import Execution, Gathered, Local, all_reduced
+from fedjax_sim.execution.means import all_reduced
+from fedjax_sim.execution.strategies import Execution, Gathered, Local
 from fedjax_sim.timelines.strata import Strata
 from fedjax_sim.timelines.strata import strata as divide
 from fedjax_sim.types import Device, PyTree, Task, Timeline, Upload

@@ -21,6 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from fedjax_sim import tree
 from fedjax_sim.execution import chunks
 from fedjax_sim.execution.devices import workers
+from fedjax_sim.execution.means import all_reduced, divide, weighted, weighted_mean, weighted_sum
 from fedjax_sim.execution.platforms import PLATFORMS, Platform, platform_named
 from fedjax_sim.types import Device, PyTree, Timeline, Upload
 
@@ -101,7 +102,7 @@ def chunked(size: int) -> Execution:
         def body(total: Upload, chunk: tuple[PyTree, Array]) -> tuple[Upload, PyTree]:
             slots, weights = chunk
             uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
-            return tree.add(total, _weighted_sum(uploads, weights)), outputs
+            return tree.add(total, weighted_sum(uploads, weights)), outputs
 
         chunks = jax.tree.map(
             lambda x: x.reshape(-1, size, *x.shape[1:]), _pad(slots, weights, size)
@@ -336,42 +337,6 @@ def gathered(
     return Gathered(aggregate, inner or auto())
 
 
-def weighted_mean(uploads: Upload, weights: Array) -> Upload:
-    """Returns the weighted mean of uploads ``[S, ...]``; zeros if all weights are 0.
-
-    Example:
-        >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
-        2.0
-    """
-    return divide(_weighted_sum(uploads, weights), weights.sum())
-
-
-def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
-    """Returns the mean over all devices, by one all-reduce inside ``shard_map``.
-
-    Example:
-        >>> of_all = jax.vmap(lambda m, w: all_reduced(m, w, "clients"), axis_name="clients")
-        >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
-        [2.0, 2.0]
-    """
-    scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
-    total, weights = _all_reduce((scaled, weight), axis)
-    return divide(total, weights)
-
-
-def _all_reduce(values: PyTree, axis: str) -> PyTree:
-    """Returns the sums over all devices; values of one dtype travel as one vector."""
-    leaves, structure = jax.tree.flatten(values)
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        numbers = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        joined = jnp.concatenate([leaves[i].reshape(-1) for i in numbers])
-        ends = np.cumsum([leaves[i].size for i in numbers])
-        parts = jnp.split(jax.lax.psum(joined, axis), ends[:-1])
-        for i, part in zip(numbers, parts, strict=True):
-            leaves[i] = part.reshape(leaves[i].shape)
-    return jax.tree.unflatten(structure, leaves)
-
-
 def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree]:
     """Returns the shapes of one client's upload and outputs."""
     first = jax.tree.map(lambda x: x[0], slots)
@@ -391,43 +356,3 @@ def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:
         return jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))])
 
     return jax.tree.map(fill, slots), jnp.pad(weights, (0, missing))
-
-
-def weighted(upload: Upload, weight: Array) -> Upload:
-    """Returns ``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
-
-    Exactly 0 for weight 0, also if the upload of an empty slot is not finite.
-
-    Raises:
-        ValueError: an upload with a leaf that is not floating.
-
-    Example:
-        >>> weighted(jnp.array([1.0, jnp.inf]), jnp.array([3.0, 0.0])).tolist()
-        [3.0, 0.0]
-    """
-
-    def scaled(leaf: Array) -> Array:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise ValueError(
-                f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
-                "uploads are averaged"
-            )
-        w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
-        return jnp.where(w > 0, w * leaf, 0)
-
-    return jax.tree.map(scaled, upload)
-
-
-def _weighted_sum(uploads: Upload, weights: Array) -> Upload:
-    return jax.tree.map(lambda u: u.sum(axis=0), weighted(uploads, weights))
-
-
-def divide(total: Upload, weight: Array) -> Upload:
-    """Returns ``total / weight``; zeros for an empty round, which the engine discards.
-
-    Example:
-        >>> float(divide(jnp.array(6.0), jnp.array(4.0)))
-        1.5
-    """
-    safe = jnp.where(weight > 0, weight, 1)
-    return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.compression.counting import message_bits, with_message_bits
-from fedjax_sim.execution.strategies import weighted_mean
+from fedjax_sim.execution.means import weighted_mean
 from fedjax_sim.robust.rules import Points, Rule
 from fedjax_sim.types import (
     Aggregation,

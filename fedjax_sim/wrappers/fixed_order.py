@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.execution.strategies import divide, weighted
+from fedjax_sim.execution.means import divide, weighted
 from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, Upload
 
 __all__ = ["fixed_order"]

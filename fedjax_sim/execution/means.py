@@ -1,0 +1,90 @@
+"""Weighted means of uploads, on one device and over the devices of a mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim.types import PyTree, Upload
+
+
+def weighted_mean(uploads: Upload, weights: Array) -> Upload:
+    """Returns the weighted mean of uploads ``[S, ...]``; zeros if all weights are 0.
+
+    Example:
+        >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
+        2.0
+    """
+    return divide(weighted_sum(uploads, weights), weights.sum())
+
+
+def weighted(upload: Upload, weight: Array) -> Upload:
+    """Returns ``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
+
+    Exactly 0 for weight 0, also if the upload of an empty slot is not finite.
+
+    Raises:
+        ValueError: an upload with a leaf that is not floating.
+
+    Example:
+        >>> weighted(jnp.array([1.0, jnp.inf]), jnp.array([3.0, 0.0])).tolist()
+        [3.0, 0.0]
+    """
+
+    def scaled(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(
+                f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
+                "uploads are averaged"
+            )
+        w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
+        return jnp.where(w > 0, w * leaf, 0)
+
+    return jax.tree.map(scaled, upload)
+
+
+def weighted_sum(uploads: Upload, weights: Array) -> Upload:
+    """Returns the sum of ``weights * uploads`` over the slots ``[S, ...]``.
+
+    Example:
+        >>> float(weighted_sum(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])))
+        8.0
+    """
+    return jax.tree.map(lambda u: u.sum(axis=0), weighted(uploads, weights))
+
+
+def divide(total: Upload, weight: Array) -> Upload:
+    """Returns ``total / weight``; zeros for an empty round, which the engine discards.
+
+    Example:
+        >>> float(divide(jnp.array(6.0), jnp.array(4.0)))
+        1.5
+    """
+    safe = jnp.where(weight > 0, weight, 1)
+    return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)
+
+
+def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
+    """Returns the mean over all devices, by one all-reduce inside ``shard_map``.
+
+    Example:
+        >>> of_all = jax.vmap(lambda m, w: all_reduced(m, w, "clients"), axis_name="clients")
+        >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
+        [2.0, 2.0]
+    """
+    scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
+    total, weights = _all_reduce((scaled, weight), axis)
+    return divide(total, weights)
+
+
+def _all_reduce(values: PyTree, axis: str) -> PyTree:
+    """Returns the sums over all devices; values of one dtype travel as one vector."""
+    leaves, structure = jax.tree.flatten(values)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        numbers = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        joined = jnp.concatenate([leaves[i].reshape(-1) for i in numbers])
+        ends = np.cumsum([leaves[i].size for i in numbers])
+        parts = jnp.split(jax.lax.psum(joined, axis), ends[:-1])
+        for i, part in zip(numbers, parts, strict=True):
+            leaves[i] = part.reshape(leaves[i].shape)
+    return jax.tree.unflatten(structure, leaves)
