@@ -69,6 +69,11 @@ class Options(Folders):
         part = "" if self.examples is None else f"-{self.examples}"
         return f"{self.dataset}{part}"
 
+    @property
+    def folder(self) -> pathlib.Path:
+        """Folder of the report."""
+        return self.output / "pfllib"
+
 
 def described(options: Options, seeds: int) -> str:
     """The setting that was run."""
@@ -114,17 +119,18 @@ def eval_every(method: str, options: Options) -> int:
 
 def main(options: Options) -> None:
     """Does the runs that the report does not have; writes it after each of them."""
-    folder = options.output / "pfllib"
     same = settings(options, (*MACHINE, "methods", "seeds"))
-    history = reported_rows(folder, options.name, options=same)
-    for seed, method in itertools.product(range(options.seeds), options.chosen):
-        if not has_run(history, method, seed):
-            history = pd.concat([history, run(method, seed, options)], ignore_index=True)
-            save(history, same, options)
-    save(history, same, options)
+    history = reported_rows(options.folder, options.name, options=same)
+    runs = itertools.product(range(options.seeds), options.chosen)
+    missing = [pair for pair in runs if not has_run(history, *pair)]
+    for seed, method in missing:
+        history = pd.concat([history, run(method, seed, options)], ignore_index=True)
+        save(history, same, options)
+    if not missing:
+        print(f"{options.folder / options.name}.md has all of these runs", flush=True)
 
 
-def has_run(history: pd.DataFrame, method: str, seed: int) -> bool:
+def has_run(history: pd.DataFrame, seed: int, method: str) -> bool:
     """Returns whether a history of finished runs has this one."""
     return bool(len(history)) and bool(
         ((history["algorithm"] == method) & (history["seed"] == seed)).any()
@@ -137,7 +143,7 @@ def save(history: pd.DataFrame, same: dict[str, Any], options: Options) -> None:
     seeds = max(*(seed + 1 for seed in history["seed"].tolist()), options.seeds)
     parts = [history.loc[history["algorithm"] == name, :] for name in methods]
     save_report(
-        options.output / "pfllib",
+        options.folder,
         options.name,
         {"": pd.concat(parts).sort_values("seed", kind="stable")},
         build,
