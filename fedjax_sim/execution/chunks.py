@@ -19,6 +19,9 @@ _CPU_CLIENTS = 128
 _ACCELERATOR_BYTES = 8_000_000_000
 # On a TPU, clients of more bytes run in pairs: the on-chip memory of a v5e, which one fills.
 _TPU_PAIR_BYTES = 128 * 2**20
+# The last pair of an odd cohort is filled with a repeated client. In smaller odd cohorts that costs
+# more than pairs gain, by the geometric mean of two models on three chips (docs/performance.md).
+_TPU_ODD_COHORT = 9
 
 
 def cpu_chunk(num_slots: int, parameters: int) -> int:
@@ -62,7 +65,8 @@ def tpu_chunk(num_slots: int, num_bytes: int) -> int:
     """Returns the clients per chunk on a TPU: two if one fills the on-chip memory, else as above.
 
     By the compilers' cycles, ten ResNet-18s take 1.18 times as long together as one after the other
-    on a v5e, and 0.69 times on a v5p.  Pairs are within 13 % of the best chunk on both.
+    on a v5e, and 0.69 times on a v5p.  Pairs are within 13 % of the best chunk on both.  An odd
+    cohort of fewer than nine such clients runs one after the other.
 
     Args:
         num_slots, num_bytes: as for :func:`accelerator_chunk`.
@@ -70,9 +74,13 @@ def tpu_chunk(num_slots: int, num_bytes: int) -> int:
     Example:
         >>> tpu_chunk(10, 35_000_000), tpu_chunk(10, 390_000_000), tpu_chunk(10, 5_000_000_000)
         (10, 2, 1)
+        >>> tpu_chunk(5, 390_000_000), tpu_chunk(6, 390_000_000), tpu_chunk(9, 390_000_000)
+        (1, 2, 2)
     """
     fitting = accelerator_chunk(num_slots, num_bytes)
-    return min(fitting, 2) if num_bytes > _TPU_PAIR_BYTES else fitting
+    if num_bytes <= _TPU_PAIR_BYTES:
+        return fitting
+    return min(fitting, 1 if num_slots % 2 and num_slots < _TPU_ODD_COHORT else 2)
 
 
 def peak_bytes(program: ClosedJaxpr | Jaxpr) -> int:
