@@ -103,14 +103,17 @@ def test_cases_name_extrapolations_and_hardware():
 def test_table_of_the_page():
     cases = {
         name: {**report.as_json(published.case(name, measured(measured_rounds=rounds)))}
-        | {"date": "2026-11-23T01:00"}
+        | {"date": "2026-11-23T01:00", "machine": {"flops": 2.04e11}}
         for name, rounds in (("P1", 30), ("B1", 5))
     }
     lines = published_table.section(cases).splitlines()
     assert lines[0].startswith("**2 CPU cores here are compared with the hardware in the second")
     assert [line.split(":")[0] for line in lines[4:6]] == ["| B1", "| P1"]
-    assert "| **100 s** | 3.00 s | 2.00 s | 5 of 5 | 0.250 | 0.5 |" in lines[4]
-    assert "| **100 s**, extrapolated | 3.00 s | 2.00 s | 30 of 1,500 |  | 0.5 |" in lines[5]
+    assert "| **100 s** | 3.00 s | 2.00 s | 5 of 5 | 0.250 | 0.5 | 204 GFLOP/s |" in lines[4]
+    assert (
+        "| **100 s**, extrapolated | 3.00 s | 2.00 s | 30 of 1,500 |  | 0.5 | 204 GFLOP/s |"
+        in lines[5]
+    )
 
 
 def test_page_shows_the_stored_results():

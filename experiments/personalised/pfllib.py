@@ -11,79 +11,21 @@ seed and prints the best one.
 
 import dataclasses
 import itertools
-import pathlib
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import pandas as pd
 import tyro
 
 import fedjax_sim as fs
-from experiments.harness.options import (
-    MACHINE,
-    Folders,
-    check_choice,
-    check_names,
-    counted,
-    settings,
-)
+from experiments.harness.options import MACHINE, settings
 from experiments.harness.redrawing import reported_rows, save_report
 from experiments.harness.runs import check_finished, print_progress
-from experiments.personalised.methods import DEFAULT, EVALUATIONS_APART, METHODS
-from experiments.personalised.problem import ALPHA, BATCH_SIZE, CLIENTS, LR, make_setup
+from experiments.personalised.methods import EVALUATIONS_APART, METHODS
+from experiments.personalised.options import Options, described
+from experiments.personalised.problem import BATCH_SIZE, LR, make_setup
 from experiments.personalised.report import ACCURACY, COLUMNS, build
 from fedjax_sim import datasets
-from fedjax_sim.checks import check_at_least
-
-Data = Literal["mnist", "cifar100"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Options(Folders):
-    """Options of this experiment."""
-
-    dataset: Data = "mnist"
-    methods: tuple[str, ...] | None = None  # default: all for mnist, three for cifar100
-    rounds: int = 200
-    eval_every: int = 5
-    seeds: int = 5
-    examples: int | None = None  # of the merged data set; default: all
-    work: pathlib.Path = pathlib.Path("results/personalised")
-    output: pathlib.Path = pathlib.Path("experiments/results/personalised")
-
-    def __post_init__(self) -> None:
-        check_choice(dataset=(self.dataset, Data))
-        check_names("methods", self.chosen, METHODS)
-        check_at_least(1, rounds=self.rounds, eval_every=self.eval_every, seeds=self.seeds)
-        if self.examples is not None:
-            check_at_least(CLIENTS, examples=self.examples)
-
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """The methods to run."""
-        return DEFAULT[self.dataset] if self.methods is None else self.methods
-
-    @property
-    def name(self) -> str:
-        """Name of the files and of the folder with the runs."""
-        part = "" if self.examples is None else f"-{self.examples}"
-        return f"{self.dataset}{part}"
-
-    @property
-    def folder(self) -> pathlib.Path:
-        """Folder of the report."""
-        return self.output / "pfllib"
-
-
-def described(options: Options, seeds: int) -> str:
-    """The setting that was run."""
-    rate = f"rate {LR}, batches of {BATCH_SIZE}, one epoch per round"
-    data = "all examples" if options.examples is None else f"{options.examples} examples"
-    return (
-        f"{CLIENTS} clients, all in every round, labels by PFLlib's Dirichlet({ALPHA}), {data}; "
-        f"{rate}, {options.rounds} rounds, {counted(seeds, 'seed')}.  Accuracies in % on "
-        "the clients' own test examples, personal models, in the best evaluated round of a run."
-    )
 
 
 def run(method: str, seed: int, options: Options) -> pd.DataFrame:

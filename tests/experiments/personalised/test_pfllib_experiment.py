@@ -9,7 +9,7 @@ import pytest
 import fedjax_sim as fs
 from experiments.personalised import pfllib, report
 from experiments.personalised.methods import DEFAULT, METHODS, PUBLISHED
-from experiments.personalised.pfllib import Options
+from experiments.personalised.options import Options
 from experiments.personalised.problem import CLIENTS, divided, make_setup
 from fedjax_sim.datasets import Dataset
 
