@@ -187,7 +187,7 @@ ROWS = (
         "Section 3.7: rounds to 1e-3, a9a, l2 = 1e-3, M = 8,192",
         "FedAc 32, MB-AC-SGD 128, MB-SGD 1,024, FedAvg 4,096",
         "By the authors' own CSV file FedAc-I needs 64: its score at 32 rounds is 1.04e-3. "
-        "`> R`: not with R rounds, and cells of more rounds were not run.",
+        "Vanilla FedAc needs 32 in both.",
         ("fedac/a9a/a9a-1e-3",),
         _rounds("1e-03", "8192"),
         f"{A9A} a9a-1e-3",
