@@ -32,7 +32,8 @@ def results(history: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
             {
                 "setting": setting, "method": name, "lr": lr, "lr in its grid": at_edge(lr, grid),
                 "accuracy": mean, "+-": deviation, "late accuracy": 100 * scores.mean(),
-                "95 %": interval_text(100 * scores), "server updates": last["round"].mean(),
+                "late +-": 100 * scores.std(), "95 %": interval_text(100 * scores),
+                "server updates": last["round"].mean(),
                 "local steps": last["local_steps"].mean(),
                 "variance": end["variance"].mean(),
             }
@@ -43,7 +44,7 @@ def results(history: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
 def claims(table: pd.DataFrame) -> list[Claim]:
     """The paper's statements about Figures 3a and 6."""
     rows = best_two(table.assign(accuracy=table["late accuracy"]))
-    spread = by_setting(table.assign(spread=table["+-"]), "spread")
+    spread = by_setting(table.assign(spread=table["late +-"]), "spread")
     for setting, variances in by_setting(table, "variance").items():
         for text, values in [
             ("FedBuff's clients' variance is larger", variances),
@@ -64,9 +65,9 @@ def build(
         "CIFAR-10 over the paper's time, every method at its own rate (Figures 3a and 6 of FAVANO)",
         facts["scale"],
         "Accuracy on test images, percent, at the end and over the last fifth of the time. "
-        "`+-`: deviation over seeds; `95 %`: interval of the mean of the late accuracy. "
-        "`variance`: the sum over the clients of the squared distance of their models from the "
-        "server's, over the last fifth of the time.",
+        "`+-`, `late +-`: their deviations over seeds; `95 %`: interval of the mean of the late "
+        "accuracy. `variance`: the sum over the clients of the squared distance of their models "
+        "from the server's, over the last fifth of the time.",
         table,
     )
     tried: Any = tuning.assign(accuracy=100 * tuning["accuracy"])

@@ -97,14 +97,14 @@ def iid(tables: Tables, facts: Facts) -> Built:
 
 
 def explanations(table: pd.DataFrame) -> list[Claim]:
-    """Per method whether some choice alone gives the paper's accuracy in the first setting."""
+    """Per method which changed choices give the paper's accuracy in the first setting."""
     rows, setting = [], str(table["setting"].iloc[0])
     groups: Any = table[table["setting"] == setting].groupby("method", sort=False)
     for name, part in groups:
         close = part[part["difference"].abs() <= CLOSE]
         values = dict(zip(close["choice"], close["accuracy"].tolist(), strict=True))
         best = part.loc[part["accuracy"].idxmax()]
-        text = f"{name}: one choice gives {part['paper'].iloc[0]:g}"
+        text = f"{name}: one or two choices give {part['paper'].iloc[0]:g}"
         other = f"none; the largest is {best['accuracy']:.1f} with {best['choice']}"
         rows.append(Claim(text, values or other, bool(values), setting, f"within {CLOSE:g} points"))
     return rows

@@ -14,6 +14,8 @@ from experiments.harness.tables import Claim
 Check = Callable[[Selected], tuple[str, bool]]  # our numbers, and whether the statement holds
 Condition = Callable[[Curve], np.ndarray]  # in which evaluations something holds
 
+LATE = 10  # evaluations whose scatter says whether two ends are apart
+
 
 class Statement(NamedTuple):
     """A statement of the paper about some data sets.
@@ -137,13 +139,29 @@ def at_end(method: str, metric: str, holds: Callable[[float], bool]) -> Check:
 def above(
     method: str, others: Sequence[str], metric: str, factor: float = 1.0, sign: int = 1
 ) -> Check:
-    """Checks whether a metric's end is above ``factor`` times all others' (sign -1: below)."""
+    """Checks whether a metric's end is above ``factor`` times all others' (sign -1: below).
+
+    The text names those that are so close that the order of the ends may be chance.
+    """
 
     def check(selected: Selected) -> tuple[str, bool]:
         ends = {m: selected.at_end(m, metric) for m in (method, *others)}
-        return values_text(ends), all(sign * (ends[method] - factor * ends[m]) > 0 for m in others)
+        holds = all(sign * (ends[method] - factor * ends[m]) > 0 for m in others)
+        text = values_text(ends)
+        if holds and (close := _close(selected, method, others, metric, sign)):
+            text += f"; not clearly apart in the last {LATE} evaluations: {', '.join(close)}"
+        return text, holds
 
     return check
+
+
+def _close(
+    selected: Selected, method: str, others: Sequence[str], metric: str, sign: int
+) -> list[str]:
+    """Those whose late differences have a mean below their standard deviation."""
+    late = {m: selected.curves[m][metric][-LATE:] for m in (method, *others)}
+    apart = {m: sign * (late[method] - late[m]) for m in others}
+    return [m for m, values in apart.items() if np.mean(values) < np.std(values)]
 
 
 def above_at_equal_rates(
@@ -198,7 +216,7 @@ def scatter_text(method: str, others: Sequence[str], metric: str) -> Callable[[S
 
     def why(selected: Selected) -> str:
         names = (method, *others)
-        late = {m: selected.curves[m][metric][-10:] for m in names}
+        late = {m: selected.curves[m][metric][-LATE:] for m in names}
         spread = values_text({m: float(np.std(values)) for m, values in late.items()})
         apart = values_text(
             {m: selected.at_end(method, metric) - selected.at_end(m, metric) for m in others}

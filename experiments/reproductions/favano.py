@@ -11,7 +11,7 @@ NOTES = {
     "two cores; the command for the paper's network is `python -m experiments.favano.cifar "
     "--scale paper`.",
     "open": "the paper does not give FedBuff's server rate, the law of the numbers of steps, "
-    "alpha's version and the split; `sensitivity` shows what each does.",
+    "alpha's version and the split; `sensitivity` (non-IID) and `iid` show what each does.",
 }
 SMALL, OPEN = "**small**.", "**open**."
 
@@ -107,7 +107,7 @@ ROWS = (
         "Non-IID, FedBuff and FAVANO lead by 8 points. IID, they are level with FedAvg (44.4 to "
         "44.8), each at its own rate; QuAFL is 2 points behind. FedBuff's best rate is a thirtieth "
         "(non-IID) or a sixteenth (IID) of FAVANO's, so its clients' models vary less, not more. "
-        + SMALL,
+        "In the non-IID case it is the least of its grid, and QuAFL's the largest. " + SMALL,
         ("favano/cifar-tuned-cpu/methods", "favano/cifar-cpu/methods"),
         _methods,
         "python -m experiments.favano.cifar_tuned",
@@ -184,16 +184,14 @@ PAPER = Paper(
     ROWS,
     {
         "FedBuff > FAVANO > FedAvg > QuAFL": "all four are within one point of each other at the "
-        "paper's rate; `sensitivity` shows the choices that the paper leaves open",
+        "paper's rate; `iid` shows the choices that the paper leaves open",
         "FAVANO best, then FedBuff": "FedBuff with a tuned server rate is better than printed; "
         "the paper does not give its rate, and its text's rate of 1 collapses",
-        "FedBuff and FAVANO are best": SHORT
-        + "; over 10,000 units the methods at their own rates are "
-        "level in the IID case, inside the intervals over seeds",
+        "favano/cifar-tuned-cpu/methods: FedBuff and FAVANO are best": "over 10,000 units, each at "
+        "its own rate, the methods are level in the IID case, inside the intervals over seeds",
+        "FedBuff and FAVANO are best": SHORT,
         "FedBuff's clients' variance is larger": "each method is at its own best rate, and "
         "FedBuff's is a thirtieth (non-IID) or a sixteenth (IID) of FAVANO's",
-        "FedBuff's accuracy varies more over seeds": "at its own best rate FedBuff takes smaller "
-        "steps and varies less",
         "FedBuff's variance is larger": "the rate of FedBuff's clients is multiplied by Z / n",
         "QNN close to full precision": "both are equal within their deviations",
     },

@@ -101,14 +101,20 @@ def _claims(paper: Paper, folder: pathlib.Path) -> list[str]:
                 text += f" (our threshold: {claim['our threshold']})"
             reason = ""
             if claim["holds"] != "yes":
-                reason = result.reason(claim["claim"]) or _reason(paper, claim["claim"])
+                reason = result.reason(claim["claim"]) or _reason(paper, result, claim["claim"])
             cells = [text, claim["holds"], claim["found"], reason, _link(result, folder)]
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return ["### Claims", "\n".join([CLAIMS_HEADER, *lines])] if lines else []
 
 
-def _reason(paper: Paper, claim: str) -> str:
-    reasons = (why for start, why in paper.explained.items() if claim.startswith(start))
+def _reason(paper: Paper, result: Result, claim: str) -> str:
+    """The first reason whose key is the beginning of the claim or of ``report: claim``."""
+    texts = (claim, f"{result.name}: {claim}")
+    reasons = (
+        why
+        for start, why in paper.explained.items()
+        if any(text.startswith(start) for text in texts)
+    )
     return next(reasons, "not explained")
 
 
