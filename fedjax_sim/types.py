@@ -71,6 +71,14 @@ class Work(NamedTuple):
     key: Array  # PRNG key of this visit, independent of the minibatches
     max_steps: int
 
+    def inside(self) -> "Work":
+        """The same visit for an algorithm inside a wrapper that draws random numbers.
+
+        Its key is another one, so that the draws of two wrappers of the same kind, one inside the
+        other, are independent.
+        """
+        return self._replace(key=_inside(self.key))
+
 
 EvalFn: TypeAlias = Callable[[Params], Mapping[str, Array]]
 Weighting: TypeAlias = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
@@ -90,6 +98,14 @@ class Round(NamedTuple):
     num_uploads: Array  # int    clients that report in this round
     num_clients: int  # population
     key: Array  # PRNG key of the server in this round
+
+    def inside(self) -> "Round":
+        """The same round for an algorithm inside a wrapper that draws random numbers."""
+        return self._replace(key=_inside(self.key))
+
+
+def _inside(key: Array) -> Array:
+    return jax.random.fold_in(key, np.uint32(2**31 + 16))
 
 
 class Stack(NamedTuple):

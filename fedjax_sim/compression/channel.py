@@ -99,16 +99,22 @@ def compressed(
         message: Message, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
         received = _received(down, message, state, work)
-        upload, new = algorithm.local(received, state, oracle, work)
+        upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
         return codec.through(key, upload, near(message, upload)), new
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None
-        return algorithm.personal(_received(down, message, state, work), state, oracle, work)
+        received = _received(down, message, state, work)
+        return algorithm.personal(received, state, oracle, work.inside())
 
-    of_message = message_bits(algorithm) if down is None else down.bits
+    of_message, broadcast = message_bits(algorithm), algorithm.broadcast
+    if down is not None:
+        of_message = down.bits
+        # A mark of the inner broadcast would count before that of local.
+        broadcast = with_message_bits(lambda *args: algorithm.broadcast(*args), down.bits)
     return algorithm._replace(
+        broadcast=broadcast,
         local=with_message_bits(with_upload_bits(local, codec.bits), of_message),
         personal=None if algorithm.personal is None else personal,
     )

@@ -151,6 +151,8 @@ def privatize(
     if adaptive is not None:
         adaptive.check(noise_multiplier, expected_uploads, law.fixed_clip_only, most_examples)
 
+    noisy = not (is_concrete(noise_multiplier) and noise_multiplier == 0)
+
     def init(params: Params) -> PrivateState:
         state = () if law.init is None else law.init(_shape_of_clipped(algorithm, params))
         bound = () if adaptive is None else jnp.asarray(adaptive.initial, jnp.result_type(float))
@@ -185,10 +187,11 @@ def privatize(
         if adaptive is not None:
             (total, count), bound = total, jnp.asarray(state.clip)
             z = upload_noise(adaptive, noise_multiplier, expected_uploads)
-            std = count_std(adaptive, expected_uploads)
-            drawn = normal(jax.random.fold_in(round.key, _COUNT), std, count)
-            new_clip = next_clip(adaptive, bound, count + drawn, expected_uploads)
-        if not (is_concrete(noise_multiplier) and noise_multiplier == 0):
+            if noisy:
+                std = count_std(adaptive, expected_uploads)
+                count += normal(jax.random.fold_in(round.key, _COUNT), std, count)
+            new_clip = next_clip(adaptive, bound, count, expected_uploads)
+        if noisy:
             drawn, law_state = law.draw(
                 jax.random.fold_in(round.key, _NOISE), law_state, z * bound, round.number, total
             )

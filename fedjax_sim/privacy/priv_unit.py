@@ -187,11 +187,18 @@ def _draw(key: Array, x: Array, clip: Scalar, epsilon: float, tight: bool) -> Ar
     """Returns the vector that is sent for an upload ``[d]``."""
     constants = priv_unit_constants(x.size, epsilon, tight=tight)
     keys = jax.random.split(key, 4)
-    bound, inverse = jnp.asarray(clip, x.dtype), tree.over_norm(1.0, x)  # 1 / ||x||
-    v = x * inverse
+    bound = jnp.asarray(clip, x.dtype)
+    # Divided by the largest entry first: the squares of small or large entries would underflow or
+    # overflow, and the length of what is sent must not depend on x.
+    largest = jnp.max(jnp.abs(x))
+    some = largest >= jnp.finfo(x.dtype).tiny
+    scaled = x / jnp.where(some, largest, 1)
+    inverse = tree.over_norm(1.0, scaled)
+    v = scaled * inverse
     # Drawn in single precision, so that runs in double precision see the same draws.
     coin, cap_coin = (jax.random.uniform(k, (), jnp.float32).astype(x.dtype) for k in keys[:2])
-    v = jnp.where(coin < (1 - 1 / (bound * inverse)) / 2, -v, v)
+    norm_over_clip = largest / bound / inverse
+    v = jnp.where(coin < (1 - norm_over_clip) / 2, -v, v)
     depth = jax.random.exponential(keys[2], (), jnp.float32).astype(x.dtype)
     height = _height(depth, cap_coin < constants.cap_probability, constants, x.size)
     normal = jax.random.normal(keys[3], x.shape, jnp.float32).astype(x.dtype)
@@ -200,7 +207,7 @@ def _draw(key: Array, x: Array, clip: Scalar, epsilon: float, tight: bool) -> Ar
         across = across - jnp.vdot(across, v) * v
     unit = height * v + jnp.sqrt(1 - height**2) * across / jnp.linalg.norm(across)
     # Without a direction the result is uniform on the sphere, whatever the cap.
-    unit = jnp.where((x != 0).any(), unit, normal / jnp.linalg.norm(normal))
+    unit = jnp.where(some, unit / jnp.linalg.norm(unit), normal / jnp.linalg.norm(normal))
     return bound * constants.kappa * unit
 
 

@@ -22,6 +22,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_positive
+from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.accounting import Guarantee
 from fedjax_sim.privacy.checks import check_algorithm, guarded
@@ -69,7 +70,8 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model; their parts are bounded
-            together.  It may aggregate them by any rule, and compress them.
+            together.  It may aggregate them by any rule, ``fs.robust.aggregate`` inside, and
+            compress them.
         randomizer: :func:`local_gaussian` or :func:`~fedjax_sim.privacy.priv_unit`.
 
     Raises:
@@ -85,9 +87,10 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
-        upload, new = algorithm.local(message, state, oracle, work)
+        upload, new = algorithm.local(message, state, oracle, work.inside())
         return randomizer.through(jax.random.fold_in(work.key, _NOISE), upload), new
 
+    local = with_message_bits(local, message_bits(algorithm))
     private = algorithm._replace(local=local, uniform_weights_only=_UNIFORM)
     return guarded(private, lambda task, timeline: None, None, "randomize_uploads", _LAST)
 

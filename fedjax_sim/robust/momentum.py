@@ -8,6 +8,7 @@ References:
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.codec import identity, stateful
+from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,
@@ -63,7 +64,7 @@ def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm
         return if_present(work, mean, state._replace(inner=inner, memory=mean), state)
 
     return algorithm._replace(
-        local=local,
+        local=with_message_bits(local, message_bits(algorithm)),
         init_client=with_memory(algorithm, stateful(identity())),
         personal=personal_inner(algorithm),
     )

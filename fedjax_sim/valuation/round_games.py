@@ -45,6 +45,11 @@ def round_games(
     One round's uploads are in memory at a time.  Arguments as for :func:`fed_sv`.
     """
     check_at_least(1, width=width)
+    if algorithm.aggregation is not None:
+        raise ValueError(
+            "algorithm aggregates by another rule than the mean; expected the mean of the uploads, "
+            "of which coalitions of a round have their own"
+        )
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     if takes_state(setup.eval_fn):
         raise ValueError(
@@ -85,7 +90,7 @@ def round_games(
         return jax.vmap(of_coalition)(members)
 
     num_clients = setup.task.num_clients
-    clients, mask = np.asarray(setup.timeline.clients), np.asarray(setup.timeline.mask)
+    clients, mask = np.asarray(setup.timeline.clients), np.asarray(setup.timeline.arrived)
     state = init(algorithm, setup)
     for t in range(setup.timeline.num_rounds):
         before = state

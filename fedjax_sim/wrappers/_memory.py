@@ -79,7 +79,9 @@ def personal_inner(algorithm: FedAlgorithm) -> Personal | None:
     personal = algorithm.personal
     if personal is None:
         return None
-    return lambda message, state, oracle, work: personal(message, state.inner, oracle, work)
+    return lambda message, state, oracle, work: personal(
+        message, state.inner, oracle, work.inside()
+    )
 
 
 def visit_of(
@@ -90,7 +92,7 @@ def visit_of(
     Raises:
         ValueError: the upload has another structure, or other shapes or dtypes.
     """
-    upload, inner = algorithm.local(message, state.inner, oracle, work)
+    upload, inner = algorithm.local(message, state.inner, oracle, work.inside())
     check_form(upload, state.memory)
     return upload, inner
 

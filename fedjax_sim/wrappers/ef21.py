@@ -97,7 +97,8 @@ def ef21(
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
         codec: a contraction, as for :func:`ef14`.
         start: "zero", all estimates start at 0, so the first upload is :math:`C(u_i)`; or "full",
-            a client sends its first upload without compression.
+            a client sends its first upload without compression, which the bits of a history do
+            not contain.
 
     Raises:
         ValueError: as :func:`ef14`; another ``start``.

@@ -8,7 +8,11 @@ References:
 
 from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
-from fedjax_sim.compression.counting import with_upload_bits
+from fedjax_sim.compression.counting import (
+    message_bits,
+    with_message_bits,
+    with_upload_bits,
+)
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,
@@ -75,7 +79,7 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         return if_present(work, sent, MemoryState(inner, tree.sub(total, sent), kept), state)
 
     return algorithm._replace(
-        local=with_upload_bits(local, coder.bits),
+        local=with_message_bits(with_upload_bits(local, coder.bits), message_bits(algorithm)),
         init_client=with_memory(algorithm, coder),
         personal=personal_inner(algorithm),
     )

@@ -202,8 +202,8 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
     def local(
         message: MarinaMessage, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
-        new, _ = algorithm.local(message.current, state, oracle, work)
-        old, _ = algorithm.local(message.previous, state, oracle, work)
+        new, _ = algorithm.local(message.current, state, oracle, work.inside())
+        old, _ = algorithm.local(message.previous, state, oracle, work.inside())
         difference = tree.sub(new, old)
         key = jax.random.fold_in(work.key, UPLOAD)
         sent = codec.through(key, difference, tree.zeros_like(difference))
@@ -239,5 +239,10 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         broadcast=with_message_bits(broadcast, bits),
         init_client=init_client,
         synchronous_only="MARINA adds changes since the previous message to its estimate",
-        personal=personal and (lambda message, *visit: personal(message.current, *visit)),
+        personal=personal
+        and (
+            lambda message, state, oracle, work: personal(
+                message.current, state, oracle, work.inside()
+            )
+        ),
     )

@@ -1,6 +1,7 @@
 """Uploads in the units of a gradient."""
 
 from fedjax_sim import tree
+from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Upload, Work
 
@@ -36,4 +37,4 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         upload, new = algorithm.local(message, state, oracle, work)
         return tree.divide(per_step(upload, work), rate(lr, work)), new
 
-    return algorithm._replace(local=local)
+    return algorithm._replace(local=with_bits_of(local, algorithm.local))

@@ -60,6 +60,16 @@ def communication(algorithm, timeline=None):
         # Statistics are sent as they are, with the number of clients that have some.
         (fs.running_statistics(fs.ef14(PLAIN, scaled_sign()), of_frozen), SIGN + 1632, 512 + 1600),
         (fs.marina(fs.ef21_p(PLAIN, scaled_sign()), random_k(8), 0.5), None, 2 * BOTH + 8),
+        (fs.compressed(fs.average_rounds(PLAIN), identity(), scaled_sign()), WHOLE, BOTH),
+        (fs.compressed(fs.ef21_p(PLAIN, top_k(2)), identity(), scaled_sign()), WHOLE, BOTH),
+        (fs.ef14(BOTH_WAYS, identity()), WHOLE, BOTH),
+        (fs.per_step_uploads(BOTH_WAYS, 0.1), BOTH, BOTH),
+        (fs.robust.worker_momentum(BOTH_WAYS, 0.5), WHOLE, BOTH),
+        (
+            fs.privacy.randomize_uploads(BOTH_WAYS, fs.privacy.local_gaussian(1.0, 1.0)),
+            WHOLE,
+            BOTH,
+        ),
         (fs.transforms.transform_oracle(BOTH_WAYS, lambda oracle: oracle), BOTH, BOTH),
         (fs.robust.attacks.sign_flip(BOTH_WAYS, ATTACKERS), BOTH, BOTH),
         (fs.robust.aggregate(EF, fs.robust.centred_clipping(1.0)), BOTH, BOTH),

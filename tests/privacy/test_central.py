@@ -177,6 +177,17 @@ def test_adaptive_clip_follows_the_quantile_of_the_norms():
     assert_close(sizes[0], 0.5 * np.sqrt(10), 1e-5)
 
 
+def test_without_noise_the_adaptive_clip_does_not_depend_on_the_key():
+    algorithm = fs.privacy.privatize(silent(3), adaptive_clip(0.5), 0.0, expected_uploads=4)
+    state = algorithm.init(jnp.zeros(3))
+    clips = set()
+    for key in jax.random.split(jax.random.key(0), 3):
+        now = fs.Round(jnp.array(0), jnp.array(4), 4, key)
+        sent, _ = algorithm.local(algorithm.broadcast(state, now), (), None, None)
+        clips.add(float(algorithm.update(state, sent, now).clip))
+    assert len(clips) == 1
+
+
 @pytest.mark.parametrize(("uploads", "expected"), [(50, 1.020621), (1000, 1.000050)])
 def test_adaptive_clipping_gives_the_uploads_more_noise(uploads, expected):
     assert upload_noise(adaptive_clip(), 1.0, uploads) == pytest.approx(expected, abs=1e-6)

@@ -93,6 +93,15 @@ def test_mean_and_squared_error(dimension):
     assert squared.mean() == pytest.approx(clip**2 * (kappa**2 - 1), abs=limit)
 
 
+@pytest.mark.parametrize("entry", [1e-37, 1e-30, 1e-22, 1.0, 1e20, 1e30])
+def test_the_length_tells_nothing_about_the_upload(entry):
+    """Squares of these entries under- or overflow single precision."""
+    upload = jnp.zeros(100, jnp.float32).at[:3].set(jnp.array([1.0, -0.5, 0.25]) * entry)
+    sent = priv_unit(1.0, 10.0).through(jax.random.key(3), upload)
+    expected = priv_unit_constants(100, 10.0).kappa
+    assert np.linalg.norm(np.asarray(sent, float)) == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -65,6 +65,13 @@ def test_the_mean_has_the_noise_of_all_clients():
     assert step.var() == pytest.approx(9.0, rel=5 * np.sqrt(2 / 2000))
 
 
+def test_randomised_uploads_are_aggregated_by_any_rule():
+    """The server may do anything with what it receives."""
+    robust = fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median())
+    local = privacy.randomize_uploads(robust, privacy.local_gaussian(1.5, 0.0))
+    np.testing.assert_array_equal(run(local), run(robust))
+
+
 def test_uploads_are_clipped_over_all_leaves():
     randomizer = privacy.local_gaussian(clip=2.0, noise_multiplier=0.0)
     sent = randomizer.through(

@@ -97,6 +97,23 @@ def test_fed_sv_of_two_cohorts():
     assert guided.facts["skipped"] == 0
 
 
+def test_fed_sv_values_only_uploads_that_arrived():
+    lost = np.array([[True, False, False], [False, False, True]])
+    setup = estimation(dataclasses.replace(two_cohorts(), lost=lost))
+    result = valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss)
+    assert result.by_round is not None
+    assert result.by_round[0, 0] == result.by_round[1, 3] == 0
+    _, history = fs.run(fs.fedavg(0.5), dataclasses.replace(setup, eval_fn=lambda x: {"x": x}), KEY)
+    total = loss(0.0) - loss(float(history.metrics["x"][-1]))
+    assert result.values.sum() == pytest.approx(total, abs=1e-6)
+
+
+def test_fed_sv_refuses_other_rules_than_the_mean():
+    algorithm = fs.robust.aggregate(fs.fedavg(0.5), fs.robust.median())
+    with pytest.raises(ValueError, match="another rule than the mean"):
+        valuation.fed_sv(algorithm, estimation(two_cohorts()), KEY, loss)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [fs.scaffold(0.2), fs.fedadam(0.2, server_lr=0.1)], ids=["scaffold", "fedadam"]

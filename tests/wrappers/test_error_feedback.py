@@ -298,7 +298,8 @@ def test_wrappers_keep_checks_and_reasons():
         assert wrapped.check is check
         state = wrapped.init_client(jnp.zeros(3))
         assert wrapped.personal is not None
-        assert wrapped.personal("message", state, None, None) == ("message", ())  # pyright: ignore
+        work = fs.Work(*5 * [jnp.array(0)], jax.random.key(0), max_steps=1)
+        assert wrapped.personal("message", state, None, work) == ("message", ())  # pyright: ignore
         assert wrap(PLAIN, top_k(1)).personal is None
 
 

@@ -179,7 +179,7 @@ def colluding(
 
     def update(state: ServerState, stack: Stack, round: Round) -> ServerState:
         seen = seen_by(attackers, stack, round)
-        return inner.update(state, replaced(stack, seen, forge(seen)), round)
+        return inner.update(state, replaced(stack, seen, forge(seen)), round.inside())
 
     return checked(inner._replace(update=update), attackers)
 

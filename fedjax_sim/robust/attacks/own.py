@@ -184,7 +184,7 @@ def _replaced(
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
-        upload, new = inner(message, state, oracle, work)
+        upload, new = inner(message, state, oracle, work.inside())
         coin = jax.random.fold_in(work.key, np.uint32(_COIN))
         attacks = known.attack(work.client, work.round, coin) & (work.num_steps > 0)
         return tree.where(attacks, forge(upload, work), upload), new
