@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pandas as pd
+
 from experiments.fedswa.claims import Published
 from experiments.fedswa.table2 import PAPER as TABLE_2
 from experiments.fedswa.table3 import PAPER as TABLE_3
@@ -77,7 +79,7 @@ def _rows(result: Result, heading: str) -> str:
         at &= table["alpha"] == "1.5"
     return "; ".join(
         f"{_where(row)}: " + ", ".join(f"{name} {row[name]}" for name in named if row[name])
-        for row in table[at].to_dict("records")
+        for row in pd.DataFrame(table[at]).to_dict("records")
     )
 
 

@@ -38,6 +38,14 @@ def visit_of(work: Work, num_steps: int) -> Work:
     return work._replace(num_steps=jnp.where(work.num_steps > 0, num_steps, 0), max_steps=num_steps)
 
 
+def cycled(step: Callable[[Any, Array], Any], work: Work) -> Callable[[Any, Array], Any]:
+    """Returns a step whose number k is that of a minibatch of the visit, ``k mod num_steps``.
+
+    A visit of another number of steps, by :func:`visit_of`, has no further minibatches.
+    """
+    return lambda carry, k: step(carry, k % jnp.maximum(work.num_steps, 1))
+
+
 def full_loss(oracle: Oracle) -> Callable[[Params], Array]:
     """Returns the loss over all data of a client.
 

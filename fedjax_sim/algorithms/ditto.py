@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_sim.algorithms._shared import check_per_client, visit_of
+from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
@@ -34,7 +34,8 @@ def ditto(
         x &\leftarrow x - \operatorname{mean}_i (x - y_{K_i})
 
     The client keeps :math:`v_i`, which is its personal model and starts at the initial model.  The
-    steps of both models take the same minibatches.  The server's model is that of FedAvg for every
+    steps of both models take the same minibatches, further personal steps take them again.  The
+    server's model is that of FedAvg for every
     :math:`\mu`.
 
     Args:
@@ -66,7 +67,7 @@ def ditto(
         weight = jnp.asarray(mu)[work.client] if np.ndim(mu) else mu
         visit = work if personal_steps is None else visit_of(work, personal_steps)
         step = sgd(rate(own_lr, work), proximal(oracle, weight, x).grad)
-        return upload, local_steps(step, v, visit)
+        return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:
         global_part.check(task, timeline)

@@ -132,7 +132,9 @@ def fedadamw(
         return FedAdamWState(
             tree.sub(state.params, mean.delta),
             mean.direction,
-            tree.divide(mean.second_moment, share),
+            tree.where(
+                mean.present > 0, tree.divide(mean.second_moment, share), state.second_moment
+            ),
             state.num_steps + steps,
         )
 

@@ -17,6 +17,12 @@ from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 __all__ = ["fedexp"]
 
 
+_SQUARED = (
+    "clients also upload squared norms, which a clip would divide by its factor, not by the "
+    "square of it, so that the server's step would undo the clip"
+)
+
+
 class FedExpState(NamedTuple):
     params: Params  # the mean of the last two iterates, which is evaluated
     iterate: Params  # x
@@ -71,6 +77,7 @@ def fedexp(
             ModelState,
             local,
             lambda state, mean, round: ModelState(moved(state.params, mean, round)),
+            exact_mean_only=_SQUARED,
         )
 
     def update(state: FedExpState, mean: _Visit, round: Round) -> FedExpState:
@@ -82,4 +89,5 @@ def fedexp(
         local,
         update,
         broadcast=lambda state, round: state.iterate,
+        exact_mean_only=_SQUARED,
     )

@@ -113,7 +113,7 @@ def fedmuon(
         return FedMuonState(
             tree.sub(state.params, mean.delta),
             mean.direction,
-            tree.divide(mean.momentum, share),
+            tree.where(mean.present > 0, tree.divide(mean.momentum, share), state.momentum),
         )
 
     return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)

@@ -12,7 +12,7 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import visit_of
+from fedjax_sim.algorithms._shared import cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
@@ -47,7 +47,7 @@ def perfedavg(
     ``"exact"`` differentiates the gradient.  A visit of K local steps has K minibatches, enough for
     :math:`J = \lfloor K / 2 \rfloor` meta-steps of FO or :math:`\lfloor K / 3 \rfloor` of the
     others.  Clients keep nothing; the personal model is the server's after ``adapt_steps`` steps of
-    rate a on the client's first minibatches.
+    rate a on the client's first minibatches, which more steps than minibatches take again.
 
     Args:
         lr: rate :math:`\eta` of the meta-steps, the paper's :math:`\beta`, or a schedule over
@@ -104,7 +104,7 @@ def perfedavg(
     def personal(x: Params, state: tuple, oracle: Oracle, work: Work) -> Params:
         del state
         step = sgd(rate(inner_lr, work), oracle.grad)
-        return local_steps(step, x, visit_of(work, adapt_steps))
+        return local_steps(cycled(step, work), x, visit_of(work, adapt_steps))
 
     def check(task: Task, timeline: Timeline) -> None:
         del task

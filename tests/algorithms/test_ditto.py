@@ -54,6 +54,28 @@ def test_figures_on_instance_q():
     assert_printed(x[-1], str(instance_q.FEDAVG))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (fs.ditto(1.0, mu=0.0, personal_steps=7), [3, 2, 2]),
+        (fs.perfedavg(1.0, adapt_steps=7), [3, 2, 2]),
+    ],
+    ids=["ditto", "perfedavg"],
+)
+def test_more_personal_steps_take_the_minibatches_again(algorithm, expected):
+    """Three minibatches, of a client that could have four; gradient k is -1 in entry k."""
+    loss = lambda x, *k: jnp.array(0.0)  # noqa: E731
+    oracle = fs.Oracle(lambda x, k: -jax.nn.one_hot(k, 3), loss, lambda x: x)
+    one = jnp.array(1)
+    work = fs.Work(one, one, 3 * one, one, one, jax.random.key(0), max_steps=4)
+    zero = jnp.zeros(3)
+    if algorithm.personal is not None:
+        found = algorithm.personal(zero, (), oracle, work)
+    if jax.tree.leaves(algorithm.init_client(zero)):
+        _, found = algorithm.local(zero, zero, oracle, work)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_without_its_term_a_client_trains_alone():
     """And with a huge one, solved exactly, its model is the one that it received."""
     state = state_after(fs.ditto(0.1, mu=0.0), 2, NUM_CLIENTS, 5)

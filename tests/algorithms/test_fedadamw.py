@@ -1,5 +1,8 @@
 """FedAdamW against NumPy, its figures on instance Q, and its first round as local AdamW."""
 
+import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -53,6 +56,22 @@ def test_instance_q():
     assert_printed(state.server.second_moment, "0.0057552868")
     path = models(fs.fedadamw(0.01), start=0.5)
     assert_printed(path, "0.4997506035", "0.5156442902", "0.5407265539")
+
+
+@pytest.mark.parametrize("make", [fs.fedadamw, fs.fedmuon], ids=["fedadamw", "fedmuon"])
+def test_a_round_without_steps_keeps_the_moments(make):
+    """The cohort is one client without data: no upload says anything about them."""
+    algorithm = make(0.1)
+    state = algorithm.init({"w": jnp.ones((2, 3))})
+    state = jax.tree.map(lambda x: x + jnp.ones_like(x), state)
+    now = fs.Round(jnp.array(3), jnp.array(1), 1, jax.random.key(0))
+    zero = jnp.array(0)
+    work = fs.Work(zero, zero, zero, zero, zero, now.key, max_steps=2)
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.array(0.0), lambda x: x)
+    sent, _ = algorithm.local(algorithm.broadcast(state, now), (), oracle, work)
+    new = algorithm.update(state, sent, now)
+    kept = "second_moment" if make is fs.fedadamw else "momentum"
+    chex.assert_trees_all_equal(getattr(new, kept), getattr(state, kept))
 
 
 def test_first_round_is_local_adamw():

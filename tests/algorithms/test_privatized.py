@@ -20,6 +20,7 @@ REFUSED = {
     "algorithm uploads models": {"favano_expected", "favano_realised", "quafl"},
     "states of their optimizers": {"fedavg_adam_mean"},
     "losses": {"afl"},
+    "squared norms": {"fedexp", "fedexp_average"},
 }  # fmt: skip
 # Weight decay, or a regulariser in the gradient, moves a model without data.
 MOVE_WITHOUT_DATA = {"diloco", "fedavg_subgradient"}
