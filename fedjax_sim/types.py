@@ -72,10 +72,15 @@ class Work(NamedTuple):
     max_steps: int
 
     def inside(self) -> "Work":
-        """The same visit for an algorithm inside a wrapper that draws random numbers.
+        """Returns the visit with another key, for the algorithm inside a wrapper that draws.
 
-        Its key is another one, so that the draws of two wrappers of the same kind, one inside the
-        other, are independent.
+        The draws of two wrappers of the same kind, one inside the other, are then independent.
+
+        Example:
+            >>> zero, key = jnp.array(0), jax.random.key(0)
+            >>> work = Work(zero, zero, zero, zero, zero, key, max_steps=1)
+            >>> bool(work.inside().key == key)
+            False
         """
         return self._replace(key=_inside(self.key))
 
@@ -100,7 +105,13 @@ class Round(NamedTuple):
     key: Array  # PRNG key of the server in this round
 
     def inside(self) -> "Round":
-        """The same round for an algorithm inside a wrapper that draws random numbers."""
+        """Returns the round with another key, for the algorithm inside a wrapper that draws.
+
+        Example:
+            >>> round = Round(jnp.array(0), jnp.array(2), 8, jax.random.key(0))
+            >>> bool(round.inside().key == round.key)
+            False
+        """
         return self._replace(key=_inside(self.key))
 
 

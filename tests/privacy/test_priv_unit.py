@@ -94,12 +94,17 @@ def test_mean_and_squared_error(dimension):
 
 
 @pytest.mark.parametrize("entry", [1e-37, 1e-30, 1e-22, 1.0, 1e20, 1e30])
-def test_the_length_tells_nothing_about_the_upload(entry):
-    """Squares of these entries under- or overflow single precision."""
+def test_uploads_whose_squares_leave_single_precision(entry):
+    """The length tells nothing about the upload, and the direction is right."""
     upload = jnp.zeros(100, jnp.float32).at[:3].set(jnp.array([1.0, -0.5, 0.25]) * entry)
     sent = priv_unit(1.0, 10.0).through(jax.random.key(3), upload)
     expected = priv_unit_constants(100, 10.0).kappa
     assert np.linalg.norm(np.asarray(sent, float)) == pytest.approx(expected, rel=1e-6)
+    # At a large epsilon what is sent is almost surely in the cap around the upload or its opposite.
+    sent = np.asarray(priv_unit(1.0, 100.0).through(jax.random.key(3), upload), float)
+    direction = np.asarray(upload, float) / entry
+    cosine = sent @ direction / np.linalg.norm(sent) / np.linalg.norm(direction)
+    assert abs(cosine) >= priv_unit_constants(100, 100.0).gamma * (1 - 1e-5)
 
 
 @pytest.mark.parametrize(
