@@ -149,7 +149,7 @@ def test_gains_are_paired_by_seed_and_split_into_method_and_program():
     # 3 - 1 of 2 points.
     line = released_variant({"FedAvg": 60.0, "FedSWA": 61.0, "FedSWA-program": 63.0}, paper)
     assert "gains +1.00 points and the released one +3.00 points" in line
-    assert "+2.00 points, 100 % of the printed gain" in line
+    assert "from the paper's method to the released one is +2.00 points." in line
     assert released_variant({"FedAvg": 60.0, "FedSWA": 61.0}, paper) == ""
 
 
