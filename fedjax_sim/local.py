@@ -263,6 +263,22 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
     return lr(work.round - work.staleness) if callable(lr) else lr
 
 
+def inverse_rate(lr: Scalar) -> Scalar:
+    """Returns ``1 / lr``, or 0 for a rate of exactly 0, at which the client's model does not move.
+
+    The mean gradient along the path of a visit, ``(x - y) / (K lr)``, is then 0, as after a visit
+    without steps, and not 0 / 0.
+
+    Example:
+        >>> inverse_rate(0.5), float(inverse_rate(jnp.array(0.0)))
+        (2.0, 0.0)
+    """
+    if isinstance(lr, (int, float)):
+        return 1 / lr if lr else 0.0
+    moves = lr != 0
+    return jnp.where(moves, 1 / jnp.where(moves, lr, 1), 0)
+
+
 def exponential_decay(lr: Scalar, decay: Scalar) -> ScalarOrSchedule:
     """Returns the schedule ``lr * decay**t`` over rounds t = 0, 1, ...
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["fedadamw"]
@@ -117,7 +117,7 @@ def fedadamw(
         v = jax.tree.map(jnp.broadcast_to, message.second_moment, jax.tree.map(jnp.shape, x))
         y, _, v = local_steps(step, (x, tree.zeros_like(x), v), work)
         delta, present = tree.sub(x, y), real(work.num_steps > 0)
-        direction = tree.scale(1 / eta, per_step(delta, work))
+        direction = tree.scale(inverse_rate(eta), per_step(delta, work))
         moments = tree.scale(present, block_means(v))
         return _Visit(delta, direction, moments, real(work.num_steps), present), state
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["fedcm"]
@@ -59,7 +59,7 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
             return tree.add_scale(past, mix, oracle.grad(y, k))
 
         delta = tree.sub(x, local_steps(sgd(eta, grad), x, work))
-        return (delta, tree.scale(1 / eta, per_step(delta, work))), state
+        return (delta, tree.scale(inverse_rate(eta), per_step(delta, work))), state
 
     def update(state: FedCmState, mean: tuple[Params, Params], round: Round) -> FedCmState:
         del round

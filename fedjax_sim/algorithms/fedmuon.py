@@ -14,7 +14,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -104,7 +104,7 @@ def fedmuon(
         start = x, MuonState(message.momentum), adam.init(others)
         y, (end,), _ = local_steps(step, start, work)
         delta, present = tree.sub(x, y), real(work.num_steps > 0)
-        direction = tree.scale(1 / eta, per_step(delta, work))
+        direction = tree.scale(inverse_rate(eta), per_step(delta, work))
         return _Visit(delta, direction, tree.scale(present, end), present), state
 
     def update(state: FedMuonState, mean: _Visit, round: Round) -> FedMuonState:

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["q_fedavg"]
@@ -61,7 +61,7 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         eta = rate(lr, work)
         y = local_steps(sgd(eta, oracle.grad), x, work)
         loss = real(full_loss(oracle)(x)) + _SMALLEST
-        exponent, bound = real(q), 1 / real(eta)
+        exponent, bound = real(q), inverse_rate(real(eta))
         step = tree.scale(bound, tree.sub(x, y))
         power = loss**exponent
         squared = real(tree.vdot(step, step))

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, check_all_clients
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -23,6 +24,7 @@ __all__ = ["scaffnew"]
 class ScaffnewClient(NamedTuple):
     control: Params  # h_i
     sent: Params  # y_i, the model that the client sent last
+    factor: Array  # p / eta of the visit whose result is y_i
 
 
 def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
@@ -38,7 +40,9 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         y_i \leftarrow y_i - \eta\,(g_i(y_i) - h_i), \quad y_i^0 = x, \qquad
         x \leftarrow \operatorname{mean}_i y_i
 
-    All :math:`h_i` start at 0 and sum to 0.  With K fixed and p = 1 / K this is SCAFFOLD with
+    where :math:`\eta` of the correction is the rate of the steps that led to the old :math:`y_i`,
+    which differs from that of the new ones if ``lr`` is a schedule.  All :math:`h_i` start at 0
+    and sum to 0.  With K fixed and p = 1 / K this is SCAFFOLD with
     option II; with p = 1 gradient descent.  For L-smooth :math:`\mu`-strongly convex functions,
     :math:`\eta \le 1 / L` and :math:`p = \sqrt{\mu / L}`, the number of rounds grows as
     :math:`\sqrt{L / \mu}`.
@@ -62,10 +66,11 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         x: Params, state: ScaffnewClient, oracle: Oracle, work: Work
     ) -> tuple[Params, ScaffnewClient]:
         eta = rate(lr, work)
-        control = tree.add_scale(state.control, probability / eta, tree.sub(x, state.sent))
+        control = tree.add_scale(state.control, state.factor, tree.sub(x, state.sent))
         grad = corrected(oracle, tree.scale(-1, control)).grad
         y = local_steps(sgd(eta, grad), x, work)
-        new = tree.where(work.num_steps > 0, ScaffnewClient(control, y), state)
+        factor = real(probability) * real(inverse_rate(eta))
+        new = tree.where(work.num_steps > 0, ScaffnewClient(control, y, factor), state)
         return tree.sub(x, y), new
 
     def update(state: ModelState, mean: Params, round: Round) -> ModelState:
@@ -76,7 +81,7 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         ModelState,
         local,
         update,
-        init_client=lambda params: ScaffnewClient(tree.zeros_like(params), params),
+        init_client=lambda x: ScaffnewClient(tree.zeros_like(x), x, real(0)),
         synchronous_only="the clients' controls sum to zero only if all receive the same model",
         check=_check,
         uniform_weights_only="the clients' controls sum to zero",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
 
@@ -38,7 +38,8 @@ def scaffold(
         c \leftarrow c + \tfrac{|S|}{M} \operatorname{mean}_i (c_i^+ - c_i)
 
     Option I is the full local gradient at the received model: one more pass over the data, no
-    more communication.  A visit of zero steps leaves :math:`c_i`, the client's state, unchanged.
+    more communication.  A visit of zero steps leaves :math:`c_i`, the client's state, unchanged,
+    and with option II so does a visit at the rate 0.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
@@ -67,12 +68,15 @@ def scaffold(
         correction = tree.sub(message.control, control)
         y = local_steps(sgd(eta, corrected(oracle, correction).grad), x, work)  # Eq. (3)
         delta = tree.sub(x, y)
+        active = work.num_steps > 0
         if option == "I":
             new = oracle.full_grad(x)  # Eq. (4), option I
         else:
+            inverse = inverse_rate(eta)
+            active &= inverse != 0  # at the rate 0 the path shows no gradient
             descent = per_step(delta, work)
-            new = tree.add_scale(tree.scale(-1, correction), 1 / eta, descent)  # Eq. (4), option II
-        new = tree.where(work.num_steps > 0, new, control)
+            new = tree.add_scale(tree.scale(-1, correction), inverse, descent)  # Eq. (4), option II
+        new = tree.where(active, new, control)
         return (delta, tree.sub(new, control)), new
 
     def update(state: ScaffoldState, mean: tuple[Params, Params], round: Round) -> ScaffoldState:

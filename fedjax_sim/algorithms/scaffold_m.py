@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate
+from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["scaffold_m"]
@@ -75,7 +75,7 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
         y, total = local_steps(step, (x, tree.zeros_like(x)), work)
         delta = tree.sub(x, y)
         new = tree.where(work.num_steps > 0, per_step(total, work), control)
-        direction = tree.scale(1 / eta, per_step(delta, work))
+        direction = tree.scale(inverse_rate(eta), per_step(delta, work))
         return _Visit(delta, tree.sub(new, control), direction), new
 
     def update(state: ScaffoldMState, mean: _Visit, round: Round) -> ScaffoldMState:

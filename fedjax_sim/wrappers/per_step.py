@@ -1,5 +1,7 @@
 """Uploads in the units of a gradient."""
 
+import jax.numpy as jnp
+
 from fedjax_sim import tree
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
@@ -19,7 +21,8 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
     compression (:func:`ef21`, :func:`diana`) then stay in the same units if rates or numbers of
     steps change.  The server's update receives the mean of these, so the rate of the server's
     optimizer is the step size :math:`\gamma` of the gradient method:
-    ``per_step_uploads(fedavg(lr, server=optax.sgd(gamma)), lr)``.
+    ``per_step_uploads(fedavg(lr, server=optax.sgd(gamma)), lr)``.  At the rate 0, at which the
+    model does not move, the upload is 0.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model.
@@ -35,6 +38,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         message: Message, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
         upload, new = algorithm.local(message, state, oracle, work)
-        return tree.divide(per_step(upload, work), rate(lr, work)), new
+        eta = rate(lr, work)
+        return tree.divide(per_step(upload, work), jnp.where(eta == 0, 1, eta)), new
 
     return algorithm._replace(local=with_bits_of(local, algorithm.local))

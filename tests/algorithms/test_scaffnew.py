@@ -41,12 +41,15 @@ def test_scaffnew():
 
 
 def steps_of(lr, p, coins):
-    """ProxSkip on instance Q, step by step: models, controls and Psi after the coins."""
+    """ProxSkip on instance Q, step by step: models, controls and Psi after the coins.
+
+    ``lr`` may be an array with the rate of every step.
+    """
     y, h = np.zeros(2), np.zeros(2)
-    for communicates in coins:
-        moved = y - lr * (A * (y - B) - h)
+    for rate, communicates in np.broadcast(lr, coins):
+        moved = y - rate * (A * (y - B) - h)
         y = np.full(2, moved.mean()) if communicates else moved
-        h = h + p / lr * (y - moved)
+        h = h + p / rate * (y - moved)
     best = A * (OPTIMUM - B)
     return y, h, np.sum((y - OPTIMUM) ** 2) + (lr / p) ** 2 * np.sum((h - best) ** 2)
 
@@ -71,6 +74,16 @@ def test_rounds_are_the_steps_between_communications():
     steps = jnp.broadcast_to(jnp.array(counts, jnp.int32)[:, None], (4, 2))
     path = models(fs.scaffnew(lr, p), timeline=dataclasses.replace(timeline, num_steps=steps))
     np.testing.assert_allclose(path[-1], steps_of(lr, p, coins)[0][0], rtol=1e-12)
+
+
+def test_schedule_of_rates():
+    """The control changes by p / eta with the rate of the steps that it corrects."""
+    rates, p, num_steps = [0.3, 0.1, 0.05, 0.2], 0.4, 3
+    path = models(fs.scaffnew(lambda round: jnp.array(rates)[round], p), 4, num_steps=num_steps)
+    for t in range(4):
+        coins = [k == num_steps - 1 for _ in range(t + 1) for k in range(num_steps)]
+        expected = steps_of(np.repeat(rates[: t + 1], num_steps), p, coins)[0][0]
+        np.testing.assert_allclose(path[t], expected, rtol=1e-12)
 
 
 @pytest.mark.slow
