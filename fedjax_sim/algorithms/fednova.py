@@ -21,6 +21,7 @@ __all__ = ["fednova"]
 class _Visit(NamedTuple):
     normalised: Params  # (x - y) / A
     effective_steps: Array  # A, or K with a proximal term
+    present: Array  # 1, or 0 after a visit without steps
 
 
 def fednova(
@@ -41,7 +42,8 @@ def fednova(
         x \leftarrow x - \eta_s \tau \operatorname{mean}_i \frac{x - y_{K_i}}{A_i}, \qquad
         \tau = \operatorname{mean}_i A_i \quad (\operatorname{mean}_i K_i \text{ if } \mu \ne 0)
 
-    so clients with many steps do not weigh more.  :math:`A_i` is :math:`K_i` for SGD,
+    so clients with many steps do not weigh more.  Both means are over the visits with steps.
+    :math:`A_i` is :math:`K_i` for SGD,
     :math:`\bigl(K_i - \rho \tfrac{1 - \rho^{K_i}}{1 - \rho}\bigr) / (1 - \rho)` with momentum and
     :math:`(1 - (1 - \eta\mu)^{K_i}) / (\eta\mu)` with the proximal term.
 
@@ -73,13 +75,15 @@ def fednova(
         zero = jnp.zeros((), jnp.result_type(float))
         start = x, tree.zeros_like(x), zero, zero
         y, _, _, steps = local_steps(step, start, work)
-        normalised = tree.divide(tree.sub(x, y), jnp.where(work.num_steps > 0, steps, 1))
+        present = work.num_steps > 0
+        normalised = tree.divide(tree.sub(x, y), jnp.where(present, steps, 1))
         effective = jnp.where(real(mu) == 0, steps, real(work.num_steps))
-        return _Visit(normalised, effective), state
+        return _Visit(normalised, effective, real(present)), state
 
     def update(state: ModelState, mean: _Visit, round: Round) -> ModelState:
         del round
-        scale = -real(server_lr) * mean.effective_steps
+        share = jnp.where(mean.present > 0, mean.present, 1)  # of the visits with steps, twice
+        scale = -real(server_lr) * mean.effective_steps / share**2
         return ModelState(tree.add_scale(state.params, scale, mean.normalised))
 
     return FedAlgorithm(ModelState, local, update, exact_mean_only=UPLOADS_COUNTS)

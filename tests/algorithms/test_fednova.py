@@ -1,5 +1,7 @@
 """FedNova against NumPy, its effective steps, and the bias that FedAvg has with unequal steps."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,6 +37,28 @@ def test_fednova():
             steps.append(len(batches))
         x = x - server_lr * np.mean(steps) * np.mean(changes, axis=0)
     assert_close(flat(trained("fednova").server.params), x, TOLERANCE)
+
+
+def test_only_visits_that_arrive_with_steps_count():
+    """Client 1 takes no steps, the upload of client 3 is lost: the means are over 0 and 2."""
+    a, b = np.array([1.0, 2.0, 3.0, 0.5]), np.array([2.0, -1.0, 1.0, 5.0])
+    momentum, num_steps = 0.9, np.array([1, 0, 4, 2])
+    timeline = dataclasses.replace(
+        fs.timelines.full(1, 4, num_steps), lost=np.array([[False, False, False, True]])
+    )
+    changes, steps = [], []
+    for client in (0, 2):
+        y, velocity, total, newest = 0.0, 0.0, 0.0, 0.0
+        for _ in range(num_steps[client]):
+            velocity = momentum * velocity + a[client] * (y - b[client])
+            newest = 1 + momentum * newest
+            y, total = y - LR * velocity, total + newest
+        changes.append(y / total)
+        steps.append(total)
+    actual = models(
+        fednova(LR, momentum=momentum), timeline=timeline, clients=(a, b), num_steps=num_steps
+    )
+    np.testing.assert_allclose(actual, [np.mean(steps) * np.mean(changes)], rtol=TOLERANCE)
 
 
 def effective(num_steps, **hyper):
