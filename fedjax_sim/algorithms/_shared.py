@@ -112,8 +112,16 @@ def check_clients_receive(timeline: Timeline) -> None:
         )
 
 
-def check_all_clients(task: Task, timeline: Timeline, reason: str) -> None:
-    """Refuses timelines in which some but not all clients report; traced timelines pass.
+def check_all_clients(
+    task: Task, timeline: Timeline, reason: str, *, empty_rounds: bool = True
+) -> None:
+    """Refuses rounds with some but not all clients, or with lost uploads; traced timelines pass.
+
+    Args:
+        task: the clients.
+        timeline: the rounds.
+        reason: the end of the message.
+        empty_rounds: rounds in which no client does any work pass.
 
     Raises:
         ValueError: naming the number of clients of such a round, and the reason.
@@ -121,10 +129,12 @@ def check_all_clients(task: Task, timeline: Timeline, reason: str) -> None:
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
         return
     reports = np.asarray(timeline.arrived).sum(axis=-1)
-    some = (reports > 0) & (reports < task.num_clients)
-    if some.any():
+    refused = reports < task.num_clients
+    if empty_rounds:
+        refused &= np.asarray(timeline.mask).any(axis=-1)
+    if refused.any():
         raise ValueError(
-            f"a round of the timeline has {reports[some][0]} of {task.num_clients} clients; "
+            f"a round of the timeline has {reports[refused][0]} of {task.num_clients} clients; "
             f"expected all of them, as from timelines.full or --sampling full: {reason}"
         )
 

@@ -31,16 +31,20 @@ def gradient_and_steps(oracle: Oracle, x: Params, work: Work) -> tuple[Params, W
 
 
 def check_pairs(task: Task, timeline: Timeline) -> None:
-    """Refuses timelines in which rounds 2t and 2t + 1 have different cohorts.
+    """Refuses timelines whose rounds 2t and 2t + 1 differ in cohorts, or have no gradient.
+
+    If some gradients of round 2t are lost, the steps use the mean of the others.  If all are lost,
+    the server still has the mean gradient of another model.
 
     Raises:
-        ValueError: naming the first round with another cohort than the round before it.
+        ValueError: naming the first round with another cohort than the round before it, or without
+            a gradient.
     """
     del task
-    fields = [timeline.clients, timeline.mask]
+    fields = [timeline.clients, timeline.mask, timeline.arrived]
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(fields)):
         return
-    clients, mask = map(np.asarray, fields)
+    clients, mask, arrived = map(np.asarray, fields)
     cohorts = np.where(mask, clients, -1)
     pairs = timeline.num_rounds // 2
     first, second = cohorts[..., : 2 * pairs : 2, :], cohorts[..., 1 : 2 * pairs : 2, :]
@@ -51,4 +55,11 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
             f"rounds {number - 1} and {number} of the timeline have different cohorts; expected "
             "two rounds in a row for every cohort, the first for gradients, as from "
             "timelines.repeat_rounds(timeline, 2) or --sampling pairs"
+        )
+    lost = (mask & ~arrived).any(axis=-1) & ~arrived.any(axis=-1)
+    lost = lost[..., : 2 * pairs : 2].reshape(-1, pairs).any(axis=0)
+    if lost.any():
+        raise ValueError(
+            f"round {2 * int(lost.argmax())} of the timeline loses all uploads; expected at least "
+            "one gradient for the steps of the next round"
         )

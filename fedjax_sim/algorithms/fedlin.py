@@ -46,7 +46,8 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
         lr: :math:`\eta`, the rate of a visit as a whole, or a schedule over rounds.
 
     Raises:
-        ValueError: at the start of the run, rounds 2t and 2t + 1 have different cohorts.
+        ValueError: at the start of the run, rounds 2t and 2t + 1 have different cohorts, or
+            all uploads of round 2t are lost.
 
     References:
         Mitra et al., 2021, Algorithm 1.

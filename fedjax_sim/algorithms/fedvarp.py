@@ -7,9 +7,12 @@ References:
 
 from typing import NamedTuple
 
+import numpy as np
+from jax.core import Tracer
+
 from fedjax_sim import tree
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
 __all__ = ["fedvarp"]
 
@@ -30,12 +33,17 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         H &\leftarrow H + \tfrac{|S|}{M} \operatorname{mean}_{i \in S} (\Delta_i - h_i), \qquad
         h_i \leftarrow \Delta_i
 
-    H is the mean of all :math:`h_i`.  The paper stores the :math:`h_i` on the server; nothing else
-    changes if the clients keep them, and the messages have the size of FedAvg's.
+    H is the mean of all :math:`h_i`.  In the paper the clients upload :math:`\Delta_i`, and the
+    server stores the :math:`h_i`.  Here the clients keep them, and the messages have the size of
+    FedAvg's.  Both are the same as long as every upload arrives: after a lost one the client's
+    :math:`h_i` has moved and H has not, so timelines with lost uploads are refused.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
         server_lr: server learning rate :math:`\eta_s`.
+
+    Raises:
+        ValueError: at the start of the run, a timeline with lost uploads.
 
     References:
         Jhunjhunwala et al., 2022, Algorithm 2.
@@ -65,5 +73,17 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         local,
         update,
         init_client=tree.zeros_like,
+        check=_check,
         uniform_weights_only="the server's memory is the unweighted mean over all clients",
+    )
+
+
+def _check(task: Task, timeline: Timeline) -> None:
+    del task
+    lost = timeline.lost
+    if lost is None or isinstance(lost, Tracer) or not np.any(lost):
+        return
+    raise ValueError(
+        f"timeline.lost has {np.sum(lost)} lost uploads; expected none: the server's memory is the "
+        "mean of the displacements that the clients keep"
     )

@@ -114,7 +114,7 @@ def mime(
 
     Raises:
         ValueError: ``optimizer`` is not an optax transform; at the start of the run, rounds 2t and
-            2t + 1 have different cohorts.
+            2t + 1 have different cohorts, or all uploads of round 2t are lost.
 
     References:
         Karimireddy et al., 2020, Algorithm 1.

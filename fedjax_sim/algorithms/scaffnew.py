@@ -52,8 +52,8 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         probability: p, in (0, 1].
 
     Raises:
-        ValueError: at the start of the run, a round without some of the clients, or clients with
-            different numbers of steps in a round.
+        ValueError: at the start of the run, a round without some of the clients or their
+            uploads, or clients with different numbers of steps in a round.
 
     References:
         Mishchenko et al., 2022, Algorithm 2.

@@ -194,7 +194,12 @@ def streaming_diloco(
         return StreamingDiLoCoState(params, tuple(opt_states))
 
     def check(task: Task, timeline: Timeline) -> None:
-        check_all_clients(task, timeline, "a worker that is absent misses a fragment")
+        check_all_clients(
+            task,
+            timeline,
+            "a worker that is absent misses a fragment",
+            empty_rounds=num_fragments == 1,
+        )
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
             return
         steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]

@@ -197,6 +197,11 @@ def test_streaming_refuses_other_timelines_and_fragments():
         streamed_setup(algorithm, fs.timelines.full(3, 2, 2))
     with pytest.raises(ValueError, match="a round of the timeline has 1 of 2 clients"):
         streamed_setup(algorithm, fs.timelines.cyclic(3, 2, 1, 5))
+    full = fs.timelines.full(3, 2, 5)
+    empty = dataclasses.replace(full, mask=np.array([[True] * 2, [False] * 2, [True] * 2]))
+    streamed_setup(fs.streaming_diloco(local_optimizer=SGD, num_fragments=1), empty)
+    with pytest.raises(ValueError, match="a round of the timeline has 0 of 2 clients"):
+        streamed_setup(algorithm, empty)
     with pytest.raises(ValueError, match=r"num_fragments is 2; the leaves are in fragments \[0\]"):
         algorithm.init({"w": jnp.zeros(2)})
 

@@ -49,6 +49,18 @@ def test_one_client_at_a_time_finds_the_limit_of_full_participation():
     assert_printed(models(fs.fedavg(LR), timeline=alternating)[-2:], "0.5453709519", "0.9235904959")
 
 
+def test_refuses_lost_uploads():
+    """The client would keep a displacement that the server's memory does not contain."""
+    timeline = fs.timelines.full(2, 2, 5)
+    for lost in (np.zeros((2, 2), bool), np.eye(2, dtype=bool)):
+        given = setup(dataclasses.replace(timeline, lost=lost))
+        if not lost.any():
+            fs.init(fs.fedvarp(LR), given)
+            continue
+        with pytest.raises(ValueError, match="lost has 2 lost uploads; expected none: the server"):
+            fs.init(fs.fedvarp(LR), given)
+
+
 def test_refuses_unequal_weights():
     weighted = dataclasses.replace(setup(), weighting=fs.weight_by_examples)
     message = "weighting is weight_by_examples; expected uniform_weights: the server's memory"

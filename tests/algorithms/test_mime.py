@@ -96,6 +96,24 @@ def test_refuses_a_cohort_of_one_round(algorithm):
         fs.run(algorithm, alternating, jax.random.key(0))
 
 
+def test_refuses_steps_without_a_gradient():
+    """If all gradients are lost, the server has the mean gradient at an older model."""
+    full = fs.timelines.full(4, 2, task().num_steps)
+    for row, lost in [(2, [True, False]), (3, [True, True])]:
+        fs.init(fs.mime(LR), setup(with_lost(full, row, lost)))
+    with pytest.raises(
+        ValueError, match="round 2 of the timeline loses all uploads; expected at l"
+    ):
+        fs.init(fs.mime(LR), setup(with_lost(full, 2, [True, True])))
+
+
+def with_lost(timeline, row, lost) -> fs.Timeline:
+    """Loses uploads of one round."""
+    none = np.zeros(timeline.mask.shape, bool)
+    none[row] = lost
+    return dataclasses.replace(timeline, lost=none)
+
+
 @pytest.mark.slow
 def test_values_of_timelines_are_checked_before_compilation():
     """Inside of compiled programs the timeline has no values."""

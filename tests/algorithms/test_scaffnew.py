@@ -114,6 +114,13 @@ def test_refuses_other_timelines():
     algorithm = fs.scaffnew(LR, 0.2)
     for timeline, num_steps, message in [
         (fs.timelines.cyclic(4, 2, 1, 5), 5, "a round of the timeline has 1 of 2 clients"),
+        (
+            dataclasses.replace(
+                fs.timelines.full(2, 2, 5), lost=np.array([[False] * 2, [True] * 2])
+            ),
+            5,
+            "a round of the timeline has 0 of 2 clients",
+        ),
         (None, (1, 9), "visits of 1 to 9 steps; expected the same number"),
     ]:
         with pytest.raises(ValueError, match=message):
