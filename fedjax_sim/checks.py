@@ -209,8 +209,8 @@ def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) ->
                 )
 
 
-def check_at_least(bound: float, **values: Scalar) -> None:
-    """Raises ValueError for numbers below a bound; traced values pass.
+def check_at_least(bound: float, /, **values: object) -> None:
+    """Raises ValueError for numbers below a bound; traced values, schedules and None pass.
 
     Example:
         >>> check_at_least(1, num_clients=3)
@@ -238,7 +238,7 @@ def check_positive(**values: Scalar) -> None:
             raise ValueError(f"{name} is {value}; expected a positive number")
 
 
-def check_at_most(bound: float, **values: Scalar) -> None:
+def check_at_most(bound: float, /, **values: Scalar) -> None:
     """Raises ValueError for numbers above a bound; traced values pass.
 
     Example:
@@ -250,6 +250,37 @@ def check_at_most(bound: float, **values: Scalar) -> None:
     for name, value in values.items():
         if is_concrete(value) and not np.all(np.asarray(value) <= bound):
             raise ValueError(f"{name} is {value}; expected at most {bound}")
+
+
+def check_decay(**values: Scalar) -> None:
+    """Raises ValueError for weights of the past outside of [0, 1); traced values pass.
+
+    Example:
+        >>> check_decay(momentum=0.9)
+        >>> check_decay(b2=1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: b2 is 1.0; expected a number in [0, 1)
+    """
+    for name, value in values.items():
+        if is_concrete(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) < 1)):
+            raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
+
+
+def check_integers(bound: int, /, **values: int) -> None:
+    """Raises ValueError for numbers that are not integers of at least a bound; traced values pass.
+
+    Example:
+        >>> check_integers(1, inner_steps=3)
+        >>> check_integers(1, inner_steps=2.5)
+        Traceback (most recent call last):
+        ...
+        ValueError: inner_steps is 2.5; expected an integer
+    """
+    for name, value in values.items():
+        if is_concrete(value) and not np.issubdtype(np.asarray(value).dtype, np.integer):
+            raise ValueError(f"{name} is {value}; expected an integer")
+    check_at_least(bound, **values)
 
 
 def check_bytes(**values: float | None) -> None:

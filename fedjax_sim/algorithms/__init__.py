@@ -1,5 +1,9 @@
 # ruff: noqa: F403, F405
-"""Federated algorithms, one per file; each file's ``__all__`` names its factories."""
+"""Federated algorithms, one per file; each file's ``__all__`` names its factories.
+
+Every factory raises ValueError for numbers outside of their ranges, for example a negative rate, a
+decay of 1 or more, or 2.5 steps.  Traced numbers and schedules are not checked.
+"""
 
 from fedjax_sim.algorithms.afl import *
 from fedjax_sim.algorithms.agd import *

@@ -9,6 +9,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.mb_ac_sgd import mb_ac_sgd
+from fedjax_sim.checks import check_positive
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work
 
 __all__ = ["agd"]
@@ -37,6 +38,8 @@ def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
     Example:
         >>> algorithm = agd(smoothness=2.0, mu=1e-3)
     """
+
+    check_positive(smoothness=smoothness)
 
     def local(
         x: Params, state: tuple, oracle: Oracle, work: Work

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import local_steps, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -52,6 +53,7 @@ def async_sgd(
     Example:
         >>> algorithm = async_sgd(lr=0.1, patience=10, bound=1.0)
     """
+    check_at_least(0, lr=lr, patience=patience, bound=bound)
     if (patience is None) != (bound is None):
         raise ValueError(f"patience is {patience} and bound {bound}; expected both or none")
 

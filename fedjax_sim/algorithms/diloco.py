@@ -15,6 +15,7 @@ from fedjax_sim.algorithms._local_optimizer import locally_optimized
 from fedjax_sim.algorithms._muon import muon_or_adam
 from fedjax_sim.algorithms._shared import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
+from fedjax_sim.checks import check_at_least, check_decay
 from fedjax_sim.local import ScalarOrSchedule, rate
 from fedjax_sim.types import FedAlgorithm, Scalar
 
@@ -40,7 +41,9 @@ def diloco(
         v &\leftarrow \beta v + \Delta, \qquad x \leftarrow x - \eta_s (\Delta + \beta v)
 
     The visit's steps are H, the clients are the workers.  With ``inner="muon"`` (MuLoCo) matrices
-    take steps of Muon with the momentum ``b1``, all other leaves of AdamW.  With SGD as the local
+    take steps of Muon with the momentum ``b1``, scaled by the shapes of kernels stored as
+    [outputs, inputs] as in :func:`~fedjax_sim.algorithms.fedmuon`, and all other leaves steps of
+    AdamW.  With SGD as the local
     optimizer and the server's (1, 0) this is FedAvg.  Outer momentum helps if a round moves a
     small part of the way only.
 
@@ -75,6 +78,8 @@ def diloco(
 
 def nesterov(server_lr: optax.ScalarOrSchedule, momentum: Scalar) -> optax.GradientTransformation:
     """Returns the server's optimizer; a schedule counts server updates."""
+    check_at_least(0, server_lr=server_lr)
+    check_decay(momentum=momentum)
     return optax.sgd(server_lr, momentum, nesterov=True)
 
 
@@ -91,6 +96,8 @@ def local_transform(
     Raises:
         ValueError: as :func:`diloco`.
     """
+    check_at_least(0, lr=lr, weight_decay=weight_decay)
+    check_decay(b1=b1, b2=b2)
     if inner not in ("adamw", "muon"):
         raise ValueError(f"inner is {inner!r}; expected 'adamw' or 'muon'")
     if local_optimizer is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import is_concrete
+from fedjax_sim.checks import check_at_least, check_positive, is_concrete
 from fedjax_sim.local import local_steps
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
@@ -113,7 +113,8 @@ def fedac(
 
     Args:
         lr: learning rate eta, at most 1 / L in theory.
-        mu: estimate of the strong convexity; with ``augmentation`` that of the augmented problem.
+        mu: estimate of the strong convexity, positive; with ``augmentation`` that of the augmented
+            problem.
         num_steps: local steps K per visit, on which gamma depends. Default: the timeline's
             ``max_steps``.
         variant: FedAc-I, FedAc-II or vanilla FedAc.
@@ -132,6 +133,9 @@ def fedac(
         >>> algorithm = fedac(lr=0.1, mu=1e-3, num_steps=32)
         >>> convex = fedac(lr=0.1, mu=1e-2, num_steps=32, augmentation=1e-2)
     """
+    check_at_least(0, lr=lr, augmentation=augmentation)
+    check_at_least(1, num_steps=num_steps)
+    check_positive(mu=mu)
     # With num_steps=None these numbers are not used, but other variants are refused now.
     fixed = numbers or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
     by_timeline = numbers is None and num_steps is None

@@ -8,6 +8,7 @@ import optax
 
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.transforms import asam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -43,4 +44,5 @@ def fedasam(
     Example:
         >>> algorithm = fedasam(lr=0.1)
     """
+    check_at_least(0, radius=radius, eta=eta)
     return transform_oracle(fedavg(lr, server), lambda oracle: transform(asam(oracle, radius, eta)))

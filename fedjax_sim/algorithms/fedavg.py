@@ -16,6 +16,7 @@ import optax
 from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
 from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
 
@@ -75,6 +76,7 @@ def fedavg(
         >>> slow_server = fedavg(lr=0.1, server=optax.sgd(0.5))
         >>> adamw = fedavg(local_optimizer=optax.adamw(1e-3), local_state="keep")
     """
+    check_at_least(0, lr=lr)
     optimizer = optax.sgd(1.0) if server is None else server
     check_optimizer("server", optimizer)
     check_local_state(lr, local_optimizer, local_state)
@@ -110,6 +112,7 @@ def fedsgd(lr: Scalar, server: optax.GradientTransformation | None = None) -> Fe
     Example:
         >>> algorithm = fedsgd(lr=0.1)
     """
+    check_at_least(0, lr=lr)
     optimizer = optax.sgd(lr) if server is None else server
     check_optimizer("server", optimizer)
 

@@ -11,6 +11,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, check_clients_receive
 from fedjax_sim.algorithms.fedavg import FedAvgState, fedavg
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -56,6 +57,7 @@ def fedbuff(
         >>> from fedjax_sim.algorithms.staleness import polynomial
         >>> algorithm = fedbuff(lr=0.05, server_lr=0.3, staleness_weight=polynomial(0.5))
     """
+    check_at_least(0, server_lr=server_lr)
     weight = staleness_weight or constant
     base = fedavg(lr, optax.sgd(server_lr))
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least, check_at_most, check_positive
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -37,7 +38,7 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         server_lr: server learning rate :math:`\eta_s`.
-        mix: share :math:`\alpha` of the client's own gradient.
+        mix: share :math:`\alpha` of the client's own gradient, in (0, 1].
 
     References:
         Xu et al., 2021, Algorithm 2.
@@ -45,6 +46,10 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
     Example:
         >>> algorithm = fedcm(lr=0.1)
     """
+
+    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_positive(mix=mix)
+    check_at_most(1, mix=mix)
 
     def init(params: Params) -> FedCmState:
         return FedCmState(params, tree.zeros_like(params))

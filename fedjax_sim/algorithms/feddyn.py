@@ -7,6 +7,7 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import corrected, proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
@@ -34,7 +35,7 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        mu: weight of the proximal term, the paper's :math:`\alpha`.
+        mu: weight of the proximal term, positive, the paper's :math:`\alpha`.
 
     References:
         Acar et al., 2021, Algorithm 1.
@@ -42,6 +43,9 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
     Example:
         >>> algorithm = feddyn(lr=0.1, mu=0.01)
     """
+
+    check_at_least(0, lr=lr)
+    check_positive(mu=mu)
 
     def init(params: Params) -> FedDynState:
         return FedDynState(params, tree.zeros_like(params))

@@ -6,6 +6,7 @@ References:
 
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.scaffold import scaffold
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -40,4 +41,5 @@ def fedgamma(
     Example:
         >>> algorithm = fedgamma(lr=0.1)
     """
+    check_at_least(0, radius=radius)
     return transform_oracle(scaffold(lr, server_lr), lambda oracle: transform(sam(oracle, radius)))

@@ -18,6 +18,7 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work, send_state
 
@@ -55,6 +56,8 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
     Example:
         >>> algorithm = fedlin(lr=0.5)
     """
+
+    check_at_least(0, lr=lr)
 
     def init(params: Params) -> FedLinState:
         return FedLinState(params, tree.zeros_like(params))

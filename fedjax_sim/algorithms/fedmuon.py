@@ -14,6 +14,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
+from fedjax_sim.checks import check_at_least, check_at_most, check_decay, check_positive
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
@@ -54,8 +55,11 @@ def fedmuon(
         y &\leftarrow y - \eta\,(\alpha u + (1 - \alpha) \Delta + \lambda y)
 
     orth are five Newton-Schulz steps, after which all singular values are near 1, so the steps do
-    not depend on the scale of the gradients.  For all other leaves u is the direction of Adam,
-    whose state starts at 0 in every visit.  The server averages:
+    not depend on the scale of the gradients.  The factor before it is for kernels stored as
+    [outputs, inputs], as in the dense layers of :mod:`fedjax_sim.models`: a layer with more outputs
+    than inputs takes longer steps.  Kernels stored as [inputs, outputs], as those of flax, get the
+    factor of their transpose.  Matrices are the leaves with two axes.  For all other leaves u is
+    the direction of Adam, whose state starts at 0 in every visit.  The server averages:
 
     .. math::
         x \leftarrow \operatorname{mean}_i y_{K_i}, \qquad
@@ -64,7 +68,7 @@ def fedmuon(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        mix: share :math:`\alpha` of the client's own direction.
+        mix: share :math:`\alpha` of the client's own direction, in (0, 1].
         momentum: :math:`\beta` of Muon.
         weight_decay: decoupled weight decay :math:`\lambda`.
         b1: decay of Adam's mean of gradients, for leaves that are not matrices.
@@ -76,6 +80,10 @@ def fedmuon(
     Example:
         >>> algorithm = fedmuon(lr=0.01)
     """
+    check_at_least(0, lr=lr, weight_decay=weight_decay)
+    check_decay(momentum=momentum, b1=b1, b2=b2)
+    check_positive(mix=mix)
+    check_at_most(1, mix=mix)
     muon = scale_by_muon(momentum)
     adam = optax.scale_by_adam(b1, b2, eps_root=1e-30)
 

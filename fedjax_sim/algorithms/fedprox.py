@@ -7,6 +7,7 @@ References:
 import optax
 
 from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -37,4 +38,5 @@ def fedprox(
     Example:
         >>> algorithm = fedprox(lr=0.1, mu=0.01)
     """
+    check_at_least(0, mu=mu)
     return fedavg(lr, server, lambda oracle, anchor: proximal(oracle, mu, anchor))

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
-from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks import check_at_least, check_at_most, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection, last_layer
@@ -42,6 +42,9 @@ def fedrep(
 
     The gradients are those of the step's minibatch.  The personal model is :math:`(x, h_i)`.
 
+    A visit of one step is a step of the head if ``head_share`` is at least 1/2, as by default, and
+    then the client uploads 0; with a smaller share it is a step of the body.
+
     The published experiments count epochs: a visit of E local epochs, of which the first
     :math:`E_h` train the head, has the share :math:`E_h / E` of head steps, for every client
     exactly: 10/11 (CIFAR-10), 10/15 (CIFAR-100).
@@ -66,11 +69,14 @@ def fedrep(
         >>> published.init_client(params).head
         {'body': None, 'head': {'kernel': Array([0., 0.], dtype=float32)}}
     """
+    check_at_least(0, lr=lr, head_lr=head_lr)
     leaves.check_selection(where)
     check_at_least(0, head_share=head_share)
     check_at_most(1, head_share=head_share)
     if head_steps is not None:
         check_at_least(0, head_steps=head_steps)
+        if is_concrete(head_steps) and head_steps % 1:
+            raise ValueError(f"head_steps is {head_steps}; expected a whole number")
 
     def init(params: Params) -> PartState:
         head, body = leaves.split(params, where)

@@ -8,6 +8,7 @@ import optax
 
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -44,4 +45,5 @@ def fedsam(
         >>> from fedjax_sim.transforms import add_decayed_weights
         >>> algorithm = fedsam(lr=0.1, transform=lambda oracle: add_decayed_weights(oracle, 1e-3))
     """
+    check_at_least(0, radius=radius)
     return transform_oracle(fedavg(lr, server), lambda oracle: transform(sam(oracle, radius)))

@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -51,6 +52,8 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
     Example:
         >>> algorithm = fedvarp(lr=0.1)
     """
+
+    check_at_least(0, lr=lr, server_lr=server_lr)
 
     def init(params: Params) -> FedVarpState:
         return FedVarpState(params, tree.zeros_like(params))

@@ -9,6 +9,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import local_steps
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -32,6 +33,8 @@ def mb_sgd(lr: Scalar) -> FedAlgorithm:
     Example:
         >>> algorithm = mb_sgd(lr=0.5)
     """
+
+    check_at_least(0, lr=lr)
 
     def update(state: ModelState, mean: tuple[Params, Array], round: Round) -> ModelState:
         del round

@@ -20,6 +20,7 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
+from fedjax_sim.checks import check_at_least, check_decay
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -70,6 +71,7 @@ def mimelite(
         >>> algorithm = mimelite(lr=0.1)
         >>> adam = mimelite(lr=0.01, optimizer=optax.scale_by_adam())
     """
+    check_at_least(0, lr=lr)
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeLiteState:
@@ -122,6 +124,7 @@ def mime(
     Example:
         >>> algorithm = mime(lr=0.1)
     """
+    check_at_least(0, lr=lr)
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeState:
@@ -151,6 +154,7 @@ def mime(
 def _base(
     momentum: Scalar, optimizer: optax.GradientTransformation | None
 ) -> optax.GradientTransformation:
+    check_decay(momentum=momentum)
     if optimizer is None:
         return optax.ema(momentum, debias=False)
     check_optimizer("optimizer", optimizer)

@@ -6,6 +6,7 @@ References:
 
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedcm import fedcm
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -32,7 +33,7 @@ def mofedsam(
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         radius: norm of the perturbation.
-        mix: share b of the client's own gradient.
+        mix: share b of the client's own gradient, in (0, 1].
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     References:
@@ -42,5 +43,6 @@ def mofedsam(
         >>> algorithm = mofedsam(lr=0.1)
     """
 
+    check_at_least(0, radius=radius)
     algorithm = fedcm(lr, server_lr=1.0, mix=mix)
     return transform_oracle(algorithm, lambda oracle: transform(sam(oracle, radius)))

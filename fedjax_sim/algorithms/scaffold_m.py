@@ -10,6 +10,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least, check_at_most, check_positive
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -46,7 +47,7 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         server_lr: server learning rate :math:`\eta_s`.
-        mix: share :math:`\beta` of the client's corrected gradient.
+        mix: share :math:`\beta` of the client's corrected gradient, in (0, 1].
 
     References:
         Cheng et al., 2024, Algorithm 2.
@@ -54,6 +55,10 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
     Example:
         >>> algorithm = scaffold_m(lr=0.1)
     """
+
+    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_positive(mix=mix)
+    check_at_most(1, mix=mix)
 
     def init(params: Params) -> ScaffoldMState:
         zeros = tree.zeros_like(params)

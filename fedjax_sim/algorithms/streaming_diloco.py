@@ -18,7 +18,7 @@ from jax.core import Tracer
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_at_most, check_integers
 from fedjax_sim.local import ScalarOrSchedule, local_steps
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
@@ -89,7 +89,7 @@ def streaming_diloco(
         inner: the optimizer of the local steps.
         num_fragments: P.
         delay: local steps :math:`\tau` until a fragment arrives, fewer than those of a round.
-        mix: share :math:`\alpha` of the worker's own model.
+        mix: share :math:`\alpha` of the worker's own model, in [0, 1].
         fragment: ``(path, leaf) -> number of the leaf's fragment``.  By default the layers, which
             are leaves with the same path but for its last part, are dealt out in turn.
         local_optimizer: as for :func:`~fedjax_sim.algorithms.diloco`.
@@ -105,8 +105,10 @@ def streaming_diloco(
     Example:
         >>> algorithm = streaming_diloco(lr=4e-4, num_fragments=3, delay=5)
     """
-    check_at_least(1, num_fragments=num_fragments)
-    check_at_least(0, delay=delay)
+    check_at_least(0, mix=mix)
+    check_at_most(1, mix=mix)
+    check_integers(1, num_fragments=num_fragments)
+    check_integers(0, delay=delay)
     outer = nesterov(server_lr, momentum)
     transform, factor = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bilinear import COHORTS, by_hand, gradient, head, run
+from bilinear import COHORTS, U, V, by_hand, gradient, head, run
 from flax import nnx
 from instance_q import assert_printed
 from small_problems import KEY, assert_close, assert_identical, compiled
@@ -30,6 +30,13 @@ def test_head_steps_before_body_steps_by_hand():
     state = run(fs.fedrep(0.1, head_lr=0.3, head_share=10 / 11, where=head), 11, COHORTS)
     u, heads = by_hand(alternating(10, 1, lr_v=0.3), COHORTS)
     assert_close((state.server.params["u"], state.clients.head["v"]), (u, heads), 1e-14)
+
+
+@pytest.mark.parametrize(("share", "moves"), [(0.5, "head"), (0.4, "body")])
+def test_visit_of_one_step(share, moves):
+    state = run(fs.fedrep(0.1, head_share=share, where=head), 1)
+    assert (float(state.server.params["u"]) == U) == (moves == "head")
+    assert (float(state.clients.head["v"][0]) == V) == (moves == "body")
 
 
 @pytest.mark.slow

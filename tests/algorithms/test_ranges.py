@@ -1,0 +1,93 @@
+"""Numbers outside of their ranges are refused by the factories; traced ones and schedules pass."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.algorithms.staleness import expected_steps
+from fedjax_sim.prox import ElasticNet, composite
+
+REQUIRED = {
+    "lr": 0.1,
+    "server_lr": 0.1,
+    "mu": 0.1,
+    "probability": 0.5,
+    "smoothness": 2.0,
+    "num_clients": 3,
+    "composite": composite(ElasticNet(0.1, 0.1)),
+    "alpha": expected_steps(jnp.ones(3)),
+}
+ANY_SIGN = {"tilt"}
+FACTORIES = {
+    name: inspect.signature(getattr(fs, name), eval_str=True)
+    for name in fs.algorithms.__all__
+    if name != "gradient_controls"
+}
+NUMBERS = [
+    (name, key)
+    for name, signature in FACTORIES.items()
+    for key, parameter in signature.parameters.items()
+    if "float" in str(parameter.annotation) and key not in ANY_SIGN
+]
+
+
+def build(name, **hyper):
+    needed = [
+        key
+        for key, parameter in FACTORIES[name].parameters.items()
+        if parameter.default is parameter.empty or key == "lr"
+    ]
+    return getattr(fs, name)(**({key: REQUIRED[key] for key in needed} | hyper))
+
+
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
+def test_negative_numbers(name, key):
+    with pytest.raises(ValueError, match=f"{key} is -0.1; expected "):
+        build(name, **{key: -0.1})
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "expected"),
+    [
+        *((name, "momentum", 1.0, r"a number in \[0, 1\)") for name in (
+            "fedavgm", "fedacg", "fednova", "fedmuon", "mimelite", "mime", "diloco",
+            "streaming_diloco",
+        )),
+        *((name, "b2", 1.0, r"a number in \[0, 1\)") for name in (
+            "fedadam", "fedyogi", "fedadamw", "fedmuon", "diloco", "streaming_diloco",
+        )),
+        *((name, "mix", 0.0, "a positive number") for name in (
+            "fedcm", "mofedsam", "scaffold_m", "fedmuon",
+        )),
+        *((name, "mix", 1.5, "at most 1") for name in (
+            "fedcm", "scaffold_m", "fedmuon", "fedasync", "streaming_diloco",
+        )),
+        ("scaffnew", "probability", 0.0, "a positive number"),
+        ("scaffnew", "probability", 1.5, "at most 1"),
+        ("feddyn", "mu", 0.0, "a positive number"),
+        ("fedac", "mu", 0.0, "a positive number"),
+        ("fedrep", "head_steps", 2.5, "a whole number"),
+        *((name, key, 2.5, "an integer") for name, key in (
+            ("ditto", "personal_steps"), ("pfedme", "inner_steps"), ("pfedme", "num_averaged"),
+            ("perfedavg", "adapt_steps"), ("fedavg_ft", "visits"), ("fedbabu", "visits"),
+            ("ifca", "num_models"), ("afl", "num_clients"), ("streaming_diloco", "num_fragments"),
+            ("streaming_diloco", "delay"),
+        )),
+    ],
+)  # fmt: skip
+def test_ranges(name, key, value, expected):
+    with pytest.raises(ValueError, match=f"{key} is {value}; expected {expected}"):
+        build(name, **{key: value})
+
+
+def test_traced_numbers_and_schedules_pass():
+    def norm(lr):
+        params = fs.fedcm(lr, mix=lr).init(jnp.ones(1)).params
+        fs.fedavg(lambda round: lr)
+        return params.sum()
+
+    assert float(jax.jit(norm)(-1.0)) == 1
+    fs.fedavg(lambda round: -1.0)
