@@ -19,6 +19,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.robust.aggregation import stacked
 from fedjax_sim.robust.attacks.attackers import (
     Attackers,
@@ -146,11 +147,11 @@ def inner_product(
 
     Args:
         algorithm, attackers: as for :func:`alie`.
-        eps: :math:`\epsilon`; may be traced.  ByzFL's tau is :math:`1 + \epsilon`.
+        eps: :math:`\epsilon`, at least 0; may be traced.  ByzFL's tau is :math:`1 + \epsilon`.
 
     Raises:
-        ValueError: attackers that are no mask; before a run, attackers of another number of
-            clients, or more per round than the robust rule is made for.
+        ValueError: a negative ``eps``, attackers that are no mask; before a run, attackers of
+            another number of clients, or more per round than the robust rule is made for.
 
     References:
         Xie et al., 2020, Section 4.
@@ -160,6 +161,7 @@ def inner_product(
         >>> attackers = fs.robust.attacks.some_clients([0, 1], num_clients=10)
         >>> algorithm = inner_product(fs.fedavg(lr=0.1), attackers, eps=2.0)
     """
+    check_at_least(0, eps=eps)
     return colluding(
         algorithm, as_attackers(attackers), lambda seen: tree.scale(-jnp.asarray(eps), seen.mean())
     )
