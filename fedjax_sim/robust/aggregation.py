@@ -118,6 +118,9 @@ def stacked(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     For attacks that transform the uploads of a round together.
 
+    Raises:
+        ValueError: no algorithm.
+
     Example:
         >>> import fedjax_sim as fs
         >>> stacked(fs.fedavg(0.1)).aggregation.each is None

@@ -114,7 +114,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         some = share > 0
         rest = tree.divide(mean.upload, jnp.where(some, share, 1))
         uploads = jnp.asarray(round.num_uploads).astype(share.dtype) * share
-        new = algorithm.update(state.inner, rest, round._replace(num_uploads=uploads))
+        new = algorithm.update(state.inner, rest, round.counting(uploads))
         return SkipNonfiniteState(
             tree.where(some, new, state.inner), state.left_out + mean.left_out
         )
@@ -139,6 +139,9 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
 
     without the initial model.  What clients receive and compute does not change.
+
+    Raises:
+        ValueError: no algorithm.
 
     References:
         Yuan, 2023, Theorem 4.3.
