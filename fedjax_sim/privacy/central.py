@@ -106,6 +106,9 @@ def privatize(
     Apply the wrapper last: a wrapper around it is refused, since clipping must be the last change
     of an upload.  :func:`epsilon` returns the guarantee, which depends on the timeline.
 
+    Clients that keep what they sent (EF21, DIANA, FedVARP) keep it without clip and noise, while
+    the server adds up what it received over the rounds: the difference grows as a random walk.
+
     Args:
         algorithm: an algorithm whose upload is 0 for a client that does not change the model.
         clip: bound C of the norm over all leaves of an upload; or bounds per part of the upload by

@@ -44,7 +44,9 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     report keep their shifts.  With :math:`\alpha = 0` the codec has no memory.
 
     With local steps the shifts are those of the whole upload, see :func:`ef21`.  Uploads have equal
-    weights: with others, h is not the mean of the :math:`h_i`.
+    weights: with others, h is not the mean of the :math:`h_i`.  Nor is it after uploads that are
+    lost, clipped or noisy (:func:`~fedjax_sim.privacy.privatize`), and nothing corrects the
+    difference later, as for :func:`ef21`.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.

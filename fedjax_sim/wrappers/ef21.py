@@ -94,6 +94,12 @@ def ef21(
     gradient, for rates or numbers of steps that vary, wrap :func:`per_step_uploads`.  Uploads have
     equal weights: with others, :math:`\bar g` is not the mean of the :math:`g_i`.
 
+    A client receives no confirmation, so it adds :math:`c_i` to :math:`g_i` although the server may
+    have received nothing (:func:`~fedjax_sim.timelines.lose_uploads`) or something else: with
+    :func:`~fedjax_sim.privacy.privatize` the clipped :math:`c_i` and noise.  Nothing corrects the
+    difference between :math:`\bar g` and the mean of the :math:`g_i` later; that of noise is a
+    random walk over the rounds.
+
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
         codec: a contraction, as for :func:`ef14`.
