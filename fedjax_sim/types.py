@@ -103,6 +103,24 @@ class Round(NamedTuple):
     num_uploads: Array  # int    clients that report in this round
     num_clients: int  # population
     key: Array  # PRNG key of the server in this round
+    # int    num_uploads at the broadcast, where that of the update differs; None: the same
+    at_broadcast: Array | None = None
+
+    @property
+    def announced_uploads(self) -> Array:
+        """Number of uploads that clients know from the broadcast, which wrappers do not change."""
+        return jnp.asarray(self.num_uploads if self.at_broadcast is None else self.at_broadcast)
+
+    def counting(self, num_uploads: Array) -> "Round":
+        """Returns the round of an update whose mean has another number of uploads.
+
+        Example:
+            >>> round = Round(jnp.array(0), jnp.array(8), 8, jax.random.key(0))
+            >>> fewer = round.counting(jnp.array(5))
+            >>> int(fewer.num_uploads), int(fewer.announced_uploads)
+            (5, 8)
+        """
+        return self._replace(num_uploads=num_uploads, at_broadcast=self.announced_uploads)
 
     def inside(self) -> "Round":
         """Returns the round with another key, for the algorithm inside a wrapper that draws.

@@ -11,11 +11,13 @@ References:
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.compression.codec import Codec, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, is_coded, per_tensor, scalar_bits
 from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
+from fedjax_sim.types import PyTree
 
 
 def scaled_sign() -> Codec:
@@ -49,7 +51,9 @@ def natural() -> Codec:
 
     Unbiased with the variance :math:`\omega = 1 / 8`, which entries of the magnitude
     :math:`\tfrac43 2^e` attain.  Sends the sign and the exponent of every entry: 9 bits in single
-    precision.  Entries without a code (subnormal, NaN, infinite) arrive unchanged.
+    precision.  Entries without a code (subnormal, NaN, infinite) arrive unchanged.  Magnitudes
+    above the largest power of two of the dtype (:math:`2^{15}` in float16, :math:`2^{127}` in
+    float32 and bfloat16) have no power above them and arrive as that power, with a bias.
 
     Example:
         >>> import jax
@@ -67,7 +71,21 @@ def natural() -> Codec:
         up = bernoulli(key, jnp.where(coded, size / below - 1, 0))
         return jnp.where(coded, jnp.sign(x) * below * (1 + up), x)
 
+    def within_range(x: Array, decoded: Array) -> Array:
+        """Returns entries that the exponents of the dtype of x can code; those of x elsewhere."""
+        if not is_coded(x):
+            return decoded
+        info = jnp.finfo(x.dtype)
+        overflows = jnp.isinf(decoded) & jnp.isfinite(x)
+        decoded = jnp.where(overflows, jnp.sign(x) * 2.0 ** (info.maxexp - 1), decoded)
+        return jnp.where(jnp.abs(x) < info.tiny, x, decoded)
+
     def bits(leaf) -> int:
         return (1 + int(jnp.finfo(leaf.dtype).nexp)) * math.prod(leaf.shape)
 
-    return per_tensor(through, bits)
+    codec = per_tensor(through, bits)
+
+    def through_tree(key: Array, x: PyTree, near: PyTree) -> PyTree:
+        return jax.tree.map(within_range, x, codec.through(key, x, near))
+
+    return codec._replace(through=through_tree)

@@ -19,7 +19,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.privacy.events import Mechanism, sampled_gaussian
+from fedjax_sim.privacy.events import Mechanism, empty_round, sampled_gaussian
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, normal
 from fedjax_sim.privacy.participation import (
@@ -112,6 +112,12 @@ def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int
     then orthogonal, so a run costs as much as one Gaussian mechanism with Poisson sampling per turn
     of the client's group, with :math:`\xi_t \sim N(0, (z C \|c\|)^2 I)`.
 
+    The noise does not move in a round in which nobody reports, of whatever group, and the later
+    visits of a client then no longer meet orthogonal columns.  Where every round has a report of
+    another client, the accounting holds exactly; the probability of the other runs, at most
+    :math:`T (1 - q)^{M_g - 1}` for T rounds, a smallest group of :math:`M_g` clients and the
+    sampling probability q, is added to delta (``Mechanism.extra_delta``).
+
     Args:
         coefficients: c, ``[b]``, not negative and not increasing (:func:`banded_coefficients`).
         num_rounds: T, rounds of the run.
@@ -143,7 +149,12 @@ def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int
 
     def mechanism(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:
         check(timeline, num_clients)
-        return sampled_gaussian(noise_multiplier, timeline, num_clients)
+        independent, rule = (
+            sampled_gaussian(noise_multiplier, timeline, num_clients),
+            timeline.sampling,
+        )
+        # An empty round moves all later visits to earlier rows of the matrix.
+        return independent._replace(extra_delta=empty_round(rule, timeline.num_rounds))
 
     return _noise(c, float(np.linalg.norm(c)), mechanism, check)
 

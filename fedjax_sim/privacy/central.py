@@ -24,7 +24,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.adaptive import AdaptiveClip, below, count_std, next_clip, upload_noise
-from fedjax_sim.privacy.checks import check_algorithm, check_timeline, guarded
+from fedjax_sim.privacy.checks import check_admits_noise, check_timeline, guarded
 from fedjax_sim.privacy.clipping import Clip, check_clip, check_finite, clip_upload, total_clip
 from fedjax_sim.privacy.events import Mechanism, without_noise
 from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, independent
@@ -106,6 +106,9 @@ def privatize(
     Apply the wrapper last: a wrapper around it is refused, since clipping must be the last change
     of an upload.  :func:`epsilon` returns the guarantee, which depends on the timeline.
 
+    Clients that keep what they sent (EF21, DIANA, FedVARP) keep it without clip and noise, while
+    the server adds up what it received over the rounds: the difference grows as a random walk.
+
     Args:
         algorithm: an algorithm whose upload is 0 for a client that does not change the model.
         clip: bound C of the norm over all leaves of an upload; or bounds per part of the upload by
@@ -144,7 +147,7 @@ def privatize(
     if is_concrete(noise_multiplier) and noise_multiplier > 0:
         check_finite(fixed)
     check_positive(expected_uploads=expected_uploads)
-    check_algorithm(algorithm)
+    check_admits_noise(algorithm)
     law = noise or independent()
     if most_examples is not None:
         check_positive(most_examples=most_examples)

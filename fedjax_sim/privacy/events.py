@@ -96,7 +96,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     event = dp.PoissonSampledDpEvent(rule.probability, dp.GaussianDpEvent(z))
     words = f"Poisson sampling at {rule.probability:g}"
     event = dp.SelfComposedDpEvent(event, draws)
-    return Mechanism(event, "add_or_remove_one", words, extra_delta=_empty(rule, draws))
+    return Mechanism(event, "add_or_remove_one", words, extra_delta=empty_round(rule, draws))
 
 
 def without_noise() -> Mechanism:
@@ -119,6 +119,15 @@ def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
     return Mechanism(event, "zero_out", f"{reason}, at most {visits} visits per client")
 
 
-def _empty(rule: Sampling, draws: int) -> float:
-    """Probability that all clients but one are absent in one of the draws, at most."""
-    return min(draws * (1 - rule.probability) ** (rule.population - 1), 1.0)
+def empty_round(rule: Sampling, num_rounds: int) -> float:
+    """Bounds the probability that all clients but one are absent in one of some rounds.
+
+    Args:
+        rule: Poisson sampling.
+        num_rounds: number of these rounds.
+
+    Example:
+        >>> empty_round(Sampling("poisson", 1.0, population=3, probability=0.5), num_rounds=2)
+        0.5
+    """
+    return min(num_rounds * (1 - rule.probability) ** (rule.population - 1), 1.0)

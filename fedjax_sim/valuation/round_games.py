@@ -75,15 +75,21 @@ def round_games(
 
     @jax.jit
     def metrics(
-        setup: Setup, state: RunState, uploads: Any, weights: Array, members: Array, key: Array
+        setup: Setup,
+        state: RunState,
+        uploads: Any,
+        weights: Array,
+        arrived: Array,
+        members: Array,
+        key: Array,
     ) -> dict[str, Array]:
         def of_coalition(members: Array) -> dict[str, Array]:
             own = jnp.where(members, weights.astype(jnp.result_type(float)), 0)
             reduce = execution or vmapped()
             mean, _ = reduce(lambda shared, upload: (upload, ()), (), uploads, own)
             branch = jax.random.fold_in(jax.random.fold_in(key, state.round), num_clients)
-            round = Round(state.round, members.sum(), num_clients, branch)
-            new = algorithm.update(state.server, mean, round)
+            round = Round(state.round, arrived.sum(), num_clients, branch)
+            new = algorithm.update(state.server, mean, round.counting(members.sum()))
             server = tree.where(own.sum() > 0, new, state.server)
             return metrics_of(algorithm, setup, state._replace(server=server), key)
 
@@ -101,11 +107,16 @@ def round_games(
             continue
 
         def evaluate(
-            coalitions: np.ndarray, slots=slots, before=before, uploads=uploads, weights=weights
+            coalitions: np.ndarray,
+            slots=slots,
+            before=before,
+            uploads=uploads,
+            weights=weights,
+            t=t,
         ) -> Metrics:
             members = np.zeros((width, mask.shape[1]), bool)
             members[: len(coalitions), slots] = coalitions
-            values = metrics(setup, before, uploads, weights, members, key)
+            values = metrics(setup, before, uploads, weights, mask[t], members, key)
             return {k: np.asarray(v, np.float64)[: len(coalitions)] for k, v in values.items()}
 
         outcomes = Outcomes(evaluate, len(slots), chunk=lambda count: width)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -113,7 +114,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         some = share > 0
         rest = tree.divide(mean.upload, jnp.where(some, share, 1))
         uploads = jnp.asarray(round.num_uploads).astype(share.dtype) * share
-        new = algorithm.update(state.inner, rest, round._replace(num_uploads=uploads))
+        new = algorithm.update(state.inner, rest, round.counting(uploads))
         return SkipNonfiniteState(
             tree.where(some, new, state.inner), state.left_out + mean.left_out
         )
@@ -139,6 +140,9 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     without the initial model.  What clients receive and compute does not change.
 
+    Raises:
+        ValueError: no algorithm.
+
     References:
         Yuan, 2023, Theorem 4.3.
 
@@ -146,6 +150,7 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = average_rounds(fedavg(lr=0.1))
     """
+    check_algorithm(algorithm)
 
     def init(params: Params) -> AveragedRoundsState:
         inner = algorithm.init(params)

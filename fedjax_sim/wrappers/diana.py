@@ -6,6 +6,7 @@ References:
 """
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
@@ -43,17 +44,19 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     report keep their shifts.  With :math:`\alpha = 0` the codec has no memory.
 
     With local steps the shifts are those of the whole upload, see :func:`ef21`.  Uploads have equal
-    weights: with others, h is not the mean of the :math:`h_i`.
+    weights: with others, h is not the mean of the :math:`h_i`.  Nor is it after uploads that are
+    lost, clipped or noisy (:func:`~fedjax_sim.privacy.privatize`), and nothing corrects the
+    difference later, as for :func:`ef21`.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
         codec: an unbiased codec Q, such as :func:`~fedjax_sim.compression.random_k`,
             :func:`~fedjax_sim.compression.natural` or :func:`~fedjax_sim.compression.qsgd`.
-        rate: :math:`\alpha`; the theorems have :math:`1 / (1 + \omega)`, for random k of d entries
-            k / d.
+        rate: :math:`\alpha`, in [0, 1]; the theorems have :math:`1 / (1 + \omega)`, for random k of
+            d entries k / d.
 
     Raises:
-        ValueError: as :func:`ef14`.
+        ValueError: as :func:`ef14`; a rate outside [0, 1].
 
     References:
         Mishchenko et al., 2019, Algorithm 1.
@@ -63,6 +66,8 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
         >>> from fedjax_sim.compression import random_k
         >>> algorithm = diana(fedavg(lr=0.1), random_k(0.1), rate=0.1)
     """
+    check_at_least(0, rate=rate)
+    check_at_most(1, rate=rate)
     check_sends_changes(algorithm)
     coder = stateful(codec)
 

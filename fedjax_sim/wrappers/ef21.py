@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
 from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -92,6 +93,12 @@ def ef21(
     With local steps the estimates are those of the whole upload; to keep them in the units of a
     gradient, for rates or numbers of steps that vary, wrap :func:`per_step_uploads`.  Uploads have
     equal weights: with others, :math:`\bar g` is not the mean of the :math:`g_i`.
+
+    A client receives no confirmation, so it adds :math:`c_i` to :math:`g_i` although the server may
+    have received nothing (:func:`~fedjax_sim.timelines.lose_uploads`) or something else: with
+    :func:`~fedjax_sim.privacy.privatize` the clipped :math:`c_i` and noise.  Nothing corrects the
+    difference between :math:`\bar g` and the mean of the :math:`g_i` later; that of noise is a
+    random walk over the rounds.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
@@ -197,6 +204,7 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         >>> algorithm.init(jnp.ones(3)).copy.tolist()
         [1.0, 1.0, 1.0]
     """
+    check_algorithm(algorithm)
     coder = stateful(codec)
 
     def init(params: Params) -> Ef21PState:

@@ -38,7 +38,8 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
 
     Clients send :math:`c_i`; the server's update receives their mean.  The learning rate is inside
     :math:`p_i`: where rates fall, wrap an algorithm whose uploads contain the rate (``fedavg``, not
-    ``fedsgd``).  Absent clients keep :math:`e_i`; a visit without steps sends 0.  On heterogeneous
+    ``fedsgd``).  Absent clients keep :math:`e_i`; a visit without steps sends 0.  A client receives
+    no confirmation, so :math:`c_i` is not in :math:`e_i` if the upload is lost.  On heterogeneous
     clients with a constant rate the model does not converge exactly; :func:`ef21` does.
 
     Args:

@@ -140,7 +140,8 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     in which all clients report, they send whole uploads; in other rounds the clients that report
     send :math:`Q(u_i(m) - u_i(m_{\text{previous}}))`, whose mean the server adds to
     :math:`\bar g`.  The paper draws the r clients of such a round with replacement; a timeline has
-    distinct clients.
+    distinct clients.  A private server does not see the number of uploads, so
+    :func:`~fedjax_sim.privacy.privatize` refuses the algorithm.
 
     Args:
         algorithm, codec: as for :func:`marina`.
@@ -169,12 +170,16 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
                 f"{task.num_clients}, as in timelines.full_or_uniform"
             )
 
-    wrapped = _marina(algorithm, codec, _all_report)._replace(check=check)
-    return wrapped._replace(local=with_upload_bits(wrapped.local, codec.bits, bits_of_arrays))
+    wrapped = _marina(algorithm, codec, _all_report)
+    return wrapped._replace(
+        local=with_upload_bits(wrapped.local, codec.bits, bits_of_arrays),
+        check=check,
+        exact_mean_only="the number of uploads tells the server whether they are whole",
+    )
 
 
 def _all_report(round: Round) -> Array:
-    return jnp.asarray(round.num_uploads) == round.num_clients
+    return round.announced_uploads == round.num_clients
 
 
 def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:

@@ -147,6 +147,19 @@ def test_natural_compression_of_special_entries(allow_nans):
     np.testing.assert_array_equal(natural().through(KEY, x, x), x)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
+def test_natural_compression_at_the_ends_of_the_range(dtype):
+    """Its values are the powers of two of the dtype; above the largest one there is none."""
+    info = jnp.finfo(dtype)
+    x = jnp.array([info.max, -info.max, 1.5 * 2.0 ** (info.maxexp - 2)], dtype)
+    drawn = np.asarray(NATURAL(jax.random.split(KEY, 64), x), np.float64)
+    largest = 2.0 ** (info.maxexp - 1)
+    np.testing.assert_array_equal(drawn[:, :2], np.broadcast_to([largest, -largest], (64, 2)))
+    assert set(drawn[:, 2]) == {largest / 2, largest}
+    subnormal = jnp.asarray(info.tiny / 4 * 3, dtype)
+    np.testing.assert_array_equal(natural().through(KEY, subnormal, subnormal), subnormal)
+
+
 @settings(max_examples=20, deadline=None)
 @given(vectors)
 def test_unbiased_codecs_over_one_plus_omega_are_contractions(v):
@@ -278,3 +291,10 @@ def test_other_bad_arguments():
         stateful(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="down keeps a memory between messages"):
         compression.compressed(fs.fedavg(0.1), identity(), down=power_sgd(1))  # pyright: ignore
+    with pytest.raises(ValueError, match="codec keeps a memory between messages"):
+        contractive(power_sgd(1), 1.0)  # pyright: ignore[reportArgumentType]
+    for codec in (3, top_k):
+        with pytest.raises(ValueError, match=r"codec is .*; expected a codec, for example"):
+            compression.compressed(fs.fedavg(0.1), codec)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="down is 3; expected a codec, for example"):
+        compression.compressed(fs.fedavg(0.1), identity(), down=3)  # pyright: ignore

@@ -115,7 +115,14 @@ def test_amplified_noise_counts_one_draw_per_turn_of_a_group():
     event = mechanism.event
     assert (event.count, event.event.sampling_probability) == (4, 0.2)
     assert event.event.event.noise_multiplier == 2.0
-    assert mechanism.extra_delta == pytest.approx(4 * 0.8**99)
+    assert mechanism.extra_delta == pytest.approx(15 * 0.8**99)  # in a round of any group
+
+
+def test_an_empty_round_of_another_group_costs_orthogonality():
+    """Visits in rounds 0 and 4 are three rows apart if round 2 is empty, and the bands overlap."""
+    matrix = lower_triangular(REFERENCE, 16)
+    assert np.linalg.norm(matrix[:, 0] + matrix[:, 4]) ** 2 == pytest.approx(2, abs=1e-5)
+    assert np.linalg.norm(matrix[:, 0] + matrix[:, 3]) ** 2 > 2.4
 
 
 @pytest.mark.parametrize(

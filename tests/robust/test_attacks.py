@@ -370,6 +370,9 @@ def test_who_attacks():
     [
         (lambda: attacks.sign_flip(SENDING, [1, 4]), r"attackers is .*expected booleans \[M\]"),
         (lambda: attacks.sign_flip(SENDING, MASK, of="all"), "of is 'all'; expected 'own' or"),
+        (lambda: attacks.sign_flip(SENDING, MASK, -1.0), "scale is -1.0; expected at least 0"),
+        (lambda: attacks.sign_flip(SENDING, MASK, -1.0, of="mean"), "scale is -1.0; expected at"),
+        (lambda: attacks.inner_product(SENDING, MASK, -1.0), "eps is -1.0; expected at least 0"),
         (lambda: attacks.gaussian(SENDING, MASK, -1.0), "std is -1.0"),
         (lambda: attacks.corrupted(SENDING, 1.5), r"probability is 1.5; expected numbers in \[0"),
         (lambda: attacks.mimic(SENDING, MASK, warmup=0), "warmup is 0"),

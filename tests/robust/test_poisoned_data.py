@@ -124,6 +124,7 @@ def some(**changed):
         (lambda: some(leaf="x", data=fs.FederatedData({"x": np.ones(13)}, OFFSETS)), "dtype float"),
         (lambda: attacks.poison(data(), MASK, attacks.Trigger(7)), "size is 7; expected at most 6"),
         (lambda: attacks.poison(data(), MASK, attacks.Trigger(0)), "size is 0"),
+        (lambda: attacks.poison(data(), MASK, attacks.Trigger(2, -1)), "target is -1"),
         (lambda: attacks.Trigger().on(np.ones((3, 8))), r"shape \(3, 8\); expected \[N, H, W\]"),
         (
             lambda: attacks.triggered({"x": np.ones((2, 8, 8)), "y": np.zeros(2)}),

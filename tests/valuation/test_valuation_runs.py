@@ -108,6 +108,15 @@ def test_fed_sv_values_only_uploads_that_arrived():
     assert result.values.sum() == pytest.approx(total, abs=1e-6)
 
 
+def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
+    """PP-MARINA's rounds of all clients have whole uploads, also for a coalition of some."""
+    setup = estimation(fs.timelines.full(2, 4, 1))
+    plain = fs.fedavg(0.5)
+    whole = fs.pp_marina(plain, fs.compression.identity())
+    expected = valuation.fed_sv(plain, setup, KEY, loss).values
+    np.testing.assert_allclose(valuation.fed_sv(whole, setup, KEY, loss).values, expected, 1e-6)
+
+
 def test_fed_sv_refuses_other_rules_than_the_mean():
     algorithm = fs.robust.aggregate(fs.fedavg(0.5), fs.robust.median())
     with pytest.raises(ValueError, match="another rule than the mean"):

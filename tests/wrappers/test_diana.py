@@ -138,3 +138,9 @@ def test_the_variance_vanishes_with_shifts_only():
     alone = run(compressed(fs.fedsgd(lr), codec), timeline)[1].metrics["error"]
     assert shifted[-1] < 1e-18
     assert alone[-1] > 1e-3
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(-1.0, "at least 0"), (1.5, "at most 1")])
+def test_bad_rates(rate, bound):
+    with pytest.raises(ValueError, match=f"rate is {rate}; expected {bound}"):
+        fs.diana(fs.fedsgd(0.1), random_k(1), rate)

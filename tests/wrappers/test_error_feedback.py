@@ -284,6 +284,19 @@ def test_bad_arguments():
 # ---- the rest of an algorithm
 
 
+def test_the_copy_under_attack_is_what_clients_receive():
+    """Attacks hand the server another key, with which broadcast and update draw the same change."""
+    algorithm = fs.robust.attacks.inner_product(fs.ef21_p(PLAIN, random_k(2)), np.arange(4) == 0)
+    probes = fs.Probes(
+        client={"message": lambda visit: visit.message},
+        server={"copy": lambda update: update.new_state.copy},
+    )
+    problem = setup(A, B, BEST, fs.timelines.full(4, 4, 3), 3)
+    _, history = fs.run(algorithm, problem, jax.random.key(0), probes=probes)
+    received, copy = history.probes["message"], history.probes["copy"]
+    np.testing.assert_array_equal(received, np.broadcast_to(copy[:, None], received.shape))
+
+
 def test_wrappers_keep_checks_and_reasons():
     def check(task, timeline):
         raise ValueError("refused by the algorithm")

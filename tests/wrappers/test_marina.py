@@ -178,6 +178,59 @@ def test_bits_of_rounds():
         fs.timelines.bits_moved(timeline, np.array([1, -1, 1, 1]), 0)
 
 
+# ---- inside other wrappers
+
+
+def last_client_breaks(algorithm):
+    """Its uploads are not finite after the first round, and do not count."""
+
+    def local(message, state, oracle, work):
+        upload, new = algorithm.local(message, state, oracle, work)
+        breaks = (work.client == 3) & (work.round > 0)
+        return jnp.where(breaks, jnp.nan, upload), new
+
+    return fs.skip_nonfinite(algorithm._replace(local=local))
+
+
+AROUND = {
+    "nothing": lambda algorithm: algorithm,
+    "skip_nonfinite": last_client_breaks,
+    "average_rounds": fs.average_rounds,
+    "privatize": lambda algorithm: fs.privacy.privatize(algorithm, 1.0, 0.1, expected_uploads=4),
+    "inner_product": lambda algorithm: fs.robust.attacks.inner_product(algorithm, ONE),
+    "mimic": lambda algorithm: fs.robust.attacks.mimic(algorithm, ONE),
+}
+ONE = np.arange(4) == 0
+
+
+def of_marina(state):
+    return state if hasattr(state, "full") else of_marina(state.inner)
+
+
+@pytest.mark.usefixtures("allow_nans")
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("method", ["marina", "pp_marina"])
+def test_the_server_reads_uploads_as_clients_send_them(around, method):
+    if method == "marina":
+        timeline = fs.timelines.full(12, 4, 3)
+        algorithm = fs.marina(fs.fedsgd(LR), identity(), 0.4)
+    else:
+        timeline = fs.timelines.full_or_uniform(jax.random.key(5), 12, 4, 2, 0.4, 3)
+        algorithm = fs.pp_marina(fs.fedsgd(LR), identity())
+    if (around, method) == ("privatize", "pp_marina"):
+        with pytest.raises(ValueError, match="exact mean of the uploads: the number of uploads"):
+            AROUND[around](algorithm)
+        return
+    probes = fs.Probes(
+        client={"sent": lambda visit: visit.message.full},
+        server={"read": lambda update: of_marina(update.new_state).full},
+    )
+    _, history = go(AROUND[around](algorithm), timeline, probes=probes)
+    sent, read = np.asarray(history.probes["sent"]), np.asarray(history.probes["read"])
+    assert 1 < read.sum() < 12
+    np.testing.assert_array_equal(sent, np.broadcast_to(read[:, None], sent.shape))
+
+
 # ---- arguments
 
 

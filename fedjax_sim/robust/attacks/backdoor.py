@@ -77,7 +77,7 @@ def poison(
 
     Raises:
         ValueError: another number of clients, images of another shape or smaller than the trigger,
-            or a share outside [0, 1].
+            a negative target, or a share outside [0, 1].
 
     Example:
         >>> images = {"x": np.zeros((4, 8, 8), np.uint8), "y": np.array([3, 3, 3, 3])}
@@ -87,6 +87,7 @@ def poison(
         ([0, 3], 1020)
     """
     trigger = trigger or Trigger()
+    check_at_least(0, target=trigger.target)
     rows = poisoned_rows(data, attackers, share, seed)
     x, y = leaf_of(data, image), leaf_of(data, label)
     images = np.where(per_row(rows, x), trigger.on(x), x)

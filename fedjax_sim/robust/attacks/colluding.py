@@ -19,6 +19,8 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least
+from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.robust.aggregation import stacked
 from fedjax_sim.robust.attacks.attackers import (
     Attackers,
@@ -146,11 +148,11 @@ def inner_product(
 
     Args:
         algorithm, attackers: as for :func:`alie`.
-        eps: :math:`\epsilon`; may be traced.  ByzFL's tau is :math:`1 + \epsilon`.
+        eps: :math:`\epsilon`, at least 0; may be traced.  ByzFL's tau is :math:`1 + \epsilon`.
 
     Raises:
-        ValueError: attackers that are no mask; before a run, attackers of another number of
-            clients, or more per round than the robust rule is made for.
+        ValueError: a negative ``eps``, attackers that are no mask; before a run, attackers of
+            another number of clients, or more per round than the robust rule is made for.
 
     References:
         Xie et al., 2020, Section 4.
@@ -160,6 +162,7 @@ def inner_product(
         >>> attackers = fs.robust.attacks.some_clients([0, 1], num_clients=10)
         >>> algorithm = inner_product(fs.fedavg(lr=0.1), attackers, eps=2.0)
     """
+    check_at_least(0, eps=eps)
     return colluding(
         algorithm, as_attackers(attackers), lambda seen: tree.scale(-jnp.asarray(eps), seen.mean())
     )
@@ -175,13 +178,31 @@ def colluding(
         >>> attackers = fs.robust.attacks.some_clients([0], num_clients=10)
         >>> to_zero = colluding(fs.fedavg(0.1), attackers, lambda seen: tree.scale(0, seen.mean()))
     """
-    inner = stacked(algorithm)
+    inner = with_key_inside(stacked(algorithm))
 
     def update(state: ServerState, stack: Stack, round: Round) -> ServerState:
         seen = seen_by(attackers, stack, round)
-        return inner.update(state, replaced(stack, seen, forge(seen)), round.inside())
+        return inner.update(state, replaced(stack, seen, forge(seen)), round)
 
     return checked(inner._replace(update=update), attackers)
+
+
+def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
+    """Returns an algorithm whose server has another key, for an attack around it that draws.
+
+    Broadcast and update of a round have the same one: a server may draw in both (MARINA's coin).
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> algorithm = with_key_inside(fs.fedavg(0.1))
+    """
+    return algorithm._replace(
+        broadcast=with_message_bits(
+            lambda state, round: algorithm.broadcast(state, round.inside()),
+            message_bits(algorithm),
+        ),
+        update=lambda state, uploads, round: algorithm.update(state, uploads, round.inside()),
+    )
 
 
 def seen_by(attackers: Attackers, stack: Stack, round: Round) -> Seen:

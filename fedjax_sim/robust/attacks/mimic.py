@@ -17,7 +17,7 @@ from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.robust.aggregation import stacked
 from fedjax_sim.robust.attacks.attackers import Attackers, as_attackers, checked
-from fedjax_sim.robust.attacks.colluding import Seen, replaced, seen_by
+from fedjax_sim.robust.attacks.colluding import Seen, replaced, seen_by, with_key_inside
 from fedjax_sim.robust.rules import per_slot
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload
@@ -93,7 +93,7 @@ def mimic(
         0
     """
     check_at_least(1, warmup=warmup)
-    known, inner = as_attackers(attackers), stacked(algorithm)
+    known, inner = as_attackers(attackers), with_key_inside(stacked(algorithm))
     if target is not None:
         _check_target(known, target)
         return checked(inner._replace(update=_fixed(inner, known, target)), known)
@@ -121,7 +121,7 @@ def mimic(
         init=init,
         update=update,
         broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
+            lambda state, round: inner.broadcast(state.inner, round), message_bits(algorithm)
         ),
     )
     return checked(wrapped, known)
