@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
         from fedjax_sim.cli.build import resolve, untuned
 
         if not dry_run:
-            report.check_folder(config.output)
+            report.check_folder(config.output, "a comparison")
         from fedjax_sim.cli.watching import Watching
 
         comparison = resolve(config)

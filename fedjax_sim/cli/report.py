@@ -19,6 +19,7 @@ from fedjax_sim.cli.validation import validated
 from fedjax_sim.plotting.style import save
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.files import FolderError, replacing, write_text
+from fedjax_sim.simulation.folders import Kind, check_kind
 from fedjax_sim.simulation.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
@@ -234,15 +235,17 @@ def _total_timing(directory: pathlib.Path) -> Timing:
     return Timing(**sums, num_rounds=max(timing.num_rounds for timing in timings))
 
 
-def check_folder(path: pathlib.Path) -> None:
-    """Refuses an output folder that cannot be created or written; creates nothing.
+def check_folder(path: pathlib.Path, kind: Kind) -> None:
+    """Refuses an output folder that cannot be written or holds no results of ``kind``.
 
-    A folder that can only be read may hold a finished run.
+    Creates nothing.  A folder that can only be read may hold a finished run.
 
     Raises:
         ValueError: naming the folder and the reason.
     """
     path = path.resolve() if path.is_symlink() else path
+    if path.is_dir():
+        check_kind(path, kind, "output")
     if path.is_dir() and is_read_only(path):
         return
     existing = next(p for p in (path, *path.parents) if p.exists() or p == p.parent)

@@ -115,7 +115,7 @@ def ready(
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
     """
     output = comparison.output
-    report.check_folder(output)
+    report.check_folder(output, "a comparison")
     plan = None
     if diagnose:
         with comparison.arithmetic():

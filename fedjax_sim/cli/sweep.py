@@ -65,7 +65,7 @@ def run_sweep(
     """
     part = None if config.part is None else parse_part(config.part)
     entries = configurations(config)
-    report.check_folder(config.output)
+    report.check_folder(config.output, "a sweep")
     own = (own_objects.references(with_settings(config, entry)) for entry in entries)
     code = code_digests(itertools.chain.from_iterable(own))
     _check_code(config, code)

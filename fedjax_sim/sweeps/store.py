@@ -18,6 +18,7 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.simulation.files import RecoveryWarning, digest, remove_partials, replacing
+from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.locks import locked, try_lock
 from fedjax_sim.simulation.store import claim
 from fedjax_sim.sweeps.result import SweepRun
@@ -68,6 +69,7 @@ class SweepStore:
         self._read: set[str] = set()  # names of files
         if self._folder is None or directory is None:
             return
+        check_kind(directory, "a sweep")
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(directory, wait=True):  # of two sweeps that start together, one is refused
             claim(directory / "sweep.json", {"config": dict(config or {})})
