@@ -381,10 +381,12 @@ def doubled(dataset: datasets.Dataset) -> datasets.Dataset:
 
 
 OTHERS = {  # options, data and the reason of the refusal
-    "batch size": ("--batch-size 9", None, "data or settings"),
-    "hyper-parameter": ("--hyper fedprox.mu=3", None, "data or settings"),
-    "evaluations": ("--eval-every 2", None, "data or settings"),
-    "data set": ("--dataset mnist", lambda dataset: dataset, "holds another run: config differ"),
+    "batch size": ("--batch-size 9", None, "another sweep: batch_size is 7 there and 9 here"),
+    "of other seeds": ("--seed 11 --rounds 3", None, "another sweep: rounds is 4 there and 3 here"),
+    "of other rates": ("--grid lr=0.7 --dropout 0", None, "sweep: dropout is 0.6 there and 0.0"),
+    "hyper-parameter": ("--hyper fedprox.mu=3", None, "fedprox.mu is 2.0 there and 3.0 here"),
+    "evaluations": ("--eval-every 2", None, "eval_every is 1 there and 2 here"),
+    "data set": ("--dataset mnist", lambda dataset: dataset, "dataset is 'digits' there and 'mn"),
     "same name, other data": ("", doubled, "data or settings"),
 }
 
