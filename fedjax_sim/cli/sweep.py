@@ -31,7 +31,7 @@ from fedjax_sim.cli.grid import (
 from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
-from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
+from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
@@ -52,8 +52,10 @@ def run_sweep(
     over seeds), ``paired.csv`` (differences between the algorithms' best, seed by seed),
     ``cells.md`` (with two cells: a table), ``privacy.csv`` (epsilon of every private
     configuration), ``speed_up.csv`` (with ``over``), figures, and ``slices/``, the finished runs,
-    which a later call does not repeat, even if its grid is larger or it has more seeds. A part of a
-    sweep writes ``slices/`` only, unless all other parts are finished: it then writes everything.
+    which a later call does not repeat, even if its grid is larger or it has more seeds. Tables and
+    figures show the grid of the last call; those of an earlier one are removed, and ``slices/``
+    keeps its runs. A part of a sweep writes ``slices/`` only, unless all other parts are finished:
+    it then writes everything.
 
     Raises:
         ValueError: a value out of range, or an output folder that cannot be created or holds
@@ -110,6 +112,8 @@ def run_sweep(
         with locked(config.output, wait=True):  # several processes may end at the same time
             report.write_json(config.output / "config.json", header)
             report.write_all(config.output, files)
+            for path in outdated(config.output, files) if result.runs else ():
+                path.unlink(missing_ok=True)
     return results
 
 
