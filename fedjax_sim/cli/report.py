@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from fedjax_sim.analysis.divergence import divergence_text, first_divergences
 from fedjax_sim.analysis.folders import divergences
+from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.plotting.style import save
 from fedjax_sim.simulation import outcome
@@ -109,10 +110,11 @@ def summarize(
     ``rounds_to_target`` is the median over the seeds that reached the target (``reached`` of
     them), at the rounds of evaluation; NaN if none did.  ``time_to_target`` is the same in
     simulated time, for a history with a column ``time``.  ``accuracy_std`` is the sample standard
-    deviation over seeds, 0 for one seed.  ``personal_mean`` and ``personal_std`` are those of the
-    last evaluation of the models that clients use themselves, on all of their test examples; only
-    in histories that have it.  ``local_steps_per_second`` counts all seeds together,
-    without compilation.
+    deviation over seeds, 0 for one seed; ``accuracy_low`` and ``accuracy_high`` are the bounds of
+    the mean's 95 % interval, NaN for one seed.  ``personal_mean`` and so on are those of the last
+    evaluation of the models that clients use themselves, on all of their test examples; only in
+    histories that have it.  ``local_steps_per_second`` counts all seeds together, without
+    compilation.
 
     Args:
         history: as :func:`merge_histories` returns it.
@@ -146,6 +148,7 @@ def summarize(
             "finished": int(at[-1]) == timing["num_rounds"],
             "accuracy_mean": float(final.mean()),
             "accuracy_std": _std(final),
+            **_bounds("accuracy", final),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
@@ -166,12 +169,22 @@ def summarize(
                 index="round", columns="seed", values="value"
             )
             last = np.where(diverged_at.any(), np.nan, personal.to_numpy()[-1])
-            rows[algorithm] |= {"personal_mean": float(last.mean()), "personal_std": _std(last)}
+            rows[algorithm] |= {
+                "personal_mean": float(last.mean()),
+                "personal_std": _std(last),
+                **_bounds("personal", last),
+            }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
 def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def _bounds(name: str, accuracies: np.ndarray) -> dict[str, float]:
+    """Returns the bounds of the 95 % interval of the mean over seeds; NaN for one seed."""
+    interval = mean_interval(accuracies, bounds=(0, 1))
+    return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
 
 
 def _median(values: np.ndarray) -> float:
