@@ -11,7 +11,7 @@ import pandas as pd
 from fedjax_sim.analysis.labels import measures_quality
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.client_rows import INDEX, read_clients
-from fedjax_sim.simulation.compare import folder_names
+from fedjax_sim.simulation.folders import is_seed
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.simulation.store import read_history
 from fedjax_sim.sweeps.result import Sweep, SweepRun
@@ -172,19 +172,13 @@ def run_folders(
     order: dict[str, int] = {name: i for i, name in enumerate(config.get("algorithms") or ())}
     folders.sort(key=lambda folder: order.get(folder.name, len(order)))
     runs = {folder.name: [folder] for folder in folders if (folder / "run.json").exists()}
-    if runs and all(_is_seed(folder) for (folder,) in runs.values()):
+    if runs and all(is_seed(folder) for (folder,) in runs.values()):
         return {path.resolve().name: [folder for (folder,) in runs.values()]}
     for folder in folders:
         parts = sorted(file.parent for file in folder.glob("*/run.json"))
-        if parts and all(map(_is_seed, parts)):
+        if parts and all(map(is_seed, parts)):
             runs[folder.name] = parts
     return runs
-
-
-def _is_seed(folder: pathlib.Path) -> bool:
-    """Returns True for the folder of a single seed, which has the seed's name."""
-    replicas = json.loads((folder / "run.json").read_text()).get("replicas", [])
-    return len(replicas) == 1 and folder_names(replicas)[replicas[0]] == folder.name
 
 
 def divergences(

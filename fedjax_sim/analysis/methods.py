@@ -30,8 +30,9 @@ def read_folders(
 ) -> FolderHistory:
     """Returns the histories of several folders as one, with a method per value of ``algorithm``.
 
-    A sweep gives the best configuration of every algorithm, or all of them; the values of its
-    hyper-parameters follow the name.  With several folders, the folder's name follows.
+    A sweep's folder gives the best configuration of every algorithm, among those with the most
+    seeds, or all of them, of all grids that ran there; the values of its hyper-parameters follow
+    the name.  With several folders, the folder's name follows.
 
     Args:
         paths: folders, as for :func:`read_folder`.

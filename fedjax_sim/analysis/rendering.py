@@ -152,18 +152,28 @@ def _cell(row: dict, digits: int, in_percent: bool, format: Format) -> str:
         return _escaped(row["diverged"] or failed, format)
     scale, decimals = (100, max(0, digits - 2)) if in_percent else (1, digits)
     mean, low, high = (scale * row[name] for name in ("mean", "low", "high"))
-    text = _fixed(mean, decimals)
-    if math.isfinite(low):
-        if is_symmetric(mean, low, high):
-            text += f" ± {_fixed((high - low) / 2, decimals)}"
-        else:
-            text += f" [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
+    text = interval_text(mean, low, high, decimals)
     if format != "latex":
         opening, closing = ("<b>", "</b>") if format == "html" else ("**", "**")
         return f"{opening}{text}{closing}" if row["is_best"] else text
     formula = re.sub(r"e([+-]\d+)", lambda e: rf" \cdot 10^{{{int(e[1])}}}", text)
     formula = formula.replace("±", r"\pm").replace(" [", r"\ [")
     return rf"$\mathbf{{{formula}}}$" if row["is_best"] else f"${formula}$"
+
+
+def interval_text(mean: float, low: float, high: float, decimals: int) -> str:
+    """Returns a mean and its interval; the mean alone without one.
+
+    Example:
+        >>> interval_text(0.5, 0.4, 0.6, 2), interval_text(0.9, 0.7, 1.0, 2)
+        ('0.50 ± 0.10', '0.90 [0.70, 1.00]')
+    """
+    text = _fixed(mean, decimals)
+    if not math.isfinite(low):
+        return text
+    if is_symmetric(mean, low, high):
+        return f"{text} ± {_fixed((high - low) / 2, decimals)}"
+    return f"{text} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
 
 
 def _fixed(value: float, decimals: int) -> str:

@@ -28,6 +28,7 @@ from fedjax_sim.analysis.frames import (
     score_values,
 )
 from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.checks import check_at_least
 
 Mode: TypeAlias = Literal["min", "max"]
 
@@ -76,8 +77,9 @@ def scores(
     sign_of(mode)
     if reduce not in ("mean", "best"):
         raise ValueError(f'reduce is {reduce!r}; expected "mean" or "best"')
-    if last < 1 or (reduce == "best" and last != 1):
-        raise ValueError(f'last is {last}; expected at least 1, and 1 with reduce="best"')
+    check_at_least(1, last=last)
+    if reduce == "best" and last != 1:
+        raise ValueError(f'last is {last}; expected 1 with reduce="best"')
     if reduce == "mean":
         return _reduce(frame, metric, hyper, last, lambda rounds, values: values.mean())
     optimum = np.min if mode == "min" else np.max
@@ -231,8 +233,8 @@ def _reduce(
     starts = np.concatenate([[0], stops[:-1]])
     if (short := (diverged_at == 0) & (stops - starts < (last or 1))).any():
         raise ValueError(
-            f"frame has {(stops - starts)[short][0]} evaluations of {metric!r} for "
-            f"{runs.iloc[short.argmax()].to_dict()}; expected at least {last or 1}"
+            f"last is {last}; expected at most {(stops - starts)[short][0]}, the evaluations of "
+            f"{metric!r} for {runs.iloc[short.argmax()].to_dict()}"
         )
     score = np.full(len(runs), math.nan)
     for i in np.flatnonzero(diverged_at == 0):

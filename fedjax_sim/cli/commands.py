@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
         from fedjax_sim.cli.build import resolve, untuned
 
         if not dry_run:
-            report.check_folder(config.output)
+            report.check_folder(config.output, "a comparison")
         from fedjax_sim.cli.watching import Watching
 
         comparison = resolve(config)
@@ -263,16 +263,16 @@ def clients(arguments: list[str]) -> int:
         from fedjax_sim.cli import draw_clients
 
         kind, description = draw_clients.ClientsOptions, _described(draw_clients.DESCRIPTION)
-        defaults = kind(**vars(options.run_config(source)))
+        defaults = kind(**vars(options.run_config(source)) | {"output": kind.output})
         given = vars(options.parse(kind, "clients", source, description, rest, defaults))
-        figures, max_clients = given.pop("figures"), given.pop("max_clients")
+        max_clients = given.pop("max_clients")
         from rich.console import Console
 
         from fedjax_sim.cli.config import RunConfig
 
-        table, names = draw_clients.draw(RunConfig(**given), figures, max_clients)
+        table, names = draw_clients.draw(RunConfig(**given), max_clients)
     Console().print(table)
-    print(f"figures: {figures} ({', '.join(names)})")
+    print(f"figures: {given['output']} ({', '.join(names)})")
     return 0
 
 

@@ -43,7 +43,8 @@ class RunConfig:
     label_column: str | None = None
     """Column of a table with the labels, numbers or text; default: y or label."""
     client_column: str | None = None
-    """Column of a table with the client of each example, for --partition natural; default: none."""
+    """Column of a table with the client of each example; requires --partition natural, in a sweep
+    also in the grid; default: none."""
     model: str = "auto"
     """Model (see fedjax-sim list); auto chooses by the shape of the examples. Or MODULE:FUNCTION of
     shape and num_classes that returns a fedjax_sim.models.Model or a flax module."""

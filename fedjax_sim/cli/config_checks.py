@@ -3,10 +3,13 @@
 import math
 import sys
 import typing
+from collections.abc import Collection
 from typing import Any, Literal
 
 from fedjax_sim.checks import INT32_MAX, did_you_mean
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli.partitions import PARTITIONS
+from fedjax_sim.datasets.tables import is_table
 
 _POSITIVE = {
     "alpha", "fine_alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time",
@@ -53,6 +56,14 @@ def check(config: RunConfig) -> None:
             raise ValueError(f"{name} is {value}; expected a positive number{limit}")
         if name in _NOT_NEGATIVE and value is not None and not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value}; expected a number of at least 0")
+    for name in ("label_column", "client_column"):
+        if (value := getattr(config, name)) is not None and not is_table(config.dataset):
+            raise ValueError(
+                f"{name} is {value!r}; expected none with --dataset {config.dataset}, which is no "
+                "table"
+            )
+    if not isinstance(config, SweepConfig):
+        check_client_column(config, {config.partition})
     if config.examples_memory is not None and config.num_strata is not None:
         raise ValueError(
             f"examples_memory is {config.examples_memory}; expected none with num_strata, which "
@@ -120,6 +131,25 @@ def check(config: RunConfig) -> None:
         )
     if config.clock != "none":
         _check_clock(config)
+
+
+def check_client_column(config: RunConfig, partitions: Collection[str]) -> None:
+    """Refuses a column of clients that none of the partitions reads.
+
+    Raises:
+        ValueError: naming the column and the partitions.
+
+    Example:
+        >>> check_client_column(RunConfig(client_column="site"), {"iid"})
+        Traceback (most recent call last):
+        ValueError: client_column is 'site'; expected --partition natural with it, not iid
+    """
+    reads = {"natural"} | set(partitions) - PARTITIONS.keys()  # or a function of the user's
+    if config.client_column is not None and reads.isdisjoint(partitions):
+        raise ValueError(
+            f"client_column is {config.client_column!r}; expected --partition natural with it, not "
+            f"{', '.join(sorted(partitions))}"
+        )
 
 
 def _check_clock(config: RunConfig) -> None:

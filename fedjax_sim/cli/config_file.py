@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
@@ -26,10 +27,13 @@ class SavedRun:
 
 @dataclasses.dataclass(frozen=True)
 class SavedSweep:
-    """The part of a sweep's ``config.json`` that is read again."""
+    """The parts of a sweep's ``config.json`` that are read again."""
 
     config: SweepConfig
     code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
+    # Options and hyper-parameters, as resolved, that a grid did not vary.
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
@@ -40,6 +44,20 @@ def to_json(config: RunConfig) -> dict[str, Any]:
         'results/quickstart'
     """
     return as_json(dataclasses.asdict(config))
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns a text for every value that differs, among the names that both have.
+
+    Example:
+        >>> differences({"rounds": 100, "noise": 0.1}, {"rounds": 50, "lost": 0.5})
+        ['rounds is 100 there and 50 here']
+    """
+    return [
+        f"{name} is {value!r} there and {new[name]!r} here"
+        for name, value in old.items()
+        if name in new and new[name] != value
+    ]
 
 
 def read_saved(path: pathlib.Path) -> SavedRun:
@@ -84,11 +102,25 @@ def read_sweep(path: str | pathlib.Path) -> SweepConfig:
         FolderError: not such a file.
     """
     path = pathlib.Path(path)
-    config = _members(path).get("config")
-    if isinstance(config, dict) and "grid" in config:
-        return validated(SavedSweep, path, _content(path)).config
+    if is_of_sweep(path):
+        return read_saved_sweep(path).config
     run = read(path)
     return dataclasses.replace(from_comparison(run), algorithms=run.algorithms)
+
+
+def read_saved_sweep(path: pathlib.Path) -> SavedSweep:
+    """Returns what is read again of a sweep's ``config.json``.
+
+    Raises:
+        FolderError: not a file that :func:`fedjax_sim.cli.sweep.run_sweep` wrote.
+    """
+    return validated(SavedSweep, path, _content(path))
+
+
+def is_of_sweep(path: pathlib.Path) -> bool:
+    """Returns True for the ``config.json`` of a sweep, whose configuration has a grid."""
+    config = _members(path).get("config")
+    return isinstance(config, dict) and "grid" in config
 
 
 def _members(path: pathlib.Path) -> dict[str, Any]:

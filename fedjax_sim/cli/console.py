@@ -52,11 +52,13 @@ def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]
         TextColumn("ETA"),
         TimeRemainingColumn(compact=True),
         console=console,
+        transient=True,  # until a program is ready: without one, nothing remains of the bar
     )
-    line = bars.add_task("", total=None, status="compiling")
+    line = bars.add_task("", total=None, status="preparing")
     announced: list[dict] = []
 
     def on_progress(progress: SweepProgress) -> None:
+        bars.live.transient = False
         if progress.static not in announced:
             announced.append(progress.static)
             console.print(plan_line(progress))

@@ -47,7 +47,8 @@ def descriptions(entry: AlgorithmEntry) -> dict[str, str]:
         >>> descriptions(ALGORITHMS["fedavgm"])["momentum"]
         'decay of the momentum, beta.'
     """
-    section = re.search(r"^Args:\n((?:[ ]{4}.*\n|\n)*)", _docstring(entry), re.M)
+    # The last line of a docstring has no line break.
+    section = re.search(r"^Args:\n((?:[ ]{4}.*\n|\n)*)", _docstring(entry) + "\n", re.M)
     entries = re.findall(
         r"^    (\w[\w, ]*): ((?:.*\n)(?:[ ]{8}.*\n)*)", section[1] if section else "", re.M
     )

@@ -26,14 +26,14 @@ nothing."""
 class ClientsOptions(RunConfig):
     """Options of ``fedjax-sim clients``."""
 
-    figures: pathlib.Path = pathlib.Path("results/clients")
+    output: pathlib.Path = pathlib.Path("results/clients")
     """Folder for the figures: labels.png, sizes.png, and with --feature-shift examples.png."""
     max_clients: int = 100
     """Largest number of clients in the map of labels."""
 
 
-def draw(config: RunConfig, figures: pathlib.Path, max_clients: int) -> tuple[Table, list[str]]:
-    """Draws the clients; returns a table and the names of the figures.
+def draw(config: RunConfig, max_clients: int) -> tuple[Table, list[str]]:
+    """Draws the clients to ``config.output``; returns a table and the names of the figures.
 
     Raises:
         ValueError: options or data as for a comparison.
@@ -54,9 +54,9 @@ def draw(config: RunConfig, figures: pathlib.Path, max_clients: int) -> tuple[Ta
     }
     if config.feature_shift != "none" and np.ndim(result.data.examples["x"]) in (3, 4):
         drawn["examples.png"] = plotting.client_examples(result.data)
-    figures.mkdir(parents=True, exist_ok=True)
+    config.output.mkdir(parents=True, exist_ok=True)
     for name, figure in drawn.items():
-        plotting.save(figure, figures / name)
+        plotting.save(figure, config.output / name)
     return _table(config, dataset, result), list(drawn)
 
 

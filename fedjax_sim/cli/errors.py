@@ -90,7 +90,7 @@ def _option_named(message: str, options: Mapping[str, str] | None) -> str:
         from fedjax_sim.cli.config import SweepConfig
 
         options = {name: name for name in SweepConfig.__dataclass_fields__}
-    field = re.match(r"(\w+) (?:is|has|lacks) ", message)
+    field = re.match(r"(?!timeline has )(\w+) (?:is|has|lacks) ", message)  # it has no values
     if field and field[1] in options:
         return f"--{options[field[1]].replace('_', '-')}{message[field.end(1) :]}"
     return message

@@ -45,6 +45,7 @@ def table(arguments: list[str]) -> int:
         if options.output is None:
             print(text)
         else:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
             write_text(options.output, text + "\n")
             print(f"table: {options.output}")
     return 0
@@ -55,12 +56,10 @@ def export(arguments: list[str]) -> int:
     from fedjax_sim.cli import export as exporting
 
     with resolving({name: name for name in ("output", "algorithm", "seed", "which")}):
-        folders, options = _of_folders(
+        folder, options = _of_folder(
             exporting.ExportOptions, "export", exporting.DESCRIPTION, arguments
         )
-        if len(folders) > 1:
-            raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
-        print(f"model: {exporting.export(folders[0], options)}")
+        print(f"model: {exporting.export(folder, options)}")
     return 0
 
 
@@ -70,16 +69,28 @@ def fork(arguments: list[str]) -> int:
 
     names = ("alternatives", "algorithm", "metric", "output", "round")
     with resolving({name: name for name in names}):
-        folders, options = _of_folders(forking.ForkOptions, "fork", forking.DESCRIPTION, arguments)
-        if len(folders) > 1:
-            raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
-        table, path = forking.fork(folders[0], options)
+        folder, options = _of_folder(forking.ForkOptions, "fork", forking.DESCRIPTION, arguments)
+        table, path = forking.fork(folder, options)
         print(f"{table}\nfigure: {path}")
     return 0
 
 
-def _of_folders(
+def _of_folder(
     kind: type[Options], command: str, description: str, arguments: list[str]
+) -> tuple[pathlib.Path, Options]:
+    """Returns the folder and the options of a command that takes one folder."""
+    folders, options = _of_folders(kind, command, description, arguments, "FOLDER")
+    if len(folders) > 1:
+        raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
+    return folders[0], options
+
+
+def _of_folders(
+    kind: type[Options],
+    command: str,
+    description: str,
+    arguments: list[str],
+    shown: str = "FOLDER [FOLDER ...]",
 ) -> tuple[list[pathlib.Path], Options]:
     """Returns the folders and the options of a command."""
     import tyro
@@ -89,7 +100,7 @@ def _of_folders(
     folders = list(itertools.takewhile(lambda text: not text.startswith("-"), arguments))
     options = tyro.cli(
         with_help(kind),
-        prog=f"fedjax-sim {command} FOLDER [FOLDER ...]",
+        prog=f"fedjax-sim {command} {shown}",
         description=description,
         args=arguments[len(folders) :],
     )

@@ -63,7 +63,8 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     if changed := changed_code(config_file.read_saved(path).code, comparison.code):
         raise ValueError(f"FOLDER cannot be continued: {'; '.join(changed)}")
     name = _name(comparison, options.algorithm)
-    parsed = {text: _parsed(text, name, comparison.hyper[name]) for text in options.alternatives}
+    hyper, count = comparison.hyper[name], comparison.problem.setup.task.num_clients
+    parsed = {text: _parsed(text, name, hyper, count) for text in options.alternatives}
     with comparison.arithmetic():
         choice = tuned.parse(comparison.options["tuned"]).get(name)
         setup, execution = tuned.executed(comparison, name, choice)
@@ -79,6 +80,7 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
             start, alternatives, setup, keys, execution=execution, seeds=comparison.seeds
         )
     figure = options.output or folder / f"fork_{options.round}.png"
+    figure.parent.mkdir(parents=True, exist_ok=True)
     save(result.plot(options.metric), figure)
     return _table(result.differences(options.metric), options.metric), figure
 
@@ -101,11 +103,11 @@ def _name(comparison: ResolvedRun, chosen: str | None) -> str:
     return chosen
 
 
-def _parsed(text: str, base: str, hyper: Mapping[str, Any]) -> _Parsed:
+def _parsed(text: str, base: str, hyper: Mapping[str, Any], num_clients: int) -> _Parsed:
     """Returns an alternative.
 
     Example:
-        >>> _parsed("fedprox:mu=0.1,remove=3/5", "fedavg", {"lr": 0.2})[:2]
+        >>> _parsed("fedprox:mu=0.1,remove=3/5", "fedavg", {"lr": 0.2}, num_clients=6)[:2]
         ('fedprox', {'lr': 0.2, 'mu': 0.1})
     """
     parts = re.fullmatch(r"(?:([^=]+?)(?::(?=[^:=]+=)|$))?((?:[^:=,]+=[^=,]+,?)*)", text)
@@ -122,7 +124,7 @@ def _parsed(text: str, base: str, hyper: Mapping[str, Any]) -> _Parsed:
         "delay": functools.partial(delay_clients, delay=_number(text, delay)),
     }
     asked = [
-        functools.partial(changes[key], clients=_clients(text, settings.pop(key)))
+        functools.partial(changes[key], clients=_clients(text, settings.pop(key), num_clients))
         for key in list(settings)
         if key in changes
     ]
@@ -151,8 +153,14 @@ def _built(comparison: ResolvedRun, parsed: _Parsed) -> FedAlgorithm:
     return comparison.problem.algorithm(entry, dict(parsed.hyper))
 
 
-def _clients(text: str, value: str) -> list[int]:
-    return [_number(text, part) for part in value.split("/")]
+def _clients(text: str, value: str, num_clients: int) -> list[int]:
+    clients = [_number(text, part) for part in value.split("/")]
+    if max(clients) >= num_clients:
+        raise ValueError(
+            f"alternatives has {text!r} with client {max(clients)}; expected clients 0 .. "
+            f"{num_clients - 1}"
+        )
+    return clients
 
 
 def _number(text: str, value: str) -> int:

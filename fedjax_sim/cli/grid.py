@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.build import check, hyper_parameters
 from fedjax_sim.cli.config import SweepConfig
-from fedjax_sim.cli.config_checks import MOST_GIGABYTES
+from fedjax_sim.cli.config_checks import MOST_GIGABYTES, check_client_column
 from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
@@ -77,6 +77,7 @@ def configurations(config: SweepConfig) -> list[Configuration]:
             }
             expanded += expand({"algorithm": [algorithm], **settings, **hyper})
     expanded = [entry for i, entry in enumerate(expanded) if entry not in expanded[:i]]
+    check_client_column(config, {str(e.get("partition", config.partition)) for e in expanded})
     for entry in expanded:
         algorithm = entry["algorithm"]
         _check_entry(option, config, entry, algorithms[algorithm], resolved[algorithm])

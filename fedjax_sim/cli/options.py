@@ -84,9 +84,11 @@ def parse(
         ('fedprox.mu=1', 'fedavg.lr=0.3')
     """
     shown = with_help(kind)
+    asks_help = not {"-h", "--help"}.isdisjoint(arguments)
     parsed = tyro.cli(
         shown,
-        prog=f"fedjax-sim {command} {source}",
+        # Errors end with the command for help, which can be copied.
+        prog=f"fedjax-sim {command} {'[PRESET | CONFIG.json]' if asks_help else source}",
         description=description,
         args=list(arguments),
         default=dataclasses.replace(shown(**vars(defaults)), hyper=()),

@@ -55,7 +55,10 @@ class OwnFunctions(NamedTuple):
         x, y = (np.asarray(dataset.train[key][:3]) for key in ("x", "y"))
         outputs = jax.eval_shape(lambda params: net.apply(params, as_float(x)), params)
         for reference in filter(None, self):
-            values = jax.eval_shape(reference.call, outputs, y)
+            try:
+                values = jax.eval_shape(reference.call, outputs, y)
+            except TypeError as error:  # of the results, since errors of the call are ValueErrors
+                reference.fail("which returned no arrays; expected one value per example", error)
             if reference is self.metrics:
                 reference.check_result(values, dict, "{name: values [B]}")
                 for name, value in values.items():

@@ -42,6 +42,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+import jax
+
 from fedjax_sim.checks import did_you_mean
 
 _SEVERAL = ("algorithms",)  # options with several values
@@ -273,6 +275,8 @@ def _checked(reference: Reference) -> Reference:
 def _type_of(value: Any) -> str:
     if value is None:
         return "None"
+    if isinstance(value, jax.ShapeDtypeStruct):  # of a function that was traced
+        return f"an array of shape {value.shape}"
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 

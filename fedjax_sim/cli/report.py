@@ -15,10 +15,12 @@ from matplotlib.figure import Figure
 
 from fedjax_sim.analysis.divergence import divergence_text, first_divergences
 from fedjax_sim.analysis.folders import divergences
+from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.plotting.style import save
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.files import FolderError, replacing, write_text
+from fedjax_sim.simulation.folders import Kind, check_kind
 from fedjax_sim.simulation.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
@@ -108,10 +110,11 @@ def summarize(
     ``rounds_to_target`` is the median over the seeds that reached the target (``reached`` of
     them), at the rounds of evaluation; NaN if none did.  ``time_to_target`` is the same in
     simulated time, for a history with a column ``time``.  ``accuracy_std`` is the sample standard
-    deviation over seeds, 0 for one seed.  ``personal_mean`` and ``personal_std`` are those of the
-    last evaluation of the models that clients use themselves, on all of their test examples; only
-    in histories that have it.  ``local_steps_per_second`` counts all seeds together,
-    without compilation.
+    deviation over seeds, 0 for one seed; ``accuracy_low`` and ``accuracy_high`` are the bounds of
+    the mean's 95 % interval, NaN for one seed.  ``personal_mean`` and so on are those of the last
+    evaluation of the models that clients use themselves, on all of their test examples; only in
+    histories that have it.  ``local_steps_per_second`` counts all seeds together, without
+    compilation.
 
     Args:
         history: as :func:`merge_histories` returns it.
@@ -145,6 +148,7 @@ def summarize(
             "finished": int(at[-1]) == timing["num_rounds"],
             "accuracy_mean": float(final.mean()),
             "accuracy_std": _std(final),
+            **_bounds("accuracy", final),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
@@ -165,12 +169,22 @@ def summarize(
                 index="round", columns="seed", values="value"
             )
             last = np.where(diverged_at.any(), np.nan, personal.to_numpy()[-1])
-            rows[algorithm] |= {"personal_mean": float(last.mean()), "personal_std": _std(last)}
+            rows[algorithm] |= {
+                "personal_mean": float(last.mean()),
+                "personal_std": _std(last),
+                **_bounds("personal", last),
+            }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
 def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def _bounds(name: str, accuracies: np.ndarray) -> dict[str, float]:
+    """Returns the bounds of the 95 % interval of the mean over seeds; NaN for one seed."""
+    interval = mean_interval(accuracies, bounds=(0, 1))
+    return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
 
 
 def _median(values: np.ndarray) -> float:
@@ -234,15 +248,17 @@ def _total_timing(directory: pathlib.Path) -> Timing:
     return Timing(**sums, num_rounds=max(timing.num_rounds for timing in timings))
 
 
-def check_folder(path: pathlib.Path) -> None:
-    """Refuses an output folder that cannot be created or written; creates nothing.
+def check_folder(path: pathlib.Path, kind: Kind) -> None:
+    """Refuses an output folder that cannot be written or holds no results of ``kind``.
 
-    A folder that can only be read may hold a finished run.
+    Creates nothing.  A folder that can only be read may hold a finished run.
 
     Raises:
         ValueError: naming the folder and the reason.
     """
     path = path.resolve() if path.is_symlink() else path
+    if path.is_dir():
+        check_kind(path, kind, "output")
     if path.is_dir() and is_read_only(path):
         return
     existing = next(p for p in (path, *path.parents) if p.exists() or p == p.parent)

@@ -21,7 +21,7 @@ from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
 from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
-from fedjax_sim.cli.config_file import read_saved, to_json
+from fedjax_sim.cli.config_file import differences, read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import label_counts
@@ -115,7 +115,7 @@ def ready(
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
     """
     output = comparison.output
-    report.check_folder(output)
+    report.check_folder(output, "a comparison")
     plan = None
     if diagnose:
         with comparison.arithmetic():
@@ -220,13 +220,10 @@ def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) 
     except FolderError as error:
         raise FolderError(f"{error}; restore it, or choose another folder") from error
     old_options, old_hyper = to_json(old.config), report.as_json(old.algorithms)
-    differing = [
-        f"{key} is {value!r} there and {new['config'][key]!r} here"
-        for key, value in old_options.items()
-        if key not in FREE_FIELDS
-        and new["config"].get(key) != value
-        and not (key in EXTENSIBLE_FIELDS and new["config"][key] > value)
-    ]
+    options = new["config"]
+    free = FREE_FIELDS | {name for name in EXTENSIBLE_FIELDS if options[name] > old_options[name]}
+    compared = {name: value for name, value in options.items() if name not in free}
+    differing = differences(old_options, compared)
     recorded = tuned.parse(old.config.tuned)
     differing += [
         f"{name} was executed as {tuned.as_text(recorded[name])} there and {tuned.as_text(choice)} "

@@ -70,7 +70,10 @@ def resolve_hyper(
         try:
             entries[name].build(hyper)
         except ValueError as error:  # a range that only the function checks
+            field = str(error).partition(" ")[0]
             if entries[name].reference is not None:
+                raise
+            if field in given and hyper.get(field) == given[field]:  # an option for all algorithms
                 raise
             raise ValueError(f"hyper has {hyper} for {name}: {error}") from error
     return resolved

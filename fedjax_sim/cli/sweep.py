@@ -12,8 +12,13 @@ import pandas as pd
 from fedjax_sim.cli import build, own_objects, report
 from fedjax_sim.cli.attacks import Attack
 from fedjax_sim.cli.code_digest import changed_code, code_digests
-from fedjax_sim.cli.config import SweepConfig, recorded
-from fedjax_sim.cli.config_file import SavedSweep, to_json
+from fedjax_sim.cli.config import FREE_FIELDS, RunConfig, SweepConfig, recorded
+from fedjax_sim.cli.config_file import (
+    differences,
+    is_of_sweep,
+    read_saved_sweep,
+    to_json,
+)
 from fedjax_sim.cli.entries import PRIVACY, StepsPerVisit
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
@@ -26,8 +31,7 @@ from fedjax_sim.cli.grid import (
 from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
-from fedjax_sim.cli.sweep_results import SweepResult, no_results, results_of
-from fedjax_sim.cli.validation import validated
+from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
@@ -48,8 +52,10 @@ def run_sweep(
     over seeds), ``paired.csv`` (differences between the algorithms' best, seed by seed),
     ``cells.md`` (with two cells: a table), ``privacy.csv`` (epsilon of every private
     configuration), ``speed_up.csv`` (with ``over``), figures, and ``slices/``, the finished runs,
-    which a later call does not repeat, even if its grid is larger or it has more seeds. A part of a
-    sweep writes ``slices/`` only, unless all other parts are finished: it then writes everything.
+    which a later call does not repeat, even if its grid is larger or it has more seeds. Tables and
+    figures show the grid of the last call; those of an earlier one are removed, and ``slices/``
+    keeps its runs. A part of a sweep writes ``slices/`` only, unless all other parts are finished:
+    it then writes everything.
 
     Raises:
         ValueError: a value out of range, or an output folder that cannot be created or holds
@@ -65,13 +71,13 @@ def run_sweep(
     """
     part = None if config.part is None else parse_part(config.part)
     entries = configurations(config)
-    report.check_folder(config.output)
+    report.check_folder(config.output, "a sweep")
     own = (own_objects.references(with_settings(config, entry)) for entry in entries)
     code = code_digests(itertools.chain.from_iterable(own))
-    _check_code(config, code)
+    fixed = _checked(config, entries, code)
     dataset = own_objects.load_dataset(config)
     shared = to_json(dataclasses.replace(config, part=None))  # equal for all parts
-    header = {"config": shared, "code": code, "environment": environment()}
+    header = {"config": shared, "code": code, **fixed, "environment": environment()}
     runs = _Runs(config, dataset, entries)
 
     def record(progress: SweepProgress) -> None:
@@ -106,6 +112,8 @@ def run_sweep(
         with locked(config.output, wait=True):  # several processes may end at the same time
             report.write_json(config.output / "config.json", header)
             report.write_all(config.output, files)
+            for path in outdated(config.output, files) if result.runs else ():
+                path.unlink(missing_ok=True)
     return results
 
 
@@ -123,21 +131,48 @@ def _fixed(config: SweepConfig) -> dict[str, Any]:
     return {"dataset": config.dataset, "precision": config.precision, **chosen}
 
 
-def _check_code(config: SweepConfig, code: dict[str, str]) -> None:
-    """Refuses a folder whose runs are of other code of the user's functions.
+def _checked(
+    config: SweepConfig, entries: Sequence[Configuration], code: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Returns options and hyper-parameters that no grid in the output folder varies.
 
     Raises:
-        ValueError: naming the functions.
+        ValueError: the folder's runs have other ones, or are of other code of the user's functions.
     """
+    free = FREE_FIELDS | {"seed", "seeds", "execution", "chunk_size"} | _varied(entries)
+    names = {field.name for field in dataclasses.fields(RunConfig)} - free
+    options = {name: value for name, value in to_json(config).items() if name in names}
+    hyper: dict[str, dict[str, Any]] = {}
+    for algorithm, values in report.as_json(build.hyper_parameters(config)).items():
+        varied = _varied([entry for entry in entries if entry["algorithm"] == algorithm])
+        hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = config.output / "config.json"
-    if not code or not path.exists():
-        return
-    changed = changed_code(validated(SavedSweep, path).code, code)
-    if changed:
+    if not path.exists():
+        return {"options": options, "algorithms": hyper}
+    old = read_saved_sweep(path)
+    if not is_of_sweep(path):  # of a comparison that was interrupted before its first run
         raise ValueError(
-            f"output is '{config.output}', which holds another sweep: {'; '.join(changed)}; "
+            f"output is '{config.output}', which holds a comparison; expected another folder for "
+            "a sweep"
+        )
+    differing = differences(old.options, options)
+    for algorithm, known in old.algorithms.items():
+        differing += [
+            f"{algorithm}.{text}" for text in differences(known, hyper.get(algorithm, {}))
+        ]
+        hyper[algorithm] = known | hyper.get(algorithm, {})
+    differing += changed_code(old.code, code)
+    if differing:
+        raise ValueError(
+            f"output is '{config.output}', which holds another sweep: {'; '.join(differing)}; "
             "choose another folder or delete that one"
         )
+    return {"options": old.options | options, "algorithms": hyper}
+
+
+def _varied(entries: Sequence[Configuration]) -> set[str]:
+    """Returns the names that every one of the configurations has."""
+    return set.intersection(*map(set, entries))
 
 
 class _Runs:
@@ -241,7 +276,7 @@ class _Runs:
         own = with_settings(self.config, {"algorithm": algorithm, **static})
         hyper = {**self.hyper[algorithm], **swept_hyper(static)}
         entries = [entry for entry in self.entries if entry["algorithm"] == algorithm]
-        varied = set.intersection(*(set(swept_hyper(entry)) for entry in entries))
+        varied = _varied(entries)
         kept = {name: value for name, value in hyper.items() if name not in varied}
         settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
         values = recorded({name: getattr(own, name) for name in settings})

@@ -1,6 +1,8 @@
 """Tables and figures of a finished sweep."""
 
 import contextlib
+import pathlib
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -14,6 +16,12 @@ from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.plotting import client_distribution, heat_maps, sweeps
 from fedjax_sim.sweeps.result import Sweep
+
+# Tables and figures that only some grids have; see results_of.
+_OF_GRID = (
+    "best.csv", "paired.csv", "cells.md", "privacy.csv", "speed_up.*", "clients.csv",
+    "sensitivity_*.png", "heat_map_*.png", "clients_*.png",
+)  # fmt: skip
 
 
 class SweepResult(NamedTuple):
@@ -79,6 +87,21 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
         )
         files |= {"speed_up.csv": curve, "speed_up.png": figure}
     return SweepResult(history, score, chosen, result), files
+
+
+def outdated(folder: pathlib.Path, files: Collection[str]) -> list[pathlib.Path]:
+    """Returns the tables and figures of an earlier grid in a folder, which ``files`` replace.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("best.csv", "heat_map_fedavg.png", "mine.png"):
+        ...         (pathlib.Path(folder) / name).touch()
+        ...     [path.name for path in outdated(pathlib.Path(folder), {"best.csv"})]
+        ['heat_map_fedavg.png']
+    """
+    paths = (path for pattern in _OF_GRID for path in folder.glob(pattern))
+    return [path for path in paths if path.name not in files]
 
 
 def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:

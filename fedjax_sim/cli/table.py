@@ -35,7 +35,8 @@ class TableOptions:
     percent: bool = False
     """Write accuracies in percent."""
     configurations: Literal["best", "all"] = "best"
-    """Configurations of a sweep: the best of every algorithm by the first metric, or all."""
+    """Configurations of a sweep, of all grids that ran in FOLDER: the best of every algorithm by
+    the first metric, among those with the most seeds; or all."""
     output: pathlib.Path | None = None
     """File of the table; default: print it."""
 

@@ -2,28 +2,34 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from rich.table import Table
 
+from fedjax_sim.analysis.rendering import interval_text
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
 from fedjax_sim.simulation.needs import Forecast
 from fedjax_sim.simulation.tuning import Measured
 
+INTERVALS = "accuracy: mean over seeds and its 95 % interval (Student's t)"
+
 
 def summary_table(summary: pd.DataFrame, target: float) -> Table:
-    """Returns the comparison's results, a row per algorithm.
+    """Returns the comparison's results, a row per algorithm, with 95 % intervals over seeds.
 
     Example:
-        >>> row = {"accuracy_mean": 0.9, "accuracy_std": 0.01, "rounds_to_target": 6.0,
-        ...        "reached": 1, "seeds": 2, "divergence": "", "rounds": 9, "finished": True,
+        >>> row = {"accuracy_mean": 0.9, "accuracy_low": 0.89, "accuracy_high": 0.91,
+        ...        "rounds_to_target": 6.0, "reached": 1, "seeds": 2, "divergence": "", "rounds": 9,
+        ...        "finished": True,
         ...        "run_seconds": 1.5, "compile_seconds": 2.0, "local_steps_per_second": 1e4}
         >>> table = summary_table(pd.DataFrame([row], index=["fedavg"]), target=0.8)
         >>> [next(iter(column.cells)) for column in table.columns]
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
-    table = Table()
+    several = bool((summary["seeds"] > 1).any())
+    table = Table(caption=INTERVALS if several else None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for name in (
         "test accuracy",
@@ -42,8 +48,8 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
             to_target += f" ({row['reached']} of {row['seeds']} seeds)"
-        accuracy = row["divergence"] or _interval(row["accuracy_mean"], row["accuracy_std"])
-        own = [_interval(row["personal_mean"], row["personal_std"])] if personal else []
+        accuracy = row["divergence"] or _interval(row, "accuracy")
+        own = [_interval(row, "personal")] if personal else []
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
@@ -59,8 +65,9 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
     return table
 
 
-def _interval(mean: float, std: float) -> str:
-    return "" if math.isnan(mean) else f"{mean:.3f} ± {std:.3f}"
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    mean, low, high = (row[f"{name}_{part}"] for part in ("mean", "low", "high"))
+    return "" if math.isnan(mean) else interval_text(mean, low, high, 3)
 
 
 def best_table(best: pd.DataFrame, metric: str) -> Table:

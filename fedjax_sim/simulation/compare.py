@@ -4,8 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import pathlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event
+from fedjax_sim.simulation.folders import check_kind, folder_names
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
@@ -158,7 +158,7 @@ def compare(
 
     Raises:
         ValueError: no algorithms, names that are not distinct as folders, contradictory arguments,
-            or a directory that holds another comparison.
+            or a directory that is a file, or holds another comparison, a run or a sweep.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
@@ -186,6 +186,8 @@ def compare(
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
     folders = folder_names(algorithms)
+    if directory is not None:
+        check_kind(pathlib.Path(directory), "a comparison")
     parts = _Parts(setup, values, names)
     parts.check(algorithms)
 
@@ -230,31 +232,6 @@ def compare(
         except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
             return Comparison(simulations, interrupted=True)
     return Comparison(simulations, interrupted=False)
-
-
-def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str, str]:
-    """Returns a folder name for every name.
-
-    Raises:
-        ValueError: there are no names, or two have the same folder.
-
-    Example:
-        >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
-        {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
-    """
-    folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
-    if not folders:
-        raise ValueError(f"{argument} is empty; expected at least one name")
-    used: dict[str, str] = {}
-    for name, folder in folders.items():
-        if not folder or folder.lower() in used:  # some file systems ignore case
-            other = f", as of {used[folder.lower()]!r}" if folder else ""
-            raise ValueError(
-                f"{argument} has the name {name!r}, whose folder would be {folder!r}{other}; "
-                "expected names that differ in letters or digits"
-            )
-        used[folder.lower()] = name
-    return folders
 
 
 class _Part(NamedTuple):

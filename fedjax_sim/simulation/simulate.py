@@ -18,6 +18,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.events import Action, Callback, Listeners
+from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, latest
 from fedjax_sim.simulation.interrupt import deferred_interrupt
@@ -82,7 +83,8 @@ def simulate(
         on_progress: called after every segment.
 
     Raises:
-        ValueError: contradictory arguments, a directory that holds another run, or damaged files.
+        ValueError: contradictory arguments, a directory that is a file or holds other results, or
+            damaged files.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
         OSError: the directory cannot be written; everything up to the last checkpoint is kept.
         DivergenceError: see ``on_divergence``.
@@ -111,6 +113,9 @@ def simulate(
         raise ValueError(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
         )
+    folder = None if directory is None else pathlib.Path(directory)
+    if folder is not None:
+        check_kind(folder, "a run")
 
     setup = share_functions(setup)
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
@@ -120,7 +125,6 @@ def simulate(
 
     clock = Clock(setup.timeline, len(names))
     num_rounds = setup.timeline.num_rounds
-    folder = None if directory is None else pathlib.Path(directory)
     listeners = Listeners(callbacks, names, num_rounds, folder)
     step = stride(num_rounds, eval_every, 1 if listeners.every_evaluation else evals_per_segment)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host

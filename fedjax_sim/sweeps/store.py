@@ -18,8 +18,10 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.simulation.files import RecoveryWarning, digest, remove_partials, replacing
+from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.locks import locked, try_lock
 from fedjax_sim.simulation.store import claim
+from fedjax_sim.sweeps.grid import Configuration
 from fedjax_sim.sweeps.result import SweepRun
 from fedjax_sim.sweeps.trial import RunIdentity
 from fedjax_sim.types import Params
@@ -33,6 +35,7 @@ class _Kept(NamedTuple):
     data: str
     algorithm: str | None  # None: a file of an earlier version, which has none
     functions: str | None  # so too
+    settings: str | None  # so too
     run: SweepRun
     model: list[np.ndarray]  # leaves of the final model, if kept
 
@@ -65,9 +68,11 @@ class SweepStore:
     def __init__(self, directory: pathlib.Path | None, config: Mapping[str, Any] | None):
         self._folder = None if directory is None else directory / "slices"
         self._kept: dict[RunKey, _Kept] = {}
+        self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
         self._read: set[str] = set()  # names of files
         if self._folder is None or directory is None:
             return
+        check_kind(directory, "a sweep")
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(directory, wait=True):  # of two sweeps that start together, one is refused
             claim(directory / "sweep.json", {"config": dict(config or {})})
@@ -82,7 +87,12 @@ class SweepStore:
             for key, kept in _read_or_set_aside(path).items():
                 # Of two files with one run, the one with its model counts.
                 if key not in self._kept or (kept.model and not self._kept[key].model):
-                    self._kept[key] = kept
+                    self._keep(key, kept)
+
+    def _keep(self, key: RunKey, kept: _Kept) -> None:
+        self._kept[key] = kept
+        if kept.settings is not None:
+            self._of_seeds.setdefault(key[0], kept)
 
     def claim_name(self, runs: Iterable[tuple[Mapping[str, Any], str]], models: bool) -> str:
         """Returns the name of a slice's claim, from its configurations and seeds."""
@@ -127,10 +137,13 @@ class SweepStore:
                 without its final model then does not count as found.  None: models do not matter.
 
         Raises:
-            ValueError: it is there, but it had other data, settings or another algorithm.
+            ValueError: it is there, but it had other data, settings or another algorithm; or other
+                seeds of the configuration are there, which had other settings.
         """
-        kept = self._kept.get(run_key(configuration, seed))
+        key = run_key(configuration, seed)
+        kept = self._kept.get(key)
         if kept is None:
+            self._check_settings(key, identity)
             return None
         differing = "data or settings" if kept.data != identity.data else ""
         if kept.algorithm not in (None, identity.algorithm):
@@ -138,10 +151,7 @@ class SweepStore:
         elif not differing and kept.functions not in (None, identity.functions):
             differing = "code of algorithm, objective, model or evaluation"
         if differing:
-            raise ValueError(
-                f"directory {str(self._folder)!r} holds another sweep: {dict(configuration)} with "
-                f"seed {seed} had another {differing}; choose another directory or delete it"
-            )
+            raise self._other_sweep(dict(configuration), seed, differing)
         run = kept.run._replace(configuration=dict(configuration))
         if model is None:
             return run
@@ -150,6 +160,21 @@ class SweepStore:
         leaves, structure = jax.tree.flatten(model)
         typed = [x.astype(np.asarray(y).dtype) for x, y in zip(kept.model, leaves, strict=True)]
         return run._replace(model=jax.tree.unflatten(structure, typed))
+
+    def _check_settings(self, key: RunKey, identity: RunIdentity) -> None:
+        """Refuses a seed whose configuration is there with other seeds and other settings."""
+        known = self._of_seeds.get(key[0])
+        if known is None or known.settings == identity.settings:
+            return
+        differing = "algorithm" if known.algorithm != identity.algorithm else ""
+        differing = differing or "number of rounds, evaluation, cohort size, identity or code"
+        raise self._other_sweep(json.loads(key[0]), known.run.seed, differing)
+
+    def _other_sweep(self, configuration: Configuration, seed: str, differing: str) -> ValueError:
+        return ValueError(
+            f"directory {str(self._folder)!r} holds another sweep: {configuration} with "
+            f"seed {seed} had another {differing}; choose another directory or delete it"
+        )
 
     def save(self, runs: Iterable[tuple[RunIdentity, SweepRun]]) -> None:
         """Writes the runs of one slice; a kill leaves the whole file or none."""
@@ -176,7 +201,7 @@ class SweepStore:
         self._read.add(path.name)
         for (identity, run), leaves in zip(runs, models, strict=True):
             kept = _Kept(*identity, run._replace(model=None), [portable(leaf) for leaf in leaves])
-            self._kept[run_key(run.configuration, run.seed)] = kept
+            self._keep(run_key(run.configuration, run.seed), kept)
 
 
 def read_runs(directory: pathlib.Path) -> list[SweepRun]:
@@ -236,7 +261,7 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
         arrays = {name: file[name] for name in file.files}
     result = {}
     for i, entry in enumerate(json.loads(str(arrays["meta"]))):
-        configuration, seed, data, algorithm, functions = [*entry, None, None][:5]
+        configuration, seed, data, algorithm, functions, settings = [*entry, *[None] * 3][:6]
         parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}, "model": {}}
         for name, values in arrays.items():
             kind, colon, rest = name.partition(":")
@@ -251,5 +276,5 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
             bits=tuple(arrays["bits"][i].tolist()) if "bits" in arrays else None,
         )
         model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
-        result[configuration, seed] = _Kept(data, algorithm, functions, run, model)
+        result[configuration, seed] = _Kept(data, algorithm, functions, settings, run, model)
     return result

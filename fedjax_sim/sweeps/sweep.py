@@ -135,8 +135,8 @@ def sweep(
     Raises:
         ValueError: a grid without configurations, a value that is not a number where one is
             needed, contradictory arguments, a budget that one run exceeds, a task with examples
-            on the host, a directory that holds another sweep, several processes connected by
-            ``jax.distributed``.
+            on the host, a directory that is a file or holds other results, also other seeds of a
+            configuration with other settings, several processes connected by ``jax.distributed``.
 
     Example:
         >>> import jax
@@ -204,8 +204,9 @@ def sweep(
             group_keys = keys[np.array(numbers)]
             extra = identity(**group.static) if callable(identity) else identity
             # Without a directory nothing is looked up, and hashing the data would take time.
-            none = [RunIdentity("", "", "")] * len(numbers)
-            known = none if directory is None else identities(trial, group_keys, extra)
+            known = [RunIdentity("", "", "", "")] * len(numbers)
+            if directory is not None:
+                known = identities(trial, group_keys, extra, per_seed=trials.per_seed)
             yield Batch(
                 group, configurations, names, numbers, trial, group_keys, known, store, keep_models
             )

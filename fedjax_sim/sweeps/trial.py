@@ -39,6 +39,7 @@ class RunIdentity(NamedTuple):
     data: str  # data, timeline, initial model, key, times of evaluation
     algorithm: str  # the factory with its static hyper-parameters
     functions: str  # code of the factory, the objective, the model, the evaluation, the probes
+    settings: str  # what all seeds of a configuration have in common
 
 
 class Trials:
@@ -114,8 +115,17 @@ class Trials:
         return dataclasses.replace(setup, params=params)
 
 
-def identities(trial: Trial, keys: Array, extra: Mapping[str, Any] | None) -> list[RunIdentity]:
-    """Returns the identities of the runs of each seed."""
+def identities(
+    trial: Trial, keys: Array, extra: Mapping[str, Any] | None, *, per_seed: bool
+) -> list[RunIdentity]:
+    """Returns the identities of the runs of each seed.
+
+    Args:
+        trial, keys: those of the seeds.
+        extra: further values that results depend on.
+        per_seed: each seed has a setup of its own, so objective and evaluation may close over the
+            seed's data.
+    """
     setup = trial.setup
     batched = setup.timeline.clients.ndim == 3
     words = np.asarray(jax.random.key_data(keys))
@@ -126,6 +136,17 @@ def identities(trial: Trial, keys: Array, extra: Mapping[str, Any] | None) -> li
         (trial.factory, setup.task.oracle, setup.eval_fn, setup.weighting, trial.probes)
     )
 
+    shape = setup.timeline.clients.shape[-2:]
+    # With simulated time, the number of updates until a horizon depends on the seed.
+    in_rounds = np.array_equal(np.unique(setup.timeline.time), np.arange(1, shape[0] + 1))
+    settings = digest(
+        algorithm,
+        None if per_seed else functions,
+        setup.eval_every,
+        shape if in_rounds else None,
+        dict(extra or {}),
+    )
+
     def of_seed(seed: int) -> str:
         timeline = setup.timeline
         if batched:
@@ -134,7 +155,9 @@ def identities(trial: Trial, keys: Array, extra: Mapping[str, Any] | None) -> li
         arrays = [*map(np.asarray, jax.tree.leaves(model)), *timeline_arrays(timeline)]
         return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
 
-    return [RunIdentity(of_seed(seed), algorithm, functions) for seed in range(len(words))]
+    return [
+        RunIdentity(of_seed(seed), algorithm, functions, settings) for seed in range(len(words))
+    ]
 
 
 def check_names(function: Callable, names: Sequence[str]) -> None:

@@ -124,7 +124,10 @@ def test_only_the_named_hyper_parameters_make_a_configuration():
         (lambda f: selection.scores(f.drop(columns="seed"), "loss"), r"columns \['seed'\]"),
         (lambda f: selection.scores(f, "loss", last=0), "last is 0"),
         (lambda f: selection.scores(f, "loss", last=2, reduce="best"), "last is 2"),
-        (lambda f: selection.scores(f, "loss", last=6), "has 5 evaluations of 'loss' .*'fedavg'"),
+        (
+            lambda f: selection.scores(f, "loss", last=6),
+            "last is 6; expected at most 5, .*'fedavg'",
+        ),
         (lambda f: selection.scores(f, "loss", reduce="median"), "reduce is 'median'"),
         (lambda f: selection.scores(f, "loss", mode="least"), "mode is 'least'"),
         (

@@ -9,6 +9,7 @@ from fedjax_sim import robust
 from fedjax_sim.cli import build
 from fedjax_sim.cli.aggregators import aggregated, rule_of
 from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli.errors import Failure, resolving
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.simulation.identity import description
 
@@ -81,3 +82,11 @@ def test_a_grid_over_rules():
     )
     rules = [entry["aggregator"] for entry in configurations(config)]
     assert rules == [name for name in ("none", "median", "krum:f=2") for _ in range(2)]
+
+
+def test_too_few_slots_name_no_option_that_was_not_typed():
+    """The timeline is that of the sampling; --timeline was not given."""
+    message = "timeline has 10 slots; expected at least 21, which krum(f=9) requires"
+    with pytest.raises(Failure) as error, resolving():
+        raise ValueError(message)
+    assert str(error.value) == message

@@ -29,6 +29,7 @@ def needs_model(lr, model: fs.FedAlgorithm): ...
 def fails(lr): raise RuntimeError("no luck")
 def net_of_size(size): ...
 def mean_loss(outputs, y): return outputs.mean()
+def words(outputs, y): return {"a": "b"}
 def uniform(key): return None
 def no_rows(dataset): return [np.array([0.5])]
 def far_rows(dataset): return [np.array([10**6])]
@@ -162,12 +163,32 @@ COMMANDS = [
     ),
     (
         "run --metrics bad_objects:mean_loss",
-        "--metrics is 'bad_objects:mean_loss', which returned a ShapeDtypeStruct; expected {name",
+        "--metrics is 'bad_objects:mean_loss', which returned an array of shape (); expected",
+    ),
+    (
+        "run --metrics bad_objects:words",
+        "--metrics is 'bad_objects:words', which returned no arrays; expected one value per",
     ),
     (
         "run --loss mean_loss",
         "--loss is 'mean_loss', which names no function; expected MODULE:FUNCTION",
     ),
+    # options for all algorithms are named, not the hyper-parameter that they set
+    ("run --aggregator krum", "--aggregator is 'krum'; expected krum:f=VALUE"),
+    ("run --aggregator krum:f=-1", "--aggregator is 'krum:f=-1': f is -1; expected at least 0"),
+    ("run --compress top_k:0", "--compress is 'top_k:0': keep is 0; expected a number of"),
+    ("run --feedback ef14 --algorithms fedavg", "--feedback is 'ef14'; expected compress with it"),
+    ("run --privacy-clip few", "--privacy-clip is 'few'; expected a positive number, adaptive"),
+    # columns of a table
+    (
+        "run --dataset words.csv --client-column colour",
+        "--client-column is 'colour'; expected --partition natural with it, not dirichlet",
+    ),
+    (
+        "sweep --dataset words.csv --client-column colour --grid partition=iid,shards",
+        "--client-column is 'colour'; expected --partition natural with it, not iid, shards",
+    ),
+    ("run --label-column kind", "--label-column is 'kind'; expected none with --dataset digits"),
     # clients and rounds
     (
         "run --partition dirichle",

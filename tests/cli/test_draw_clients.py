@@ -14,7 +14,7 @@ def test_the_command_draws_and_counts(tmp_path, capsys, monkeypatch):
         "--partition pfllib-dir --num-clients 10 --alpha 0.5 --test-of clients "
         "--held-out-clients 0.2 --validation 0.1 --feature-shift rotation --partition-seed 1"
     )
-    assert main(["clients", *options.split(), "--figures", str(tmp_path / "drawn")]) == 0
+    assert main(["clients", *options.split(), "--output", str(tmp_path / "drawn")]) == 0
     shown = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
     assert "digits, partition pfllib-dir" in shown
     assert "clients that train 8 " in shown
@@ -33,9 +33,9 @@ def test_tables_of_features_have_no_figure_of_examples(tmp_path):
     )
     config = RunConfig(
         dataset=str(tmp_path / "table.csv"), client_column="site", partition="natural",
-        feature_shift="noise",
+        feature_shift="noise", output=tmp_path / "drawn",
     )  # fmt: skip
-    table, names = draw(config, tmp_path, 2)
+    table, names = draw(config, 2)
     assert names == ["labels.png", "sizes.png"]
     assert list(table.columns[1].cells)[:2] == ["4", "48"]
 
@@ -44,4 +44,4 @@ def test_bad_options_are_one_line(capsys):
     assert main(["clients", "--partition", "shard"]) == 2
     assert "did you mean shards?" in capsys.readouterr().err
     with pytest.raises(ValueError, match="partition is 'pachinko': data set digits has no coarse"):
-        draw(RunConfig(partition="pachinko"), None, 10)  # type: ignore
+        draw(RunConfig(partition="pachinko"), 10)

@@ -175,7 +175,7 @@ def test_signals_end_a_run_after_its_segment(tmp_path, run_folder, monkeypatch, 
 
 
 def test_signals_before_the_first_round_are_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "check_folder", lambda path: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(report, "check_folder", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert main([*RUN, "--output", str(tmp_path / "results")]) == 143
     assert capsys.readouterr().err == "interrupted\n"
 

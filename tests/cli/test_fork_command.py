@@ -11,14 +11,14 @@ HYPER = {"lr": 0.2}
 
 
 def test_alternatives():
-    assert _parsed("fedprox:mu=0.5", "fedavg", HYPER)[:2] == ("fedprox", {"lr": 0.2, "mu": 0.5})
-    assert _parsed("lr=0.1", "fedavg", HYPER) == ("fedavg", {"lr": 0.1}, None, False)
-    restarted = _parsed("fedadam:restart=true,server_lr=0.1", "fedavg", HYPER)
+    assert _parsed("fedprox:mu=0.5", "fedavg", HYPER, 6)[:2] == ("fedprox", {"lr": 0.2, "mu": 0.5})
+    assert _parsed("lr=0.1", "fedavg", HYPER, 6) == ("fedavg", {"lr": 0.1}, None, False)
+    restarted = _parsed("fedadam:restart=true,server_lr=0.1", "fedavg", HYPER, 6)
     assert restarted.algorithm == "fedadam"
     assert restarted.restart
     assert restarted.hyper["server_lr"] == 0.1
     timeline = fs.timelines.full(2, 6, 1)
-    change = _parsed("remove=3/5,lose=0,delay=1,by=2,lr=0.3", "fedavg", HYPER).change
+    change = _parsed("remove=3/5,lose=0,delay=1,by=2,lr=0.3", "fedavg", HYPER, 6).change
     changed = change(timeline)
     arrived = np.array([False, True, True, False, True, False])
     np.testing.assert_array_equal(changed.arrived, [arrived] * 2)
@@ -31,13 +31,14 @@ def test_alternatives():
     [
         ("=3", r"alternatives has '=3'; expected ALGORITHM or"),
         ("remove=x", r"alternatives has 'remove=x' with 'x'; expected a number"),
+        ("remove=3/6", r"alternatives has 'remove=3/6' with client 6; expected clients 0 \.\. 5"),
         ("fedprux:mu=1", r"fedprux"),
         ("rate=1", r"fedavg has lr"),
     ],
 )
 def test_refused_alternatives(text, message):
     with pytest.raises(ValueError, match=message):
-        _parsed(text, "fedavg", HYPER)
+        _parsed(text, "fedavg", HYPER, 6)
 
 
 @pytest.mark.slow

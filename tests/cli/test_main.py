@@ -290,6 +290,21 @@ def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
             assert f"(default: {value})" in text
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("run quickstart", "run [PRESET | CONFIG.json]"),
+        ("sweep", "sweep [PRESET | CONFIG.json]"),
+        ("plot", "plot FOLDER [FOLDER ...]"),
+        ("export", "export FOLDER"),
+        ("fork", "fork FOLDER"),
+    ],
+)
+def test_usage_of_commands(command, usage, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: fedjax-sim {usage} [-h]")
+
+
 def test_list_names_every_choice(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list"]) == 0

@@ -43,6 +43,21 @@ def toy(
     return algorithms.fedprox(lr, strength)
 
 
+def brief(lr: Scalar, strength: Scalar = 1.0) -> FedAlgorithm:
+    """Toy whose docstring ends with the parameters.
+
+    Args:
+        lr: client learning rate.
+        strength: a number with a
+            default."""
+    return algorithms.fedprox(lr, strength)
+
+
+def test_the_last_line_of_a_docstring_counts():
+    texts = docstrings.descriptions(AlgorithmEntry("brief", brief))
+    assert (texts["lr"], texts["strength"]) == ("client learning rate.", "a number with a default.")
+
+
 def test_a_new_algorithm_needs_nothing_but_its_function():
     entry = AlgorithmEntry("toy", toy)
     assert entry.hyper_defaults == {"lr": 0.2, "strength": None, "rule": "a", "twice": False}

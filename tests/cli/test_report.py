@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedjax_sim.cli import report
+from fedjax_sim.analysis import results, results_table
+from fedjax_sim.cli import report, tables
 from fedjax_sim.simulation.files import FolderError
 
 
@@ -49,6 +50,23 @@ def test_personal_models_have_their_own_accuracy():
     row = report.summarize(history, 0.9, timing).loc["a"]
     assert row["personal_mean"] == pytest.approx(0.75)
     assert row["personal_std"] == pytest.approx(0.1 / np.sqrt(2))
+
+
+def test_intervals_are_those_of_the_command_table():
+    """Of the mean over seeds, not the scatter of the seeds; a single seed has none."""
+    values = (0.50, 0.52, 0.54)
+    rows = [("a", s, 0, 1, report.ACCURACY, value) for s, value in enumerate(values)]
+    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
+    timing = {"a": {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0, "num_rounds": 1}}
+    summary = report.summarize(history, 0.9, timing)
+    shown = tables.summary_table(summary, 0.9)
+    assert next(iter(shown.columns[1].cells)) == "0.520 ± 0.050"  # 4.303 * 0.02 / sqrt(3)
+    assert str(shown.caption) == "accuracy: mean over seeds and its 95 % interval (Student's t)"
+    markdown = results_table(results(history, [report.ACCURACY]))
+    assert "0.520 ± 0.050" in markdown
+    alone = report.summarize(history[history["seed"] == 0], 0.9, timing)
+    shown = tables.summary_table(alone, 0.9)
+    assert (next(iter(shown.columns[1].cells)), shown.caption) == ("0.500", None)
 
 
 def test_time_to_target_is_the_median_over_seeds_that_reach_it():

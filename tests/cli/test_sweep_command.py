@@ -17,6 +17,7 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets
+from fedjax_sim.analysis import read_folder
 from fedjax_sim.cli import console, own_objects, sweep_results
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import with_settings
@@ -279,6 +280,13 @@ def test_a_larger_grid_repeats_nothing(swept, copied):
     now = runs_kept(copied)
     assert len(now) == len(set(now)) == 24 + 9 - 4  # only what was not there
     assert result.best["num_seeds"].tolist() == [3]
+    # Tables and figures are of this grid; the folder has the runs of both.
+    drawn = {path.name for path in copied.glob("*.png")}
+    assert drawn == {"sensitivity_fedavg_lr.png"}
+    assert not (copied / "paired.csv").exists()
+    both = read_folder(copied).history
+    assert set(both["algorithm"]) == {"fedavg", "fedprox"}
+    assert both["lr"].nunique() == 4
     for lr in (0.05, 0.3):
         old, new = (entry(h, "fedavg", 2, lr) for h in (swept.history, result.history))
         new = new.loc[new["seed"] < 11]
@@ -381,10 +389,12 @@ def doubled(dataset: datasets.Dataset) -> datasets.Dataset:
 
 
 OTHERS = {  # options, data and the reason of the refusal
-    "batch size": ("--batch-size 9", None, "data or settings"),
-    "hyper-parameter": ("--hyper fedprox.mu=3", None, "data or settings"),
-    "evaluations": ("--eval-every 2", None, "data or settings"),
-    "data set": ("--dataset mnist", lambda dataset: dataset, "holds another run: config differ"),
+    "batch size": ("--batch-size 9", None, "another sweep: batch_size is 7 there and 9 here"),
+    "of other seeds": ("--seed 11 --rounds 3", None, "another sweep: rounds is 4 there and 3 here"),
+    "of other rates": ("--grid lr=0.7 --dropout 0", None, "sweep: dropout is 0.6 there and 0.0"),
+    "hyper-parameter": ("--hyper fedprox.mu=3", None, "fedprox.mu is 2.0 there and 3.0 here"),
+    "evaluations": ("--eval-every 2", None, "eval_every is 1 there and 2 here"),
+    "data set": ("--dataset mnist", lambda dataset: dataset, "dataset is 'digits' there and 'mn"),
     "same name, other data": ("", doubled, "data or settings"),
 }
 

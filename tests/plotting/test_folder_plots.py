@@ -120,8 +120,12 @@ def test_commands_write_figures_and_tables(folder, tmp_path, capsys):
     assert main(["plot", str(folder), *options, "--size", "4", "3", "--output", str(path)]) == 0
     assert ">SCAFFOLD</text>" in path.read_text()
     capsys.readouterr()
-    assert main(["table", str(folder), "--target", "0.8", "--metric", "test/accuracy"]) == 0
+    command = ["table", str(folder), "--target", "0.8", "--metric", "test/accuracy"]
+    assert main(command) == 0
     printed = capsys.readouterr().out
+    new = tmp_path / "new" / "folder" / "table.md"
+    assert main([*command, "--output", str(new)]) == 0
+    assert new.read_text() == printed
     assert "| SCAFFOLD | **0.900 ± 0.000** | 4 |" in printed
     assert "| FedAvg | diverged in round 3 (1 of 2 seeds) | 4 (1 of 2 seeds) |" in printed
 
@@ -136,7 +140,10 @@ def test_commands_write_figures_and_tables(folder, tmp_path, capsys):
         (["plot", "{}", "--size", "0", "1"], "--size is (0.0, 1.0); expected"),
         (["plot", "{}", "--clients", "rounds"], "has no clients.csv"),
         (["table", "{}", "--metric", "loss"], "--metric is 'loss'; expected one of"),
-        (["table", "{}", "--last", "9"], "; expected at least 9"),
+        (["table", "{}", "--last", "9"], "--last is 9; expected at most "),
+        (["table", "{}", "--last", "0"], "--last is 0; expected at least 1\n"),
+        (["export", "{}", "{}"], "FOLDER is given 2 times; expected one"),
+        (["fork", "{}", "{}", "--round", "1", "--alternatives", "lr=1"], "FOLDER is given 2 times"),
         (["table", "{}/.."], "which has no run"),
     ],
 )

@@ -1,0 +1,96 @@
+"""Folders of results: their names, and what they hold."""
+
+import json
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from fedjax_sim.simulation.files import FolderError
+
+Kind = Literal["a run", "a comparison", "a sweep"]
+
+
+def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str, str]:
+    """Returns a folder name for every name.
+
+    Raises:
+        ValueError: there are no names, or two have the same folder.
+
+    Example:
+        >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
+        {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
+    """
+    folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
+    if not folders:
+        raise ValueError(f"{argument} is empty; expected at least one name")
+    used: dict[str, str] = {}
+    for name, folder in folders.items():
+        if not folder or folder.lower() in used:  # some file systems ignore case
+            other = f", as of {used[folder.lower()]!r}" if folder else ""
+            raise ValueError(
+                f"{argument} has the name {name!r}, whose folder would be {folder!r}{other}; "
+                "expected names that differ in letters or digits"
+            )
+        used[folder.lower()] = name
+    return folders
+
+
+def is_seed(folder: pathlib.Path) -> bool:
+    """Returns True for the folder of a single seed's run, which has the seed's name.
+
+    Raises:
+        FolderError: ``run.json`` is damaged.
+    """
+    path = folder / "run.json"
+    try:
+        replicas = dict(json.loads(path.read_text())).get("replicas", [])
+        return len(replicas) == 1 and folder_names(replicas)[replicas[0]] == folder.name
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FolderError(
+            f"{path} is damaged ({error}); expected a JSON object with the names of replicas"
+        ) from error
+
+
+def kind_of(folder: pathlib.Path) -> Kind | None:
+    """Returns what a folder holds; None if there are no results.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "fedavg" / "run.json"
+        ...     path.parent.mkdir()
+        ...     _ = path.write_text("{}")
+        ...     kind_of(path.parent), kind_of(pathlib.Path(folder))
+        ('a run', 'a comparison')
+    """
+    if (folder / "sweep.json").exists():
+        return "a sweep"
+    if (folder / "run.json").exists():
+        return "a run"
+    seeds = (path.parent for path in folder.glob("*/*/run.json"))
+    if any(folder.glob("*/run.json")) or any(map(is_seed, seeds)):
+        return "a comparison"
+    return None
+
+
+def check_kind(folder: pathlib.Path, kind: Kind, argument: str = "directory") -> None:
+    """Refuses a folder that holds other results than ``kind``, and a file; writes nothing.
+
+    Args:
+        folder: the folder, which need not exist.
+        kind: what is going to be written.
+        argument: name of the argument in messages.
+
+    Raises:
+        ValueError: naming the folder and what it holds.
+    """
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if existing.exists() and not existing.is_dir():
+        what = "is a file" if existing == folder else f"is inside the file '{existing}'"
+        raise ValueError(f"{argument} is '{folder}', which {what}; expected a folder")
+    held = kind_of(folder)
+    if held not in (None, kind):
+        raise FolderError(
+            f"{argument} is '{folder}', which holds {held}; expected another folder for {kind}"
+        )

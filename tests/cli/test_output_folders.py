@@ -1,0 +1,99 @@
+"""Output folders with other results are refused before anything is loaded, compiled or written."""
+
+import dataclasses
+import json
+
+import pytest
+
+from fedjax_sim.cli import own_objects, sweep
+from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.config_file import to_json
+from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.main import main
+
+HELD = {  # files, and what they are
+    "a run": {"run.json": {"replicas": ["0"]}},
+    "a comparison": {"fedavg/run.json": {"replicas": ["0", "1"]}},
+    "a sweep": {"sweep.json": {}},
+}
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch):
+    def load(*args):
+        raise AssertionError("loads data")
+
+    monkeypatch.setattr(own_objects, "load_dataset", load)
+    monkeypatch.setattr(sweep.own_objects, "load_dataset", load)
+
+
+@pytest.mark.parametrize(
+    ("command", "held"),
+    [("run", "a run"), ("run", "a sweep"), ("sweep", "a run"), ("sweep", "a comparison")],
+)
+def test_folders_of_other_results_are_refused(tmp_path, capsys, command, held):
+    folder = tmp_path / "folder"
+    for name, content in HELD[held].items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(json.dumps(content))
+    before = sorted(folder.rglob("*"))
+    assert main([command, "--output", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert f"error: --output is '{folder}', which holds {held}; expected another folder" in error
+    assert sorted(folder.rglob("*")) == before
+
+
+def written(folder, config: SweepConfig) -> SweepConfig:
+    """The sweep with its config.json, as if it had run."""
+    config = dataclasses.replace(config, output=folder)
+    fixed = sweep._checked(config, configurations(config), {})
+    (folder / "config.json").write_text(json.dumps({"config": to_json(config)} | fixed))
+    return config
+
+
+FIRST = SweepConfig(algorithms=("fedprox",), hyper=("fedprox.mu=2",), batch_size=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 5}, "batch_size is 9 there and 5 here"),
+        ({"hyper": ("fedprox.mu=1",)}, "fedprox.mu is 2.0 there and 1.0 here"),
+        ({"rounds": 200, "seed": 7}, "rounds is 100 there and 200 here"),
+        ({"sampling": "full", "grid": ("lr=3",)}, "sampling is 'uniform' there and 'full' here"),
+    ],
+)
+def test_sweeps_with_other_fixed_settings_are_refused(tmp_path, changes, message):
+    first = written(tmp_path, FIRST)
+    with pytest.raises(ValueError, match=f"which holds another sweep: {message}; choose another"):
+        sweep.run_sweep(dataclasses.replace(first, **changes))
+
+
+def test_sweeps_grow_in_every_direction(tmp_path):
+    """More values, seeds and algorithms, and settings that vary later; each counts as fixed."""
+    first = written(tmp_path, FIRST)
+    for changes in (
+        {"grid": ("lr=0.7,0.8",), "seed": 5, "seeds": 7, "metric": "test/loss", "mode": "min"},
+        {"algorithms": ("fedavg", "fedprox"), "execution": "chunked"},
+        {"grid": ("lr=0.1", "batch_size=2,4"), "batch_size": 7},
+        {"grid": ("cohort_size=2,4",), "lr": 0.3, "algorithms": ("fedavg",), "hyper": ()},
+    ):
+        written(tmp_path, dataclasses.replace(first, **changes))
+    with pytest.raises(
+        ValueError, match=r"another sweep: batch_size is 9 there and 7 here; choose"
+    ):
+        written(tmp_path, dataclasses.replace(first, batch_size=7))
+    with pytest.raises(ValueError, match=r"another sweep: fedavg.lr is 0.3 there and 0.4 here; ch"):
+        written(tmp_path, dataclasses.replace(
+            first, grid=("cohort_size=8",), lr=0.4, algorithms=("fedavg",), hyper=()))  # fmt: skip
+
+
+def test_comparisons_without_a_run_are_refused(tmp_path, capsys):
+    """Interrupted after config.json was written."""
+    config = to_json(SweepConfig())
+    names = {field.name for field in dataclasses.fields(sweep.RunConfig)}
+    text = json.dumps({"config": {name: config[name] for name in names}, "algorithms": {}})
+    (tmp_path / "config.json").write_text(text)
+    assert main(["sweep", "--output", str(tmp_path)]) == 2
+    assert "which holds a comparison; expected another folder" in capsys.readouterr().err
+    assert (tmp_path / "config.json").read_text() == text
