@@ -23,6 +23,8 @@ PAPER = {
 }
 LOW = 60  # percent; FedAvg and QuAFL stay below it in the paper's non-IID columns
 CLOSE = 0.5  # points to the paper's accuracy
+FALL = 10  # points; not the paper's
+SKEWED = [name for name, (split, *_) in SETTINGS.items() if split != "iid"]  # 2/3, 1/9 fast
 
 
 def scale(facts: Facts) -> str:
@@ -53,7 +55,7 @@ def table2(tables: Tables, facts: Facts) -> Built:
     )
     tried = tables["rates"].pivot(index="server rate", columns="setting", values="accuracy")
     report.section("FedBuff's server rate, one seed of its own", tried)
-    report.claims(table2_claims(result))
+    report.claims([*table2_claims(result), *stuck_claims(result), *ahead_claims(result)])
     rows = [("accuracy", "time"), ("accuracy", "local_steps")]
     return report, {"table2": panels(tables[""], rows)}
 
@@ -73,6 +75,34 @@ def table2_claims(result: pd.DataFrame) -> list[Claim]:
         low = max(accuracies["FedAvg"], accuracies["QuAFL"]) < LOW
         holds = ranked[:2] == ["FAVANO", "FedBuff"] and low
         rows.append(Claim(text, accuracies, holds, str(setting), f"{LOW} %"))
+    return rows
+
+
+def accuracies_of(result: pd.DataFrame, setting: str) -> dict[str, float]:
+    """The accuracies of the paper's four methods; those that were run."""
+    part = result[result["setting"] == setting].set_index("method")["accuracy"].to_dict()
+    return {name: part[name] for name in PAPER if name in part}
+
+
+def stuck_claims(result: pd.DataFrame) -> list[Claim]:
+    """Figure 2: FedBuff with few fast clients against FedBuff with many."""
+    many, few = (accuracies_of(result, setting).get("FedBuff") for setting in SKEWED)
+    if many is None or few is None:
+        return []
+    text = f"FedBuff gets stuck: it loses more than {FALL} points from 2/3 to 1/9 fast clients"
+    found = {"2/3 fast": many, "1/9 fast": few}
+    return [Claim(text, found, many - few > FALL, "non-IID", f"{FALL} points")]
+
+
+def ahead_claims(result: pd.DataFrame) -> list[Claim]:
+    """Figures 1 and 2: every asynchronous method is ahead of FedAvg after the same time."""
+    rows = []
+    for setting in SKEWED:
+        found = accuracies_of(result, setting)
+        if set(found) == set(PAPER):
+            holds = all(found[name] > found["FedAvg"] for name in PAPER if name != "FedAvg")
+            text = "QuAFL, FedBuff and FAVANO are ahead of FedAvg after the same time"
+            rows.append(Claim(text, found, holds, setting))
     return rows
 
 

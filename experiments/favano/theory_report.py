@@ -11,7 +11,7 @@ from experiments.favano.quadratics import DIM, FAST, NUM_CLIENTS, SLOW
 from experiments.favano.theory_bounds import WORST
 from experiments.favano.theory_units import EPSILONS
 from experiments.harness import Report, legends
-from fedjax_sim.plotting.style import line_look, style_axes
+from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
 Tables = Mapping[str, pd.DataFrame]
 Facts = Mapping[str, Any]
@@ -82,7 +82,7 @@ def units(tables: Tables, facts: Facts) -> tuple[Report, dict[str, Figure]]:
         axes.set(xlabel="epsilon", title=f"{slow} slow")
         style_axes(axes)
     panels[0].set_ylabel("units of time (orders)")
-    legends([panels[0]])
+    legend_above(figure, table["method"].unique().tolist(), 5)
     return report, {"units": figure}
 
 

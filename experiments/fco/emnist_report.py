@@ -15,7 +15,7 @@ from experiments.fco.emnist_claims import METRICS, STATEMENTS
 from experiments.fco.handwriting import SIZE, TASKS
 from experiments.fco.selection import Selected, ends_of, load, select, widened
 from experiments.fco.tables import equal_rates_table, grid_text, selected_table
-from experiments.harness.report import Report, read_facts
+from experiments.harness.report import Report, earlier_commands, read_facts
 
 LAST = 10  # evaluations over which runs are compared
 # Not the paper's:
@@ -107,7 +107,7 @@ def save(
     }
     if widen:
         selected = widened(load(folder, name, METRICS[0], LAST), selected)
-        facts |= joined(read_facts(folder, name), facts) | reports.earlier(folder, name)
+        facts |= joined(read_facts(folder, name), facts) | earlier_commands(folder, name)
     reports.save(partial(build, name), folder, name, selected, {}, facts)
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.fco import reports
 from experiments.fco.claims import add_claims
-from experiments.fco.fmri_claims import CLOSE, TWICE, statements
+from experiments.fco.fmri_claims import CLOSE, PRODUCTS, TWICE, statements
 from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
 from experiments.fco.selection import (
     PAIR,
@@ -21,10 +21,10 @@ from experiments.fco.selection import (
     widened,
 )
 from experiments.fco.tables import grid_text, selected_table
-from experiments.harness.report import Report
+from experiments.harness.report import Report, earlier_commands
 from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
-SHOWN_ROUNDS, PRODUCTS = (10, 30, 100, 300), (0.003, 0.3)  # of Figure 4.11
+SHOWN_ROUNDS = (10, 30, 100, 300)  # of Figure 4.11
 BASELINES = ("centralised", "local")
 TABLES = ("baselines", "figure-4.11")
 
@@ -83,8 +83,14 @@ def build(
     )
     report.section("Selected runs", selected_table(selected, lambda m: columns(selected, m)))
     report.section("Baselines", baselines)
-    add_claims(report, "fmri", statements(ends["centralised"], ends["local"], shares), selected)
-    report.section("Share of pairs as accurate and as sparse as the centralised baseline", shares)
+    pairs = len(rows.loc[:, PAIR[1:]].drop_duplicates())
+    stated = statements(ends["centralised"], ends["local"], shares, pairs)
+    add_claims(report, "fmri", stated, selected)
+    report.section(
+        "Share of pairs as accurate and as sparse as the centralised baseline",
+        f"Of the {pairs} pairs of Figure 4.11, whose rates have a product in {list(PRODUCTS)}.",
+        shares,
+    )
     drawn = {
         "fmri": reports.curves_figure(selected, METRICS, facts["data"]),
         "fmri-rates": reports.rates_figure(selected, facts["data"]),
@@ -113,7 +119,7 @@ def save(
         kept = reports.read_table(folder, f"fmri-{TABLES[1]}").astype({"round": int})
         joined = pd.concat([kept, rows], ignore_index=True)
         rows = joined.drop_duplicates([*RUN, "round"], keep="last")
-        facts = {**facts, **reports.earlier(folder, "fmri")}
+        facts = {**facts, **earlier_commands(folder, "fmri")}
     alone = [selected_table(one, lambda m, one=one: columns(one, m)) for one in baselines.values()]
     winners = [selected.winners, *(one.winners for one in baselines.values())]
     shown = pd.concat(winners, ignore_index=True)

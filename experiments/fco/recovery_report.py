@@ -33,7 +33,7 @@ from experiments.fco.selection import (
 )
 from experiments.fco.tables import fastest_table, grid_text, selected_table
 from experiments.harness.options import check_names, settings
-from experiments.harness.report import Report
+from experiments.harness.report import Report, earlier_commands
 from fedjax_sim.analysis.selection import scores
 from fedjax_sim.execution.devices import use_all_cores
 
@@ -178,7 +178,7 @@ def conduct(experiment: Experiment, options: Options) -> None:
         if options.widen:
             kept = load(folder, name, experiment.score, last, experiment.mode)
             selected = widened(kept, selected)
-            facts |= reports.earlier(folder, name)
+            facts |= earlier_commands(folder, name)
             tables = {"references": reports.read_table(folder, f"{name}-references")}
         reports.save(partial(build, experiment, name), folder, name, selected, tables, facts)
 

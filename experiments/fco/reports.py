@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco.selection import Selected, from_tables, kept_tables
-from experiments.harness.report import Report, command, read_facts, rounded, write_csv
+from experiments.harness.report import Report, read_facts, rounded, write_csv
 from fedjax_sim import plotting
 from fedjax_sim.plotting import heat_maps
 from fedjax_sim.plotting.style import add_caption
@@ -59,13 +59,6 @@ def _spans_decades(score: pd.DataFrame, mode: str) -> bool:
     values = np.asarray(score["score"], np.float64)
     finite = values[np.isfinite(values)]
     return mode == "min" and finite.size > 0 and 0 < finite.min() < finite.max() / 10
-
-
-def earlier(folder: pathlib.Path, name: str) -> dict[str, Any]:
-    """The commands of the kept runs that this command adds to, for ``name.json``."""
-    facts = read_facts(folder, name)
-    commands = dict.fromkeys([*facts.get("earlier", []), facts["command"]])
-    return {"earlier": [kept for kept in commands if kept != command()]}
 
 
 def save(

@@ -25,6 +25,7 @@ from experiments.fedac import a9a_report, agreement, cells, numpy_loop
 from experiments.fedac.problem import EVALUATED, LOCAL, MINIBATCH
 from experiments.fedac.settings import SETTINGS
 from experiments.harness.options import Folders, check_grid, check_names, settings
+from experiments.harness.report import earlier_commands
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.execution.devices import use_all_cores
 
@@ -103,7 +104,8 @@ def main(options: Options) -> None:
     use_all_cores()
     study = cells.load(name, options.data_dir)
     known = a9a_report.known_cells(folder, name)
-    measured = agreement.merged(measure(options, study, known), known)
+    new = measure(options, study, known)
+    measured = agreement.merged(new, known)
     authors = agreement.published(os.environ.get("FEDAC_PUBLISHED"), study.setting)
     tables = {"": agreement.beside(measured, authors)}
     if options.timing:
@@ -116,6 +118,8 @@ def main(options: Options) -> None:
         "F* - authors": study.minimum - study.setting.optimum,
         "options": settings(options),
     }
+    if len(measured) > len(new):
+        facts |= earlier_commands(folder, name)
     a9a_report.save(folder, name, tables, facts)
 
 

@@ -61,8 +61,7 @@ def report(runs: pd.DataFrame, options: Options) -> Report:
             tables.by_method(runs, "full", table5),
             tables.orderings(runs, "full", table5),
         )
-    if "partial" in options.participations:
-        text.claims(tables.claims(runs))
+    text.claims(tables.claims(runs))
     return text
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.fedswa.methods import RHO
 from experiments.fedswa.stability_runs import BETA, LIPSCHITZ, METHODS, VALUES, Options
+from fedjax_sim.plotting.style import add_caption, legend_above
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.theory.fedswa.stability import distance_bound
 
@@ -139,5 +140,9 @@ def figure(table: pd.DataFrame, options: Options) -> Any:
                 part = select(last, rate=rate, **chosen).sort_values(name)
                 axes[row, 3].semilogy(part[name], part["distance"], marker=".", ls=line, **style)
                 axes[row, 3].set(title="convex; -- theorem's rate", xlabel=name, ylabel="distance")
-    axes[1, 0].legend(frameon=False, loc="lower right", title="dotted: bounds")
+    legend_above(drawn, list(METHODS), len(METHODS))
+    add_caption(
+        drawn,
+        "Dotted: bounds.  FedSAM and SCAFFOLD nearly coincide with FedAvg in the convex panels.",
+    )
     return drawn

@@ -35,13 +35,18 @@ def save(figure: Figure, path: pathlib.Path, dpi: int = DPI) -> None:
 def lines(
     table: pd.DataFrame, over: str, value: str, by: Sequence[str], label: str | None = None
 ) -> Figure:
-    """A line per combination of the columns ``by``: ``value`` against ``over``."""
-    figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
-    for _, part in table.groupby(list(by), sort=False):
-        name = " ".join(str(part[column].iloc[0]) for column in by)
-        axes.plot(part[over], part[value], marker="o", label=name)
+    """A line per combination of the columns ``by``: ``value`` against ``over``.
+
+    Ten colours and three styles: lines that lie on each other can be seen, and 30 lines differ.
+    """
+    figure, axes = plt.subplots(figsize=(6.2, 3.5), layout="constrained")
+    for i, (_, part) in enumerate(table.groupby(list(by), sort=False)):
+        values = [(column, part[column].iloc[0]) for column in by]
+        name = " ".join(v if isinstance(v, str) else f"{column} {v:g}" for column, v in values)
+        look = {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i % 3]}
+        axes.plot(part[over], part[value], marker="o", ms=4, **look, label=name)
     axes.set(xlabel=over, ylabel=label or value)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 

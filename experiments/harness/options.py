@@ -9,7 +9,8 @@ __all__ = [
     "MACHINE", "Folders", "check_choice", "check_grid", "check_names", "counted", "settings"
 ]  # fmt: skip
 
-MACHINE = ("data_dir", "data", "work", "runs", "output")  # options that name folders of a machine
+# Options that are not part of an experiment: folders of a machine, and what to do with runs there.
+MACHINE = ("data_dir", "data", "work", "runs", "output", "finished")
 
 
 def check_grid(**grids: tuple[float, ...]) -> None:
@@ -74,7 +75,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def settings(options: Any, without: Container[str] = MACHINE) -> dict[str, Any]:
-    """The values of a dataclass of options, without the folders of this machine.
+    """The values of a dataclass of options, without those of this machine.
 
     Example:
         >>> @dataclasses.dataclass

@@ -17,7 +17,15 @@ from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.report import write_json
 from fedjax_sim.simulation.environment import environment
 
-__all__ = ["Report", "command", "read_facts", "rounded", "write_csv"]
+__all__ = [
+    "Report",
+    "all_commands",
+    "command",
+    "earlier_commands",
+    "read_facts",
+    "rounded",
+    "write_csv",
+]
 
 DIGITS = "%.5g"  # of the numbers in CSV files
 
@@ -76,23 +84,27 @@ class Report:
         Args:
             history: the table of ``name.csv``; numbers have five digits there.
             figures: ``{name of the file without .png: figure}``.
-            facts: further values of ``name.json``: options, constants.
+            facts: further values of ``name.json``: options, constants, and ``earlier``, see
+                :func:`earlier_commands`.
         """
         print(self.text, flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         write_csv(folder / f"{name}.csv", history)
-        (folder / f"{name}.md").write_text(f"{self.text}\n\n`{command()}`\n")
         header = {"command": command(), **facts, "environment": environment()}
+        self._write(folder, name, header)
         write_json(folder / f"{name}.json", jsonable(header))
         for file, figure in (figures or {}).items():
             drawing.save(figure, folder / f"{file}.png")
 
     def redraw(self, folder: pathlib.Path, name: str, figures: Mapping[str, Figure]) -> None:
         """Writes text and figures of kept results; their CSV and JSON files stay as they are."""
-        wrote = read_facts(folder, name)["command"]
-        (folder / f"{name}.md").write_text(f"{self.text}\n\n`{wrote}`\n")
+        self._write(folder, name, read_facts(folder, name))
         for file, figure in figures.items():
             drawing.save(figure, folder / f"{file}.png")
+
+    def _write(self, folder: pathlib.Path, name: str, facts: Mapping[str, Any]) -> None:
+        wrote = ", then ".join(f"`{part}`" for part in all_commands(facts))
+        (folder / f"{name}.md").write_text(f"{self.text}\n\n{wrote}\n")
 
 
 def jsonable(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,8 +137,25 @@ def rounded(table: pd.DataFrame) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format=DIGITS)))
 
 
+def all_commands(facts: Mapping[str, Any]) -> list[str]:
+    """The commands that write a report's files from nothing, in their order.
+
+    Example:
+        >>> all_commands({"command": "b", "earlier": ["a"]})
+        ['a', 'b']
+    """
+    return [*facts.get("earlier", []), facts["command"]]
+
+
+def earlier_commands(folder: pathlib.Path, name: str) -> dict[str, list[str]]:
+    """The fact ``earlier``: the commands of the kept runs that this command adds to."""
+    commands = dict.fromkeys(all_commands(read_facts(folder, name)))
+    return {"earlier": [kept for kept in commands if kept != command()]}
+
+
 def command(arguments: list[str] | None = None) -> str:
-    """The command of this process without options that name folders of the machine.
+    """The command of this process, without options that name folders of the machine or say what to
+    do with the runs there; a relative output folder is part of it.
 
     Example:
         >>> command(["--seeds", "3", "--work", "/tmp/kept", "--data-dir=/data"]).split(" ", 3)[3]
@@ -134,11 +163,18 @@ def command(arguments: list[str] | None = None) -> str:
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name if spec else f"experiments.{pathlib.Path(sys.argv[0]).stem}"
-    folders = {f"--{option.replace('_', '-')}" for option in MACHINE}
-    kept, skipping = [], False
+    groups: list[list[str]] = []  # an option with its values
     for argument in sys.argv[1:] if arguments is None else arguments:
-        if argument.startswith("--"):
-            skipping = argument.partition("=")[0].replace("_", "-") in folders
-        if not skipping:
-            kept.append(argument)
+        if argument.startswith("--") or not groups:
+            groups.append([])
+        groups[-1].append(argument)
+    kept = (argument for group in groups if not _of_machine(group) for argument in group)
     return " ".join(["python -m", name, *kept])
+
+
+def _of_machine(group: list[str]) -> bool:
+    name, _, value = group[0].partition("=")
+    option = name.removeprefix("--").replace("-", "_")
+    if option == "output":
+        return pathlib.Path(value or group[-1]).is_absolute()
+    return name.startswith("--") and option in MACHINE

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness.report import Report
-from experiments.harness.tables import rounds_text
+from experiments.harness.tables import Claim, rounds_text
 from fedjax_sim import plotting
 from fedjax_sim.analysis.selection import rounds_to_target
 
@@ -69,6 +69,22 @@ def table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     )
 
 
+def claims(seed: int, runs: Comparison) -> list[Claim]:
+    """The report's statements about Figure 4."""
+    setting, slow, fast = f"seed {seed}", runs.reached["by writer"], runs.reached["iid"]
+    return [
+        Claim(
+            f"Experiment 3: by writer more rounds to {100 * TARGET:g} %",
+            {name: runs.reached[name] for name in PARTITIONS}, slow > fast, setting,
+        ),
+        Claim(
+            "Experiment 3: by writer a lower final accuracy",
+            {name: 100 * runs.final[name] for name in PARTITIONS},
+            runs.final["by writer"] < runs.final["iid"], setting,
+        ),
+    ]  # fmt: skip
+
+
 def build(
     tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
@@ -84,6 +100,7 @@ def build(
         f"Rounds by writer over rounds IID to the equivalent target, one number per seed: {slow}.  "
         f"Report, to {100 * TARGET:g} %: {PAPER['by writer'] / PAPER['iid']:.2f}.",
     )
+    report.claims(claim for seed, runs in enumerate(comparisons) for claim in claims(seed, runs))
     figure = plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
     figure.axes[0].axhline(TARGET, color="0.6", lw=0.8, ls=":")
     options = facts["options"]

@@ -11,6 +11,7 @@ from experiments.harness.figures import legends
 from experiments.harness.report import Report
 from experiments.heterogeneity import perceptron_bounds as bounds
 from experiments.heterogeneity import perceptron_problem as problem
+from experiments.heterogeneity.claims import claims
 from experiments.heterogeneity.perceptron_bounds import Constants
 from experiments.heterogeneity.perceptron_problem import (
     MODELS,
@@ -21,11 +22,13 @@ from experiments.heterogeneity.perceptron_problem import (
     Points,
     Published,
 )
+from fedjax_sim.plotting.style import legend_above
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.theory.fedavg.heterogeneity import limit_bound
 
 SETTLED = 10  # heterogeneity is averaged from this round on
 PLATEAU = 20  # and the gap of Figure 5 from this one
+ONE_STEP = "bound, tau 1"  # a line of the figure
 
 
 def measured(
@@ -183,7 +186,7 @@ def figure(name: str, tables: Mapping[str, pd.DataFrame], cases: Cases) -> Any:
     rounds = np.arange(1, 51)
     one_step = [bounds.bound(known["L"], known["zeta"], known["B"], 1, int(R)) for R in rounds]
     for axis in (axes[0, 1], axes[1, 0]):
-        axis.semilogy(rounds, one_step, "k:", label="bound, tau 1")
+        axis.semilogy(rounds, one_step, "k:", label=ONE_STEP)
     for i, case in enumerate(cases.proximal):
         for participation, style in (("pair", "-"), ("full", "--")):
             run, label = runs[participation, case.name], f"{case.name}, {participation}"
@@ -198,7 +201,8 @@ def figure(name: str, tables: Mapping[str, pd.DataFrame], cases: Cases) -> Any:
     axes[1, 0].set(title="Train loss above its minimum, full", xlabel="round")
     axes[1, 1].set(title="Test loss above its minimum", xlabel="round")
     axes[1, 2].set(title="Gap and bound", xlabel="tau")
-    legends(axes.flat, fontsize=7)
+    legend_above(drawn, [*(case.name for case in (*cases.local_steps, cases.iid)), ONE_STEP], 6)
+    legends(axes[1, 1:], fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return drawn
 
 
@@ -243,5 +247,6 @@ def build(
             "1000 and L of F; bound (1): Equation 1 with both suprema.",
             of_model["gaps"].drop(columns="model"),
         )
+    report.claims(c for name in options["models"] for c in claims(name, results, cases))
     figures = {f"perceptron_{name}": figure(name, results, cases) for name in options["models"]}
     return report, figures

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from experiments.harness.figures import lines
 from experiments.harness.redrawing import redraw_report
 from experiments.harness.report import Report
 from experiments.harness.tables import Claim, interval_text, unfinished
 from experiments.personalised.methods import PUBLISHED
-from fedjax_sim import plotting
 
 ACCURACY = "accuracy/weighted_mean"
 COLUMNS = {
@@ -21,6 +22,7 @@ COLUMNS = {
     "accuracy/std": "std over clients",
     "accuracy/worst_decile": "worst decile",
 }
+TITLES = {"mnist": "MNIST", "cifar100": "CIFAR-100"}
 PUBLISHED_ARE = "`PFLlib`: the best round of a run of 2,000 rounds, from its page."
 PERSONAL = (
     "Ditto", "FedRep", "FedPer", "LG-FedAvg", "FedBABU", "FedAvg-FT", "pFedMe", "APFL",
@@ -34,14 +36,24 @@ def build(
     """Returns the report and its figures of tables that were written."""
     history, name = tables[""], facts["options"]["dataset"]
     best = best_rounds(history)
-    report = Report(f"Personalised methods on {name}", facts["setting"])
+    report = Report(f"Personalised methods on {TITLES.get(name, name)}", facts["setting"])
     published, options = PUBLISHED.get(name, {}), facts["options"]
     report.add(unfinished(history, options["methods"], options["seeds"], by="algorithm"))
     report.add(rarely_evaluated(history), PUBLISHED_ARE if published else "")
     report.add(table(best, published))
     report.claims(claims(best))
-    curves = history.loc[history["metric"] == ACCURACY, :]
-    return report, {facts["file"]: plotting.curves(curves, [ACCURACY], by="algorithm")}
+    return report, {facts["file"]: errors_figure(history)}
+
+
+def errors_figure(history: pd.DataFrame) -> Figure:
+    """Returns the errors over all examples against rounds, a line per method, means over seeds."""
+    accuracies = history.loc[history["metric"] == ACCURACY, :]
+    means = accuracies.groupby(["algorithm", "round"], sort=False)["value"].mean().reset_index()
+    errors = means.assign(error=100 * (1 - means["value"]))
+    figure = lines(errors, "round", "error", ["algorithm"], "test error over all examples, %")
+    figure.axes[0].set_yscale("log")
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
 
 
 def rarely_evaluated(history: pd.DataFrame) -> str:

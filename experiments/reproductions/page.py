@@ -20,6 +20,7 @@ class Row(NamedTuple):
     results: tuple[str, ...] = ()  # reports; the first one that exists is quoted
     ours: Reading | None = None  # the quotation; "" if the report does not have it yet
     command: str = ""  # of the first report; "" if there is none
+    further: str = ""  # a command that adds the quoted numbers to the report
 
 
 class Paper(NamedTuple):
@@ -51,9 +52,7 @@ def page(
     parts = [part for part in parts if part]
     named = {name for paper in papers for row in paper.rows for name in row.results}
     listed = [
-        f"| {_link(r, folder)} | {r.title} | `{r.command}` |"
-        for r in results
-        if r.name not in named
+        f"| {_link(r, folder)} | {r.title} | {r.commands} |" for r in results if r.name not in named
     ]
     if listed:
         head = "| report | title | command |\n|---|---|---|"
@@ -88,7 +87,8 @@ def _row(row: Row, folder: pathlib.Path) -> str:
             first = found.name == row.results[0]
             parts = filter(None, [text, found.line("Not finished yet: ", "")])
             ours = f"{'. '.join(parts)} ({_link(found, folder)})"
-            command = f"`{found.command}`" + f"; {NOT_YET}: {command}" * (not first)
+            command = found.commands + f", then `{row.further}`" * bool(row.further)
+            command += f"; {NOT_YET}: `{row.command}`" * (not first)
     return f"| {row.item} | {row.paper} | {ours} | {row.remark} | {command} |"
 
 

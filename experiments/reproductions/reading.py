@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from experiments.harness.report import all_commands
+
 RESULTS = pathlib.Path(__file__).parent.parent / "results"
 CLAIMS = "The paper's claims"
 
@@ -41,9 +43,10 @@ class Result(NamedTuple):
         return self.path.with_name(self.path.name + suffix)
 
     @property
-    def command(self) -> str:
-        """The command that wrote the files."""
-        return json.loads(self.file(".json").read_text())["command"]
+    def commands(self) -> str:
+        """The commands that wrote the files, in their order."""
+        facts = json.loads(self.file(".json").read_text())
+        return ", then ".join(f"`{command}`" for command in all_commands(facts))
 
     @property
     def title(self) -> str:

@@ -47,7 +47,8 @@ HETEROGENEITY = Paper(
         Row(
             "Figure 3, Experiment 2: FedProx against FedAvg",
             "FedProx reaches a much better loss; no numbers",
-            "Test gaps at tau 3000.",
+            "Test losses above their minimum after the last round, for the weights of the "
+            "authors' program; pairs of clients. Exact: local problems solved exactly.",
             (PERCEPTRON,),
             lambda result: _perceptron(result, "Model of the code", "test gap", "Fed"),
             RUN,
@@ -92,6 +93,11 @@ HETEROGENEITY = Paper(
             RUN,
         ),
     ),
+    {
+        "Experiment 3: by writer more rounds to 79 %": "MNIST is easier: both reach 79 % by the "
+        "first evaluation. To the final accuracy by writer, by writer takes 1.58 and 1.67 times "
+        "as many rounds as IID",
+    },
 )
 LOJASIEWICZ = Paper(
     "Labbi et al. (2025), Appendix F: FedAvg under a Lojasiewicz condition",

@@ -10,6 +10,7 @@ from PIL import Image
 from experiments.favano import (
     cifar,
     cifar_parts,
+    cifar_report,
     clock_runs,
     methods,
     mnist,
@@ -20,6 +21,26 @@ from experiments.favano.images import BUFFER, Runs, shrunk
 from fedjax_sim import datasets, models
 
 pytestmark = pytest.mark.usefixtures("compiled_without_optimizations")
+
+
+@pytest.mark.parametrize(
+    ("low", "close", "below"),
+    [
+        ((0.598, 0.599, 0.601), True, False),  # as accurate
+        ((0.57, 0.572, 0.571), True, True),  # 2.9 points below, at most 5 are close
+        ((0.4, 0.41, 0.42), False, True),
+        ((0.5, 0.6, 0.7), False, False),  # the seeds differ by more than what is close
+    ],
+)
+def test_claims_about_quantised_networks_are_those_of_the_same_seeds(low, close, below):
+    rows = [
+        (name, seed, 10, value)
+        for name, values in (("FAVANO", (0.6, 0.6, 0.6)), ("FAVANO[QNN]", low))
+        for seed, value in enumerate(values)
+    ]
+    history = pd.DataFrame(rows, columns=pd.Index(["algorithm", "seed", "round", "accuracy"]))
+    claims = cifar_report.quantized_claims(history)
+    assert [claim.holds for claim in claims] == [close, below]
 
 
 @pytest.fixture

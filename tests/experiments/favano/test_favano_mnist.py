@@ -160,6 +160,25 @@ def test_same_split_for_everyone():
         assert min(many) >= classes if split == "iid" else set(many) == {2}
 
 
+def test_claims_about_few_fast_clients():
+    """FedBuff loses 20 points with few fast clients, then 5; QuAFL is ahead of FedAvg, then not."""
+    rows = [
+        (setting, name, value)
+        for setting, values in (
+            ("non-IID, 2/3 fast", (30, 40, 90, 88)), ("non-IID, 1/9 fast", (30, 40, 70, 89))
+        )
+        for name, value in zip(mnist_report.PAPER, values, strict=True)
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=pd.Index(["setting", "method", "accuracy"]))
+    (stuck,) = mnist_report.stuck_claims(table)
+    assert (stuck.found, stuck.holds) == ({"2/3 fast": 90, "1/9 fast": 70}, True)
+    assert [claim.holds for claim in mnist_report.ahead_claims(table)] == [True, True]
+    other = table.replace({"accuracy": {70: 85, 40: 20}})
+    assert not mnist_report.stuck_claims(other)[0].holds
+    assert [claim.holds for claim in mnist_report.ahead_claims(other)] == [False, False]
+    assert not mnist_report.stuck_claims(table[table["setting"] == "non-IID, 2/3 fast"])
+
+
 def test_cases_of_the_iid_column():
     """Every choice is another run, and the first of each method is the default."""
     cases = mnist_iid.cases()

@@ -140,7 +140,7 @@ def ends(**values):
 def checked(shares, curves):
     centralised, local = ({scans.ACCURACY: a, scans.DENSITY: 0.01} for a in (0.95, 0.6))
     table = pd.DataFrame({300: shares}, index=list(METHODS)[: len(shares)])
-    statements = report.statements(centralised, local, table)
+    statements = report.statements(centralised, local, table, pairs=30)
     rates, empty = dict.fromkeys(curves, (1.0, 1.0)), pd.DataFrame()
     selected = Selected(scans.LOSS, "min", 1, empty, empty, empty, empty, curves, rates)
     return [claim.holds for claim in judged("fmri", statements, selected)[0]]

@@ -12,7 +12,7 @@ import pytest
 from kept_runs import identities
 
 import fedjax_sim as fs
-from experiments.fedac import a9a, beyond, cells, numpy_loop, problem, spread
+from experiments.fedac import a9a, a9a_report, beyond, cells, numpy_loop, problem, spread
 from experiments.fedac.redraw import redraw
 from experiments.fedac.settings import SETTINGS, rates
 
@@ -156,6 +156,25 @@ def test_many_clients_start_from_the_best_rates_of_fewer(monkeypatch):
     assert asked["mb_sgd"][0] == {(8, 2): grid}  # no cell with fewer clients
 
 
+def test_claims_count_cells_and_missing_methods_are_named():
+    """FedAc-I is the best of the four in two cells of ours and in one of the authors'."""
+    rows = [
+        (name, m, 64, ours, theirs)
+        for m, scores in ((4, (1, 2, 3, 4)), (8, (1, 2, 3, 4)))
+        for name, ours, theirs in zip(
+            ("fedac_i", "fedavg", "mb_ac_sgd", "mb_sgd"), scores, (m, 5, 6, 7), strict=True
+        )
+    ]
+    table = pd.DataFrame(rows, columns=pd.Index([*cells.CELL, "score", "authors"]))
+    (claim,) = a9a_report.claims("a9a-1e-3", table)
+    assert (claim.found, claim.holds) == ("ours: 2 of 2 cells; authors': 1 of 2 cells", True)
+    assert not a9a_report.claims("a9a-1e-3", table[table["algorithm"] != "mb_sgd"])
+    assert not a9a_report.claims("a9a-1e-2", table)  # K of at least 128
+    assert a9a_report.incomplete(table) == ""
+    few = a9a_report.incomplete(table.drop(index=[4, 6]))
+    assert few == "Cells of fewer methods: M = 8: FedAvg, MB-SGD alone."
+
+
 def test_rates_are_the_papers():
     assert rates(1e-3, 13) == (
         0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
@@ -211,6 +230,7 @@ def test_main_writes_and_resumes(tmp_path, monkeypatch):
         path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").rglob("*.npz"))
     ] == stamps
     assert (folder / "a9a-1e-2.csv").read_text() == first  # K = 256 of the first command stays
+    assert "earlier" in json.loads((folder / "a9a-1e-2.json").read_text())
     cells = pd.read_csv(folder / "a9a-1e-2.csv")
     assert len(cells) == 4
     assert (cells["score"] > 0).all()

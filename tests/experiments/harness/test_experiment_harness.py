@@ -16,7 +16,7 @@ from PIL import Image
 import fedjax_sim as fs
 from experiments.harness import figures, runs
 from experiments.harness.data import pooled_test, subsample
-from experiments.harness.report import Report, command, rounded, write_csv
+from experiments.harness.report import Report, command, earlier_commands, rounded, write_csv
 from experiments.harness.tables import Claim, claims_table, late_scores, rounds_by
 from fedjax_sim.analysis.selection import best
 from fedjax_sim.sweeps import program
@@ -170,6 +170,22 @@ def test_command_is_that_of_the_module(monkeypatch):
     # Values of an option that takes several are dropped and kept as a whole.
     arguments = ["--methods", "FedAvg", "FedSWA", "--work=/kept", "--rounds", "5"]
     assert command(arguments).endswith("table2 --methods FedAvg FedSWA --rounds 5")
+    # From nothing, there are no finished runs; a report keeps its folder.
+    arguments = ["--finished", "--seeds", "3", "--output", "experiments/results/longer"]
+    assert command(arguments).endswith("table2 --seeds 3 --output experiments/results/longer")
+    assert command([f"--output={arguments[-1]}"]).endswith(f"table2 --output={arguments[-1]}")
+
+
+def test_reports_name_all_commands_that_add_to_them(tmp_path, capsys):
+    report, table = Report("Title"), pd.DataFrame({"loss": [1.0]})
+    report.save(tmp_path, "run", table, earlier=["python -m experiments.x --sets I"])
+    written = json.loads((tmp_path / "run.json").read_text())["command"]
+    wanted = f"# Title\n\n`python -m experiments.x --sets I`, then `{written}`\n"
+    assert (tmp_path / "run.md").read_text() == wanted
+    report.redraw(tmp_path, "run", {})
+    assert (tmp_path / "run.md").read_text() == wanted
+    # The same command again adds to nothing.
+    assert earlier_commands(tmp_path, "run") == {"earlier": ["python -m experiments.x --sets I"]}
 
 
 def test_data_of_the_writers_that_train():
@@ -188,8 +204,20 @@ def test_data_of_the_writers_that_train():
 def test_figures():
     table = pd.DataFrame({"method": ["a", "a", "b"], "rho": [0.1, 0.2, 0.1], "value": [1, 2, 3]})
     drawn = figures.lines(table, "rho", "value", ["method"])
-    assert len(drawn.axes[0].lines) == 2
-    plt.close(drawn)
+    assert [line.get_label() for line in drawn.axes[0].lines] == ["a", "b"]
+    assert not drawn.axes[0].get_legend()  # the figure's, beside the lines
+    names = [
+        text.get_text()
+        for text in figures.lines(table, "value", "value", ["method", "rho"]).legends[0].get_texts()
+    ]
+    assert names == ["a rho 0.1", "a rho 0.2", "b rho 0.1"]
+    many = pd.DataFrame({"method": [f"{i}" for i in range(30)], "x": 1.0, "y": 2.0})
+    looks = {
+        (line.get_color(), line.get_linestyle())
+        for line in figures.lines(many, "x", "y", ["method"]).axes[0].lines
+    }
+    assert len(looks) == 30
+    plt.close("all")
     wide = pd.DataFrame({"algorithm": ["a"], "seed": [0], "time": [1.0], "x": [1.0], "y": [None]})
     tidy = figures.tidy(wide, ["x", "y"], ["algorithm", "seed", "time"])
     assert tidy["metric"].tolist() == ["x"]

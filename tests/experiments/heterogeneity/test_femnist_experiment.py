@@ -125,12 +125,14 @@ def test_comparison():
     assert found.reached == {"iid": 21, "by writer": 42}  # 0.79 / 0.04 = 19.75, 0.79 / 0.02 = 39.5
     assert found.rounds == {"iid": 21, "by writer": 42}
     assert found.slow_down == 2
+    assert [claim.holds for claim in femnist_report.claims(0, found)] == [True, True]
     short = femnist_report.compared(
         made_up({"iid": (0.04, 0.5), "by writer": (0.005, 0.6)}), 0, femnist_report.TARGET
     )
     assert short.level == pytest.approx((0.285 + 0.3) / 2)  # rounds 57 and 60
     assert short.reached == {"iid": np.inf, "by writer": np.inf}
     assert short.rounds == {"iid": 9, "by writer": 60}
+    assert [claim.holds for claim in femnist_report.claims(0, short)] == [False, True]
     table = femnist_report.table([short])
     assert table["rounds to 79 %"].tolist() == ["not reached"] * 2
     assert table["rounds to it"].tolist() == ["9", "60"]

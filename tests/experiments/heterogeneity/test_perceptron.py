@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from experiments.harness.redrawing import read_tables
 from experiments.heterogeneity import perceptron
 from experiments.heterogeneity import perceptron_bounds as bounds
 from experiments.heterogeneity import perceptron_problem as problem
 from experiments.heterogeneity import perceptron_report as tables
+from experiments.heterogeneity.claims import claims, settled
 from experiments.heterogeneity.perceptron_problem import Case, Cases, Points
 from experiments.heterogeneity.redraw import redraw
 
@@ -276,6 +278,27 @@ def test_means_over_seeds():
     summary = tables.summarised(tables.per_seed(history)).iloc[0]
     assert summary["heterogeneity"] == 1
     assert summary["heterogeneity std"] == pytest.approx(2**0.5)
+
+
+def test_claims_of_the_kept_results():
+    folder = pathlib.Path("experiments/results/heterogeneity/perceptron")
+    kept = read_tables(folder, "perceptron")
+    found = claims("text", kept, perceptron.CASES)
+    assert all(claim.holds for claim in found)
+    numbers = {claim.text.partition(": ")[2]: claim.found for claim in found}
+    steps = "tau 10 round 18, tau 50 round 4, tau 300 round 2, tau 1000 round 1"
+    assert numbers["more local steps, fewer rounds"] == steps
+    assert numbers["FedProx takes more rounds"] == "FedAvg round 1, FedProx round 6"
+    turned = kept | {"summary": kept["summary"].assign(heterogeneity=1.0)}
+    holds = [claim.holds for claim in claims("text", turned, perceptron.CASES)]
+    assert holds == [True, True, False, True, True, True]
+
+
+def test_settled_is_the_first_round_from_which_on_the_gap_stays():
+    gaps = [5.0, 1.0, 3.0, 1.05, 1.0, 1.0, 0.95, 1.0]
+    history = pd.DataFrame({"case": Case(2).name, "round": range(1, 9), "test gap": gaps})
+    assert settled(history, Case(2)) == 4
+    assert settled(history.assign(**{"test gap": 1.0}), Case(2)) == 1
 
 
 @pytest.mark.slow

@@ -1,10 +1,15 @@
 """The page of reproductions: current, complete, and read from the reports."""
 
+import importlib
+import inspect
 import json
 import re
+import shlex
 
 import pytest
+import tyro
 
+from experiments.harness.options import settings
 from experiments.reproductions import __main__ as script
 from experiments.reproductions import page, reading
 from experiments.reproductions.page import Paper, Row
@@ -54,7 +59,7 @@ def test_reports_are_read(folder):
     assert [r.name for r in reading.all_results()] == [result.name]
     assert result.exists
     assert not Result("paper/run-0").exists
-    assert (result.title, result.command) == ("A report", "python -m experiments.x")
+    assert (result.title, result.commands) == ("A report", "`python -m experiments.x`")
     assert result.values("accuracy", where={"setting": "IID"}) == "a 0.5"
     assert result.values("accuracy", rows=("a",)) == "a 0.5, a 0.25"
     assert result.claims["claim"].tolist() == ["a beats b", "c \\| d", "e"]
@@ -73,10 +78,12 @@ def test_rows_and_claims(folder):
         Row("missing", "2", "", ("paper/no",), lambda r: "never", "full"),
         Row("not in the report", "2", "", ("paper/run-0.5",), lambda r: "", "full"),
         Row("cannot run", "3", "no data"),
+        Row("added", "3", "", ("paper/run-0.5",), lambda r: "x", "full", "more"),
     )
     other = folder / "results" / "paper" / "other.md"
     other.write_text("# Other")
-    other.with_suffix(".json").write_text(json.dumps({"command": "python -m experiments.y"}))
+    facts = {"earlier": ["python -m experiments.w"], "command": "python -m experiments.y"}
+    other.with_suffix(".json").write_text(json.dumps(facts))
     papers = [Paper("P", rows, {"e": "noise"}, {"note": "N"})]
     scripts = {"experiments.x": "X.", "experiments.z": "Z."}
     text = page.page(papers, reading.all_results(), scripts, folder)
@@ -89,11 +96,13 @@ def test_rows_and_claims(folder):
     assert "| missing | 2 | not run yet |  | `full` |" in lines
     assert "| not in the report | 2 | not run yet |  | `full` |" in lines
     assert "| cannot run | 3 | - | no data | - |" in lines
+    assert f"| added | 3 | x ({link}) |  | {command}, then `more` |" in lines
     reason = "b has more steps: 5"
     assert f"| a beats b (our threshold: > 1 x) | no | a 1, b 2 | {reason} | {link} |" in lines
     assert f"| e | no | 4 | noise | {link} |" in lines
     other = "[paper/other.md](results/paper/other.md)"
-    assert f"| {other} | Other | `python -m experiments.y` |" in lines
+    commands = "`python -m experiments.w`, then `python -m experiments.y`"
+    assert f"| {other} | Other | {commands} |" in lines
     assert "A report" not in text
     assert "* `python -m experiments.z`: Z." in lines
     assert "X." not in text
@@ -137,3 +146,68 @@ def test_every_row_has_a_result_or_a_reason():
             assert (row.results and row.command) or row.remark, row.item
             for name in re.findall(r"\*\*(\w+)\*\*", row.remark):
                 assert name in paper.notes, row.item
+
+
+# The numbers of the papers' tables and figures, by the place of the paper on the page.
+NUMBERED = {
+    0: {"Table": range(1, 9), "Figure": range(1, 13)},
+    1: {"Table": range(1, 3), "Figure": range(1, 8)},
+    2: {
+        "Table": (2.1, 3.1),
+        "Figure": (1.1, 2.1, *(f"3.{i}" for i in range(1, 8)), *(f"4.{i}" for i in range(1, 15))),
+    },
+    3: {"Figure": range(1, 6)},
+}
+
+
+def numbers(item, kind):
+    """The numbers in "Figures 1, 4 and 6 to 10: ..." or "Figure 3a: ..."."""
+    listed = re.match(rf"{kind}s? ([\d., ]*\d[ab]?(?: (?:and|to) \d[\d.]*[ab]?)*)", item)
+    found = []
+    for first, last in re.findall(
+        r"([\d.]+\d|\d)[ab]?(?: to ([\d.]+))?", listed[1] if listed else ""
+    ):
+        chapter, _, end = last.rpartition(".")
+        start = int(first.rpartition(".")[2])
+        prefix = f"{chapter}." if chapter else ""
+        found += [f"{prefix}{i}" for i in range(start, int(end) + 1)] if last else [first]
+    return found
+
+
+def test_numbers_of_items():
+    assert numbers("Figures 1, 4 and 6 to 8: surfaces", "Figure") == ["1", "4", "6", "7", "8"]
+    assert numbers("Figures 3.1 to 3.3: spread", "Figure") == ["3.1", "3.2", "3.3"]
+    assert numbers("Figures 3a and 6: CIFAR-10", "Figure") == ["3", "6"]
+    assert numbers("Table 2, MNIST, IID", "Table") == ["2"]
+    assert numbers("Section 4: gap", "Table") == []
+
+
+@pytest.mark.parametrize("place", NUMBERED)
+def test_every_table_and_figure_of_a_paper_has_a_row(place):
+    items = [row.item for row in script.PAPERS[place].rows]
+    for kind, expected in NUMBERED[place].items():
+        found = {number for item in items for number in numbers(item, kind)}
+        assert found >= set(map(str, expected)), kind
+
+
+def commands_of_results():
+    """The last command of every report and the options that it recorded."""
+    for result in reading.all_results():
+        facts = json.loads(result.file(".json").read_text())
+        yield pytest.param(facts["command"], facts.get("options", {}), id=result.name)
+
+
+@pytest.mark.parametrize(("command", "recorded"), list(commands_of_results()))
+def test_recorded_commands_give_the_recorded_options(command, recorded):
+    """A command that is repeated from nothing does what wrote the files."""
+    module, *arguments = shlex.split(command.removeprefix("python -m "))
+    program = importlib.import_module(module)
+    if hasattr(program, "main"):
+        kind = next(iter(inspect.signature(program.main).parameters.values())).annotation
+    else:
+        kind = program.Options
+    options = tyro.cli(kind, args=arguments)
+    assert "--finished" not in arguments
+    chosen = json.loads(json.dumps(settings(options), default=str).replace("Infinity", "null"))
+    known = set(chosen) & set(recorded)
+    assert {name: chosen[name] for name in known} == {name: recorded[name] for name in known}
