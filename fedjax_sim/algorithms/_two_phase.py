@@ -56,8 +56,8 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
             "two rounds in a row for every cohort, the first for gradients, as from "
             "timelines.repeat_rounds(timeline, 2) or --sampling pairs"
         )
-    lost = (mask & ~arrived).any(axis=-1) & ~arrived.any(axis=-1)
-    lost = lost[..., : 2 * pairs : 2].reshape(-1, pairs).any(axis=0)
+    sent, received = (x[..., : 2 * pairs : 2, :].any(axis=-1) for x in (mask, arrived))
+    lost = (sent & ~received).reshape(-1, pairs).any(axis=0)
     if lost.any():
         raise ValueError(
             f"round {2 * int(lost.argmax())} of the timeline loses all uploads; expected at least "
