@@ -9,6 +9,7 @@ import pytest
 from small_problems import KEY, NUM_CLIENTS, Counter, execute, no_data
 
 import fedjax_sim as fs
+from fedjax_sim import engine
 
 PARAMS = {"w": jnp.zeros(3)}
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
@@ -138,3 +139,36 @@ def test_functions_with_options_and_other_callables_pass():
     other = GOOD._replace(local=Local(), update=jax.jit(lambda s, m, r, scale=1.0: s))
     state, _ = execute(other, TIMELINE, PARAMS)
     assert int(state.clients.sum()) == 2 * TIMELINE.mask.sum()
+
+
+BROKEN = GOOD._replace(update=lambda state, mean, round: state._replace(total=jnp.zeros(1)))
+
+
+def test_a_broken_algorithm_leaves_no_folder(tmp_path):
+    setup = fs.Setup(no_data(), TIMELINE, PARAMS)
+    with pytest.raises(ValueError, match=r"\.total float32\[1\]; expected"):
+        fs.simulate(BROKEN, setup, KEY, directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypatch):
+    """What was traced is not traced again when it is compiled."""
+    params = jax.tree.map(lambda x: x[None], PARAMS)
+    setup, keys = fs.Setup(no_data(), TIMELINE, params), jax.random.split(KEY, 1)
+    algorithms = {"one": GOOD, "two": GOOD._replace(broadcast=lambda s, round: s.params)}
+    started = []
+    with pytest.raises(ValueError, match=r"\.total float32\[1\]; expected"):
+        fs.compare(
+            algorithms | {"broken": BROKEN}, setup, keys, directory=tmp_path,
+            on_progress=lambda *progress: started.append(progress),
+        )  # fmt: skip
+    assert not started
+    assert not list(tmp_path.iterdir())
+
+    traced, one_round = [], engine._round
+    monkeypatch.setattr(engine, "_round", lambda *x: traced.append(x) or one_round(*x))
+    fs.compare(algorithms, setup, keys, directory=tmp_path)
+    assert not traced
+    changed = {name: a._replace(synchronous_only="tested") for name, a in algorithms.items()}
+    fs.compare(changed, setup, keys)
+    assert len(traced) == len(changed)

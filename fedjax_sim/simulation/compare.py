@@ -15,8 +15,10 @@ from jax import Array
 from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation.events import Action, Callback, Event
+from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
+from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.locks import locked
+from fedjax_sim.simulation.programs import programs, stride, trace_first
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.simulate import simulate
@@ -187,23 +189,28 @@ def compare(
     names = seed_names(seeds, keys.shape[0])
     folders = folder_names(algorithms)
     parts = _Parts(setup, values, names)
-    parts.check(algorithms)
-
     if not isinstance(execution, Mapping):
         execution = dict.fromkeys(algorithms, execution)
+    root = None if directory is None else pathlib.Path(directory)
+    for name, part in parts.checked(algorithms):
+        first = share_functions(part.setup)
+        compiled = programs(
+            algorithms[name], first, batched=True, execution=execution.get(name), probes=probes
+        )
+        last = 1 if every_evaluation(callbacks) else None
+        step = stride(first.timeline.num_rounds, first.eval_every, last)
+        folder = None if root is None else root / folders[name] / part.folder
+        trace_first(compiled, first, keys[part.rows], step, folder)
     simulations: dict[str, list[Simulation]] = {}
     with contextlib.ExitStack() as stack:
         try:
-            if directory is not None:
-                stack.enter_context(locked(pathlib.Path(directory)))
+            if root is not None:
+                stack.enter_context(locked(root))
             for name, algorithm in algorithms.items():
                 if on_progress is not None:
                     on_progress(name, None)
                 done = simulations.setdefault(name, [])
                 for part in parts.of(name):
-                    folder = None
-                    if directory is not None:
-                        folder = pathlib.Path(directory) / folders[name] / part.folder
                     result = simulate(
                         algorithm,
                         part.setup,
@@ -212,7 +219,7 @@ def compare(
                         probes=probes,
                         eval_initial=eval_initial,
                         callbacks=[_Named(callback, name) for callback in callbacks],
-                        directory=folder,
+                        directory=None if root is None else root / folders[name] / part.folder,
                         replicas=part.names,
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
@@ -282,8 +289,8 @@ class _Parts:
         self._common = None if taken else self._make()
         self._folders = folder_names(names, "seeds")
 
-    def check(self, algorithms: Mapping[str, FedAlgorithm]) -> None:
-        """Checks the first setup of every algorithm, before the first one runs for hours."""
+    def checked(self, algorithms: Mapping[str, FedAlgorithm]) -> Iterator[tuple[str, _Part]]:
+        """Yields the first part of every algorithm, after checking its setup."""
         part = None
         for name, algorithm in algorithms.items():
             if part is None or self._per_algorithm:
@@ -291,6 +298,7 @@ class _Parts:
                 check_setup(part.setup)
                 check_batch(part.setup, len(part.names))
             check_algorithm(algorithm, part.setup)
+            yield name, part
 
     def of(self, algorithm: str) -> Iterator[_Part]:
         arguments = {"algorithm": algorithm} if self._per_algorithm else {}

@@ -1,6 +1,7 @@
 """Compiled segments of a run, with examples on the device or on the host."""
 
 import dataclasses
+import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -193,6 +194,26 @@ def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -
         equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
         evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
     return eval_every * evals_per_segment
+
+
+def trace_first(
+    compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
+) -> None:
+    """Traces the first segment of a run, so that its errors come before the run's folder exists.
+
+    Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
+    on the host, whose segments are those of a load.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.engine.run`.
+    """
+    task = setup.task
+    begun = folder is not None and (folder / "run.json").exists()
+    if begun or isinstance(task.placement, offload.OnHost):
+        return
+    timeline = jax.tree.map(np.asarray, setup.timeline)
+    state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
+    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys)
 
 
 class Resident:

@@ -17,12 +17,12 @@ from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.events import Action, Callback, Listeners
+from fedjax_sim.simulation.events import Action, Callback, Listeners, every_evaluation
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, latest
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
+from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride, trace_first
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
@@ -122,7 +122,9 @@ def simulate(
     num_rounds = setup.timeline.num_rounds
     folder = None if directory is None else pathlib.Path(directory)
     listeners = Listeners(callbacks, names, num_rounds, folder)
-    step = stride(num_rounds, eval_every, 1 if listeners.every_evaluation else evals_per_segment)
+    step = stride(num_rounds, eval_every, 1 if every_evaluation(callbacks) else evals_per_segment)
+    if folder is not None:
+        trace_first(compiled, setup, keys, step, folder)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
     state = compiled.initial(task, put(setup.params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)
