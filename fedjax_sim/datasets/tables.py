@@ -233,9 +233,9 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
 def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
     """Returns a column of labels, clients or splits."""
     _column(where, option, name, table.names)
-    missing = table.is_missing(name)
-    if missing.any():
-        row = int(missing.argmax()) + 1
+    is_missing = table.is_missing(name)
+    if is_missing.any():
+        row = int(is_missing.argmax()) + 1
         raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
     values = table.read(name)
     return values.astype(str) if values.dtype == object else values

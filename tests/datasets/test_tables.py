@@ -169,6 +169,36 @@ def test_clients_of_all_parts():
             "column 'y' has no value in row 2",
         ),
         (
+            lambda: fs.from_table({"a": [1, 2], "y": ["cat", float("nan")]}),
+            "column 'y' has no value in row 2",
+        ),
+        (
+            lambda: fs.from_table(
+                {"a": [1, 2], "y": [0, 1], "who": np.array(["x", np.nan], object)},
+                client_column="who",
+            ),
+            "column 'who' has no value in row 2",
+        ),
+        (
+            lambda: fs.from_table(
+                {"a": [1, 2], "y": [0, 1], "who": pd.Series([None, 3], dtype="Int64")},
+                client_column="who",
+            ),
+            "column 'who' has no value in row 1",
+        ),
+        (
+            lambda: fs.from_table(
+                {"a": [1, 2], "y": [0, 1], "who": np.array(["NaT", "2020-01-01"], "M8[D]")},
+                client_column="who",
+            ),
+            "column 'who' has no value in row 1",
+        ),
+        (lambda: from_arrays([[1.0]] * 2, [0, None]), r"train labels\[1\] has no value"),
+        (
+            lambda: from_arrays([[1.0]] * 2, [0, 1], clients=["x", float("nan")]),
+            r"train clients\[1\] has no value",
+        ),
+        (
             lambda: fs.from_table({"a": [1, 2], "y": [0, 1], "split": ["train", "dev"]}),
             "column 'split' has dev, train; expected train and test",
         ),

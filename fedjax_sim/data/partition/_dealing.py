@@ -4,12 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.data.inspection import missing
+
 
 def group_rows(values: Sequence | np.ndarray, name: str) -> tuple[list[np.ndarray], np.ndarray]:
     """Row numbers of each distinct value, in their original order, and the sorted values."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; expected [N] with N > 0")
+    if (is_missing := missing(values)).any():
+        row = int(is_missing.argmax())
+        raise ValueError(f"{name}[{row}] is {values[row]}; expected a number or text")
     distinct, inverse, sizes = np.unique(array, return_inverse=True, return_counts=True)
     return cut(np.argsort(inverse, kind="stable"), sizes), distinct
 
