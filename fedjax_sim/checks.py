@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.types import PyTree, Scalar, Setup, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, PyTree, Scalar, Setup, Task, Timeline
 
 INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
 SLOT_BYTES = 13  # clients, version, num_steps, mask
@@ -41,6 +41,26 @@ def check_setup(setup: Setup) -> None:
         _check_timeline(setup.timeline, setup.task.num_clients)
         if setup.task.placement is not None:
             setup.task.placement.check(setup.timeline)
+
+
+def check_algorithm(value: object, name: str = "algorithm") -> None:
+    """Refuses values that are no algorithms, such as a factory that was not called.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> check_algorithm(fs.fedavg(0.1))
+        >>> check_algorithm(fs.fedavg)
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm is <function fedavg at ...>; expected a FedAlgorithm: call fedavg(...)
+    """
+    if not isinstance(value, FedAlgorithm):
+        factory = getattr(value, "__name__", "the factory")
+        hint = f"call {factory}(...)" if callable(value) else "for example fs.fedavg(0.1)"
+        raise ValueError(f"{name} is {value!r:.60}; expected a FedAlgorithm: {hint}")
 
 
 def check_keys(keys: object) -> None:

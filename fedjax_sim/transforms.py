@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
@@ -23,11 +24,15 @@ def transform_oracle(
 ) -> FedAlgorithm:
     """Returns an algorithm whose clients use ``transform(oracle)``, also for personal models.
 
+    Raises:
+        ValueError: no algorithm.
+
     Example:
         >>> from fedjax_sim.algorithms import fedavg
         >>> decay = lambda oracle: add_decayed_weights(oracle, 1e-3)
         >>> algorithm = transform_oracle(fedavg(lr=0.1), decay)
     """
+    check_algorithm(algorithm)
     personal = algorithm.personal
     return algorithm._replace(
         local=with_bits_of(

@@ -13,7 +13,12 @@ import fedjax_sim as fs
 from fedjax_sim.algorithms.staleness import expected_steps
 from fedjax_sim.compression import compressed, identity
 from fedjax_sim.transforms import transform_oracle, unchanged
+from fedjax_sim.tree import leaves
 from fedjax_sim.wrappers import average_rounds, skip_nonfinite
+from fedjax_sim.wrappers.fine_tuning import fine_tuned
+from fedjax_sim.wrappers.freeze import freeze
+from fedjax_sim.wrappers.private import private
+from fedjax_sim.wrappers.running_statistics import running_statistics
 
 NUM_CLIENTS, NUM_ROUNDS = 5, 4
 CENTRES = np.arange(NUM_CLIENTS, dtype=np.float64)
@@ -105,6 +110,42 @@ def test_wrappers_refuse_what_the_algorithm_refuses(wrap):
         match=r"expected_steps.mean has the shape \(4,\); expected \(5,|algorithm uploads models",
     ):
         fs.init(wrap(short), fs.Setup(task(0.5), timeline, jnp.array(0.0)))
+
+
+ATTACKERS = np.arange(NUM_CLIENTS) == 0
+OTHERS = {
+    "freeze": lambda algorithm: freeze(algorithm, leaves.last_layer),
+    "private": lambda algorithm: private(algorithm, leaves.last_layer, 0.1),
+    "running_statistics": lambda algorithm: running_statistics(algorithm, leaves.last_layer),
+    "fine_tuned": lambda algorithm: fine_tuned(algorithm, 0.1, steps=1),
+    "ef14": lambda algorithm: fs.ef14(algorithm, identity()),
+    "ef21": lambda algorithm: fs.ef21(algorithm, identity()),
+    "ef21_p": lambda algorithm: fs.ef21_p(algorithm, identity()),
+    "diana": lambda algorithm: fs.diana(algorithm, identity(), 0.5),
+    "marina": lambda algorithm: fs.marina(algorithm, identity(), 0.5),
+    "pp_marina": lambda algorithm: fs.pp_marina(algorithm, identity()),
+    "worker_momentum": fs.robust.worker_momentum,
+    "aggregate": lambda algorithm: fs.robust.aggregate(algorithm, fs.robust.median()),
+    "stacked": fs.robust.stacked,
+    "alie": lambda algorithm: fs.robust.attacks.alie(algorithm, ATTACKERS),
+    "mimic": lambda algorithm: fs.robust.attacks.mimic(algorithm, ATTACKERS),
+    "sign_flip": lambda algorithm: fs.robust.attacks.sign_flip(algorithm, ATTACKERS),
+    "corrupted": lambda algorithm: fs.robust.attacks.corrupted(algorithm, 0.1),
+}
+
+
+@pytest.mark.parametrize("wrap", [*WRAPPERS.values(), *OTHERS.values()], ids=[*WRAPPERS, *OTHERS])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (fs.fedavg, "algorithm is <function fedavg .*; expected a FedAlgorithm: call fedavg"),
+        ("fedavg", "algorithm is 'fedavg'; expected a FedAlgorithm: for example fs.fedavg"),
+    ],
+    ids=["factory", "name"],
+)
+def test_wrappers_refuse_what_is_no_algorithm(wrap, value, message):
+    with pytest.raises(ValueError, match=message):
+        wrap(value)
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec
+from fedjax_sim.checks import check_algorithm
+from fedjax_sim.compression.codec import Codec, check_codec
 from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
@@ -76,7 +77,8 @@ def compressed(
             down=codec.through)``.
 
     Raises:
-        ValueError: a codec with memory (:class:`~fedjax_sim.compression.StatefulCodec`).
+        ValueError: no algorithm, no codec, or a codec with memory
+            (:class:`~fedjax_sim.compression.StatefulCodec`).
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -87,13 +89,10 @@ def compressed(
         >>> 32 * 1000 / qsgd(levels=7).bits(params)  # compression
         7.936507936507937
     """
-
-    for name, value in (("codec", codec), ("down", down)):
-        if isinstance(value, StatefulCodec):
-            raise ValueError(
-                f"{name} keeps a memory between messages; expected a compression.Codec, or "
-                "error feedback, for example fs.ef14(algorithm, codec)"
-            )
+    check_algorithm(algorithm)
+    check_codec(codec)
+    if down is not None:
+        check_codec(down, "down")
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work

@@ -61,6 +61,28 @@ class StatefulCodec(NamedTuple):
     bits: Callable[[PyTree], int]
 
 
+def check_codec(codec: Any, name: str = "codec") -> None:
+    """Refuses values that are no codecs without memory.
+
+    Raises:
+        ValueError: naming the value.
+
+    Example:
+        >>> check_codec(3)
+        Traceback (most recent call last):
+        ValueError: codec is 3; expected a codec, for example compression.top_k(10)
+    """
+    if isinstance(codec, StatefulCodec):
+        raise ValueError(
+            f"{name} keeps a memory between messages; expected a compression.Codec, or "
+            "error feedback, for example fs.ef14(algorithm, codec)"
+        )
+    if not isinstance(codec, Codec):
+        raise ValueError(
+            f"{name} is {codec!r:.60}; expected a codec, for example compression.top_k(10)"
+        )
+
+
 def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     """Returns a codec as one with a memory, which is empty for a :class:`Codec`.
 
@@ -76,8 +98,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     """
     if isinstance(codec, StatefulCodec):
         return codec
-    if not isinstance(codec, Codec):
-        raise ValueError(f"codec is {codec!r}; expected a codec, for example compression.top_k(10)")
+    check_codec(codec)
 
     def through(key: Array, x: PyTree, memory: tuple) -> tuple[PyTree, tuple]:
         return codec.through(key, x, jax.tree.map(jnp.zeros_like, x)), memory
@@ -97,7 +118,7 @@ def contractive(codec: Codec, variance: float) -> Codec:
             :math:`\mathbb{E} \|Q(v) - v\|^2 \le \omega \|v\|^2`.
 
     Raises:
-        ValueError: a negative variance.
+        ValueError: a codec with memory, or a negative variance.
 
     Example:
         >>> from fedjax_sim.compression import random_k
@@ -106,6 +127,7 @@ def contractive(codec: Codec, variance: float) -> Codec:
         >>> y.tolist() in ([3.0, 0.0], [0.0, 4.0])
         True
     """
+    check_codec(codec)
     check_at_least(0, variance=variance)
 
     def through(key: Array, x: PyTree, near: PyTree) -> PyTree:

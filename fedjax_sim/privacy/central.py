@@ -24,7 +24,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.adaptive import AdaptiveClip, below, count_std, next_clip, upload_noise
-from fedjax_sim.privacy.checks import check_algorithm, check_timeline, guarded
+from fedjax_sim.privacy.checks import check_admits_noise, check_timeline, guarded
 from fedjax_sim.privacy.clipping import Clip, check_clip, check_finite, clip_upload, total_clip
 from fedjax_sim.privacy.events import Mechanism, without_noise
 from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, independent
@@ -144,7 +144,7 @@ def privatize(
     if is_concrete(noise_multiplier) and noise_multiplier > 0:
         check_finite(fixed)
     check_positive(expected_uploads=expected_uploads)
-    check_algorithm(algorithm)
+    check_admits_noise(algorithm)
     law = noise or independent()
     if most_examples is not None:
         check_positive(most_examples=most_examples)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_sim.checks import is_concrete
+from fedjax_sim.checks import check_algorithm, is_concrete
 from fedjax_sim.privacy.noise import NoiseLaw
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
@@ -11,7 +11,7 @@ from fedjax_sim.wrappers.applied_last import AppliedLast, applied_last
 from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 
-def check_algorithm(algorithm: FedAlgorithm) -> None:
+def check_admits_noise(algorithm: FedAlgorithm) -> None:
     """Refuses an algorithm to whose uploads no noise may be added.
 
     Raises:
@@ -19,10 +19,11 @@ def check_algorithm(algorithm: FedAlgorithm) -> None:
 
     Example:
         >>> import fedjax_sim as fs
-        >>> check_algorithm(fs.mb_sgd(0.1))
+        >>> check_admits_noise(fs.mb_sgd(0.1))
         Traceback (most recent call last):
         ValueError: algorithm needs the exact mean of the uploads: clients also upload weights ...
     """
+    check_algorithm(algorithm)
     if (check := applied_last(algorithm)) is not None:
         raise ValueError(f"algorithm is {check.wrapper}(...); expected one without it")
     if algorithm.aggregation is not None:

@@ -21,11 +21,11 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_positive
+from fedjax_sim.checks import check_algorithm, check_at_least, check_at_most, check_positive
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.accounting import Guarantee
-from fedjax_sim.privacy.checks import check_algorithm, guarded
+from fedjax_sim.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.privacy.clipping import clip_upload
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.participation import most_visits
@@ -82,7 +82,8 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = randomize_uploads(fedavg(lr=0.1), local_gaussian(1.0, noise_multiplier=2.0))
     """
-    check_algorithm(algorithm._replace(aggregation=None))
+    check_algorithm(algorithm)
+    check_admits_noise(algorithm._replace(aggregation=None))
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work

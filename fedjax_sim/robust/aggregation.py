@@ -9,9 +9,10 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.execution.means import weighted_mean
-from fedjax_sim.robust.rules import Points, Rule
+from fedjax_sim.robust.rules import Points, Rule, check_rule
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,
@@ -69,10 +70,10 @@ def aggregate(
             server.  False: a timeline that has one is refused.
 
     Raises:
-        ValueError: the algorithm has a rule already.  At the start of a run, before compilation:
-            fewer uploads in a round than the rule requires, weights that the rule does not take, or
-            for a rule that uses the previous aggregate an algorithm whose upload has no shape
-            without data.
+        ValueError: no algorithm, no rule, or the algorithm has a rule already.  At the start of a
+            run, before compilation: fewer uploads in a round than the rule requires, weights that
+            the rule does not take, or for a rule that uses the previous aggregate an algorithm
+            whose upload has no shape without data.
 
     Example:
         >>> import numpy as np
@@ -86,6 +87,8 @@ def aggregate(
         >>> float(state.server.params)
         2.5
     """
+    check_algorithm(algorithm)
+    check_rule(rule)
     if algorithm.aggregation is not None:
         raise ValueError("algorithm has a robust rule already; expected one without")
     algorithm = algorithm._replace(
@@ -120,6 +123,7 @@ def stacked(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> stacked(fs.fedavg(0.1)).aggregation.each is None
         True
     """
+    check_algorithm(algorithm)
     aggregation = algorithm.aggregation
     if aggregation is not None and aggregation.each is None:
         return algorithm

@@ -16,6 +16,7 @@ from fedjax_sim.robust.rules import (
     Points,
     Rule,
     check_f,
+    check_rule,
     majority,
     per_slot,
     ranks,
@@ -36,7 +37,7 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
         f: most attackers per round; requires n > 2 f.  None: the rule's.
 
     Raises:
-        ValueError: no f in either place, or a negative one.
+        ValueError: no rule, no f in either place, or a negative one.
 
     References:
         Allouah et al., 2023, Algorithm 2.
@@ -47,6 +48,7 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
         >>> rule.name
         'nnm(trimmed_mean(f=3), f=3)'
     """
+    check_rule(rule)
     f = rule.f if f is None else f
     if f is None:
         raise ValueError(f"f is None; expected a number of attackers, since {rule.name} has none")
@@ -92,7 +94,7 @@ def bucketing(rule: Rule, size: int = 2) -> Rule:
         size: uploads per bucket.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: no rule, or a size below 1.
 
     References:
         Karimireddy et al., 2022, Algorithm 1.
@@ -103,6 +105,7 @@ def bucketing(rule: Rule, size: int = 2) -> Rule:
         >>> rule.name, rule.smallest
         ('bucketing(krum(f=2), size=2)', 13)
     """
+    check_rule(rule)
     check_at_least(1, size=size)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:

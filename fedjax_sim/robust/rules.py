@@ -60,6 +60,23 @@ class Rule(NamedTuple):
     remembers: bool = False  # uses the previous aggregate
 
 
+def check_rule(rule: Any) -> None:
+    """Refuses values that are no rules, such as a function that was not called.
+
+    Raises:
+        ValueError: naming the value.
+
+    Example:
+        >>> check_rule("median")
+        Traceback (most recent call last):
+        ValueError: rule is 'median'; expected a robust.Rule, for example robust.median(f=1)
+    """
+    if not isinstance(rule, Rule):
+        raise ValueError(
+            f"rule is {rule!r:.60}; expected a robust.Rule, for example robust.median(f=1)"
+        )
+
+
 def check_f(f: Any) -> int:
     """Returns the number of attackers that a rule is made for.
 

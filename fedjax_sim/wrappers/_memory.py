@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.compression.codec import StatefulCodec
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.types import (
@@ -126,9 +127,10 @@ def check_sends_changes(algorithm: FedAlgorithm) -> None:
     """Refuses algorithms whose uploads are marked as models (FAVANO, QuAFL), and private ones.
 
     Raises:
-        ValueError: the update has the mark of :func:`takes_models`, or another wrapper must be
-            applied last, such as one with a robust rule.
+        ValueError: no algorithm, the update has the mark of :func:`takes_models`, or another
+            wrapper must be applied last, such as one with a robust rule.
     """
+    check_algorithm(algorithm)
     if isinstance(algorithm.check, AppliedLast):
         raise ValueError(
             f"algorithm is {algorithm.check.wrapper}(...); expected it as the last wrapper: "

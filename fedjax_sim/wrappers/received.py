@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, Round, Upload, Work
 
 
@@ -95,7 +96,7 @@ def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
     """Refuses an algorithm with another aggregation than the mean, for a wrapper of its mean.
 
     Raises:
-        ValueError: naming the wrapper.
+        ValueError: naming the wrapper; no algorithm.
 
     Example:
         >>> import fedjax_sim as fs
@@ -103,6 +104,7 @@ def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
         Traceback (most recent call last):
         ValueError: algorithm has a robust rule; expected robust.aggregate(ef21(...), ...): apply...
     """
+    check_algorithm(algorithm)
     if algorithm.aggregation is not None:
         raise ValueError(
             f"algorithm has a robust rule; expected robust.aggregate({wrapper}(...), ...): apply "

@@ -231,6 +231,8 @@ def test_weights_are_refused_where_a_rule_takes_none():
 
 def test_what_cannot_be_combined_is_refused():
     aggregated = robust.aggregate(fs.fedavg(0.5), robust.median())
+    with pytest.raises(ValueError, match="rule is 'median'; expected a robust"):
+        robust.aggregate(fs.fedavg(0.1), "median")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="algorithm has a robust rule already"):
         robust.aggregate(aggregated, robust.median())
     gathered = strategies.gathered(lambda uploads, weights: uploads[0])

@@ -312,6 +312,8 @@ def test_uploads_of_several_parts_and_precisions():
         (lambda: robust.centred_clipping(iterations=0), "iterations is 0; expected at least 1"),
         (lambda: robust.nnm(robust.mean()), r"f is None; expected .* since mean\(\) has none"),
         (lambda: robust.bucketing(robust.mean(), 0), "size is 0; expected at least 1"),
+        (lambda: robust.bucketing(robust.mean), r"rule is <function mean .*; expected a robust"),
+        (lambda: robust.nnm("median", 1), "rule is 'median'; expected a robust.Rule, for example"),
     ],
 )
 def test_bad_arguments(build, message):

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_algorithm, check_at_least
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
@@ -38,19 +38,21 @@ def sign_flip(
     Args:
         algorithm: any algorithm, with a robust rule or not.
         attackers: who attacks.
-        scale: a positive number; may be traced.
+        scale: at least 0; may be traced.
         of: "own", the attacker's upload; "mean", the mean of the honest uploads of the round, as in
             ByzFL (then it is :func:`inner_product` with ``eps=scale``).
 
     Raises:
-        ValueError: another ``of``, attackers that are no mask; before a run, attackers of another
-            number of clients, or more per round than the robust rule is made for.
+        ValueError: a negative ``scale``, another ``of``, attackers that are no mask; before a run,
+            attackers of another number of clients, or more per round than the robust rule is made
+            for.
 
     Example:
         >>> import fedjax_sim as fs
         >>> attackers = fs.robust.attacks.some_clients([0], num_clients=10)
         >>> algorithm = sign_flip(fs.fedavg(lr=0.1), attackers)
     """
+    check_at_least(0, scale=scale)
     if of not in ("own", "mean"):
         raise ValueError(f"of is {of!r}; expected 'own' or 'mean'")
     if of == "mean":
@@ -179,6 +181,7 @@ def _replaced(
     algorithm: FedAlgorithm, attackers: Mask, forge: Callable[[Upload, Work], Upload]
 ) -> FedAlgorithm:
     """Returns an algorithm whose attackers send ``forge(upload, work)``."""
+    check_algorithm(algorithm)
     known, inner = as_attackers(attackers), algorithm.local
 
     def local(
