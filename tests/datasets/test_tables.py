@@ -149,7 +149,7 @@ def test_clients_of_all_parts():
     ("call", "message"),
     [
         (lambda: fs.from_table([1, 2]), "table is list; expected a dict of arrays, a pandas"),
-        (lambda: fs.from_table(NUMBERS), "no column y or label; expected --label-column, one of"),
+        (lambda: fs.from_table(NUMBERS), "no column y or label; expected label_column, one of"),
         (lambda: fs.from_table(NUMBERS, label_column="knid"), "'knid'; .*did you mean kind"),
         (lambda: fs.from_table(NUMBERS, label_column="kind"), "column 'who' has values such as"),
         (

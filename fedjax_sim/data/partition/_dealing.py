@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.inspection import missing
 
 
@@ -86,10 +87,8 @@ def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> None:
-    if num_clients < 1:
-        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
-    if min_size < 0:
-        raise ValueError(f"min_size is {min_size}; expected at least 0")
+    check_count(1, num_clients=num_clients)
+    check_count(num_examples=num_examples, min_size=min_size)
     if num_examples < num_clients * min_size:
         raise ValueError(
             f"num_clients is {num_clients} with at least {min_size} examples each; "
