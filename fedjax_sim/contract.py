@@ -5,11 +5,13 @@ does not contain them.
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_sim.checks import check_algorithm
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.execution.broadcasts import num_buffers
 from fedjax_sim.types import (
@@ -38,10 +40,10 @@ _ARGUMENTS = {
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:
-    """Refuses an algorithm with a function that does not take its arguments by position.
+    """Refuses values that are no algorithm, and functions that do not take their arguments.
 
     Raises:
-        ValueError: naming the function.
+        ValueError: naming the value or the function.
 
     Example:
         >>> import fedjax_sim as fs
@@ -50,6 +52,7 @@ def check_functions(algorithm: FedAlgorithm) -> None:
         ...
         ValueError: algorithm.update takes (state, mean); expected (state, mean, round)
     """
+    check_algorithm(algorithm)
     for name, arguments in _ARGUMENTS.items():
         function, expected = getattr(algorithm, name), f"({', '.join(arguments)})"
         if function is None and name == "personal":
@@ -58,15 +61,33 @@ def check_functions(algorithm: FedAlgorithm) -> None:
             raise ValueError(
                 f"algorithm.{name} is {function!r:.60}; expected a function of {expected}"
             )
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):  # of a function that is not written in Python
-            continue
-        try:
-            signature.bind(*arguments)
-        except TypeError as error:
-            taken = signature.replace(return_annotation=signature.empty)
-            raise ValueError(f"algorithm.{name} takes {taken}; expected {expected}") from error
+        if not _takes(function, arguments):
+            taken = ", ".join(inspect.signature(function).parameters)
+            raise ValueError(f"algorithm.{name} takes ({taken}); expected {expected}")
+
+
+def check_options(execution: Any, probes: Any) -> None:
+    """Refuses values that are no execution strategy or no probes.
+
+    Raises:
+        ValueError: naming the argument.
+
+    Example:
+        >>> check_options("vmapped", None)
+        Traceback (most recent call last):
+        ...
+        ValueError: execution is 'vmapped'; expected a strategy, such as fs.execution.vmapped()
+    """
+    if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
+        raise ValueError(
+            f"execution is {execution!r:.60}; expected a strategy, such as fs.execution.vmapped()"
+        )
+    kinds = {name: getattr(probes, name, None) for name in ("client", "server", "run")}
+    for name, functions in kinds.items():
+        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+            raise ValueError(
+                f"probes is {probes!r:.60}; expected fs.Probes({name}={{...}}), functions by name"
+            )
 
 
 def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
@@ -186,6 +207,21 @@ def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:
                 f"{_name((), before)}, as before"
             )
     return new
+
+
+def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
+    """Returns True for a function that takes these arguments by position."""
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _leaves(state: PyTree) -> str:

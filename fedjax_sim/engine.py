@@ -19,9 +19,10 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_objective, check_setup
+from fedjax_sim.checks import check_key, check_objective, check_setup
 from fedjax_sim.contract import (
     check_functions,
+    check_options,
     check_staleness,
     check_statistics,
     check_weighting,
@@ -226,6 +227,8 @@ def advance(
         >>> int(state.round), float(state.server.params)
         (4, 1.875)
     """
+    check_key(key)
+    check_options(execution, probes)
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
     check_staleness(algorithm, timeline)
     where = _placement(task)

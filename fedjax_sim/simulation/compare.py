@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim import checks
+from fedjax_sim.checks import check_batch, check_is_setup, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
@@ -159,8 +160,8 @@ def compare(
             an interrupted one.
 
     Raises:
-        ValueError: no algorithms, names that are not distinct as folders, contradictory arguments,
-            or a directory that holds another comparison.
+        ValueError: no algorithms, values that are none, names that are not distinct as folders,
+            contradictory arguments, or a directory that holds another comparison.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
@@ -187,7 +188,13 @@ def compare(
         raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
+    if not isinstance(algorithms, Mapping):
+        raise ValueError(
+            f"algorithms is a {type(algorithms).__name__}; expected a dict of algorithms by name"
+        )
     folders = folder_names(algorithms)
+    for name, algorithm in algorithms.items():
+        checks.check_algorithm(algorithm, f"algorithms[{name!r}]")
     parts = _Parts(setup, values, names)
     if not isinstance(execution, Mapping):
         execution = dict.fromkeys(algorithms, execution)
@@ -249,6 +256,9 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
         >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
         {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
     """
+    names = list(names)
+    if any(not isinstance(name, str) for name in names):
+        raise ValueError(f"{argument} has the names {names}; expected text")
     folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
     if not folders:
         raise ValueError(f"{argument} is empty; expected at least one name")
@@ -277,7 +287,9 @@ class _Parts:
     """Setups of the algorithms, for all seeds together or one after the other."""
 
     def __init__(self, setup: Setup | MakeSetup, values: Sequence[Seed], names: list[str]):
-        self._make: MakeSetup = (lambda: setup) if isinstance(setup, Setup) else setup
+        if not callable(setup):
+            check_is_setup(setup)
+        self._make: MakeSetup = setup if callable(setup) else lambda: setup
         self._values, self._names = values, names
         taken = set(inspect.signature(self._make).parameters)
         if taken - {"seed", "algorithm"}:
@@ -286,8 +298,13 @@ class _Parts:
                 "'seed' and 'algorithm'"
             )
         self._per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
-        self._common = None if taken else self._make()
+        self._common = None if taken else self._made()
         self._folders = folder_names(names, "seeds")
+
+    def _made(self, **arguments: Any) -> Setup:
+        setup = self._make(**arguments)
+        check_is_setup(setup)
+        return setup
 
     def checked(self, algorithms: Mapping[str, FedAlgorithm]) -> Iterator[tuple[str, _Part]]:
         """Yields the first part of every algorithm, after checking its setup."""
@@ -303,11 +320,11 @@ class _Parts:
     def of(self, algorithm: str) -> Iterator[_Part]:
         arguments = {"algorithm": algorithm} if self._per_algorithm else {}
         if not self._per_seed:
-            setup = self._make(**arguments) if self._common is None else self._common
+            setup = self._made(**arguments) if self._common is None else self._common
             yield _Part(setup, slice(None), self._names, "")
             return
         for i, (value, name) in enumerate(zip(self._values, self._names, strict=True)):
-            setup = _with_axis(self._make(**arguments, seed=value))
+            setup = _with_axis(self._made(**arguments, seed=value))
             yield _Part(setup, slice(i, i + 1), [name], self._folders[name])
 
 

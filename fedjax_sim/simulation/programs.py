@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.contract import check_options
 from fedjax_sim.engine import History, Probes, RunState, advance, evaluation_context, init
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
@@ -122,6 +123,7 @@ def programs(
     Algorithms are compared by value (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a
     loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
     """
+    check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
     # would compute all steps of the longest visit, so on a CPU they run one after the other, and so

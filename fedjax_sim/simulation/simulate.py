@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup
 from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes, check_algorithm
 from fedjax_sim.execution import distributed, offload
@@ -102,6 +102,8 @@ def simulate(
         'local steps'
     """
     check_keys(keys)
+    if evals_per_segment is not None:
+        check_count(1, evals_per_segment=evals_per_segment)
     batched = keys.ndim == 1
     names = seed_names(replicas, keys.shape[0] if batched else 1, "replicas")
     check_setup(setup)
