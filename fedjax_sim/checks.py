@@ -1,8 +1,10 @@
 """Argument checks that run before compilation."""
 
 import difflib
+import operator
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +24,14 @@ def check_setup(setup: Setup) -> None:
     Raises:
         ValueError: naming the argument, its value and what was expected.
     """
+    check_is_setup(setup)
     for name, kind in (("task", Task), ("timeline", Timeline)):
         value = getattr(setup, name)
         if not isinstance(value, kind):
             raise ValueError(
                 f"setup.{name} is a {type(value).__name__}; expected a fedjax_sim.{kind.__name__}"
             )
-    if setup.eval_every < 1:
-        raise ValueError(f"eval_every is {setup.eval_every}; expected at least 1 round")
+    check_count(1, eval_every=setup.eval_every)
     if not jax.tree.leaves(setup.params):
         raise ValueError("params has no leaves; expected a pytree of arrays")
     for path, leaf in jax.tree_util.tree_leaves_with_path(setup.params):
@@ -37,13 +39,44 @@ def check_setup(setup: Setup) -> None:
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
             )
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; expected a "
+                "floating dtype, which has gradients"
+            )
+    if not (setup.eval_fn is None or callable(setup.eval_fn)):
+        raise ValueError(
+            f"eval_fn is {setup.eval_fn!r:.60}; expected a function of the model that returns a "
+            "dict of metrics"
+        )
+    if not callable(setup.weighting):
+        raise ValueError(
+            f"weighting is {setup.weighting!r:.60}; expected a function, such as "
+            "fs.weight_by_examples"
+        )
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
         _check_timeline(setup.timeline, setup.task.num_clients)
         if setup.task.placement is not None:
             setup.task.placement.check(setup.timeline)
 
 
-def check_algorithm(value: object, name: str = "algorithm") -> None:
+def check_is_setup(value: object) -> None:
+    """Refuses values that are no setups, such as an algorithm in its place.
+
+    Raises:
+        ValueError: naming the type and what was expected.
+
+    Example:
+        >>> check_is_setup([1, 2])
+        Traceback (most recent call last):
+        ...
+        ValueError: setup is a list; expected a fedjax_sim.Setup
+    """
+    if not isinstance(value, Setup):
+        raise ValueError(f"setup is a {type(value).__name__}; expected a fedjax_sim.Setup")
+
+
+def check_is_algorithm(value: object, name: str = "algorithm") -> None:
     """Refuses values that are no algorithms, such as a factory that was not called.
 
     Raises:
@@ -51,8 +84,8 @@ def check_algorithm(value: object, name: str = "algorithm") -> None:
 
     Example:
         >>> import fedjax_sim as fs
-        >>> check_algorithm(fs.fedavg(0.1))
-        >>> check_algorithm(fs.fedavg)
+        >>> check_is_algorithm(fs.fedavg(0.1))
+        >>> check_is_algorithm(fs.fedavg)
         Traceback (most recent call last):
         ...
         ValueError: algorithm is <function fedavg at ...>; expected a FedAlgorithm: call fedavg(...)
@@ -81,6 +114,26 @@ def check_keys(keys: object) -> None:
             f"keys is {keys!r:.60}; expected jax.random.key(0), or n keys [n] as of "
             "jax.random.split"
         )
+    if keys.ndim > 1 or not keys.size:
+        raise ValueError(f"keys has shape {keys.shape}; expected () or [n], one per seed")
+
+
+def check_key(key: object) -> None:
+    """Refuses a value that is not one key of JAX.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_key(jax.random.split(jax.random.key(0), 3))
+        Traceback (most recent call last):
+        ...
+        ValueError: key has shape (3,); expected one key, such as jax.random.key(0)
+    """
+    if not (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise ValueError(f"key is {key!r:.60}; expected jax.random.key(0)")
+    if key.ndim:
+        raise ValueError(f"key has shape {key.shape}; expected one key, such as jax.random.key(0)")
 
 
 def check_batch(setup: Setup, count: int | None) -> None:
@@ -242,6 +295,34 @@ def check_at_least(bound: float, /, **values: object) -> None:
     for name, value in values.items():
         if is_concrete(value) and not np.all(np.asarray(value) >= bound):
             raise ValueError(f"{name} is {value}; expected at least {bound:g}")
+
+
+def check_count(least: int = 0, /, **values: Any) -> None:
+    """Raises ValueError for values that are no integers, or below a bound; traced values pass.
+
+    NumPy's integers and arrays of one integer are integers; booleans are none.
+
+    Example:
+        >>> check_count(num_clients=np.int64(3))
+        >>> check_count(1, num_rounds=2.5)
+        Traceback (most recent call last):
+        ...
+        ValueError: num_rounds is 2.5; expected an integer
+    """
+    for name, value in values.items():
+        if isinstance(value, Tracer):
+            continue
+        if isinstance(value, (bool, np.bool_)) or not _is_integer(value):
+            raise ValueError(f"{name} is {value!r:.60}; expected an integer")
+        check_at_least(least, **{name: value})
+
+
+def _is_integer(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def check_positive(**values: Scalar) -> None:

@@ -19,11 +19,21 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_objective, check_setup
-from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.checks import check_key, check_objective, check_setup
+from fedjax_sim.contract import (
+    check_functions,
+    check_options,
+    check_staleness,
+    check_statistics,
+    check_weighting,
+    checked_arrays,
+    checked_init,
+    checked_state,
+    checked_visit,
+)
 from fedjax_sim.evaluation.state import RunContext, evaluate
 from fedjax_sim.execution import stacks
-from fedjax_sim.execution.broadcasts import empty_buffers, num_buffers, store_broadcast
+from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.tree.repeated import entries
@@ -45,7 +55,6 @@ from fedjax_sim.types import (
     uniform_weights,
 )
 from fedjax_sim.wrappers.applied_last import applied_last, check_execution
-from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
 # evaluations.
@@ -138,15 +147,17 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
     before.
 
     Raises:
-        ValueError: the timeline has staleness and the algorithm requires current broadcasts, the
-            uploads are weighted and the algorithm requires equal weights, a round has fewer uploads
-            than the aggregation requires, the model has running statistics that the algorithm does
-            not update, a wrapper encloses one that must be applied last, or the algorithm's own
-            check refuses the task or the timeline.
+        ValueError: a function of the algorithm does not take its arguments, the timeline has
+            staleness and the algorithm requires current broadcasts, the uploads are weighted and
+            the algorithm requires equal weights, a round has fewer uploads than the aggregation
+            requires, the model has running statistics that the algorithm does not update, a wrapper
+            encloses one that must be applied last, or the algorithm's own check refuses the task or
+            the timeline.
     """
-    _check_staleness(algorithm, setup.timeline)
-    _check_statistics(algorithm, setup.task)
-    _check_weighting(algorithm, setup.weighting)
+    check_functions(algorithm)
+    check_staleness(algorithm, setup.timeline)
+    check_statistics(algorithm, setup.task)
+    check_weighting(algorithm, setup.weighting)
     applied_last(algorithm)
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(setup.timeline)
@@ -172,12 +183,11 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     check_algorithm(algorithm, setup)
     task, timeline = setup.task, setup.timeline
     params = _strong(setup.params)
-    server = _strong(algorithm.init(params))
+    server = _strong(checked_init(algorithm.init(params)))
     where = _placement(task)
     rows = where.num_rows(task.num_clients)
-    clients = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (rows, *x.shape)), _strong(algorithm.init_client(params))
-    )
+    client = _strong(checked_arrays("init_client", algorithm.init_client(params)))
+    clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), client)
     round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
     message = jax.eval_shape(lambda server: algorithm.broadcast(server, round), server)
     past = empty_buffers(timeline, message)
@@ -217,8 +227,10 @@ def advance(
         >>> int(state.round), float(state.server.params)
         (4, 1.875)
     """
+    check_key(key)
+    check_options(execution, probes)
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
-    _check_staleness(algorithm, timeline)
+    check_staleness(algorithm, timeline)
     where = _placement(task)
     if probes.run and where.axis is not None:
         raise ValueError(
@@ -288,7 +300,8 @@ def run(
         The final state (``state.server.params`` is the model) and the history.
 
     Raises:
-        ValueError: arguments whose shapes contradict each other.
+        ValueError: arguments whose shapes contradict each other, or a function of the algorithm
+            that takes or returns something else than :class:`~fedjax_sim.types.FedAlgorithm` says.
 
     Example:
         >>> import numpy as np
@@ -369,7 +382,7 @@ def _round(
             oracle = task.oracle(work.client, stream_key, work.max_steps, first_step)
         else:
             oracle = task.oracle(work.client, draw, work.max_steps)
-        upload, new = algorithm.local(received, old, oracle, work)
+        upload, new = checked_visit(algorithm.local(received, old, oracle, work), old)
         visit = Visit(received, upload, old, new, oracle, work)
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
@@ -392,9 +405,8 @@ def _round(
         lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
     )
     # A round in which nobody reports changes nothing.
-    server = tree.where(
-        weights.sum() > 0, algorithm.update(state.server, mean, round), state.server
-    )
+    updated = checked_state("update", algorithm.update(state.server, mean, round), state.server)
+    server = tree.where(weights.sum() > 0, updated, state.server)
     finite = tree.all_finite(server)
     done = state.round + 1
     diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
@@ -412,32 +424,6 @@ def _placement(task: Task) -> Placement:
 def client_stream(key: Array, clients: Array) -> Array:
     """Returns the keys of the clients' minibatch streams, from the run's key."""
     return _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
-
-
-def _check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
-    if algorithm.synchronous_only and num_buffers(timeline):
-        raise ValueError(
-            f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
-            f"{algorithm.synchronous_only}"
-        )
-
-
-def _check_weighting(algorithm: FedAlgorithm, weighting: Weighting) -> None:
-    if algorithm.uniform_weights_only and weighting is not uniform_weights:
-        name = getattr(weighting, "__name__", weighting)
-        raise ValueError(
-            f"weighting is {name}; expected uniform_weights: {algorithm.uniform_weights_only}"
-        )
-
-
-def _check_statistics(algorithm: FedAlgorithm, task: Task) -> None:
-    handled = isinstance(algorithm.check, UpdatesStatistics)
-    if not handled and running_statistics_of(task) is not None:
-        raise ValueError(
-            "task has a model with running statistics (batch normalisation), which the algorithm "
-            "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
-            "objective of fs.models.frozen_statistics(model) with fs.freeze"
-        )
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:

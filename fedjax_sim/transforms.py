@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
@@ -32,7 +32,7 @@ def transform_oracle(
         >>> decay = lambda oracle: add_decayed_weights(oracle, 1e-3)
         >>> algorithm = transform_oracle(fedavg(lr=0.1), decay)
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     personal = algorithm.personal
     return algorithm._replace(
         local=with_bits_of(

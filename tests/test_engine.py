@@ -288,7 +288,7 @@ BATCH = jax.tree.map(lambda x: x[None], fs.timelines.cyclic(2, NUM_CLIENTS, 3, 1
 @pytest.mark.parametrize(
     ("timeline", "params", "eval_every", "message"),
     [
-        (naming(0, 1), ZERO, 0, "eval_every is 0; expected at least 1 round"),
+        (naming(0, 1), ZERO, 0, "eval_every is 0; expected at least 1"),
         (naming(0, 1), {}, 1, "params has no leaves"),
         (naming(0, 8), ZERO, 1, r"has clients 0 \.\. 8; expected 0 \.\. 7"),
         (naming(-1, 2), ZERO, 1, r"has clients -1 \.\. 2; expected 0 \.\. 7"),

@@ -28,7 +28,7 @@ _LAYERS = [
     "wrappers",
     "robust",
     "algorithms",
-    "engine evaluation",
+    "engine contract evaluation",
     "privacy",
     "simulation",
     "sweeps callbacks hypergradients",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.codec import Codec, check_codec
 from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -89,7 +89,7 @@ def compressed(
         >>> 32 * 1000 / qsgd(levels=7).bits(params)  # compression
         7.936507936507937
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     check_codec(codec)
     if down is not None:
         check_codec(down, "down")

@@ -28,6 +28,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
 from fedjax_sim.objectives import batch_losses, statistics_of
@@ -72,8 +73,7 @@ def random_crop(images: Array, key: Array, padding: int = 4) -> Array:
         ((2, 3, 3, 1), dtype('uint8'), [0, 9])
     """
     _check_images(images)
-    if padding < 0:
-        raise ValueError(f"padding is {padding}; expected at least 0 pixels")
+    check_count(padding=padding)
     bits = jax.random.bits(key, (images.shape[0], 2), jnp.uint32)
     shifts = scaled_words(bits, jnp.array(2 * padding + 1)) - padding
     # Products with 0/1 matrices: on a CPU 1.7 times as fast as gathers of pixels and 3 times as

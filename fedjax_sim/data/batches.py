@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
@@ -60,7 +60,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
         >>> rows.shape, bool((rows < 3).all())
         ((4,), True)
     """
-    check_at_least(1, batch_size=batch_size, num_steps=num_steps)
+    check_count(1, batch_size=batch_size, num_steps=num_steps)
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del max_size
@@ -99,9 +99,9 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         >>> sorted(pick(0)[0].tolist() + pick(1)[0][:2].tolist()), pick(1)[1].tolist()
         ([0, 1, 2, 3, 4, 5], [True, True, False, False])
     """
-    check_at_least(1, num_epochs=num_epochs, batch_size=batch_size)
+    check_count(1, num_epochs=num_epochs, batch_size=batch_size)
     if max_steps is not None:
-        check_at_least(1, max_steps=max_steps)
+        check_count(1, max_steps=max_steps)
 
     def num_steps(sizes: np.ndarray) -> np.ndarray:
         steps = num_epochs * -(-sizes // batch_size)
@@ -144,7 +144,7 @@ def stream(batch_size: int, num_steps: int) -> Batches:
         >>> sorted(x for rows, _ in (first(0), first(1), second(0)) for x in rows.tolist())
         [0, 1, 2, 3, 4, 5]
     """
-    check_at_least(1, batch_size=batch_size, num_steps=num_steps)
+    check_count(1, batch_size=batch_size, num_steps=num_steps)
 
     def resume(
         key: Array, size: Array, sizes: tuple[int, int], first_step: Array, max_steps: int
@@ -188,7 +188,7 @@ def full_batch(num_steps: int) -> Batches:
         >>> rows.tolist(), weights.tolist()
         ([0, 1, 0], [True, True, False])
     """
-    check_at_least(1, num_steps=num_steps)
+    check_count(1, num_steps=num_steps)
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         del key, max_steps

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
 
 
@@ -130,8 +131,7 @@ def noise_levels(
     """
     if not 0 <= sigma < np.inf:
         raise ValueError(f"sigma is {sigma}; expected a number of at least 0")
-    if num_clients < 1:
-        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
+    check_count(1, num_clients=num_clients)
     if rule == "variance":
         return np.sqrt(sigma * np.arange(1, num_clients + 1) / num_clients)
     if rule == "deviation":

@@ -1,10 +1,12 @@
 """Client data without padding: concatenated examples and the offsets of the clients."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fedjax_sim.types import PyTree
 
@@ -36,13 +38,14 @@ class FederatedData:
     def __post_init__(self) -> None:
         """Converts lists of numbers to NumPy arrays."""
         if isinstance(self.offsets, list):
-            object.__setattr__(self, "offsets", np.asarray(self.offsets, np.int32))
+            object.__setattr__(self, "offsets", _integers("offsets", self.offsets, np.int32))
             examples = from_lists(self.examples)
             object.__setattr__(self, "examples", examples)
-            if self.offsets[-1] != _num_rows(examples, 0):
+            num_rows = _num_rows(examples, "examples")
+            if not self.offsets.size or self.offsets[-1] != num_rows:
                 raise ValueError(
-                    f"offsets ends with {self.offsets[-1]}; expected {_num_rows(examples, 0)}, the "
-                    "number of examples"
+                    f"offsets is {self.offsets.tolist()}; expected numbers from 0 to {num_rows}, "
+                    "the number of examples"
                 )
         elif isinstance(self.examples, dict) and any(map(_is_list, self.examples.values())):
             object.__setattr__(self, "examples", from_lists(self.examples))
@@ -85,17 +88,21 @@ def from_clients(
         client_ids: names of the clients; default: none.
 
     Raises:
-        ValueError: no clients, leaves of one client that differ in length, or not one id each.
+        ValueError: no clients, leaves of one client that differ in length, clients whose leaves
+            differ in more than the length, or not one id each.
 
     Example:
         >>> data = from_clients([{"x": np.zeros((2, 3))}, {"x": np.ones((1, 3))}])
         >>> data.offsets.tolist()
         [0, 2, 3]
     """
-    if not clients:
-        raise ValueError("clients is empty; expected one pytree of examples per client")
+    if isinstance(clients, Mapping) or not len(clients):
+        found = "empty" if not len(clients) else f"a {type(clients).__name__}"
+        raise ValueError(f"clients is {found}; expected a list of one pytree per client")
     clients = [from_lists(examples) for examples in clients]
-    sizes = [_num_rows(examples, i) for i, examples in enumerate(clients)]
+    sizes = [_num_rows(examples, f"clients[{i}]") for i, examples in enumerate(clients)]
+    for i, examples in enumerate(clients):
+        _check_like(f"clients[{i}]", examples, clients[0])
     if client_ids is not None and len(client_ids) != len(clients):
         raise ValueError(
             f"client_ids has {len(client_ids)} names; expected {len(clients)}, one per client"
@@ -179,7 +186,7 @@ def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.n
     """Returns all row numbers of an assignment, int64, ordered by client.
 
     Raises:
-        ValueError: an empty assignment, or row numbers outside ``examples``.
+        ValueError: an empty assignment, row numbers that are no integers, or outside ``examples``.
 
     Example:
         >>> check_assignment({"x": np.arange(4)}, [np.array([3, 0]), np.array([1])]).tolist()
@@ -187,8 +194,9 @@ def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.n
     """
     if not assignment:
         raise ValueError("assignment is empty; expected one array of row numbers per client")
-    num_rows = _num_rows(examples, 0)
-    rows = np.concatenate([np.asarray(part, dtype=np.int64) for part in assignment])
+    num_rows = _num_rows(examples, "examples")
+    parts = [_integers(f"assignment[{i}]", part, np.int64) for i, part in enumerate(assignment)]
+    rows = np.concatenate(parts)
     if rows.size and (rows.min() < 0 or rows.max() >= num_rows):
         raise ValueError(
             f"assignment has rows {rows.min()} .. {rows.max()}; expected 0 .. {num_rows - 1}"
@@ -196,13 +204,43 @@ def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.n
     return rows
 
 
-def _num_rows(examples: PyTree, client: int) -> int:
-    lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)}
+def _integers(name: str, values: Any, dtype: DTypeLike) -> np.ndarray:
+    """Returns whole numbers as an array; an empty list is one, whatever its dtype."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name} is {array.dtype}{list(array.shape)}; expected integers in one dimension"
+        )
+    return array.astype(dtype)
+
+
+def _num_rows(examples: PyTree, name: str) -> int:
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(examples)]
+    if not all(shapes):
+        raise ValueError(f"{name} has a leaf that is one number; expected arrays [n, ...]")
+    lengths = {shape[0] for shape in shapes}
     if len(lengths) != 1:
         raise ValueError(
-            f"clients[{client}] has leaves of lengths {sorted(lengths)}; expected one common length"
+            f"{name} has leaves of lengths {sorted(lengths)}; expected one common length"
         )
     return lengths.pop()
+
+
+def _check_like(name: str, examples: PyTree, first: PyTree) -> None:
+    """Refuses examples whose leaves differ from those of the first client in more than rows."""
+    if jax.tree.structure(examples) != jax.tree.structure(first):
+        raise ValueError(
+            f"{name} has the structure {jax.tree.structure(examples)}; expected "
+            f"{jax.tree.structure(first)}, as clients[0]"
+        )
+    leaves = jax.tree_util.tree_leaves_with_path(examples)
+    for (path, leaf), expected in zip(leaves, jax.tree.leaves(first), strict=True):
+        shape, wanted = list(np.shape(leaf)[1:]), list(np.shape(expected)[1:])
+        if shape != wanted:
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} has examples of shape {shape}; expected "
+                f"{wanted}, as clients[0]"
+            )
 
 
 def leaf_of(data: FederatedData, leaf: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Values of examples that make a run fail: NaN, infinity, text, large inputs."""
+"""Values of examples that make a run fail: NaN, infinity, text, missing and large values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -66,6 +66,35 @@ def check_finite(examples: PyTree, offsets: Any) -> None:
             f"examples{path} has {value} in example {example} of client {client} (row {row}); "
             "expected finite numbers"
         )
+
+
+def missing(values: Any) -> np.ndarray:
+    """Returns True for the entries of a column that are None, NaN, NaT or pandas' NA, ``[N]``.
+
+    Example:
+        >>> missing(["ann", None, float("nan"), "bob"]).tolist()
+        [False, True, True, False]
+        >>> missing(np.array([2.0, np.nan])).tolist()
+        [False, True]
+    """
+    if not isinstance(values, np.ndarray):
+        array = np.asarray(values)
+        # NumPy turns a missing value among text into text.
+        values = np.asarray(values, object) if array.dtype.kind in "US" else array
+    if values.dtype.kind == "O":
+        return np.array([_is_missing(value) for value in values], bool)
+    if values.dtype.kind in "fmM":
+        return values != values
+    return np.zeros(len(values), bool)
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' NA
+        return True
+    except ValueError:  # an array
+        return False
 
 
 def largest_input(examples: PyTree) -> str:

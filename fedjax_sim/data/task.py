@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import INT32_MAX, check_at_most
+from fedjax_sim.checks import INT32_MAX, check_at_most, check_count
 from fedjax_sim.data.batches import Batches, Pick
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
@@ -62,6 +62,12 @@ def empirical_task(
         >>> float(oracle.loss(jnp.zeros(2), 0))
         1.0
     """
+    if not isinstance(data, (FederatedData, ClientSource)):
+        raise ValueError(
+            f"data is a {type(data).__name__}; expected FederatedData, such as "
+            "fs.from_clients([...]), or a ClientSource"
+        )
+    check_rule(objective, batches, full_grad_batch)
     if isinstance(data, FederatedData):
         check_numbers(data.examples)
     sizes = _checked_sizes(data) if isinstance(data, FederatedData) else np.asarray(data.sizes)
@@ -118,8 +124,8 @@ def shared_task(
         >>> oracle.full_grad(jnp.zeros(1)).tolist()
         [2.0]
     """
-    if num_clients < 1:
-        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
+    check_count(1, num_clients=num_clients)
+    check_rule(objective, batches, full_grad_batch)
     lengths = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)})
     if len(lengths) != 1 or lengths[0] < 1:
         raise ValueError(
@@ -129,6 +135,30 @@ def shared_task(
     extremes = (lengths[0], lengths[0])
     oracle = _EmpiricalOracle(_all_rows, objective, batches, extremes, full_grad_batch)
     return _task(oracle, _on_device(data), np.full(num_clients, lengths[0]))
+
+
+def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> None:
+    """Refuses values that are no objective or no minibatch rule.
+
+    Raises:
+        ValueError: naming the argument.
+
+    Example:
+        >>> check_rule(lambda params, examples, key: examples["x"], 20, 256)
+        Traceback (most recent call last):
+        ...
+        ValueError: batches is 20; expected a minibatch rule, such as fs.epochs(1, batch_size=20)
+    """
+    if not callable(objective):
+        raise ValueError(
+            f"objective is {objective!r:.60}; expected a function (params, examples, key) -> losses"
+        )
+    if not isinstance(batches, Batches):
+        raise ValueError(
+            f"batches is {batches!r:.60}; expected a minibatch rule, such as "
+            "fs.epochs(1, batch_size=20)"
+        )
+    check_count(1, full_grad_batch=full_grad_batch)
 
 
 def running_statistics_of(task: Task) -> Where | None:
@@ -343,6 +373,8 @@ def _checked_sizes(data: FederatedData) -> np.ndarray:
             f"data.offsets has shape {offsets.shape} and starts with {offsets[:5].tolist()}; "
             "expected non-decreasing numbers from 0, one more than clients"
         )
+    if not np.issubdtype(offsets.dtype, np.integer):
+        raise ValueError(f"data.offsets has dtype {offsets.dtype}; expected integers")
     lengths = {leaf.shape[0] for leaf in jax.tree.leaves(data.examples)}
     if lengths != {int(offsets[-1])}:
         raise ValueError(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 
 
 def next_tokens(
@@ -73,7 +73,7 @@ def padded_chunks(
         >>> next_tokens(chunks, pad=0)["y"].tolist()
         [[5, 6, 7], [-1, -1, -1], [8, 2, -1]]
     """
-    check_at_least(2, length=length)
+    check_count(2, length=length)
     rows = []
     for sequence in sequences:
         whole = np.concatenate([[begin], sequence, [end]]).astype(np.int32)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_sim.data.inspection import missing
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.layouts import to_channels_last
 
@@ -35,8 +36,8 @@ def from_arrays(
         name: name of the data set.
 
     Raises:
-        DataError: lengths that differ, labels that are no list of numbers or text, or examples
-            that are no numbers.
+        DataError: lengths that differ, labels that are no list of numbers or text, missing labels
+            or clients, or examples that are no numbers.
 
     Example:
         >>> data = from_arrays([[0.0], [1.0], [2.0]], ["cat", "dog", "cat"],
@@ -129,6 +130,9 @@ class _Part(NamedTuple):
 
 
 def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
+    _check_present(where, "labels", y)
+    if clients is not None:
+        _check_present(where, "clients", clients)
     try:
         x, y = np.asarray(x), np.asarray(y)
     except ValueError as error:
@@ -150,6 +154,12 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
         y = y.astype(np.int64)
     own = None if clients is None else np.asarray(clients)
     return _Part(_layout(x), y, own)
+
+
+def _check_present(where: str, column: str, values: Any) -> None:
+    if np.ndim(values) == 1 and (is_missing := missing(values)).any():
+        row = int(is_missing.argmax())
+        raise DataError(f"{where} {column}[{row}] has no value; expected one")
 
 
 def _layout(x: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_sim.data.inspection import missing
 from fedjax_sim.datasets.dataset import DataError
 
 
@@ -41,7 +42,7 @@ def columns_of(table: Any) -> Columns:
             return len(table) > 0 and np.ndim(table.with_format("numpy")[0][name]) > 0
 
         names = list(table.column_names)
-        return Columns(names, read, lambda name: _missing(read(name)), is_array, names_of)
+        return Columns(names, read, lambda name: missing(read(name)), is_array, names_of)
     if hasattr(table, "columns") and hasattr(table, "isna"):  # pandas
         by_name = {str(name): table[name] for name in table.columns}
         return Columns(
@@ -52,11 +53,12 @@ def columns_of(table: Any) -> Columns:
             lambda name: None,
         )
     if isinstance(table, Mapping):
-        arrays = {str(name): np.asarray(values) for name, values in table.items()}
+        given = {str(name): values for name, values in table.items()}
+        arrays = {name: np.asarray(values) for name, values in given.items()}
         return Columns(
             list(arrays),
             arrays.__getitem__,
-            lambda name: _missing(arrays[name]),
+            lambda name: missing(given[name]),
             lambda name: arrays[name].ndim > 1,
             lambda name: None,
         )
@@ -64,9 +66,3 @@ def columns_of(table: Any) -> Columns:
         f"table is {type(table).__name__}; expected a dict of arrays, a pandas DataFrame or a data "
         "set of Hugging Face"
     )
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "O":
-        return np.array([value is None for value in values], bool)
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)

@@ -225,7 +225,7 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
         if values.dtype.kind not in "biuf" or values.ndim != 1:
             raise DataError(
                 f"{where}: column {name!r} has values such as {values[0]!r}; expected numbers "
-                "(the label and the client are named by --label-column and --client-column)"
+                "(label_column and client_column name the label and the client)"
             )
     return np.stack(columns, axis=1, dtype=np.float32, casting="unsafe")
 
@@ -233,9 +233,9 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
 def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
     """Returns a column of labels, clients or splits."""
     _column(where, option, name, table.names)
-    missing = table.is_missing(name)
-    if missing.any():
-        row = int(missing.argmax()) + 1
+    is_missing = table.is_missing(name)
+    if is_missing.any():
+        row = int(is_missing.argmax()) + 1
         raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
     values = table.read(name)
     return values.astype(str) if values.dtype == object else values
@@ -267,7 +267,7 @@ def _column(
         if present:
             return present[0]
         raise DataError(
-            f"{where}: no column {' or '.join(defaults)}; expected --label-column, one of "
+            f"{where}: no column {' or '.join(defaults)}; expected label_column, one of "
             f"{', '.join(names)}"
         )
     if name not in names:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.tokens import next_tokens
 from fedjax_sim.datasets.dataset import DataError, Dataset
 
@@ -92,7 +92,7 @@ def from_text(
         >>> data.clients().client_ids
         ('shard 0', 'shard 1', 'shard 2')
     """
-    check_at_least(1, num_clients=num_clients)
+    check_count(1, num_clients=num_clients)
     _check(context, test_fraction)
     vocabulary = Characters.of(text) if vocabulary is None else vocabulary
     ids = vocabulary.encode(text)
@@ -191,7 +191,7 @@ def from_texts(
 
 
 def _check(context: int, test_fraction: float) -> None:
-    check_at_least(1, context=context)
+    check_count(1, context=context)
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction is {test_fraction}; expected a number in (0, 1)")
 

@@ -6,10 +6,12 @@ states of all clients and the round.  If it also has the attribute ``takes_conte
 passes a :class:`RunContext`: the state, the algorithm and the task.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
@@ -66,6 +68,9 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
         run: a :class:`~fedjax_sim.engine.RunState`, or a :class:`RunContext` for evaluators that
             need the algorithm and the task.
 
+    Raises:
+        ValueError: the evaluator returns no dict of numbers.
+
     Example:
         >>> import fedjax_sim as fs
         >>> server = fs.fedavg(0.1).init(jnp.array(-2.0))
@@ -74,10 +79,18 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
         >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
         {'norm': 2.0, 'evaluated': True}
     """
-    context = context_of(run)
-    if getattr(getattr(eval_fn, "func", eval_fn), "takes_context", False):
-        return dict(eval_fn(context))
-    return dict(eval_fn(context.state if takes_state(eval_fn) else context.state.server.params))
+    argument: Any = context_of(run)
+    if not getattr(getattr(eval_fn, "func", eval_fn), "takes_context", False):
+        argument = argument.state
+        argument = argument if takes_state(eval_fn) else argument.server.params
+    metrics = eval_fn(argument)
+    if not isinstance(metrics, Mapping):
+        kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
+        raise ValueError(f"eval_fn returns {kind}; expected a dict of metrics by name")
+    for name, value in metrics.items():
+        if not isinstance(value, (int, float, np.ndarray, np.generic, Array)):
+            raise ValueError(f"eval_fn returns {name!r}: {value!r:.60}; expected a number")
+    return dict(metrics)
 
 
 def at_rounds(eval_fn: EvalFn, every: int) -> Partial:

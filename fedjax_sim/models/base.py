@@ -1,5 +1,7 @@
 """Models as pure functions: adapters for flax modules."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +34,8 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
             without allocating arrays, and again by ``init``.
 
     Raises:
-        ValueError: the module has other variables, such as caches.
+        ValueError: the constructor is a module, or no function of random streams, or the module
+            has other variables, such as caches.
 
     Example:
         >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
@@ -54,7 +57,17 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
         >>> loss(1) == loss(1), loss(1) == loss(2)
         (True, False)
     """
-    abstract = nnx.eval_shape(lambda: constructor(nnx.Rngs(0)))
+    _check_constructor(constructor)
+
+    def build() -> nnx.Module:
+        module = constructor(nnx.Rngs(0))
+        if not isinstance(module, nnx.Module):
+            raise ValueError(
+                f"constructor returns a {type(module).__name__}; expected a flax.nnx module"
+            )
+        return module
+
+    abstract = nnx.eval_shape(build)
     graphdef, state, statistics, streams, rest = nnx.split(
         abstract, nnx.Param, nnx.BatchStat, nnx.RngState, ...
     )
@@ -99,7 +112,8 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         example_input: array or ``jax.ShapeDtypeStruct`` of one batch, for the shapes only.
 
     Raises:
-        ValueError: the module has collections besides "params" and "batch_stats".
+        ValueError: another kind of module, a class of modules, an example without a shape, or
+            collections besides "params" and "batch_stats".
 
     Example:
         >>> model = from_linen(linen.Dense(2), jnp.ones((1, 3)))
@@ -110,6 +124,17 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         >>> sorted(norm.init(jax.random.key(0))["batch_stats"])
         ['mean', 'var']
     """
+    if not isinstance(module, linen.Module):
+        shown = module.__name__ if isinstance(module, type) else f"a {type(module).__name__}"
+        raise ValueError(
+            f"module is {shown}; expected an instance of a flax.linen module, such as "
+            "linen.Dense(2) (nnx modules: from_nnx)"
+        )
+    leaves = jax.tree.leaves(example_input)
+    if not leaves or not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        raise ValueError(
+            f"example_input is {example_input!r:.60}; expected an array or a jax.ShapeDtypeStruct"
+        )
 
     def start(key: jax.Array, x: Any) -> Any:
         return call(module, module.init, key, x, training=False)
@@ -136,3 +161,20 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         return module.apply({"params": params}, x)
 
     return Model(init, apply)
+
+
+def _check_constructor(constructor: Any) -> None:
+    if isinstance(constructor, (nnx.Module, linen.Module)) or not callable(constructor):
+        raise ValueError(
+            f"constructor is a {type(constructor).__name__}; expected a function that builds a "
+            "flax.nnx module from random streams, such as lambda rngs: nnx.Linear(3, 2, rngs=rngs)"
+        )
+    # The metaclass of flax hides the arguments of a class.
+    is_class = isinstance(constructor, type)
+    called = functools.partial(constructor.__init__, None) if is_class else constructor
+    taken = inspect.signature(called)
+    try:
+        taken.bind(None)
+    except TypeError as error:
+        names = ", ".join(taken.parameters)
+        raise ValueError(f"constructor takes ({names}); expected one argument, the rngs") from error

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_sim.checks import check_algorithm, is_concrete
+from fedjax_sim.checks import check_is_algorithm, is_concrete
 from fedjax_sim.privacy.noise import NoiseLaw
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
@@ -23,7 +23,7 @@ def check_admits_noise(algorithm: FedAlgorithm) -> None:
         Traceback (most recent call last):
         ValueError: algorithm needs the exact mean of the uploads: clients also upload weights ...
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     if (check := applied_last(algorithm)) is not None:
         raise ValueError(f"algorithm is {check.wrapper}(...); expected one without it")
     if algorithm.aggregation is not None:

@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm, check_at_least, check_at_most, check_positive
+from fedjax_sim.checks import check_at_least, check_at_most, check_is_algorithm, check_positive
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.accounting import Guarantee
@@ -82,7 +82,7 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = randomize_uploads(fedavg(lr=0.1), local_gaussian(1.0, noise_multiplier=2.0))
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     check_admits_noise(algorithm._replace(aggregation=None))
 
     def local(

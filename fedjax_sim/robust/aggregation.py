@@ -9,7 +9,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.execution.means import weighted_mean
 from fedjax_sim.robust.rules import Points, Rule, check_rule
@@ -87,7 +87,7 @@ def aggregate(
         >>> float(state.server.params)
         2.5
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     check_rule(rule)
     if algorithm.aggregation is not None:
         raise ValueError("algorithm has a robust rule already; expected one without")
@@ -126,7 +126,7 @@ def stacked(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> stacked(fs.fedavg(0.1)).aggregation.each is None
         True
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     aggregation = algorithm.aggregation
     if aggregation is not None and aggregation.each is None:
         return algorithm

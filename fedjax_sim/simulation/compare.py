@@ -11,12 +11,20 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.checks import (
+    check_batch,
+    check_is_algorithm,
+    check_is_setup,
+    check_keys,
+    check_setup,
+)
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation.events import Action, Callback, Event
+from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.simulation.folders import check_kind, folder_names
+from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.locks import locked
+from fedjax_sim.simulation.programs import programs, stride, trace_first
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.simulate import simulate
@@ -157,8 +165,9 @@ def compare(
             an interrupted one.
 
     Raises:
-        ValueError: no algorithms, names that are not distinct as folders, contradictory arguments,
-            or a directory that is a file, or holds another comparison, a run or a sweep.
+        ValueError: no algorithms, values that are none, names that are not distinct as folders,
+            contradictory arguments, or a directory that is a file, or holds another comparison, a
+            run or a sweep.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
@@ -185,27 +194,38 @@ def compare(
         raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
+    if not isinstance(algorithms, Mapping):
+        raise ValueError(
+            f"algorithms is a {type(algorithms).__name__}; expected a dict of algorithms by name"
+        )
     folders = folder_names(algorithms)
     if directory is not None:
         check_kind(pathlib.Path(directory), "a comparison")
+    for name, algorithm in algorithms.items():
+        check_is_algorithm(algorithm, f"algorithms[{name!r}]")
     parts = _Parts(setup, values, names)
-    parts.check(algorithms)
-
     if not isinstance(execution, Mapping):
         execution = dict.fromkeys(algorithms, execution)
+    root = None if directory is None else pathlib.Path(directory)
+    for name, part in parts.checked(algorithms):
+        first = share_functions(part.setup)
+        compiled = programs(
+            algorithms[name], first, batched=True, execution=execution.get(name), probes=probes
+        )
+        last = 1 if every_evaluation(callbacks) else None
+        step = stride(first.timeline.num_rounds, first.eval_every, last)
+        folder = None if root is None else root / folders[name] / part.folder
+        trace_first(compiled, first, keys[part.rows], step, folder)
     simulations: dict[str, list[Simulation]] = {}
     with contextlib.ExitStack() as stack:
         try:
-            if directory is not None:
-                stack.enter_context(locked(pathlib.Path(directory)))
+            if root is not None:
+                stack.enter_context(locked(root))
             for name, algorithm in algorithms.items():
                 if on_progress is not None:
                     on_progress(name, None)
                 done = simulations.setdefault(name, [])
                 for part in parts.of(name):
-                    folder = None
-                    if directory is not None:
-                        folder = pathlib.Path(directory) / folders[name] / part.folder
                     result = simulate(
                         algorithm,
                         part.setup,
@@ -214,7 +234,7 @@ def compare(
                         probes=probes,
                         eval_initial=eval_initial,
                         callbacks=[_Named(callback, name) for callback in callbacks],
-                        directory=folder,
+                        directory=None if root is None else root / folders[name] / part.folder,
                         replicas=part.names,
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
@@ -247,7 +267,9 @@ class _Parts:
     """Setups of the algorithms, for all seeds together or one after the other."""
 
     def __init__(self, setup: Setup | MakeSetup, values: Sequence[Seed], names: list[str]):
-        self._make: MakeSetup = (lambda: setup) if isinstance(setup, Setup) else setup
+        if not callable(setup):
+            check_is_setup(setup)
+        self._make: MakeSetup = setup if callable(setup) else lambda: setup
         self._values, self._names = values, names
         taken = set(inspect.signature(self._make).parameters)
         if taken - {"seed", "algorithm"}:
@@ -256,11 +278,16 @@ class _Parts:
                 "'seed' and 'algorithm'"
             )
         self._per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
-        self._common = None if taken else self._make()
+        self._common = None if taken else self._made()
         self._folders = folder_names(names, "seeds")
 
-    def check(self, algorithms: Mapping[str, FedAlgorithm]) -> None:
-        """Checks the first setup of every algorithm, before the first one runs for hours."""
+    def _made(self, **arguments: Any) -> Setup:
+        setup = self._make(**arguments)
+        check_is_setup(setup)
+        return setup
+
+    def checked(self, algorithms: Mapping[str, FedAlgorithm]) -> Iterator[tuple[str, _Part]]:
+        """Yields the first part of every algorithm, after checking its setup."""
         part = None
         for name, algorithm in algorithms.items():
             if part is None or self._per_algorithm:
@@ -268,15 +295,16 @@ class _Parts:
                 check_setup(part.setup)
                 check_batch(part.setup, len(part.names))
             check_algorithm(algorithm, part.setup)
+            yield name, part
 
     def of(self, algorithm: str) -> Iterator[_Part]:
         arguments = {"algorithm": algorithm} if self._per_algorithm else {}
         if not self._per_seed:
-            setup = self._make(**arguments) if self._common is None else self._common
+            setup = self._made(**arguments) if self._common is None else self._common
             yield _Part(setup, slice(None), self._names, "")
             return
         for i, (value, name) in enumerate(zip(self._values, self._names, strict=True)):
-            setup = _with_axis(self._make(**arguments, seed=value))
+            setup = _with_axis(self._made(**arguments, seed=value))
             yield _Part(setup, slice(i, i + 1), [name], self._folders[name])
 
 

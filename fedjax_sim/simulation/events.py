@@ -70,11 +70,6 @@ class Listeners:
         self._callbacks, self._folder = callbacks, folder
         self._seeds, self._num_rounds = seeds, num_rounds
 
-    @property
-    def every_evaluation(self) -> bool:
-        """True if a callback needs the model of every evaluation, or ends the run after one."""
-        return any(getattr(callback, "every_evaluation", False) for callback in self._callbacks)
-
     def replay(self, path: pathlib.Path, until: int) -> Action:
         """Passes on the evaluations of earlier calls from the history file; returns the action."""
         action: Action = None
@@ -121,6 +116,17 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
     for callback in callbacks:
         if not callable(callback):
             raise ValueError(f"callbacks has {callback!r}; expected functions of an Event")
+
+
+def every_evaluation(callbacks: Sequence[Callback]) -> bool:
+    """Returns True if a callback needs the model of every evaluation, or ends the run after one.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> every_evaluation([print, fs.callbacks.EarlyStopping("loss", patience=3)])
+        True
+    """
+    return any(getattr(callback, "every_evaluation", False) for callback in callbacks)
 
 
 def act(callbacks: Sequence[Callback], event: Event) -> Action:

@@ -15,12 +15,15 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
     """Returns a folder name for every name.
 
     Raises:
-        ValueError: there are no names, or two have the same folder.
+        ValueError: there are no names, one is no text, or two have the same folder.
 
     Example:
         >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
         {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
     """
+    names = list(names)
+    if any(not isinstance(name, str) for name in names):
+        raise ValueError(f"{argument} has the names {names}; expected text")
     folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
     if not folders:
         raise ValueError(f"{argument} is empty; expected at least one name")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_setup
+from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, RunState, check_algorithm
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
@@ -61,6 +61,7 @@ def forecast(
         >>> needs.parameters, needs.client_bytes, needs.parts["client states"]
         (5, 20, 40)
     """
+    check_keys(keys)
     batched = keys.ndim == 1
     replicas = keys.shape[0] if batched else 1
     check_setup(setup)

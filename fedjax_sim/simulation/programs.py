@@ -1,6 +1,7 @@
 """Compiled segments of a run, with examples on the device or on the host."""
 
 import dataclasses
+import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -13,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.contract import check_options
 from fedjax_sim.engine import History, Probes, RunState, advance, evaluation_context, init
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
@@ -121,6 +123,7 @@ def programs(
     Algorithms are compared by value (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a
     loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
     """
+    check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
     # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
@@ -193,6 +196,26 @@ def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -
         equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
         evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
     return eval_every * evals_per_segment
+
+
+def trace_first(
+    compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
+) -> None:
+    """Traces the first segment of a run, so that its errors come before the run's folder exists.
+
+    Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
+    on the host, whose segments are those of a load.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.engine.run`.
+    """
+    task = setup.task
+    begun = folder is not None and (folder / "run.json").exists()
+    if begun or isinstance(task.placement, offload.OnHost):
+        return
+    timeline = jax.tree.map(np.asarray, setup.timeline)
+    state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
+    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys)
 
 
 class Resident:

@@ -10,20 +10,20 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup
 from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes, check_algorithm
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.events import Action, Callback, Listeners
+from fedjax_sim.simulation.events import Action, Callback, Listeners, every_evaluation
 from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, latest
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride
+from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride, trace_first
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
@@ -104,6 +104,8 @@ def simulate(
         'local steps'
     """
     check_keys(keys)
+    if evals_per_segment is not None:
+        check_count(1, evals_per_segment=evals_per_segment)
     batched = keys.ndim == 1
     names = seed_names(replicas, keys.shape[0] if batched else 1, "replicas")
     check_setup(setup)
@@ -126,7 +128,9 @@ def simulate(
     clock = Clock(setup.timeline, len(names))
     num_rounds = setup.timeline.num_rounds
     listeners = Listeners(callbacks, names, num_rounds, folder)
-    step = stride(num_rounds, eval_every, 1 if listeners.every_evaluation else evals_per_segment)
+    step = stride(num_rounds, eval_every, 1 if every_evaluation(callbacks) else evals_per_segment)
+    if folder is not None:
+        trace_first(compiled, setup, keys, step, folder)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
     state = compiled.initial(task, put(setup.params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)

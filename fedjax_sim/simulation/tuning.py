@@ -17,7 +17,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import AxisType, Mesh
 
-from fedjax_sim.engine import advance, init
+from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.engine import advance, check_algorithm, init
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
 from fedjax_sim.simulation.files import write_text
@@ -99,6 +100,9 @@ def tune(
         keys: one key, or n keys ``[n]``.
         on_measured: called after every measurement.
 
+    Raises:
+        ValueError: as :func:`~fedjax_sim.simulate`.
+
     Example:
         >>> import jax.numpy as jnp, fedjax_sim as fs
         >>> data = fs.FederatedData({"x": np.ones((8, 2), np.float32)}, np.arange(0, 9, 2))
@@ -112,8 +116,12 @@ def tune(
         >>> {measured.choice.chunk for measured in results} <= {1, 2, 4}
         True
     """
-    make = None if isinstance(setup, Setup) else setup
-    problem = Problem(algorithm, setup if isinstance(setup, Setup) else setup(auto), keys)
+    check_keys(keys)
+    make = setup if callable(setup) else None
+    problem = Problem(algorithm, setup(auto) if callable(setup) else setup, keys)
+    check_setup(problem.setup)
+    check_batch(problem.setup, keys.shape[0] if keys.ndim else None)
+    check_algorithm(algorithm, problem.setup)
     results: list[Measured] = []
 
     def add(problem: Problem, choices: Iterator[ExecutionChoice]) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight
@@ -104,7 +104,7 @@ def arrivals_in_flight(
         >>> flight.round.tolist(), flight.num_steps.tolist()
         ([3], [[0, 2, 1]])
     """
-    check_at_least(1, every=every)
+    check_count(1, every=every)
     replay = _Replay(
         key, durations, num_clients, num_steps, buffer, restart, None, "same", availability
     )
@@ -199,7 +199,8 @@ class _Replay:
 
 
 def _check(num_clients, num_steps, buffer, working, restart, assign) -> None:
-    check_at_least(1, num_steps=num_steps)
+    check_count(1, num_steps=num_steps)
+    check_count(num_clients=num_clients, concurrency=working, buffer=buffer)
     if not 1 <= working <= num_clients:
         raise ValueError(f"concurrency is {working}; expected 1 .. num_clients = {num_clients}")
     if not 1 <= buffer <= working:

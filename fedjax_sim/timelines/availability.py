@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.durations import host_generator
 
 
@@ -59,6 +60,7 @@ def always(num_clients: int) -> Availability:
         >>> bool(always(3).present(1e9).all())
         True
     """
+    check_count(num_clients=num_clients)
     return Availability(np.zeros((num_clients, 1)), np.full((num_clients, 1), np.inf))
 
 
@@ -80,6 +82,7 @@ def alternating(
         >>> 0.7 < float(available.present(25.0).mean()) < 0.8
         True
     """
+    check_count(num_clients=num_clients)
     for name, value in [
         ("horizon", horizon),
         ("mean_present", mean_present),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
 
@@ -116,6 +117,7 @@ def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> 
         >>> held_versions(fs.timelines.cyclic(3, 2, 1, num_steps=1), 2).tolist()
         [[1, 0], [1, 2], [3, 2]]
     """
+    check_count(num_clients=num_clients)
     clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
     held = np.zeros((timeline.num_rounds, num_clients), np.int32)
     current = np.zeros(num_clients, np.int32)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive, check_timeline_size
+from fedjax_sim.checks import check_count, check_positive, check_timeline_size
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
@@ -122,7 +122,7 @@ def contacts_in_flight(
         ([2, 4], [0, 2, 2])
     """
     _check(horizon, num_clients, cohort_size, max_steps, interval)
-    check_at_least(1, every=every)
+    check_count(1, every=every)
     replay = _Replay(key, steps, num_clients, cohort_size, max_steps, interval, availability)
     moments, states = [], []
     for t in range(_num_contacts(horizon, interval)):
@@ -183,7 +183,8 @@ def _check(horizon, num_clients, cohort_size, max_steps, interval) -> None:
         raise ValueError(
             f"horizon is {horizon}; expected a finite time, at least the interval, {interval}"
         )
+    check_count(num_clients=num_clients, cohort_size=cohort_size)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
-    check_at_least(1, max_steps=max_steps)
+    check_count(1, max_steps=max_steps)
     check_timeline_size(_num_contacts(horizon, interval), cohort_size)

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_count
+
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]
 
@@ -156,6 +158,7 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
         >>> read_trace(file.name, 2).tolist()
         [[1.5, 2.5], [4.0, nan]]
     """
+    check_count(num_clients=num_clients)
     lines = pathlib.Path(path).read_text().splitlines()
     if not lines or lines[0].replace(" ", "") != "client,duration":
         raise ValueError(f"path {str(path)!r} begins with {lines[:1]}; expected 'client,duration'")
@@ -193,6 +196,7 @@ def two_speeds(
         >>> int((success == 1 / 16).sum())
         34
     """
+    check_count(num_clients=num_clients)
     if not 0 <= slow_fraction <= 1:
         raise ValueError(f"slow_fraction is {slow_fraction}; expected a number in [0, 1]")
     values = np.full(num_clients, fast, np.float64)

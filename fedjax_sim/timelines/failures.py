@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.rules import thinned
 from fedjax_sim.types import Scalar, Timeline
@@ -88,7 +88,7 @@ def delay_uploads(
         >>> late.version.tolist(), late.max_staleness
         ([[0, 0], [1, 0], [2, 0], [3, 1]], 2)
     """
-    check_at_least(1, delay=delay)
+    check_count(1, delay=delay)
     if timeline.own_models:
         raise ValueError(
             "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "

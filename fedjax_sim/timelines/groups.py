@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_at_least, check_timeline_size
+from fedjax_sim.checks import check_count, check_timeline_size
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import _thinned, rounds_of
 from fedjax_sim.timelines.strata import strata
@@ -49,7 +49,8 @@ def grouped_bernoulli(
         >>> timeline.clients.tolist()
         [[0, 1], [2, 3], [4, 5], [0, 1]]
     """
-    check_at_least(1, num_rounds=num_rounds)
+    check_count(1, num_rounds=num_rounds)
+    check_count(num_clients=num_clients, num_groups=num_groups)
     if isinstance(probability, Tracer) or not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a concrete number in (0, 1]")
     if not 1 <= num_groups <= num_clients:

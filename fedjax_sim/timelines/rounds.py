@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.types import Timeline
 
 
@@ -29,7 +29,7 @@ def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
         >>> timeline.clients.tolist(), timeline.time.tolist()
         ([[0, 1], [0, 1], [2, 3], [2, 3]], [0.5, 1.0, 1.5, 2.0])
     """
-    check_at_least(1, times=times)
+    check_count(1, times=times)
     _check_synchronous(timeline)
     rounds = timeline.num_rounds * times
     ends = np.concatenate([[0.0], np.asarray(timeline.time)])
@@ -77,7 +77,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
     """
     if not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
-    check_at_least(1, max_steps=max_steps)
+    check_count(1, max_steps=max_steps)
     _check_synchronous(timeline)
     rounds = jnp.arange(timeline.num_rounds, dtype=jnp.int32)
     keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(rounds)

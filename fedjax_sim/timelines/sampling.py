@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import INT32_MAX, check_at_least, check_at_most, check_timeline_size
+from fedjax_sim.checks import INT32_MAX, check_at_most, check_count, check_timeline_size
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.tree.repeated import Repeated
@@ -56,7 +56,8 @@ def single(
         [[1], [1]]
     """
     check_cohort(num_rounds, num_clients, 1)
-    if not 0 <= client < num_clients:
+    check_count(client=client)
+    if client >= num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {num_clients - 1}")
     clients = jnp.full((num_rounds, 1), client)
     return rounds_of(clients, _fixed(1), num_clients, num_steps)
@@ -121,6 +122,7 @@ def weighted(
     weights = np.asarray(weights, np.float64)
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"weights must be a vector of finite numbers >= 0; got {weights!r}")
+    check_count(cohort_size=cohort_size)
     if (weights > 0).sum() < cohort_size:
         raise ValueError(
             f"weights has {(weights > 0).sum()} positive entries; "
@@ -163,6 +165,7 @@ def bernoulli(
     """
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
+    check_count(1, num_clients=num_clients)
     rule = Sampling("poisson", float(num_clients), num_clients)
     timeline = dataclasses.replace(full(num_rounds, num_clients, num_steps), sampling=rule)
     return _thinned(key, timeline, probability)
@@ -399,7 +402,8 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
 
 
 def check_cohort(num_rounds: int, num_clients: int, cohort_size: int) -> None:
-    check_at_least(1, num_rounds=num_rounds, num_clients=num_clients)
+    check_count(1, num_rounds=num_rounds, num_clients=num_clients)
+    check_count(cohort_size=cohort_size)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
     check_timeline_size(num_rounds, cohort_size)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.types import Timeline
 
 
@@ -67,6 +68,7 @@ def strata(num_clients: int, number: int) -> Strata:
         Traceback (most recent call last):
         ValueError: num_strata is 3; expected 1 .. num_clients = 2
     """
+    check_count(num_clients=num_clients, num_strata=number)
     if not 1 <= number <= num_clients:
         raise ValueError(f"num_strata is {number}; expected 1 .. num_clients = {num_clients}")
     return Strata(num_clients, number)

@@ -3,7 +3,7 @@
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.timelines.availability import Availability, always
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, host_generator
@@ -54,9 +54,10 @@ def synchronous(
         >>> timeline.time.tolist(), sorted(timeline.idle[0].tolist())
         ([13.0, 26.0], [0.0, 6.0])
     """
+    check_count(num_clients=num_clients, cohort_size=cohort_size)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
-    check_at_least(1, num_steps=num_steps)
+    check_count(1, num_steps=num_steps)
     if horizon == np.inf:
         raise ValueError(f"horizon is {horizon}; expected a finite time")
     check_at_least(0, interaction=interaction)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -150,7 +150,7 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = average_rounds(fedavg(lr=0.1))
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
 
     def init(params: Params) -> AveragedRoundsState:
         inner = algorithm.init(params)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.codec import StatefulCodec
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.types import (
@@ -130,7 +130,7 @@ def check_sends_changes(algorithm: FedAlgorithm) -> None:
         ValueError: no algorithm, the update has the mark of :func:`takes_models`, or another
             wrapper must be applied last, such as one with a robust rule.
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     if isinstance(algorithm.check, AppliedLast):
         raise ValueError(
             f"algorithm is {algorithm.check.wrapper}(...); expected it as the last wrapper: "

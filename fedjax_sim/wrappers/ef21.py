@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
 from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -204,7 +204,7 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         >>> algorithm.init(jnp.ones(3)).copy.tolist()
         [1.0, 1.0, 1.0]
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     coder = stateful(codec)
 
     def init(params: Params) -> Ef21PState:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm, check_at_least
+from fedjax_sim.checks import check_at_least, check_is_algorithm
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -64,7 +64,7 @@ def fine_tuned(
         >>> float(algorithm.personal(jnp.array(0.0), (), oracle, work))
         0.75
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     if (visits is None) == (steps is None):
         raise ValueError(f"visits is {visits} and steps is {steps}; expected exactly one of them")
     for name, count in (("visits", visits), ("steps", steps)):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.execution.means import divide, weighted
 from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, Upload
 
@@ -46,7 +46,7 @@ def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> float(state.server.params)  # (1 + 1e8) - 1e8 in single precision
         0.0
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     if algorithm.aggregation is not None:
         raise ValueError("algorithm has an aggregation already; expected one without")
 

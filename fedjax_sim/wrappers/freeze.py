@@ -6,7 +6,7 @@ trainable leaves: ``freeze(compressed(fedavg(0.1), codec), where)``.
 
 import jax
 
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import (
     message_bits,
     upload_bits,
@@ -58,7 +58,7 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
         >>> bool((state.server.params["adapter"]["b"] != 0).all())
         True
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     leaves.check_selection(where)
 
     def init(params: Params) -> PartState:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import (
     message_bits,
     upload_bits,
@@ -92,7 +92,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         >>> body_only.init_client(params).personal["head"]["kernel"].shape
         (2,)
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     leaves.check_selection(where)
     check_statistics_last("private", algorithm)
 

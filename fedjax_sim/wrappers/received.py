@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_sim.checks import check_algorithm
+from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, Round, Upload, Work
 
 
@@ -104,7 +104,7 @@ def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
         Traceback (most recent call last):
         ValueError: algorithm has a robust rule; expected robust.aggregate(ef21(...), ...): apply...
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     if algorithm.aggregation is not None:
         raise ValueError(
             f"algorithm has a robust rule; expected robust.aggregate({wrapper}(...), ...): apply "

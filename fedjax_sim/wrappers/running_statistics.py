@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm, check_at_least, check_at_most
+from fedjax_sim.checks import check_at_least, check_at_most, check_is_algorithm
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -128,7 +128,7 @@ def running_statistics(
         >>> params["mean"].tolist(), params["var"].tolist()  # (0 + m) / 2 and (1 + m) / 2
         ([1.0, 2.0], [1.0, 2.5])
     """
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     leaves.check_selection(where)
     if combine not in ("averaged", "private"):
         raise ValueError(f"combine is {combine!r}; expected 'averaged' or 'private'")

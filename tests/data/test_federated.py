@@ -53,6 +53,16 @@ def test_sizes_work_inside_jit():
     ("build", "message"),
     [
         (lambda: from_clients([]), "clients is empty"),
+        (lambda: from_clients({"ann": {"x": np.ones(2)}}), "clients is a dict; expected a list"),  # type: ignore
+        (lambda: from_clients([{"x": np.float32(1)}]), r"clients\[0\] has a leaf that is one num"),
+        (
+            lambda: from_clients([{"x": np.ones(2)}, {"y": np.ones(2)}]),
+            r"clients\[1\] has the structure .*'y'.*; expected .*'x'.*, as clients\[0\]",
+        ),
+        (
+            lambda: from_clients([{"x": np.ones((2, 3))}, {"x": np.ones((2, 4))}]),
+            r"clients\[1\]\['x'\] has examples of shape \[4\]; expected \[3\], as clients\[0\]",
+        ),
         (
             lambda: from_clients([{"x": np.zeros(2)}, {"x": np.zeros(2), "y": np.zeros(3)}]),
             r"clients\[1\] has leaves of lengths \[2, 3\]",

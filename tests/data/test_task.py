@@ -323,3 +323,19 @@ def test_weighted_mean():
     assert float(weighted_mean(values, jnp.zeros(3))) == 0
     # A weight of 0 must not let an infinite loss through the derivative either.
     assert np.isfinite(jax.grad(weighted_mean)(values, jnp.zeros(3))).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"objective": "mse"}, "objective is 'mse'; expected a function"),
+        ({"data": {"x": np.ones(3)}}, "data is a dict; expected FederatedData"),
+        ({"batches": 20}, "batches is 20; expected a minibatch rule, such as fs.epochs"),
+        ({"batches": fs.epochs}, "batches is .*; expected a minibatch rule"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused(change, message):
+    data = fs.FederatedData({"x": np.ones(3)}, np.array([0, 1, 3]))
+    good = {"objective": lambda w, b, key: b["x"] * w, "data": data, "batches": fs.full_batch(1)}
+    with pytest.raises(ValueError, match=message):
+        fs.empirical_task(**good | change)

@@ -83,7 +83,7 @@ def test_tables_of_arrays(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n", "no column y or label; expected --label-column, one of a, b"),
+        ("a,b\n1,2\n", "no column y or label; expected label_column, one of a, b"),
         ("a,label\n1,\n2,3\n", "column 'label' has no value in row 1"),
         ("a,label,split\n1,0,train\n2,1,valid\n", "column 'split' has train, valid; expected"),
         ("label\n1\n", "no columns besides label; expected features"),

@@ -149,7 +149,7 @@ def test_clients_of_all_parts():
     ("call", "message"),
     [
         (lambda: fs.from_table([1, 2]), "table is list; expected a dict of arrays, a pandas"),
-        (lambda: fs.from_table(NUMBERS), "no column y or label; expected --label-column, one of"),
+        (lambda: fs.from_table(NUMBERS), "no column y or label; expected label_column, one of"),
         (lambda: fs.from_table(NUMBERS, label_column="knid"), "'knid'; .*did you mean kind"),
         (lambda: fs.from_table(NUMBERS, label_column="kind"), "column 'who' has values such as"),
         (
@@ -167,6 +167,36 @@ def test_clients_of_all_parts():
         (
             lambda: fs.from_table(pd.DataFrame({"a": [1, 2], "y": [0, None]})),
             "column 'y' has no value in row 2",
+        ),
+        (
+            lambda: fs.from_table({"a": [1, 2], "y": ["cat", float("nan")]}),
+            "column 'y' has no value in row 2",
+        ),
+        (
+            lambda: fs.from_table(
+                {"a": [1, 2], "y": [0, 1], "who": np.array(["x", np.nan], object)},
+                client_column="who",
+            ),
+            "column 'who' has no value in row 2",
+        ),
+        (
+            lambda: fs.from_table(
+                {"a": [1, 2], "y": [0, 1], "who": pd.Series([None, 3], dtype="Int64")},
+                client_column="who",
+            ),
+            "column 'who' has no value in row 1",
+        ),
+        (
+            lambda: fs.from_table(
+                {"a": [1, 2], "y": [0, 1], "who": np.array(["NaT", "2020-01-01"], "M8[D]")},
+                client_column="who",
+            ),
+            "column 'who' has no value in row 1",
+        ),
+        (lambda: from_arrays([[1.0]] * 2, [0, None]), r"train labels\[1\] has no value"),
+        (
+            lambda: from_arrays([[1.0]] * 2, [0, 1], clients=["x", float("nan")]),
+            r"train clients\[1\] has no value",
         ),
         (
             lambda: fs.from_table({"a": [1, 2], "y": [0, 1], "split": ["train", "dev"]}),

@@ -95,3 +95,47 @@ def test_linen_module_with_other_state_is_refused():
 
     with pytest.raises(ValueError, match=r"collections \['calls'\]; expected 'params'"):
         from_linen(Counter(), jnp.ones((1, 3)))
+
+
+class WithoutStreams(nnx.Module):
+    def __init__(self):
+        self.layer = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("constructor", "message"),
+    [
+        (
+            lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)),
+            "constructor is a Linear; expected a function",
+        ),
+        (lambda: linen.Dense(2), "constructor is a Dense; expected a function that builds"),
+        (lambda: 3, "constructor is a int; expected a function"),
+        (lambda: WithoutStreams, r"constructor takes \(\); expected one argument, the rngs"),
+        (lambda: nnx.Linear, r"constructor takes \(in_features, .*; expected one argument"),
+        (lambda: lambda rngs: None, "constructor returns a NoneType; expected a flax.nnx module"),
+        (lambda: lambda rngs: linen.Dense(2), "constructor returns a Dense; expected a flax.nnx"),
+    ],
+)
+def test_what_builds_no_nnx_module_is_refused(constructor, message):
+    with pytest.raises(ValueError, match=message):
+        from_nnx(constructor())
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (lambda: linen.Dense, "module is Dense; expected an instance of a flax.linen module"),
+        (lambda: lambda: linen.Dense(2), "module is a function; expected an instance"),
+        (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "module is a Linear; .*from_nnx"),
+    ],
+)
+def test_what_is_no_linen_module_is_refused(module, message):
+    with pytest.raises(ValueError, match=message):
+        from_linen(module(), jnp.ones((1, 3)))
+
+
+@pytest.mark.parametrize("example", [(1, 3), [[1.0, 2.0, 3.0]], None])
+def test_the_example_of_a_linen_module_has_a_shape(example):
+    with pytest.raises(ValueError, match=r"example_input is .*; expected an array or a"):
+        from_linen(linen.Dense(2), example)

@@ -4,12 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
+from fedjax_sim.data.inspection import missing
+
 
 def group_rows(values: Sequence | np.ndarray, name: str) -> tuple[list[np.ndarray], np.ndarray]:
     """Row numbers of each distinct value, in their original order, and the sorted values."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; expected [N] with N > 0")
+    if (is_missing := missing(values)).any():
+        row = int(is_missing.argmax())
+        raise ValueError(f"{name}[{row}] is {values[row]}; expected a number or text")
     distinct, inverse, sizes = np.unique(array, return_inverse=True, return_counts=True)
     return cut(np.argsort(inverse, kind="stable"), sizes), distinct
 
@@ -81,10 +87,8 @@ def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> None:
-    if num_clients < 1:
-        raise ValueError(f"num_clients is {num_clients}; expected at least 1")
-    if min_size < 0:
-        raise ValueError(f"min_size is {min_size}; expected at least 0")
+    check_count(1, num_clients=num_clients)
+    check_count(num_examples=num_examples, min_size=min_size)
     if num_examples < num_clients * min_size:
         raise ValueError(
             f"num_clients is {num_clients} with at least {min_size} examples each; "

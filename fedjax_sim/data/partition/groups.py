@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import group_rows
 
 
@@ -64,6 +65,7 @@ def hold_out(
         >>> len(trained), len(held_out)
         (8, 2)
     """
+    check_count(num_clients=num_clients)
     count = round(fraction * num_clients) if 0 <= fraction <= 1 else 0
     if not 0 < count < num_clients:
         raise ValueError(

@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import (
     check_alpha,
     check_clients,
@@ -106,6 +107,7 @@ def dirichlet_by_class(
     """
     pools, _ = group_rows(labels, "labels")
     check_clients(num_clients, sum(map(len, pools)), min_size)
+    check_count(max_tries=max_tries)
     check_alpha(alpha)
     rng = np.random.default_rng(seed)
     for _ in range(max_tries):
@@ -151,6 +153,7 @@ def classes_per_client(
     pools, _ = group_rows(labels, "labels")
     check_clients(num_clients, sum(map(len, pools)))
     num_classes = len(pools)
+    check_count(k=k)
     if not 1 <= k <= num_classes:
         raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")
     rng = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import (
     check_alpha,
     check_clients,
@@ -67,9 +68,9 @@ def pachinko(
     families = _families(np.asarray(coarse), pools, num_examples)
     check_alpha(alpha)
     check_alpha(beta, "beta")
+    check_count(num_clients=num_clients)
     size = num_examples // max(num_clients, 1) if size is None else size
-    if size < 1:
-        raise ValueError(f"size is {size}; expected at least 1 example per client")
+    check_count(1, size=size)
     check_clients(num_clients, num_examples, size)
     rng = np.random.default_rng(seed)
     fine_left = np.array([len(pool) for pool in pools])

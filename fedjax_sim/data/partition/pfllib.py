@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import check_alpha, check_clients, cut, group_rows
 
 _BATCH_SIZE, _TRAIN_RATIO = 10, 0.75  # of PFLlib; they determine the smallest client
@@ -279,5 +280,6 @@ def _check(num_clients: int, num_examples: int, min_size: int, alpha: float) -> 
 
 
 def _check_k(k: int, num_classes: int) -> None:
+    check_count(k=k)
     if not 1 <= k <= num_classes:
         raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")

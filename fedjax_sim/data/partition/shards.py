@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import check_clients, cut, group_rows
 
 
@@ -30,8 +31,7 @@ def shards(
     """
     pools, _ = group_rows(labels, "labels")
     ordered = np.concatenate(pools)
-    if k < 1:
-        raise ValueError(f"k is {k}; expected at least 1 shard per client")
+    check_count(1, k=k)
     check_clients(num_clients, len(ordered), k)
     rng = np.random.default_rng(seed)
     size = len(ordered) // (num_clients * k)
@@ -66,6 +66,7 @@ def label_quantity(
     pools, _ = group_rows(labels, "labels")
     check_clients(num_clients, sum(map(len, pools)))
     num_classes = len(pools)
+    check_count(k=k)
     if not 1 <= k <= num_classes:
         raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")
     rng = np.random.default_rng(seed)

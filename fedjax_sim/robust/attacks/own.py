@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_algorithm, check_at_least
+from fedjax_sim.checks import check_at_least, check_is_algorithm
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
@@ -181,7 +181,7 @@ def _replaced(
     algorithm: FedAlgorithm, attackers: Mask, forge: Callable[[Upload, Work], Upload]
 ) -> FedAlgorithm:
     """Returns an algorithm whose attackers send ``forge(upload, work)``."""
-    check_algorithm(algorithm)
+    check_is_algorithm(algorithm)
     known, inner = as_attackers(attackers), algorithm.local
 
     def local(

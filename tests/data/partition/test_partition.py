@@ -356,6 +356,11 @@ def test_rows_within_a_client_are_in_random_order():
         (lambda: partition.quantity_skew(10, 5, 1.0, 0, min_size=-1), "min_size is -1"),
         (lambda: partition.quantity_skew(10, 5, -1.0, 0), "alpha is -1.0"),
         (lambda: partition.by_group([]), r"groups has shape \(0,\)"),
+        (lambda: partition.by_group(["ann", None]), r"groups\[1\] is None; expected a number or"),
+        (
+            lambda: partition.dirichlet(np.array([0, np.nan]), 1, 1.0, 0),
+            r"labels\[1\] is nan; expected a number or text",
+        ),
         (lambda: partition.train_test_split([np.arange(3)], 1.0, 0), "test_fraction is 1.0"),
     ],
 )

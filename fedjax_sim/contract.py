@@ -1,0 +1,245 @@
+"""Checks of an algorithm: its requirements, and what its functions take and return.
+
+The checks of returned values compare shapes and dtypes while a run is traced, so a compiled run
+does not contain them.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.execution.broadcasts import num_buffers
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    PyTree,
+    ServerState,
+    Task,
+    Timeline,
+    Upload,
+    Weighting,
+    uniform_weights,
+)
+from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
+
+_MOST_LEAVES = 8  # in a message
+_ARGUMENTS = {
+    "init": ("params",),
+    "local": ("message", "state", "oracle", "work"),
+    "update": ("state", "mean", "round"),
+    "broadcast": ("state", "round"),
+    "init_client": ("params",),
+    "check": ("task", "timeline"),
+    "personal": ("message", "state", "oracle", "work"),
+}
+
+
+def check_functions(algorithm: FedAlgorithm) -> None:
+    """Refuses values that are no algorithm, and functions that do not take their arguments.
+
+    Raises:
+        ValueError: naming the value or the function.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> check_functions(fs.fedavg(0.1)._replace(update=lambda state, mean: state))
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.update takes (state, mean); expected (state, mean, round)
+    """
+    check_is_algorithm(algorithm)
+    for name, arguments in _ARGUMENTS.items():
+        function, expected = getattr(algorithm, name), f"({', '.join(arguments)})"
+        if function is None and name == "personal":
+            continue
+        if not callable(function):
+            raise ValueError(
+                f"algorithm.{name} is {function!r:.60}; expected a function of {expected}"
+            )
+        if not _takes(function, arguments):
+            taken = ", ".join(inspect.signature(function).parameters)
+            raise ValueError(f"algorithm.{name} takes ({taken}); expected {expected}")
+
+
+def check_options(execution: Any, probes: Any) -> None:
+    """Refuses values that are no execution strategy or no probes.
+
+    Raises:
+        ValueError: naming the argument.
+
+    Example:
+        >>> check_options("vmapped", None)
+        Traceback (most recent call last):
+        ...
+        ValueError: execution is 'vmapped'; expected a strategy, such as fs.execution.vmapped()
+    """
+    if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
+        raise ValueError(
+            f"execution is {execution!r:.60}; expected a strategy, such as fs.execution.vmapped()"
+        )
+    kinds = {name: getattr(probes, name, None) for name in ("client", "server", "run")}
+    for name, functions in kinds.items():
+        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+            raise ValueError(
+                f"probes is {probes!r:.60}; expected fs.Probes({name}={{...}}), functions by name"
+            )
+
+
+def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
+    """Refuses a timeline with staleness for an algorithm that requires current broadcasts."""
+    if algorithm.synchronous_only and num_buffers(timeline):
+        raise ValueError(
+            f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
+            f"{algorithm.synchronous_only}"
+        )
+
+
+def check_weighting(algorithm: FedAlgorithm, weighting: Weighting) -> None:
+    """Refuses weights for an algorithm that requires equal ones."""
+    if algorithm.uniform_weights_only and weighting is not uniform_weights:
+        name = getattr(weighting, "__name__", weighting)
+        raise ValueError(
+            f"weighting is {name}; expected uniform_weights: {algorithm.uniform_weights_only}"
+        )
+
+
+def check_statistics(algorithm: FedAlgorithm, task: Task) -> None:
+    """Refuses a model with running statistics for an algorithm that does not update them."""
+    handled = isinstance(algorithm.check, UpdatesStatistics)
+    if not handled and running_statistics_of(task) is not None:
+        raise ValueError(
+            "task has a model with running statistics (batch normalisation), which the algorithm "
+            "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
+            "objective of fs.models.frozen_statistics(model) with fs.freeze"
+        )
+
+
+def checked_init(server: ServerState) -> ServerState:
+    """Returns a first server state, which has the model as its attribute ``params``.
+
+    Raises:
+        ValueError: it has none, or it has a leaf that is not an array.
+
+    Example:
+        >>> checked_init({"w": 1.0})
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.init returns dict(['w'] float32[]); expected a server state whose...
+    """
+    if not hasattr(server, "params"):
+        raise ValueError(
+            f"algorithm.init returns {_leaves(server)}; expected a server state whose attribute "
+            "params is the model, for example a NamedTuple"
+        )
+    return checked_arrays("init", server)
+
+
+def checked_arrays(function: str, state: PyTree) -> PyTree:
+    """Returns a state if all of its leaves are arrays or numbers.
+
+    Raises:
+        ValueError: naming the function and the leaf.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        try:
+            jax.typeof(leaf)
+        except TypeError as error:
+            raise ValueError(
+                f"algorithm.{function} returns {_name(path, leaf)}; expected an array"
+            ) from error
+    return state
+
+
+def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]:
+    """Returns the upload and the new state of a visit, if the state is as before.
+
+    Raises:
+        ValueError: the visit returned no pair, or a client state of another form.
+
+    Example:
+        >>> checked_visit(jnp.ones(3), ())
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.local returns float32[3]; expected a pair (upload, client state)
+    """
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise ValueError(
+            f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"
+        )
+    upload, new = result
+    return upload, checked_state("local", new, state)
+
+
+def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:
+    """Returns a state if it has the structure, the shapes and the dtypes of the state before.
+
+    Python numbers and weakly typed arrays pass if they adopt the dtype of the leaf before.
+
+    Raises:
+        ValueError: naming the function, the leaf, and its shape and dtype.
+
+    Example:
+        >>> checked_state("update", {"w": jnp.ones(1)}, {"w": jnp.ones(3)})
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.update returns a state with ['w'] float32[1]; expected float32[3]...
+    """
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        found, expected = _leaves(new), _leaves(old)
+        if found == expected:  # containers of other types
+            found, expected = str(jax.tree.structure(new)), str(jax.tree.structure(old))
+        raise ValueError(
+            f"algorithm.{function} returns the state {found}; expected {expected}, as before"
+        )
+    checked_arrays(function, new)
+    leaves = jax.tree_util.tree_leaves_with_path(new)
+    for (path, leaf), before in zip(leaves, jax.tree.leaves(old), strict=True):
+        found, expected = jax.typeof(leaf), jax.typeof(before)
+        adopts = found.weak_type and jnp.result_type(leaf, before) == expected.dtype
+        if found.shape != expected.shape or not (adopts or found.dtype == expected.dtype):
+            raise ValueError(
+                f"algorithm.{function} returns a state with {_name(path, leaf)}; expected "
+                f"{_name((), before)}, as before"
+            )
+    return new
+
+
+def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
+    """Returns True for a function that takes these arguments by position."""
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _leaves(state: PyTree) -> str:
+    """Returns the type of a state and its first leaves as text."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    names = [_name(path, leaf) for path, leaf in leaves[:_MOST_LEAVES]]
+    if len(leaves) == 1 and not leaves[0][0]:
+        return names[0]
+    names += ["..."] * (len(leaves) > _MOST_LEAVES)
+    return f"{type(state).__name__}({', '.join(names)})"
+
+
+def _name(path: tuple, leaf: Any) -> str:
+    """Returns the path of a leaf with its dtype and shape, or with its value, as text."""
+    try:
+        aval = jax.typeof(leaf)
+    except TypeError:
+        text = f"{leaf!r:.60}"
+    else:
+        text = f"{aval.dtype}{list(aval.shape)}"
+    return f"{jax.tree_util.keystr(path)} {text}".strip()

@@ -1,0 +1,105 @@
+"""Arguments of the wrong kind are refused by name, in all functions that run algorithms."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_problems import KEY, NUM_CLIENTS, no_data
+
+import fedjax_sim as fs
+from fedjax_sim.simulation.tuning import tune
+
+TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
+GOOD = fs.Setup(no_data(), TIMELINE, jnp.zeros(1))
+ALGORITHM = fs.fedavg(0.1)
+KEYS = jax.random.split(KEY, 1)
+RUNS = (fs.run, fs.simulate, fs.forecast, tune)
+
+
+def compare(algorithm, setup, keys, **options):
+    return fs.compare({"mine": algorithm}, setup, keys, **options)
+
+
+def refused(message, run, *arguments, **options):
+    with pytest.raises(ValueError, match=message):
+        run(*arguments, **options)
+
+
+@pytest.mark.parametrize("run", [*RUNS, compare])
+def test_what_is_no_algorithm_or_setup(run):
+    key, mine = (KEYS, r"algorithms\['mine'\]") if run is compare else (KEY, "algorithm")
+    refused(
+        rf"{mine} is <function fedavg.*; expected a FedAlgorithm: call", run, fs.fedavg, GOOD, key
+    )
+    refused("is None; expected a FedAlgorithm", run, None, GOOD, key)
+    refused("is a FedAlgorithm; expected a|expected a FedAlgorithm", run, GOOD, ALGORITHM, key)
+    refused("setup is a Task; expected a fedjax_sim.Setup", run, ALGORITHM, GOOD.task, key)
+
+
+@pytest.mark.parametrize("run", [*RUNS, compare])
+@pytest.mark.parametrize("key", [0, [0, 1], np.arange(2), jax.random.key_data(KEY)])
+def test_what_is_no_key(run, key):
+    refused("keys? is .*; expected jax.random.key", run, ALGORITHM, GOOD, key)
+
+
+@pytest.mark.parametrize("run", [*RUNS, compare])
+def test_keys_of_other_shapes(run):
+    refused(r"has shape \(2, 2\); exp", run, ALGORITHM, GOOD, jax.random.split(KEY, (2, 2)))
+    refused(r"has shape \(0,\); exp", run, ALGORITHM, GOOD, jax.random.split(KEY, 0))
+
+
+CHANGES = [
+    ({"params": {"w": jnp.arange(3)}}, r"params\['w'\] has dtype int32; expected a floating"),
+    ({"params": {"w": np.ones(3, bool)}}, r"params\['w'\] has dtype bool; expected a floating"),
+    ({"eval_fn": "loss"}, "eval_fn is 'loss'; expected a function of the model"),
+    ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
+    ({"eval_fn": lambda params: params}, "eval_fn returns an array; expected a dict"),
+    ({"eval_fn": lambda params: None}, "eval_fn returns a NoneType; expected a dict"),
+    ({"eval_fn": lambda params: {"loss": "a"}}, "eval_fn returns 'loss': 'a'; expected a number"),
+    ({"weighting": "uniform"}, "weighting is 'uniform'; expected a function"),
+]
+
+
+@pytest.mark.parametrize("run", [fs.run, fs.simulate, fs.forecast])
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+def test_setups_of_other_values(run, change, message):
+    refused(message, run, ALGORITHM, dataclasses.replace(GOOD, **change), KEY)
+
+
+@pytest.mark.parametrize("run", [fs.run, fs.simulate, fs.forecast])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"execution": "vmapped"}, "execution is 'vmapped'; expected a strategy, such as fs.exec"),
+        ({"execution": fs.execution.vmapped}, "execution is <function vmapped.*; expected a strat"),
+        ({"probes": {"client": {}}}, r"probes is \{'client': \{\}\}; expected fs\.Probes"),
+        ({"probes": fs.Probes(server=[abs])}, r"expected fs\.Probes\(server=\{\.\.\.\}\), funct"),  # type: ignore
+        ({"probes": fs.Probes(run={"a": 1})}, r"expected fs\.Probes\(run=\{\.\.\.\}\), functions"),  # type: ignore
+    ],
+)
+def test_options_of_other_kinds(run, options, message):
+    refused(message, run, ALGORITHM, GOOD, KEY, **options)
+
+
+def test_comparisons_of_other_values():
+    setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
+    refused("algorithms is a list; expected a dict", fs.compare, [ALGORITHM], setup, KEYS)
+    refused("algorithms is a FedAlgorithm; exp", fs.compare, ALGORITHM, setup, KEYS)
+    refused(r"has the names \[1\]; expected text", fs.compare, {1: ALGORITHM}, setup, KEYS)
+    make = functools.partial(compare, ALGORITHM)
+    refused("setup is a NoneType; expected", make, lambda: None, KEYS)
+    refused("setup is a NoneType; expected", make, lambda seed: None, KEYS)
+    refused("setup is a list; expected", make, [setup], KEYS)
+
+
+def test_segments_of_a_fractional_number_of_evaluations():
+    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY)
+    refused(r"evals_per_segment is 1\.5; expected an integer", run, evals_per_segment=1.5)
+
+
+def test_a_sweep_whose_factory_returns_no_algorithm():
+    setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
+    refused("algorithm is None; expected", fs.sweep, lambda lr: None, setup, {"lr": [0.1]}, KEYS)
