@@ -124,6 +124,7 @@ OTHERS = {
     "diana": lambda algorithm: fs.diana(algorithm, identity(), 0.5),
     "marina": lambda algorithm: fs.marina(algorithm, identity(), 0.5),
     "pp_marina": lambda algorithm: fs.pp_marina(algorithm, identity()),
+    "per_step_uploads": lambda algorithm: fs.per_step_uploads(algorithm, 0.1),
     "worker_momentum": fs.robust.worker_momentum,
     "aggregate": lambda algorithm: fs.robust.aggregate(algorithm, fs.robust.median()),
     "stacked": fs.robust.stacked,
