@@ -150,7 +150,7 @@ def claims(runs: pd.DataFrame) -> list[Claim]:
             rows += _ordered("Table 5", full, setting)
         if not len(part):
             continue
-        rows += [_better(text, part, *pair, setting) for text, *pair in COMPARED]
+        rows += [_better(text, part, first, other, setting) for text, first, other in COMPARED]
         rows += _ordered("Table 6", part, setting)
         for name, best in (("alpha", ALPHA), ("gamma", GAMMA)):
             table = over_one(part, name).set_index("lr")["best"].to_dict()
@@ -197,8 +197,9 @@ def figure(runs: pd.DataFrame, paper: Mapping[str, Sequence[float]], rhos: Seque
     """
     runs = select(runs, participation="partial")
     skews = sorted(set(runs["skew"]))
-    means = select(runs, **POINTS["FedMoSWA"]).groupby("lr")[ACCURACY].mean()
-    lrs = [lr for lr, mean in means.items() if mean > means.max() / 2]
+    usual = select(runs, **POINTS["FedMoSWA"])
+    means = {lr: float(scores(usual, lr=lr).mean()) for lr in sorted(set(usual["lr"]))}
+    lrs = [lr for lr, mean in means.items() if mean > max(means.values()) / 2]
     drawn, axes = plt.subplots(
         len(skews), 4, figsize=(14, 3.2 * len(skews)), layout="constrained", squeeze=False
     )
@@ -228,7 +229,7 @@ def figure(runs: pd.DataFrame, paper: Mapping[str, Sequence[float]], rhos: Seque
     lines = dict(zip(*axes[-1, 0].get_legend_handles_labels()[::-1], strict=True))
     drawn.legend(lines.values(), lines, loc="outside upper center", ncols=4, frameon=False)
     note = f"alpha and gamma: rho {RHO:g}, alpha {ALPHA:g}, gamma {GAMMA:g} but for the axis.  "
-    left_out = [f"{lr:g}" for lr in means.index if lr not in lrs]
+    left_out = [f"{lr:g}" for lr in means if lr not in lrs]
     if left_out:
         note += f"Without lr {', '.join(left_out)}, at which most runs fail."
     add_caption(drawn, note)

@@ -43,7 +43,7 @@ def lines(
     for i, (_, part) in enumerate(table.groupby(list(by), sort=False)):
         values = [(column, part[column].iloc[0]) for column in by]
         name = " ".join(v if isinstance(v, str) else f"{column} {v:g}" for column, v in values)
-        look = {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i % 3]}
+        look: dict[str, Any] = {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i % 3]}
         axes.plot(part[over], part[value], marker="o", ms=4, **look, label=name)
     axes.set(xlabel=over, ylabel=label or value)
     figure.legend(loc="outside right upper", frameon=False)
