@@ -68,7 +68,7 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
         num_steps: K.
 
     Raises:
-        ValueError: another variant.
+        ValueError: another variant, or a mu or K that is not positive.
 
     References:
         Yuan and Ma, 2020, Equations (3.2) and (3.3); thesis, section 3.2.
@@ -80,6 +80,7 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
     """
     if variant not in ("I", "II", "vanilla"):
         raise ValueError(f"variant is {variant!r}; expected 'I', 'II' or 'vanilla'")
+    check_positive(mu=mu, num_steps=num_steps)
     real = jnp.result_type(float)
     lr, mu, steps = (jnp.asarray(x).astype(real) for x in (lr, mu, num_steps))
     if variant == "vanilla":
@@ -134,8 +135,6 @@ def fedac(
         >>> convex = fedac(lr=0.1, mu=1e-2, num_steps=32, augmentation=1e-2)
     """
     check_at_least(0, lr=lr, augmentation=augmentation)
-    check_at_least(1, num_steps=num_steps)
-    check_positive(mu=mu)
     # With num_steps=None these numbers are not used, but other variants are refused now.
     fixed = numbers or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
     by_timeline = numbers is None and num_steps is None

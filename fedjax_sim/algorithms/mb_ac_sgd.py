@@ -11,7 +11,7 @@ from jax import Array
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import FedAlgorithm, Message, Params, Round, Scalar
 
 __all__ = ["mb_ac_sgd"]
@@ -40,7 +40,6 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         >>> algorithm = mb_ac_sgd(lr=0.5, mu=1e-3)
     """
     check_at_least(0, lr=lr)
-    check_positive(mu=mu)
     numbers = coupling(lr, mu, 1, "vanilla")
 
     def broadcast(state: AcceleratedState, round: Round) -> Message:
