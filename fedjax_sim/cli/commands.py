@@ -4,6 +4,7 @@ Heavy modules are imported inside functions, so that ``--help`` does not wait fo
 """
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shlex
@@ -263,7 +264,8 @@ def clients(arguments: list[str]) -> int:
         from fedjax_sim.cli import draw_clients
 
         kind, description = draw_clients.ClientsOptions, _described(draw_clients.DESCRIPTION)
-        defaults = kind(**vars(options.run_config(source)) | {"output": kind.output})
+        own = dataclasses.replace(options.run_config(source), output=kind.output)
+        defaults = kind(**vars(own))
         given = vars(options.parse(kind, "clients", source, description, rest, defaults))
         max_clients = given.pop("max_clients")
         from rich.console import Console
