@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import INT32_MAX, check_at_most, check_count
+from fedjax_sim.checks import INT32_MAX, check_count
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import (
@@ -76,8 +76,9 @@ def generated_task(
         >>> bool(abs(state.server.params - 1).max() < 0.2)
         True
     """
-    check_count(1, num_clients=num_clients)
-    check_at_most(INT32_MAX, num_clients=num_clients)
+    check_count(num_clients=num_clients)
+    if not 1 <= num_clients <= INT32_MAX:
+        raise ValueError(f"num_clients is {num_clients}; expected 1 .. {INT32_MAX}")
     check_rule(objective, batches, full_grad_batch)
     size = _num_examples(generate, key)
     data = GeneratedData(_partial(generate), jax.random.key_data(key), jnp.array([0, size]))

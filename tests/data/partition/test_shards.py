@@ -64,7 +64,7 @@ LABELS = np.arange(60) % 5
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: partition.shards(LABELS, 4, 0, 0), "k is 0; expected at least 1 shard"),
+        (lambda: partition.shards(LABELS, 4, 0, 0), "k is 0; expected at least 1"),
         (lambda: partition.shards(LABELS, 31, 2, 0), "num_clients is 31 with at least 2 examples"),
         (lambda: partition.shards(LABELS[None], 4, 2, 0), r"labels has shape \(1, 60\)"),
         (lambda: partition.label_quantity(LABELS, 4, 6, 0), r"k is 6; expected 1 \.\. 5"),
