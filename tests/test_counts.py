@@ -125,11 +125,11 @@ def test_evaluations_are_after_whole_rounds():
 @pytest.mark.parametrize("rows", [[0.5, 1.0], [True, False], ["0", "1"], [[0, 1]]])
 def test_rows_are_integers(rows):
     with pytest.raises(ValueError, match=r"assignment\[1\] is .*; expected integers in one"):
-        fs.from_assignment(EXAMPLES, [[2], rows])
+        fs.from_assignment(EXAMPLES, [np.array([2]), np.array(rows)])
 
 
 def test_a_client_may_have_no_rows():
-    assert fs.from_assignment(EXAMPLES, [[], [0, 3]]).sizes.tolist() == [0, 2]
+    assert fs.from_assignment(EXAMPLES, [np.array([]), np.array([0, 3])]).sizes.tolist() == [0, 2]
 
 
 def test_offsets_are_integers():
