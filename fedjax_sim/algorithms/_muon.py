@@ -12,6 +12,7 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import Params, Scalar
 
 # Coefficients of the polynomial a X + b X^3 + c X^5, which maps (0, 1] into about [0.7, 1.2].
@@ -23,9 +24,31 @@ class MuonState(NamedTuple):
 
 
 def is_matrix(path: tuple[str, ...], leaf: Any) -> bool:
-    """Predicate of the leaves that Muon updates; all others take steps of Adam."""
+    """Predicate of the leaves with two axes."""
     del path
     return jnp.ndim(leaf) == 2
+
+
+def split(params: Params, matrices: leaves.Selection) -> tuple[Params, Params]:
+    """Returns the leaves that Muon updates, and all others.
+
+    Raises:
+        ValueError: a selected leaf has fewer than two axes.
+
+    Example:
+        >>> split({"kernel": jnp.ones((2, 3)), "bias": jnp.ones(2)}, lambda path, leaf: True)
+        Traceback (most recent call last):
+        ...
+        ValueError: matrices selects bias of shape (2,); expected leaves with two axes or more
+    """
+    part, others = leaves.split(params, matrices)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(part):
+        if jnp.ndim(leaf) < 2:
+            raise ValueError(
+                f"matrices selects {'/'.join(leaves.names(path))} of shape {jnp.shape(leaf)}; "
+                "expected leaves with two axes or more"
+            )
+    return part, others
 
 
 def orthogonalized(matrix: Array, steps: int = 5) -> Array:
@@ -56,7 +79,8 @@ def scale_by_muon(momentum: Scalar = 0.95) -> optax.GradientTransformation:
         u = \sqrt{\max(1, \text{rows} / \text{columns})}\;
         \mathrm{orth}\bigl(\beta M + (1 - \beta) g\bigr)
 
-    Kernels are stored as [outputs, inputs].  The direction does not depend on the scale of g.
+    Kernels are stored as [outputs, inputs]; leaves with further axes before these hold several
+    kernels, one per block of a network.  The direction does not depend on the scale of g.
     optax's Muon corrects the bias of M and has another order of the axes.
 
     Example:
@@ -76,20 +100,30 @@ def scale_by_muon(momentum: Scalar = 0.95) -> optax.GradientTransformation:
         new = _mixed(momentum, state.momentum, gradient)
         ahead = _mixed(momentum, new, gradient)
 
-        def direction(matrix: Array) -> Array:
-            rows, columns = matrix.shape
-            return max(1.0, rows / columns) ** 0.5 * orthogonalized(matrix)
+        def direction(kernels: Array) -> Array:
+            rows, columns = kernels.shape[-2:]
+            function = orthogonalized
+            for _ in range(kernels.ndim - 2):
+                function = jax.vmap(function)
+            return max(1.0, rows / columns) ** 0.5 * function(kernels)
 
         return jax.tree.map(direction, ahead), MuonState(new)
 
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def muon_or_adam(momentum: Scalar, b1: Scalar, b2: Scalar) -> optax.GradientTransformation:
-    """Transform that applies Muon to matrices and Adam to all other leaves."""
+def muon_or_adam(
+    momentum: Scalar, b1: Scalar, b2: Scalar, matrices: leaves.Selection
+) -> optax.GradientTransformation:
+    """Transform that applies Muon to the selected leaves and Adam to all others."""
 
     def labels(params: Params) -> Any:
-        return jax.tree.map(lambda leaf: "muon" if is_matrix((), leaf) else "adam", params)
+        part, others = split(params, matrices)
+        names = (
+            jax.tree.map(lambda _, name=name: name, x)
+            for name, x in (("muon", part), ("adam", others))
+        )
+        return leaves.join(*names)
 
     adam = optax.scale_by_adam(b1, b2, eps_root=1e-30)
     return optax.partition({"muon": scale_by_muon(momentum), "adam": adam}, labels)

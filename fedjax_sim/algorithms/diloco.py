@@ -12,11 +12,12 @@ from typing import Literal
 import optax
 
 from fedjax_sim.algorithms._local_optimizer import locally_optimized
-from fedjax_sim.algorithms._muon import muon_or_adam
+from fedjax_sim.algorithms._muon import is_matrix, muon_or_adam
 from fedjax_sim.algorithms._shared import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
 from fedjax_sim.checks import check_at_least, check_decay
 from fedjax_sim.local import ScalarOrSchedule, rate
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Scalar
 
 __all__ = ["diloco"]
@@ -32,6 +33,7 @@ def diloco(
     inner: Literal["adamw", "muon"] = "adamw",
     *,
     local_optimizer: optax.GradientTransformation | None = None,
+    matrices: leaves.Selection = is_matrix,
 ) -> FedAlgorithm:
     r"""DiLoCo: local AdamW whose state each worker keeps, and Nesterov's momentum on the server.
 
@@ -58,10 +60,11 @@ def diloco(
         local_optimizer: any optax optimizer for the local steps, which replaces the one that
             ``inner``, ``weight_decay``, ``b1`` and ``b2`` describe.  Its schedules count the
             worker's steps in all rounds.
+        matrices: the leaves that Muon updates, as for :func:`~fedjax_sim.algorithms.fedmuon`.
 
     Raises:
         ValueError: both or neither of ``lr`` and ``local_optimizer``, another ``inner``, or an
-            optimizer that is not one of optax.
+            optimizer that is not one of optax; at the start of the run, matrices with one axis.
 
     References:
         Douillard et al., 2023, Algorithm 1; with Muon, Therien et al., 2025.
@@ -72,7 +75,7 @@ def diloco(
         >>> scheduled = diloco(local_optimizer=optax.adamw(cosine, b2=0.95, weight_decay=0.1))
     """
     serve = functools.partial(_served, nesterov(server_lr, momentum))
-    local, scale = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer)
+    local, scale = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer, matrices)
     return locally_optimized(serve, local, "keep", scale=scale)
 
 
@@ -90,6 +93,7 @@ def local_transform(
     b2: Scalar,
     inner: str,
     local_optimizer: optax.GradientTransformation | None,
+    matrices: leaves.Selection,
 ):
     """Returns the transform of a worker's steps, and the factor of its updates in a visit.
 
@@ -110,7 +114,7 @@ def local_transform(
     if lr is None:
         raise ValueError("lr is None; expected a learning rate, or local_optimizer")
     if inner == "muon":
-        direction = muon_or_adam(b1, 0.9, b2)
+        direction = muon_or_adam(b1, 0.9, b2, matrices)
     else:
         direction = optax.scale_by_adam(b1, b2, eps_root=1e-30)
     transform = optax.chain(direction, optax.add_decayed_weights(weight_decay))

@@ -12,7 +12,7 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon
+from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon, split
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_at_least, check_at_most, check_decay, check_positive
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
@@ -42,6 +42,8 @@ def fedmuon(
     weight_decay: Scalar = 0.01,
     b1: Scalar = 0.9,
     b2: Scalar = 0.95,
+    *,
+    matrices: leaves.Selection = is_matrix,
 ) -> FedAlgorithm:
     r"""FedMuon: clients take steps of Muon, whose momentum starts at the last round's mean.
 
@@ -58,8 +60,8 @@ def fedmuon(
     not depend on the scale of the gradients.  The factor before it is for kernels stored as
     [outputs, inputs], as in the dense layers of :mod:`fedjax_sim.models`: a layer with more outputs
     than inputs takes longer steps.  Kernels stored as [inputs, outputs], as those of flax, get the
-    factor of their transpose.  Matrices are the leaves with two axes.  For all other leaves u is
-    the direction of Adam, whose state starts at 0 in every visit.  The server averages:
+    factor of their transpose.  For all leaves that are not matrices u is the direction of Adam,
+    whose state starts at 0 in every visit.  The server averages:
 
     .. math::
         x \leftarrow \operatorname{mean}_i y_{K_i}, \qquad
@@ -73,12 +75,21 @@ def fedmuon(
         weight_decay: decoupled weight decay :math:`\lambda`.
         b1: decay of Adam's mean of gradients, for leaves that are not matrices.
         b2: decay of Adam's mean of squares.
+        matrices: predicate ``(path, leaf) -> bool`` or other selection of the matrices, by default
+            the leaves with two axes.  Leaves with further axes before these two hold one matrix
+            per block of a network, as the kernels of :func:`~fedjax_sim.models.vit` do, whose
+            biases then have two axes.
+
+    Raises:
+        ValueError: a number outside its range; at the start of the run, a selected leaf with fewer
+            than two axes.
 
     References:
         Liu et al., 2025, Algorithm 2.
 
     Example:
         >>> algorithm = fedmuon(lr=0.01)
+        >>> of_blocks = fedmuon(lr=0.01, matrices=lambda path, leaf: path[-1] == "kernel")
     """
     check_at_least(0, lr=lr, weight_decay=weight_decay)
     check_decay(momentum=momentum, b1=b1, b2=b2)
@@ -89,7 +100,7 @@ def fedmuon(
 
     def init(params: Params) -> FedMuonState:
         zeros = tree.zeros_like(params)
-        return FedMuonState(params, zeros, leaves.split(zeros, is_matrix)[0])
+        return FedMuonState(params, zeros, split(zeros, matrices)[0])
 
     def local(
         message: FedMuonState, state: tuple, oracle: Oracle, work: Work
@@ -99,16 +110,16 @@ def fedmuon(
 
         def step(carry: tuple, k: Array) -> tuple:
             y, muon_state, adam_state = carry
-            matrices, others = leaves.split(oracle.grad(y, k), is_matrix)
+            kernels, others = split(oracle.grad(y, k), matrices)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
-                first, muon_state = muon.update(matrices, muon_state)
+                first, muon_state = muon.update(kernels, muon_state)
                 second, new = adam.update(others, adam_state)
             adam_state = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, adam_state)
             descent = tree.add_scale(constant, mix, leaves.join(first, second))
             descent = tree.add_scale(descent, weight_decay, y)
             return tree.add_scale(y, -eta, descent), muon_state, adam_state
 
-        others = leaves.split(x, is_matrix)[1]
+        others = split(x, matrices)[1]
         start = x, MuonState(message.momentum), adam.init(others)
         y, (end,), _ = local_steps(step, start, work)
         delta, present = tree.sub(x, y), real(work.num_steps > 0)

@@ -16,6 +16,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._muon import is_matrix
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_integers
@@ -58,6 +59,7 @@ def streaming_diloco(
     *,
     fragment: Fragment | None = None,
     local_optimizer: optax.GradientTransformation | None = None,
+    matrices: leaves.Selection = is_matrix,
 ) -> FedAlgorithm:
     r"""Streaming DiLoCo: DiLoCo that sends one of P fragments per round, P times as often.
 
@@ -93,6 +95,7 @@ def streaming_diloco(
         fragment: ``(path, leaf) -> number of the leaf's fragment``.  By default the layers, which
             are leaves with the same path but for its last part, are dealt out in turn.
         local_optimizer: as for :func:`~fedjax_sim.algorithms.diloco`.
+        matrices: as for :func:`~fedjax_sim.algorithms.diloco`.
 
     Raises:
         ValueError: as :func:`~fedjax_sim.algorithms.diloco`; a count outside its range; at the
@@ -110,7 +113,7 @@ def streaming_diloco(
     check_integers(1, num_fragments=num_fragments)
     check_integers(0, delay=delay)
     outer = nesterov(server_lr, momentum)
-    transform, factor = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer)
+    transform, factor = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer, matrices)
 
     def parts(params: Params) -> list[Params]:
         """The fragments; each has None instead of the other leaves."""

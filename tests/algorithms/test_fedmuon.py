@@ -9,7 +9,7 @@ from instance_q import assert_printed
 from small_problems import assert_close, compiled
 
 import fedjax_sim as fs
-from fedjax_sim.algorithms._muon import orthogonalized
+from fedjax_sim.algorithms._muon import muon_or_adam, orthogonalized
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -109,3 +109,25 @@ def test_steps_do_not_depend_on_the_scale_of_the_gradients():
 
 def test_models_without_matrices_have_no_momentum():
     assert jax.tree.leaves(trained("fedmuon").server.momentum) == []
+
+
+def test_selected_leaves_of_several_kernels():
+    """Kernels [blocks, outputs, inputs] take one Muon step each; stacked biases take Adam's."""
+    blocks = {"kernel": RNG.normal(size=(2, 4, 3)), "bias": RNG.normal(size=(2, 4))}
+    gradient = jax.tree.map(jnp.asarray, blocks)
+    both = muon_or_adam(0.9, 0.9, 0.95, lambda path, leaf: path[-1] == "kernel")
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
+        update, _ = both.update(gradient, both.init(gradient), gradient)
+    expected = [np.sqrt(4 / 3) * newton_schulz(0.19 * kernel) for kernel in blocks["kernel"]]
+    assert_close(np.asarray(update["kernel"]), np.stack(expected), TOLERANCE)
+    assert_close(np.asarray(update["bias"]), np.sign(blocks["bias"]), 1e-6)  # Adam's first step
+
+
+def test_biases_are_no_matrices():
+    """At the start of the run, and in both algorithms."""
+    start = jax.tree.map(jnp.asarray, START)
+    setup = fs.Setup(task(), fs.timelines.full(1, NUM_CLIENTS, STEPS), start)
+    everything = {"matrices": lambda path, leaf: True}
+    for algorithm in (fs.fedmuon(0.1, **everything), fs.diloco(0.1, inner="muon", **everything)):
+        with pytest.raises(ValueError, match=r"matrices selects b of shape \(4,\); expected"):
+            fs.init(algorithm, setup)
