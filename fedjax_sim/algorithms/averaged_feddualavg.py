@@ -53,6 +53,9 @@ def averaged_feddualavg(
         composite: psi and h, see :func:`fedjax_sim.prox.composite`.
         project_start: as for :func:`~fedjax_sim.algorithms.feddualavg`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Yuan, 2023, Theorems 4.4 and 4.7; for Theorem 4.3 see
         :func:`fedjax_sim.average_rounds`.

@@ -55,6 +55,9 @@ def fedexp(
             number of clients per round and decays it by the square of the decay of ``lr``.
         average_last: evaluate the mean of the last two iterates, as the authors' program does.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Jhunjhunwala et al., 2023, Algorithm 1 and Eq. (8).
 

@@ -29,6 +29,9 @@ def fedavgm(
         server_lr: server learning rate :math:`\eta_s`, or a schedule over server updates.
         momentum: decay of the momentum, :math:`\beta`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Hsu et al., 2019, section 4.
 
@@ -61,6 +64,9 @@ def fedadagrad(
         server_lr: server learning rate, or a schedule over server updates.
         initial_accumulator: initial sum of squares.
         eps: number under the root, which limits the step of small gradients.
+
+    Raises:
+        ValueError: a number outside its range.
 
     References:
         Reddi et al., 2021, Algorithm 2.
@@ -100,6 +106,9 @@ def fedadam(
         b2: decay of the mean of squares.
         eps: number beside the root, the paper's tau, which limits the step of small gradients.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Reddi et al., 2021, Algorithm 2.
 
@@ -132,6 +141,9 @@ def fedyogi(
         b1: decay of the mean of gradients.
         b2: decay of the mean of squares, which changes by (1 - b2) times the new square.
         eps: number beside the root, the paper's tau, which limits the step of small gradients.
+
+    Raises:
+        ValueError: a number outside its range.
 
     References:
         Reddi et al., 2021, Algorithm 2.

@@ -27,6 +27,9 @@ def mb_sgd(lr: Scalar) -> FedAlgorithm:
     Args:
         lr: learning rate :math:`\eta`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Woodworth et al., 2020, section 2.
 

@@ -56,6 +56,9 @@ class Availability(NamedTuple):
 def always(num_clients: int) -> Availability:
     """All clients present at all times.
 
+    Raises:
+        ValueError: a number of clients that is negative or no integer.
+
     Example:
         >>> bool(always(3).present(1e9).all())
         True

@@ -112,6 +112,9 @@ def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> 
         num_clients: M; all clients hold version 0 at first.
         new: clients that report to update t receive version t + 1; otherwise version t.
 
+    Raises:
+        ValueError: a number of clients that is negative or no integer.
+
     Example:
         >>> import fedjax_sim as fs
         >>> held_versions(fs.timelines.cyclic(3, 2, 1, num_steps=1), 2).tolist()

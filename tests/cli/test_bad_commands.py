@@ -338,11 +338,14 @@ X = np.zeros((3, 2), np.float32)
         (lambda: fs.datasets.to_channels_last(np.zeros((2, 3, 4, 3))), "x has shape (2, 3, 4, 3);"),
         (
             lambda: fs.from_clients([]),
-            "clients is empty; expected one pytree of examples per client",
+            "clients is empty; expected a list of one pytree per client",
         ),
         (lambda: fs.from_clients([{"x": ["a", "b"]}]), "examples['x'] has text; expected numbers"),
         (lambda: fs.FederatedData({"x": [1, [2]]}, [0, 2]), "examples['x'] is a ragged list"),
-        (lambda: fs.FederatedData({"x": [1, 2, 3]}, [0, 2]), "offsets ends with 2; expected 3"),
+        (
+            lambda: fs.FederatedData({"x": [1, 2, 3]}, [0, 2]),
+            "offsets is [0, 2]; expected numbers from 0 to 3",
+        ),
         (lambda: fs.presets.quickstart(rounds=0), "rounds is 0; expected an integer of at least 1"),
         (
             lambda: fs.presets.quickstart(round=3),

@@ -97,6 +97,7 @@ def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     for key in special:  # they have tests of their own
         del defaults[key]
     values = {key: v if isinstance(v, str | int) else 0.25 for key, v in defaults.items()}
+    values |= {"head_steps": 2} if "head_steps" in values else {}  # a number of steps
     settings = [
         f"{name}.{key}={str(v).lower() if v in (True, False) else v}" for key, v in values.items()
     ]

@@ -59,7 +59,7 @@ def test_other_errors_stay_what_they_are():
 def test_a_file_where_the_folder_belongs(tmp_path):
     path = tmp_path / "results"
     path.write_text("in the way")
-    with pytest.raises(FileExistsError, match=str(path)):
+    with pytest.raises(ValueError, match=f"directory is '{path}', which is a file; expected a fol"):
         small_runs.run(path)
 
 
