@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from instance_q import LR, models
+from instance_q import LR, final_state, models, setup
 
 import fedjax_sim as fs
 
@@ -48,3 +48,12 @@ def test_round_at_rate_zero_is_no_round(factory):
     with_pause, constant = paths(factory)
     assert with_pause[1] == with_pause[0]
     np.testing.assert_allclose(with_pause[[0, 2, 3]], constant, rtol=1e-6)
+
+
+@pytest.mark.parametrize("factory", [fs.scaffold, fs.fedgamma], ids=["scaffold", "fedgamma"])
+def test_controls_of_a_round_at_rate_zero(factory):
+    """They stay what they were, although server and clients still agree if all move alike."""
+    before, after = (final_state(factory(pause), setup(rounds=rounds))[0] for rounds in (1, 2))
+    assert np.abs(np.asarray(before.clients)).max() > 0.1
+    np.testing.assert_array_equal(np.asarray(after.clients), np.asarray(before.clients))
+    np.testing.assert_allclose(after.server.control, before.server.control, rtol=1e-6)
