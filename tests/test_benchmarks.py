@@ -450,7 +450,7 @@ def test_a_method_that_diverges_is_not_timed(allow_nans):
     model, task = candidates.problem(TINY)
     params = model.init(jax.random.key(0))
     with pytest.raises(FloatingPointError, match="the benchmark's model diverged"):
-        methods.one_call(fs.fedavg(float("nan")), TINY, task, params, 2)
+        methods.one_call(fs.fedavg(lambda _: float("nan")), TINY, task, params, 2)
 
 
 @pytest.mark.slow
