@@ -152,7 +152,7 @@ def test_a_broken_algorithm_leaves_no_folder(tmp_path):
 
 
 def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypatch):
-    """What was traced is not traced again when it is compiled."""
+    """The check before a run and the compilation share one trace."""
     params = jax.tree.map(lambda x: x[None], PARAMS)
     setup, keys = fs.Setup(no_data(), TIMELINE, params), jax.random.split(KEY, 1)
     algorithms = {"one": GOOD, "two": GOOD._replace(broadcast=lambda s, round: s.params)}

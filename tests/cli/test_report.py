@@ -53,7 +53,7 @@ def test_personal_models_have_their_own_accuracy():
 
 
 def test_intervals_are_those_of_the_command_table():
-    """Of the mean over seeds, not the scatter of the seeds; a single seed has none."""
+    """Intervals are those of the mean over seeds; a single seed has none."""
     values = (0.50, 0.52, 0.54)
     rows = [("a", s, 0, 1, report.ACCURACY, value) for s, value in enumerate(values)]
     history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
