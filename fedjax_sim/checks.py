@@ -368,22 +368,6 @@ def check_decay(**values: Scalar) -> None:
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
 
 
-def check_integers(bound: int, /, **values: int) -> None:
-    """Raises ValueError for numbers that are not integers of at least a bound; traced values pass.
-
-    Example:
-        >>> check_integers(1, inner_steps=3)
-        >>> check_integers(1, inner_steps=2.5)
-        Traceback (most recent call last):
-        ...
-        ValueError: inner_steps is 2.5; expected an integer
-    """
-    for name, value in values.items():
-        if is_concrete(value) and not np.issubdtype(np.asarray(value).dtype, np.integer):
-            raise ValueError(f"{name} is {value}; expected an integer")
-    check_at_least(bound, **values)
-
-
 def check_bytes(**values: float | None) -> None:
     """Raises ValueError for numbers of bytes that no memory can have; None passes.
 

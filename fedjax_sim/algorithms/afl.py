@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real
-from fedjax_sim.checks import check_at_least, check_integers
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.prox.constraints import Simplex
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -79,7 +79,7 @@ def afl(
         (100,)
     """
     check_at_least(0, lr=lr, ascent_lr=ascent_lr)
-    check_integers(1, num_clients=num_clients)
+    check_count(1, num_clients=num_clients)
 
     def init(params: Params) -> AflState:
         return AflState(params, jnp.full(num_clients, 1 / num_clients, jnp.result_type(float)))

@@ -11,7 +11,7 @@ import optax
 
 from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_integers
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
@@ -59,7 +59,7 @@ def ditto(
     """
     check_at_least(0, mu=mu, personal_lr=personal_lr)
     if personal_steps is not None:
-        check_integers(1, personal_steps=personal_steps)
+        check_count(1, personal_steps=personal_steps)
     global_part = fedavg(lr, server)
     own_lr = lr if personal_lr is None else personal_lr
 

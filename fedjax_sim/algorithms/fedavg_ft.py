@@ -7,7 +7,7 @@ References:
 """
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_integers
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -45,6 +45,6 @@ def fedavg_ft(
         >>> head_only = fedavg_ft(lr=0.1, where=lambda path, leaf: path[0] == "head")
     """
     check_at_least(0, tuning_lr=tuning_lr)
-    check_integers(1, visits=visits)
+    check_count(1, visits=visits)
     rate = lr if tuning_lr is None else tuning_lr
     return fine_tuned(fedavg(lr), rate, visits=visits, where=where)

@@ -6,7 +6,7 @@ References:
 """
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_integers
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -51,6 +51,6 @@ def fedbabu(
         {'body': Array([1., 1., 1.], dtype=float32), 'head': {'kernel': None}}
     """
     check_at_least(0, tuning_lr=tuning_lr)
-    check_integers(1, visits=visits)
+    check_count(1, visits=visits)
     body = freeze(fedavg(lr), where)
     return fine_tuned(body, lr if tuning_lr is None else tuning_lr, visits=visits)

@@ -14,7 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
-from fedjax_sim.checks import check_at_least, check_integers
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.compression.codec import code_bits, identity
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
@@ -104,7 +104,7 @@ def ifca(
         [0.0, 1.0]
     """
     check_at_least(0, lr=lr)
-    check_integers(1, num_models=num_models)
+    check_count(1, num_models=num_models)
     if average not in ("models", "gradients"):
         raise ValueError(f"average is {average!r}; expected 'models' or 'gradients'")
     if losses not in ("all", "minibatches"):

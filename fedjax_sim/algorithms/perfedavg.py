@@ -14,7 +14,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_integers, check_positive
+from fedjax_sim.checks import check_at_least, check_count, check_positive
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
 
@@ -74,7 +74,7 @@ def perfedavg(
     if hessian not in _MINIBATCHES:
         raise ValueError(f"hessian is {hessian!r}; expected 'FO', 'HF' or 'exact'")
     check_positive(delta=delta)
-    check_integers(1, adapt_steps=adapt_steps)
+    check_count(1, adapt_steps=adapt_steps)
     minibatches = _MINIBATCHES[hessian]
     inner_lr = lr if adapt_lr is None else adapt_lr
 

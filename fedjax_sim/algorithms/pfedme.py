@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
-from fedjax_sim.checks import check_at_least, check_integers
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.timelines.sampling import sample_without_replacement
 from fedjax_sim.transforms import proximal
@@ -89,9 +89,9 @@ def pfedme(
         >>> algorithm = pfedme(lr=0.005)
     """
     check_at_least(0, lr=lr, mu=mu, personal_lr=personal_lr, server_lr=server_lr)
-    check_integers(1, inner_steps=inner_steps)
+    check_count(1, inner_steps=inner_steps)
     if num_averaged is not None:
-        check_integers(1, num_averaged=num_averaged)
+        check_count(1, num_averaged=num_averaged)
 
     def broadcast(state: ModelState, round: Round) -> PFedMeMessage:
         if num_averaged is None:

@@ -19,7 +19,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import is_matrix
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
-from fedjax_sim.checks import check_at_least, check_at_most, check_integers
+from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.local import ScalarOrSchedule, local_steps
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
@@ -110,8 +110,8 @@ def streaming_diloco(
     """
     check_at_least(0, mix=mix)
     check_at_most(1, mix=mix)
-    check_integers(1, num_fragments=num_fragments)
-    check_integers(0, delay=delay)
+    check_count(1, num_fragments=num_fragments)
+    check_count(0, delay=delay)
     outer = nesterov(server_lr, momentum)
     transform, factor = local_transform(lr, weight_decay, b1, b2, inner, local_optimizer, matrices)
 
