@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.data.task import running_statistics_of
@@ -173,6 +174,29 @@ def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]
         )
     upload, new = result
     return upload, checked_state("local", new, state)
+
+
+def checked_weights(weights: Any, num_slots: int) -> Array:
+    """Returns the weights ``[S]`` of a round's uploads as floats; one number is for all slots.
+
+    Raises:
+        ValueError: an array of another shape, or no numbers.
+
+    Example:
+        >>> checked_weights(jnp.ones((3, 1)), num_slots=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: weighting returns float32[3, 1]; expected [3], one weight per slot
+    """
+    try:
+        shape = jax.typeof(weights).shape
+    except TypeError:
+        shape = None
+    if shape not in ((), (num_slots,)):
+        raise ValueError(
+            f"weighting returns {_leaves(weights)}; expected [{num_slots}], one weight per slot"
+        )
+    return jnp.broadcast_to(jnp.asarray(weights, jnp.result_type(float)), (num_slots,))
 
 
 def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:

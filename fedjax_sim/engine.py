@@ -30,6 +30,7 @@ from fedjax_sim.contract import (
     checked_init,
     checked_state,
     checked_visit,
+    checked_weights,
 )
 from fedjax_sim.evaluation.state import RunContext, evaluate
 from fedjax_sim.execution import stacks
@@ -386,7 +387,7 @@ def _round(
         visit = Visit(received, upload, old, new, oracle, work)
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
-    weights = jnp.where(arrived, weighting(works).astype(jnp.result_type(float)), 0)
+    weights = jnp.where(arrived, checked_weights(weighting(works), clients.shape[0]), 0)
     shared = (task, message if buffers is None else past)
     visits, local_weights, mask, rows = where.own(
         ((works[:-1], draws, buffers), weights, mask, where.rows(clients))

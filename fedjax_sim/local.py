@@ -239,15 +239,47 @@ def optimizer_steps(
 
     def step(carry: tuple[Params, optax.OptState], k: Array) -> tuple[Params, optax.OptState]:
         y, opt_state = carry
-        gradient = grad(y, k)
-        # optax raises float decays to integer step counts, which strict promotion refuses.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, new = optimizer.update(gradient, opt_state, y)
-            updates = updates if scale is None else tree.scale(scale, updates)
-            new = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, opt_state)
-            return optax.apply_updates(y, updates), new
+        updates, opt_state = optimizer_update(optimizer, grad(y, k), opt_state, y)
+        updates = updates if scale is None else tree.scale(scale, updates)
+        return optax.apply_updates(y, updates), opt_state
 
     return local_steps(step, start, work)
+
+
+def optimizer_update(
+    optimizer: optax.GradientTransformation,
+    gradient: Params,
+    opt_state: optax.OptState,
+    params: Params | None = None,
+) -> tuple[Params, optax.OptState]:
+    """Returns the updates of an optax optimizer and its new state, in the dtypes of before.
+
+    Updates have the dtypes of the gradient, also where a hyper-parameter of a sweep, a float32
+    array, meets a bfloat16 model.
+
+    Example:
+        >>> heavy_ball, g = optax.sgd(0.5, momentum=jnp.float32(0.9)), jnp.ones(2, jnp.bfloat16)
+        >>> updates, _ = optimizer_update(heavy_ball, g, heavy_ball.init(g))
+        >>> updates.tolist(), str(updates.dtype)
+        ([-0.5, -0.5], 'bfloat16')
+    """
+    # optax raises float decays to integer step counts, which strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, new = optimizer.update(gradient, opt_state, params)
+    return _as_before(updates, gradient), _as_before(new, opt_state)
+
+
+def _as_before(new: PyTree, old: PyTree) -> PyTree:
+    """Returns floating leaves in the dtypes of the tree before; another structure stays."""
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        return new
+
+    def cast(leaf: Array, before: Array) -> Array:
+        kinds = jnp.result_type(leaf), jnp.result_type(before)
+        floating = all(jnp.issubdtype(kind, jnp.floating) for kind in kinds)
+        return jnp.asarray(leaf, kinds[1]) if floating else leaf
+
+    return jax.tree.map(cast, new, old)
 
 
 def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:

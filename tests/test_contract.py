@@ -109,6 +109,27 @@ def test_numbers_adopt_the_dtype_of_the_state(total):
     assert state.server.total == 1
 
 
+def test_one_weight_is_for_all_uploads():
+    equal, other = (
+        execute(GOOD, TIMELINE, PARAMS, weighting=weighting)[0].server
+        for weighting in (fs.uniform_weights, lambda works: 3.0)
+    )
+    np.testing.assert_array_equal(equal.params["w"], other.params["w"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones((2, 1), np.float32), r"weighting returns float32\[2, 1\]; expected \[4\], one"),
+        (None, r"weighting returns NoneType\(\); expected \[4\]"),
+        ("equal", r"weighting returns 'equal'; expected \[4\]"),
+    ],
+)
+def test_weights_of_another_shape_are_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        execute(GOOD, TIMELINE, PARAMS, weighting=lambda works: weights)
+
+
 @pytest.mark.parametrize(
     ("convert", "message"),
     [

@@ -8,11 +8,12 @@ import pytest
 from small_problems import KEY, no_data
 
 import fedjax_sim as fs
-from fedjax_sim import timelines
+from fedjax_sim import compression, timelines
 from fedjax_sim.data import partition
 from fedjax_sim.data.augmentation import random_crop
 from fedjax_sim.data.feature_shift import noise_levels
 from fedjax_sim.data.generated import generated_task
+from fedjax_sim.problems import quadratics, recovery, synthetic
 from fedjax_sim.timelines import (
     arrivals,
     arrivals_in_flight,
@@ -33,6 +34,10 @@ def losses(params, examples, key):
 
 def generate(client, key):
     return {"x": jnp.ones(2)}
+
+
+def bucketing(size):
+    return fs.robust.bucketing(fs.robust.mean(), size)
 
 
 EXAMPLES = {"x": np.ones(4, np.float32)}
@@ -85,6 +90,20 @@ FACTORIES = [
     (generated_task, {"num_clients": 4, "full_grad_batch": 2}),
     (random_crop, {"padding": 1}),
     (noise_levels, {"num_clients": 4}),
+    (compression.uniform, {"levels": 3}),
+    (compression.qsgd, {"levels": 3}),
+    (compression.luq_codec, {"exponent_levels": 3}),
+    (compression.power_sgd, {"rank": 2}),
+    (compression.gaussian_low_rank, {"rank": 2}),
+    (fs.privacy.tree_aggregation, {"num_rounds": 4}),
+    (fs.privacy.banded_coefficients, {"num_rounds": 4, "bands": 2}),
+    (bucketing, {"size": 2}),
+    (fs.robust.geometric_median, {"iterations": 2}),
+    (quadratics.quadratics, {"num_clients": 4, "dim": 2}),
+    (synthetic.linear_regression, {"num_clients": 4, "num_features": 2}),
+    (synthetic.gaussian_classes, {"num_clients": 4, "num_features": 2, "num_classes": 2}),
+    (recovery.sparse_regression, {"num_clients": 4, "num_nonzero": 2, "dim": 3}),
+    (recovery.low_rank_regression, {"num_clients": 4, "rank": 2, "size": 3}),
 ]
 # Arguments that are no counts.
 OTHERS = {
@@ -93,7 +112,8 @@ OTHERS = {
     "slow_fraction": 0.5, "fast": 1.0, "slow": 2.0, "alpha": 1.0, "seed": 0, "sigma": 1.0,
     "labels": LABELS, "coarse": LABELS // 2, "fraction": 0.5, "objective": losses, "data": DATA,
     "batches": fs.full_batch(1), "examples": EXAMPLES, "generate": generate,
-    "images": jnp.ones((2, 4, 4, 1)), "steps": renewal_counts(DURATIONS), "balance": True,
+    "examples_per_client": 3, "images": jnp.ones((2, 4, 4, 1)),
+    "steps": renewal_counts(DURATIONS), "balance": True,
 }  # fmt: skip
 CASES = [(factory, counts, name) for factory, counts in FACTORIES for name in counts]
 

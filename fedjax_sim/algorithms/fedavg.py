@@ -10,14 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import optax
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
 from fedjax_sim.algorithms._shared import check_optimizer
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
 
 __all__ = ["fedavg", "fedsgd"]
@@ -131,9 +130,7 @@ def _served(optimizer: optax.GradientTransformation, local: Callable) -> FedAlgo
 
     def update(state: FedAvgState, gradient: Upload, round: Round) -> FedAvgState:
         del round
-        # optax raises float decays to integer step counts, which strict promotion refuses.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        updates, opt_state = optimizer_update(optimizer, gradient, state.opt_state, state.params)
         return FedAvgState(optax.apply_updates(state.params, updates), opt_state)
 
     return FedAlgorithm(init, local, update)

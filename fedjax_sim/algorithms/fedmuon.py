@@ -6,7 +6,6 @@ References:
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -15,7 +14,14 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon, split
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_at_least, check_at_most, check_decay, check_positive
-from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
+from fedjax_sim.local import (
+    ScalarOrSchedule,
+    inverse_rate,
+    local_steps,
+    optimizer_update,
+    per_step,
+    rate,
+)
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -111,10 +117,8 @@ def fedmuon(
         def step(carry: tuple, k: Array) -> tuple:
             y, muon_state, adam_state = carry
             kernels, others = split(oracle.grad(y, k), matrices)
-            with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
-                first, muon_state = muon.update(kernels, muon_state)
-                second, new = adam.update(others, adam_state)
-            adam_state = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, adam_state)
+            first, muon_state = optimizer_update(muon, kernels, muon_state)
+            second, adam_state = optimizer_update(adam, others, adam_state)
             descent = tree.add_scale(constant, mix, leaves.join(first, second))
             descent = tree.add_scale(descent, weight_decay, y)
             return tree.add_scale(y, -eta, descent), muon_state, adam_state

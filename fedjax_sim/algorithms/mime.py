@@ -8,7 +8,6 @@ References:
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import optax
 from jax import Array
 
@@ -21,7 +20,7 @@ from fedjax_sim.algorithms._two_phase import (
     sends_gradient,
 )
 from fedjax_sim.checks import check_at_least, check_decay
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["mime", "mimelite"]
@@ -171,9 +170,7 @@ def _steps(
     """Local steps with the server's state of the optimizer."""
 
     def step(y: Params, k: Array) -> Params:
-        gradient = grad(y, k)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
-            direction, _ = base.update(gradient, message.opt_state, y)
+        direction, _ = optimizer_update(base, grad(y, k), message.opt_state, y)
         return tree.add_scale(y, -eta, direction)
 
     return local_steps(step, message.params, work)
@@ -183,6 +180,4 @@ def _next(
     base: optax.GradientTransformation, gradient: Params, state: MimeLiteState | MimeState
 ) -> optax.OptState:
     """Returns the optimizer's state after a gradient at the server's model."""
-    with jax.numpy_dtype_promotion("standard"):
-        _, new = base.update(gradient, state.opt_state, state.params)
-    return jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, state.opt_state)
+    return optimizer_update(base, gradient, state.opt_state, state.params)[1]

@@ -20,7 +20,7 @@ from fedjax_sim.algorithms._muon import is_matrix
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
-from fedjax_sim.local import ScalarOrSchedule, local_steps
+from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -170,12 +170,9 @@ def streaming_diloco(
         def step(carry: tuple[Params, optax.OptState], k: Array) -> tuple:
             y, opt_state = carry
             y = merged(y, arrives & (k == delay))
-            gradient = oracle.grad(y, k)
-            with jax.numpy_dtype_promotion("standard"):  # optax mixes counts and decays
-                updates, new = transform.update(gradient, opt_state, y)
-                updates = updates if factor is None else tree.scale(factor(work), updates)
-                new = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, opt_state)
-                return optax.apply_updates(y, updates), new
+            updates, new = optimizer_update(transform, oracle.grad(y, k), opt_state, y)
+            updates = updates if factor is None else tree.scale(factor(work), updates)
+            return optax.apply_updates(y, updates), new
 
         y, opt_state = local_steps(step, (worker.model, worker.opt_state), work)
         y = merged(y, arrives & (work.num_steps == delay) & (work.num_steps > 0))
@@ -191,8 +188,7 @@ def streaming_diloco(
         due = (round.number + 1) % num_fragments
         params, opt_states = state.params, []
         for p, (part, old) in enumerate(zip(parts(params), state.opt_states, strict=True)):
-            with jax.numpy_dtype_promotion("standard"):
-                updates, new = outer.update(_unflat(mean, part), old, part)
+            updates, new = optimizer_update(outer, _unflat(mean, part), old, part)
             now = (due == p) & (round.number + 1 >= num_fragments)
             params = leaves.join(tree.where(now, optax.apply_updates(part, updates), part), params)
             opt_states.append(tree.where(now, new, old))

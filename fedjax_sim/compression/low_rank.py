@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import (
     Codec,
     StatefulCodec,
@@ -53,7 +53,7 @@ def power_sgd(rank: int) -> StatefulCodec:
         >>> bool(jnp.allclose(x, y, atol=1e-5)), codec.bits(x), memory[0].shape
         (True, 160, (2, 1))
     """
-    check_at_least(1, rank=rank)
+    check_count(1, rank=rank)
 
     def init(x: PyTree) -> list[Array]:
         leaves = enumerate(jax.tree.leaves(x))
@@ -91,7 +91,7 @@ def gaussian_low_rank(rank: int) -> Codec:
         >>> bool(jnp.allclose(x, y, atol=1e-5))
         True
     """
-    check_at_least(1, rank=rank)
+    check_count(1, rank=rank)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near

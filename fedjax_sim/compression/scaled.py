@@ -12,7 +12,7 @@ References:
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, code_bits, per_tensor, scalar_bits
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
@@ -39,7 +39,7 @@ def uniform(levels: int) -> Codec:
         >>> y[:3].tolist(), float(y[3]) in (0.0, 1.0), uniform(levels=3).bits(x)
         ([-1.0, 0.0, 1.0], True, 72)
     """
-    check_at_least(2, levels=levels)
+    check_count(2, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near
@@ -78,7 +78,7 @@ def qsgd(levels: int) -> Codec:
         >>> qsgd(levels=5).through(jax.random.key(0), x, x).tolist(), qsgd(levels=5).bits(x)
         ([3.0, -4.0], 40)
     """
-    check_at_least(1, levels=levels)
+    check_count(1, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near
@@ -105,7 +105,7 @@ def luq_codec(exponent_levels: int = 6) -> Codec:
         >>> luq_codec().bits(jnp.ones(10)), luq_codec(exponent_levels=7).bits(jnp.ones(10))
         (72, 82)
     """
-    check_at_least(0, exponent_levels=exponent_levels)
+    check_count(exponent_levels=exponent_levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         del near

@@ -16,7 +16,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.optimum import double
 from fedjax_sim.prox.base import Regularizer
 from fedjax_sim.prox.composite import Composite, Where
@@ -98,7 +98,7 @@ def composite_optimum(
     for name, value in (("tolerance", tolerance), ("smoothness", smoothness)):
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; expected a positive number")
-    check_at_least(1, max_steps=max_steps)
+    check_count(1, max_steps=max_steps)
     if not isinstance(composite.mirror, Euclidean):
         raise ValueError(f"composite has mirror {composite.mirror}; expected Euclidean")
     kinds = sorted({np.asarray(leaf).dtype.name for leaf in jax.tree.leaves(params)})

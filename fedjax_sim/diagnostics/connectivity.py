@@ -21,7 +21,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.types import Params, PyTree
 
 
@@ -89,8 +89,8 @@ def segments(
         >>> result.barriers.tolist()  # between the wells and uphill
         [1.0, 0.0, 0.0]
     """
-    check_at_least(3, points=points)
-    check_at_least(1, chunk=chunk)
+    check_count(3, points=points)
+    check_count(1, chunk=chunk)
     count = jax.tree.leaves(models)[0].shape[0]
     chosen = np.array(list(itertools.combinations(range(count), 2)) if pairs is None else pairs)
     valid = chosen.ndim == 2 and chosen.shape[1] == 2 and len(chosen) > 0
@@ -115,8 +115,8 @@ def random_pairs(num_models: int, count: int, seed: int = 0) -> np.ndarray:
         >>> random_pairs(1000, 3).shape, random_pairs(3, 10).tolist()
         ((3, 2), [[0, 1], [0, 2], [1, 2]])
     """
-    check_at_least(2, num_models=num_models)
-    check_at_least(1, count=count)
+    check_count(2, num_models=num_models)
+    check_count(1, count=count)
     total = num_models * (num_models - 1) // 2
     numbers = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
     # Pair number k is (i, j) with i < j and k = j (j - 1) / 2 + i.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
 from fedjax_sim.types import Scalar
 
@@ -139,7 +139,7 @@ def diffusion_paths(
     times = lr * np.asarray(record_at, float)
     if times.ndim != 1 or not len(times) or times[0] <= 0 or (np.diff(times) <= 0).any():
         raise ValueError(f"record_at is {record_at}; expected increasing positive numbers of steps")
-    check_at_least(1, num_paths=num_paths)
+    check_count(1, num_paths=num_paths)
     real = jnp.result_type(float)
     end, size = float(times[-1]), float(dt or 4 * lr)
     scale = jnp.asarray(lr**0.5 * std, real)

@@ -15,7 +15,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.diagnostics.client_updates import (
     Shared,
@@ -119,8 +119,8 @@ def client_dynamics(
     unknown = set(measures) - set(MEASURES)
     if unknown or not measures:
         raise ValueError(f"measures is {sorted(measures)}; expected some of {', '.join(MEASURES)}")
-    check_at_least(1, iterations=iterations)
-    check_at_least(2, num_batches=num_batches)
+    check_count(1, iterations=iterations)
+    check_count(2, num_batches=num_batches)
     quantile_names(quantiles)
     return Partial(
         _Dynamics(

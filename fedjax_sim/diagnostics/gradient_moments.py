@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.batches import full_batch
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
@@ -76,7 +76,7 @@ def batch_moments(
         >>> moments.variance.tolist(), moments.fourth.tolist()  # the mean of two signs
         ([[0.5]], [[0.5]])
     """
-    check_at_least(1, batch_size=batch_size, block=block)
+    check_count(1, batch_size=batch_size, block=block)
     points = check_points(empirical_task(objective, data, full_batch(1)), points)
     max_size = int(np.asarray(data.sizes).max())
     block = min(block, max_size)
@@ -172,7 +172,7 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
         (1.0, 1.0)
     """
     points = check_points(task, points)
-    check_at_least(1, num_samples=num_samples)
+    check_count(1, num_samples=num_samples)
 
     @jax.jit
     def everything(task: Task, points: Params) -> Moments:

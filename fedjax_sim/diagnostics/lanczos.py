@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.types import Params
 
 Operator = Callable[[Params], Params]
@@ -53,7 +53,7 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
         >>> [round(float(value), 3) for value in result.values]
         [5.0, 4.0, 3.0, 2.0, 1.0]
     """
-    check_at_least(1, iterations=iterations)
+    check_count(1, iterations=iterations)
     flat, unravel = ravel_pytree(like)
     dim, dtype = flat.size, flat.dtype
     k = min(iterations, dim)

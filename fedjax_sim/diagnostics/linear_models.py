@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.objectives import as_float
 from fedjax_sim.theory.problem_constants import ProblemConstants
 
@@ -72,7 +72,7 @@ class LinearModelBounds(NamedTuple):
             >>> bounds.constants().L, bounds.constants(batch_size=9).sigma, bounds.constants().G
             (2.5, 1.0, None)
         """
-        check_at_least(1, batch_size=batch_size)
+        check_count(1, batch_size=batch_size)
         values = {
             "L": self.L,
             "mu": self.mu,

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective
 from fedjax_sim.diagnostics.generalization import metric
@@ -85,7 +85,7 @@ def optimum(
         (1.4, 0.05, 1)
     """
     check_positive(tolerance=tolerance)
-    check_at_least(1, max_steps=max_steps)
+    check_count(1, max_steps=max_steps)
     kinds = sorted({np.asarray(leaf).dtype.name for leaf in jax.tree.leaves(params)})
     if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
         raise ValueError(f"params has leaves of dtypes {kinds}; expected floating leaves")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.heterogeneity import ClientMap, check_points
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.sharpness import Gradient, hessian_product
@@ -122,7 +122,7 @@ def hessian_lipschitz(
         [[1.0, 8.0]]
     """
     points = check_points(task, points)
-    check_at_least(1, iterations=iterations)
+    check_count(1, iterations=iterations)
 
     def largest(gradient: Gradient, x: Params, key: Array) -> Array:
         def step(carry: tuple[Params, Array], _: None) -> tuple[tuple[Params, Array], None]:

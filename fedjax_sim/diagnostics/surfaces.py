@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.planes import Interval
 from fedjax_sim.execution.devices import workers
 from fedjax_sim.execution.strategies import chunked, sharded
@@ -67,8 +67,8 @@ def surface(
         >>> result.a.tolist(), result.values.tolist()
         ([-1.0, 0.0, 1.0], [[5.0, 1.0, 5.0], [4.0, 0.0, 4.0], [5.0, 1.0, 5.0]])
     """
-    check_at_least(2, points=points)
-    check_at_least(1, chunk=chunk)
+    check_count(2, points=points)
+    check_count(1, chunk=chunk)
     ranges = extent if isinstance(extent, tuple) else ((-extent, extent), (-extent, extent))
     for low, high in ranges:
         if not low < high:

@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.types import EvalFn, FedAlgorithm, Task, Timeline
 
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
@@ -111,7 +111,7 @@ def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
         >>> slow = fs.evaluation.at_rounds(lambda w: {"norm": abs(w)}, 50)
         >>> both = fs.evaluation.merge_evaluators(test=lambda w: {"loss": w**2}, slow=slow)
     """
-    check_at_least(1, every=every)
+    check_count(1, every=every)
     return Partial(_AtRounds(every), eval_fn if isinstance(eval_fn, Partial) else Partial(eval_fn))
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.execution.platforms import Platform
 from fedjax_sim.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics
@@ -136,7 +136,7 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
             f"examples has leaves of lengths {lengths}; expected one common length, at least 1"
         )
     if batch_size is not None:
-        check_at_least(1, batch_size=batch_size)
+        check_count(1, batch_size=batch_size)
     return examples
 
 
@@ -153,7 +153,7 @@ def subsample(examples: PyTree, count: int, seed: int = 0) -> PyTree:
         >>> subsample({"x": np.arange(10)}, 4)["x"].shape, subsample({"x": np.arange(3)}, 4)["x"]
         ((4,), array([0, 1, 2]))
     """
-    check_at_least(1, count=count)
+    check_count(1, count=count)
     total = num_examples(examples)
     if total <= count:
         return examples

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_at_least, check_keys, check_objective, check_setup
+from fedjax_sim.checks import check_count, check_keys, check_objective, check_setup
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
@@ -124,7 +124,7 @@ def hypergradient(
         raise ValueError(f"mode is {mode!r}; expected 'auto', 'forward' or 'reverse'")
     levels = num_levels(checkpoint, setup.timeline.num_rounds)
     if last_rounds is not None:
-        check_at_least(1, last_rounds=last_rounds)
+        check_count(1, last_rounds=last_rounds)
         if mode == "forward":
             raise ValueError("last_rounds is given with mode 'forward'; expected 'reverse'")
         if last_rounds > setup.timeline.num_rounds:

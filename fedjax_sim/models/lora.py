@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn.initializers import Initializer
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.linear import Adapted, Rows
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.paths import lookup, nested
@@ -109,7 +109,7 @@ def lora(
         4096
         >>> algorithm = fs.freeze(fs.fedavg(0.1), lora_frozen)
     """
-    check_at_least(1, rank=rank)
+    check_count(1, rank=rank)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     selected = _selected(shapes, where)
     merges = not getattr(model.apply, "takes_adapters", False)

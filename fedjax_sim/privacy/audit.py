@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_batch, check_setup
+from fedjax_sim.checks import check_batch, check_count, check_setup
 from fedjax_sim.engine import check_algorithm, run
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
@@ -77,7 +77,7 @@ def audit(
     """
     check_setup(setup)
     check_algorithm(algorithm, setup)
-    check_at_least(1, batch_size=batch_size)
+    check_count(1, batch_size=batch_size)
     if not 0 <= client < setup.task.num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {setup.task.num_clients - 1}")
     one_per_key = setup.timeline.clients.ndim == 3

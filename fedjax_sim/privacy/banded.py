@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.privacy.events import Mechanism, empty_round, sampled_gaussian
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, normal
@@ -74,9 +74,9 @@ def banded(
     """
     c = _checked(coefficients, num_rounds)
     separation = len(c) if separation is None else separation
-    check_at_least(1, separation=separation)
+    check_count(1, separation=separation)
     most = math.ceil(num_rounds / separation) if visits is None else visits
-    check_at_least(1, visits=most)
+    check_count(1, visits=most)
     factor = sensitivity(c, num_rounds, separation=separation, visits=most)
 
     def check(timeline: Timeline, num_clients: int) -> None:
@@ -176,7 +176,7 @@ def banded_coefficients(num_rounds: int, bands: int) -> np.ndarray:
         >>> banded_coefficients(16, 4).round(4).tolist()
         [0.7949, 0.4384, 0.3293, 0.2599]
     """
-    check_at_least(1, num_rounds=num_rounds, bands=bands)
+    check_count(1, num_rounds=num_rounds, bands=bands)
     if bands > num_rounds:
         raise ValueError(f"bands is {bands}; expected at most num_rounds = {num_rounds}")
     toeplitz = library("jax_privacy.matrix_factorization.toeplitz")
@@ -250,7 +250,7 @@ def _noise(c: np.ndarray, factor: float, mechanism: MechanismOf, check: Check) -
 
 def _checked(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> np.ndarray:
     c = np.asarray(coefficients, np.float64)
-    check_at_least(1, num_rounds=num_rounds)
+    check_count(1, num_rounds=num_rounds)
     valid = c.ndim == 1 and 1 <= len(c) <= num_rounds and np.isfinite(c).all()
     if not valid or c[0] <= 0 or (c < 0).any() or (np.diff(c) > 0).any():
         raise ValueError(

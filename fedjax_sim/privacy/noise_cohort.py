@@ -6,7 +6,7 @@ References:
 
 from typing import NamedTuple
 
-from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks import check_at_most, check_count
 from fedjax_sim.privacy.accounting import INTERVAL, Accountant, Guarantee, calibrate
 from fedjax_sim.privacy.events import Mechanism
 from fedjax_sim.privacy.libraries import library
@@ -67,8 +67,8 @@ def noise_cohort(
         >>> round(forecast.noise_multiplier * 1000 / 50, 3)
         0.616
     """
-    check_at_least(1, num_rounds=num_rounds, cohort_size=cohort_size)
-    check_at_least(cohort_size, noise_cohort_size=noise_cohort_size)
+    check_count(1, num_rounds=num_rounds, cohort_size=cohort_size)
+    check_count(cohort_size, noise_cohort_size=noise_cohort_size)
     check_at_most(population, noise_cohort_size=noise_cohort_size)
     probability = noise_cohort_size / population
     rule = f"cohorts of {noise_cohort_size} of {population} clients, Poisson sampling"

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.privacy.events import Mechanism
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, normal
@@ -62,8 +62,8 @@ def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
         >>> mechanism.event.event.step_counts, mechanism.event.count
         (8, 1)
     """
-    check_at_least(1, num_rounds=num_rounds)
-    depth = num_rounds.bit_length()
+    check_count(1, num_rounds=num_rounds)
+    depth = int(num_rounds).bit_length()
 
     def init(like: Upload) -> TreeState:
         zero = jnp.zeros((), jnp.int32)

@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.algorithms.fedac import Coupling, accelerated, coupling, middle_of
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_count, check_positive
 
 
 class Bumps(NamedTuple):
@@ -67,7 +67,7 @@ def construct(condition: float, num_bumps: int, half_width: float) -> Bumps:
         [0.933, 0.683, 0.454]
     """
     check_at_least(25, condition=condition)
-    check_at_least(1, num_bumps=num_bumps)
+    check_count(1, num_bumps=num_bumps)
     check_positive(half_width=half_width)
     with jax.enable_x64(True):
         pair = coupling(1.0, 1 / condition, 1, "vanilla")

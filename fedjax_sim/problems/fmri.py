@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.data.federated import FederatedData, from_clients
 
 TRAIN_SUBJECTS, TEST_SUBJECTS = (1, 2, 3, 4, 5), (6,)
@@ -86,7 +86,7 @@ def sparse_classification(
         >>> scans.train.client(0)["y"].mean().item(), scans.train.client_ids[2]
         (0.5, 'subject 2, session 1')
     """
-    check_at_least(1, dim=dim, num_nonzero=num_nonzero, examples_per_session=examples_per_session)
+    check_count(1, dim=dim, num_nonzero=num_nonzero, examples_per_session=examples_per_session)
     check_at_least(0.0, separation=separation, heterogeneity=heterogeneity)
     if num_nonzero > dim:
         raise ValueError(f"num_nonzero is {num_nonzero}; expected at most dim, {dim}")

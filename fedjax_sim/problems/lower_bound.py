@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_count, check_positive
 from fedjax_sim.problems.asymmetric import piecewise_quadratic
 from fedjax_sim.types import Oracle, Scalar, Step, Task
 
@@ -72,7 +72,7 @@ def hard_instance(
         0.0196863
     """
     check_positive(distance=distance, smoothness=smoothness)
-    check_at_least(1, num_steps=num_steps, num_rounds=num_rounds)
+    check_count(1, num_steps=num_steps, num_rounds=num_rounds)
     check_at_least(0, std=std, zeta_star=zeta_star)
     b, sigma, zeta, k, r, l = distance, std, zeta_star, num_steps, num_rounds, smoothness
     most = l * b**2
@@ -116,7 +116,7 @@ def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> Ta
     """
     if num_clients < 2 or num_clients % 2:
         raise ValueError(f"num_clients is {num_clients}; expected an even number")
-    check_at_least(1, num_steps=num_steps)
+    check_count(1, num_steps=num_steps)
     real = jnp.result_type(float)
     leaves = Instance(*(jnp.asarray(value, real) for value in instance))
     ones = np.ones(num_clients, np.int32)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_count, check_positive
 from fedjax_sim.data.federated import FederatedData
 
 
@@ -54,7 +54,7 @@ def quadratics(
         >>> problem.A.shape, problem.b.shape
         ((4, 3, 3), (4, 3))
     """
-    check_at_least(1, num_clients=num_clients, dim=dim)
+    check_count(1, num_clients=num_clients, dim=dim)
     check_at_least(0.0, heterogeneity=heterogeneity, mu=mu)
     check_at_least(mu, smoothness=smoothness)
     rng = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.problems.synthetic import offsets_of, sizes_of
 
@@ -75,8 +75,9 @@ def sparse_regression(
         >>> bool(np.allclose(fitted, train["y"], atol=1e-5))
         True
     """
-    check_at_least(1, dim=dim)
-    _check_up_to(num_nonzero, "num_nonzero", dim)
+    check_count(1, dim=dim)
+    check_count(num_nonzero=num_nonzero)
+    check_at_most(dim, num_nonzero=num_nonzero)
     truth = np.zeros(dim)
     truth[:num_nonzero] = 1
     return _problem(
@@ -123,8 +124,9 @@ def low_rank_regression(
         >>> problem.train.examples["x"].shape, problem.weight.tolist()
         ((40, 3, 3), [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     """
-    check_at_least(1, size=size)
-    _check_up_to(rank, "rank", size)
+    check_count(1, size=size)
+    check_count(rank=rank)
+    check_at_most(size, rank=rank)
     truth = np.diag(np.arange(size) < rank).astype(np.float64)
     return _problem(
         truth, num_clients, examples_per_client, test_examples_per_client, seed,
@@ -143,7 +145,7 @@ def _problem(
     noise: float,
     dtype: DTypeLike,
 ) -> RecoveryProblem:
-    check_at_least(1, num_clients=num_clients)
+    check_count(1, num_clients=num_clients)
     check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
     if not 0 < feature_scale < np.inf:
         raise ValueError(f"feature_scale is {feature_scale}; expected a positive number")
@@ -162,8 +164,3 @@ def _problem(
     # The training set comes first: it must not depend on the size of the test set.
     train, test = draw(train_sizes), draw(test_sizes)
     return RecoveryProblem(train, test, truth.astype(dtype), np.asarray(bias, dtype))
-
-
-def _check_up_to(value: int, name: str, most: int) -> None:
-    if not 0 <= value <= most:
-        raise ValueError(f"{name} is {value}; expected 0 to {most}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.data.federated import FederatedData
 
 
@@ -104,7 +104,7 @@ def gaussian_classes(
         >>> data.sizes.tolist(), data.examples["x"].dtype
         ([5, 1, 4], dtype('float32'))
     """
-    check_at_least(1, num_clients=num_clients, num_features=num_features, num_classes=num_classes)
+    check_count(1, num_clients=num_clients, num_features=num_features, num_classes=num_classes)
     check_at_least(0.0, heterogeneity=heterogeneity, separation=separation)
     sizes = sizes_of(num_clients, examples_per_client)
     rng = np.random.default_rng(seed)
@@ -146,7 +146,7 @@ def linear_regression(
         >>> bool(np.allclose(data.examples["x"] @ weights[0], data.examples["y"], atol=1e-5))
         True
     """
-    check_at_least(1, num_clients=num_clients, num_features=num_features)
+    check_count(1, num_clients=num_clients, num_features=num_features)
     check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
     sizes = sizes_of(num_clients, examples_per_client)
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.robust.rules import (
     Points,
     Rule,
@@ -54,7 +54,7 @@ def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = N
         >>> algorithm = fs.robust.aggregate(momentum, centred_clipping(tau=1.0))
     """
     check_positive(tau=tau)
-    check_at_least(1, iterations=iterations)
+    check_count(1, iterations=iterations)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         del key

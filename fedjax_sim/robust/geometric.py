@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.robust.rules import Points, Rule, average, from_point, majority
 from fedjax_sim.types import PyTree, Scalar, Upload
 
@@ -42,7 +42,7 @@ def geometric_median(iterations: int = 4, nu: Scalar = 1e-5, f: int | None = Non
         >>> import fedjax_sim as fs
         >>> algorithm = fs.robust.aggregate(fs.fedavg(0.1), geometric_median())
     """
-    check_at_least(0, iterations=iterations)
+    check_count(iterations=iterations)
     check_positive(nu=nu)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.robust.rules import (
     Points,
     Rule,
@@ -106,7 +106,7 @@ def bucketing(rule: Rule, size: int = 2) -> Rule:
         ('bucketing(krum(f=2), size=2)', 13)
     """
     check_rule(rule)
-    check_at_least(1, size=size)
+    check_count(1, size=size)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         order_key, rule_key = jax.random.split(key)

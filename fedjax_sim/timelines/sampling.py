@@ -363,7 +363,7 @@ def rounds_of(
             f"num_steps has shape {steps.shape}; expected one int or one per client, {num_clients}"
         )
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
-        raise ValueError(f"num_steps must be integers >= 0; got {num_steps!r}")
+        raise ValueError(f"num_steps is {num_steps!r:.60}; expected integers of at least 0")
     check_at_most(INT32_MAX, num_steps=steps.max())
     num_rounds = clients.shape[0]
     rounds = jnp.arange(num_rounds, dtype=jnp.int32)

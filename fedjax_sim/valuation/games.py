@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.callbacks.direction import Mode, sign
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.valuation.store import CoalitionStore
 
 Metrics = Mapping[str, np.ndarray]
@@ -37,7 +37,7 @@ class Outcomes:
         identity: Mapping[str, Any] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ):
-        check_at_least(1, num_clients=num_clients)
+        check_count(1, num_clients=num_clients)
         self.num_clients = num_clients
         self._evaluate, self._chunk, self._on_progress = evaluate, chunk, on_progress
         self._store = None if directory is None else CoalitionStore(directory, identity or {})

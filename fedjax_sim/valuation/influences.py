@@ -15,6 +15,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.callbacks.direction import Mode, sign
+from fedjax_sim.contract import checked_weights
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.hypergradients.checkpointing import Checkpoint
@@ -196,7 +197,7 @@ def _check_weights(setup: Setup) -> None:
     keys = jax.random.split(jax.random.key(0), len(round))
     sizes = entries(task.num_examples, clients)
     work = Work(round, clients, steps, sizes, round - versions, keys, timeline.max_steps)
-    weights = np.broadcast_to(np.asarray(setup.weighting(work)), clients.shape)
+    weights = np.asarray(checked_weights(setup.weighting(work), len(clients)))
     if (weights <= 0).any():
         client = int(clients[int((weights <= 0).argmax())])
         raise ValueError(

@@ -12,6 +12,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.contract import checked_weights
 from fedjax_sim.engine import Probes, RunState, Visit, advance, init
 from fedjax_sim.evaluation.state import takes_state
 from fedjax_sim.execution.strategies import Execution, vmapped
@@ -64,7 +65,7 @@ def round_games(
         def weight(visit: Visit) -> Array:
             fields = (field[None] for field in visit.work[:-1])
             batch = visit.work._replace(**dict(zip(visit.work._fields[:-1], fields, strict=True)))
-            return setup.weighting(batch)[0]
+            return checked_weights(setup.weighting(batch), 1)[0]
 
         probes = Probes(client={"upload": lambda visit: visit.upload, "weight": weight})
         state, history = advance(algorithm, setup, state, key, execution=execution, probes=probes)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_keys
+from fedjax_sim.checks import check_at_least, check_count, check_keys
 from fedjax_sim.valuation.draws import generator
 from fedjax_sim.valuation.games import Game
 from fedjax_sim.valuation.result import Valuation, standard_deviation, valuation_of
@@ -56,7 +56,7 @@ def stratified_shapley(
     """
     check_keys(key)
     check_at_least(2, pilot=pilot)
-    check_at_least(1, batch=batch)
+    check_count(1, batch=batch)
     n = game.num_clients
     sizes = [math.comb(n - 1, r) for r in range(n)]
     needed = sum(min(size, pilot) for size in sizes)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_is_algorithm
+from fedjax_sim.checks import check_count, check_is_algorithm
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -69,7 +69,7 @@ def fine_tuned(
         raise ValueError(f"visits is {visits} and steps is {steps}; expected exactly one of them")
     for name, count in (("visits", visits), ("steps", steps)):
         if count is not None:
-            check_at_least(1, **{name: count})
+            check_count(1, **{name: count})
     trained = _every_leaf if where is None else where
     leaves.check_selection(trained)
     check_statistics_last("fine_tuned", algorithm)

@@ -249,8 +249,11 @@ def test_slices_of_a_batch_of_timelines():
             lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), -0.1),
             "probability is -0.1",
         ),
-        (lambda: sampling.full(1, 3, np.array(1.5)), "num_steps must be integers >= 0"),
-        (lambda: sampling.full(1, 3, -1), "num_steps must be integers >= 0; got -1"),
+        (
+            lambda: sampling.full(1, 3, np.array(1.5)),
+            r"num_steps is array\(1.5\); expected integers of at least 0",
+        ),
+        (lambda: sampling.full(1, 3, -1), "num_steps is -1; expected integers of at least 0"),
         (lambda: sampling.full(1, 3, np.array([1, 2])), r"num_steps has shape \(2,\)"),
         (lambda: sampling.full(1, 3, 2**31), "num_steps is 2147483648; expected at most 2147483"),
         (lambda: sampling.full(2**31, 1, 1), "num_rounds is 2147483648; expected at most"),

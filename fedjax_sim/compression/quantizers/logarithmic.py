@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.compression.quantizers.rounding import (
     bernoulli,
     max_magnitude,
@@ -64,8 +64,8 @@ def luq(
         >>> luq(jax.random.key(0), x)[jnp.array([0, 1, 3])].tolist()  # on the grid already
         [64.0, -2.0, 0.0]
     """
-    check_at_least(0, exponent_levels=exponent_levels)
-    check_at_least(1, repeat=repeat)
+    check_count(exponent_levels=exponent_levels)
+    check_count(1, repeat=repeat)
     full = wide(x)
     threshold = maximum(full) * 2.0**-exponent_levels
     usable = threshold > 0

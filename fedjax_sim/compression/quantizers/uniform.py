@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, wide
 from fedjax_sim.types import Scalar
 
@@ -37,7 +37,7 @@ def signed(bits: int) -> Levels:
         >>> signed(3)
         Levels(low=-3, high=3)
     """
-    check_at_least(2, bits=bits)
+    check_count(2, bits=bits)
     return Levels(1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
 
 
@@ -50,7 +50,7 @@ def signed_excess(bits: int) -> Levels:
         >>> signed_excess(3)
         Levels(low=-4, high=4)
     """
-    check_at_least(1, bits=bits)
+    check_count(1, bits=bits)
     return Levels(-(2 ** (bits - 1)), 2 ** (bits - 1))
 
 
@@ -61,7 +61,7 @@ def non_negative(bits: int) -> Levels:
         >>> non_negative(3)
         Levels(low=0, high=7)
     """
-    check_at_least(1, bits=bits)
+    check_count(1, bits=bits)
     return Levels(0, 2**bits - 1)
 
 

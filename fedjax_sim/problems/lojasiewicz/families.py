@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_count, check_positive
 from fedjax_sim.problems.lojasiewicz.family import Family, FamilyConstants, with_data
 
 
@@ -104,7 +104,7 @@ def sine_quadratic(num_clients: int) -> Family:
         >>> round(sine_quadratic(2).constants.mu, 5)
         0.35106
     """
-    check_at_least(1, num_clients=num_clients)
+    check_count(1, num_clients=num_clients)
 
     def ratio(x: np.ndarray) -> np.ndarray:
         return (2 * x + 3 * np.sin(2 * x)) ** 2 / (x**2 + 3 * np.sin(x) ** 2)
@@ -139,7 +139,7 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
     """
     check_at_least(2, degree=degree)
     check_positive(radius=radius)
-    check_at_least(1, num_clients=num_clients)
+    check_count(1, num_clients=num_clients)
     alpha = 2 - 2 / degree
     constants = FamilyConstants(
         alpha,

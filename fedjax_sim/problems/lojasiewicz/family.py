@@ -23,7 +23,7 @@ from jax import Array
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.types import Oracle, Scalar, Step, Task
 
 Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> noise, E ||noise||^2 = 1
@@ -142,7 +142,7 @@ def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sph
         [0.015625]
     """
     check_at_least(0, std=std)
-    check_at_least(1, num_steps=num_steps)
+    check_count(1, num_steps=num_steps)
     scale = jnp.asarray(std, jnp.result_type(float))
     oracle = Partial(_oracle, family.value, family.gradient, Partial(noise), scale)
     ones = np.ones(family.num_clients, np.int32)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
 from fedjax_sim.robust.attacks.labels import per_row, poisoned_rows
 from fedjax_sim.types import PyTree
@@ -36,7 +36,7 @@ class Trigger(NamedTuple):
         Raises:
             ValueError: a square of less than one pixel or larger than the images, or another shape.
         """
-        check_at_least(1, size=self.size)
+        check_count(1, size=self.size)
         if images.ndim not in (3, 4):
             raise ValueError(
                 f"images have shape {images.shape}; expected [N, H, W] or [N, H, W, C]"
@@ -87,7 +87,7 @@ def poison(
         ([0, 3], 1020)
     """
     trigger = trigger or Trigger()
-    check_at_least(0, target=trigger.target)
+    check_count(target=trigger.target)
     rows = poisoned_rows(data, attackers, share, seed)
     x, y = leaf_of(data, image), leaf_of(data, label)
     images = np.where(per_row(rows, x), trigger.on(x), x)
