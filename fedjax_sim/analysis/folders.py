@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,8 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     if (path / "slices").is_dir():
         runs = [_with_bits(run) for run in read_runs(path)]
         history = Sweep(runs, False, 0, 0, 0.0, 0.0).to_frame()
-        return FolderHistory(history, setting_text(config, None), config.get("target_accuracy"))
+        setting = setting_text(_with_grid(config, [run.configuration for run in runs]))
+        return FolderHistory(history, setting, config.get("target_accuracy"))
     algorithms = _found_runs(path, config)
     rows: list[tuple] = []
     outcomes = []
@@ -229,6 +230,22 @@ def _with_bits(run: SweepRun) -> SweepRun:
         return run
     metrics = {**run.history.metrics, "bits": np.array(run.bits, np.int64)}
     return run._replace(history=run.history._replace(metrics=metrics))
+
+
+def _with_grid(
+    config: Mapping[str, Any], configurations: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the options of a sweep with the grid's values of those that the grid varies."""
+    result = dict(config)
+    for name in {name for each in configurations for name in each} & set(config):
+        values = {each.get(name, config[name]) for each in configurations}
+        if len(values) == 1:
+            (result[name],) = values
+        elif all(isinstance(value, int | float) for value in values):
+            result[name] = f"{min(values)} to {max(values)}"
+        else:
+            result[name] = " or ".join(sorted(map(str, values)))
+    return result
 
 
 def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = None) -> str:

@@ -95,6 +95,10 @@ def compared(tmp_path_factory) -> dict[tuple[int, float], tuple[pathlib.Path, pd
     return found
 
 
+def test_setting_has_the_values_of_the_grid(swept, folder):
+    assert ", 2 to 4 clients per round, " in read_folder(folder).setting
+
+
 def files(output: pathlib.Path) -> dict[str, int]:
     """Everything in a folder, with the time it was written."""
     paths = [path for path in output.rglob("*") if path.is_file()]
