@@ -119,7 +119,8 @@ def linear_model_bounds(
         intercept: True if the model has an intercept.
 
     Raises:
-        ValueError: a negative l2, a client without examples.
+        ValueError: a negative l2, a client without examples, offsets that do not begin at 0 or
+            end at the number of features.
 
     Source: Boehning (1992), "Multinomial logistic regression algorithm", for the 1 / 2.
 
@@ -134,7 +135,13 @@ def linear_model_bounds(
     sizes = np.diff(offsets)
     if len(sizes) < 1 or sizes.min() < 1:
         raise ValueError(f"offsets has clients of sizes {sizes.tolist()}; expected at least 1 each")
-    x = np.asarray(as_float(jnp.asarray(features)), np.float64).reshape(offsets[-1], -1)
+    num_rows = len(features)
+    if (offsets[0], offsets[-1]) != (0, num_rows):
+        raise ValueError(
+            f"offsets goes from {offsets[0]} to {offsets[-1]}; expected from 0 to {num_rows}, the "
+            "rows of features"
+        )
+    x = np.asarray(as_float(jnp.asarray(features)), np.float64).reshape(num_rows, -1)
     if intercept:
         x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     norms = np.linalg.norm(x, axis=1)

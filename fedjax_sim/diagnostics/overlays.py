@@ -55,7 +55,8 @@ SHADOW = Bound(
     "mean of F - F* over all shadow iterates",
     False,
 )
-"""Lemma 2.3; its argument ``drift`` is the mean of the rounds so far, at the history's rounds."""
+"""Lemma 2.3; its argument ``drift`` is the mean of the rounds so far, at the history's rounds
+above 0."""
 
 FEDAC_I = (
     Bound("FedAc-I", fedac.strongly_convex_i.bound, "F - F* at the model, mean over clients", True),
@@ -110,10 +111,11 @@ def overlay(
         clients: in every round.
         bounds: e.g. :data:`FEDAVG`, :data:`FEDAC_I`.
         numbers: further arguments (``gamma``, ``potential``, ``drift``) of the bounds that take
-            them.
+            them: one number, or one per round above 0.
 
     Raises:
-        ValueError: no round above 0; two bounds of one name; a number that no bound takes.
+        ValueError: no round above 0; two bounds of one name; a number that no bound takes; numbers
+            for other rounds.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, sigma4=0.0, zeta=0.0, B=2.0)
@@ -135,6 +137,12 @@ def overlay(
     taken = {name for bound in bounds for name in inspect.signature(bound.formula).parameters}
     if unknown := sorted(set(numbers) - taken):
         raise ValueError(f"numbers is {unknown}; expected arguments of the bounds {names}")
+    for name, value in numbers.items():
+        if np.shape(value) not in ((), rounds.shape):
+            raise ValueError(
+                f"{name} has shape {np.shape(value)}; expected {rounds.shape}, one number per "
+                "round of the history above 0"
+            )
     run = {"lr": lr, "local_steps": local_steps, "clients": clients, **numbers}
     rows: list[Row] = []
     skipped: dict[str, str] = {}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from fedjax_sim.prox.base import like
 from fedjax_sim.tree.svd import singular_values
@@ -42,7 +43,7 @@ def density(x: Array, cutoff: Scalar = CUTOFF) -> Array:
         >>> float(density(jnp.array([0.5, -0.02, 0.01, 0.0])))
         0.5
     """
-    return jnp.mean(support(x, cutoff), dtype=x.dtype)
+    return jnp.mean(support(x, cutoff), dtype=jnp.result_type(float)).astype(_scores_of(x))
 
 
 def support_scores(x: Array, truth: Array, cutoff: Scalar = CUTOFF) -> SupportScores:
@@ -68,16 +69,24 @@ def support_scores(x: Array, truth: Array, cutoff: Scalar = CUTOFF) -> SupportSc
     if x.shape != jnp.shape(truth):
         raise ValueError(f"truth has shape {jnp.shape(truth)}; expected {x.shape}, the shape of x")
     predicted, true = support(x, cutoff), jnp.asarray(truth).astype(bool)
-    counts = (jnp.sum(where, dtype=x.dtype) for where in (predicted & true, predicted, true))
+    # Counts leave the range of half precision.
+    full = jnp.result_type(float)
+    counts = (jnp.sum(where, dtype=full) for where in (predicted & true, predicted, true))
     hits, num_predicted, num_true = counts
     both_empty = num_predicted + num_true == 0
 
     def share(part: Array, whole: Array) -> Array:
-        return jnp.where(both_empty, 1, part / jnp.where(whole > 0, whole, 1)).astype(x.dtype)
+        score = jnp.where(both_empty, 1, part / jnp.where(whole > 0, whole, 1))
+        return score.astype(_scores_of(x))
 
     return SupportScores(
         share(hits, num_predicted), share(hits, num_true), share(2 * hits, num_predicted + num_true)
     )
+
+
+def _scores_of(x: Array) -> DTypeLike:
+    """Type of scores: that of a floating x, else that of the run."""
+    return x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
 
 
 def numerical_rank(x: Array, cutoff: Scalar = CUTOFF) -> Array:

@@ -6,6 +6,7 @@ References:
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -153,28 +154,36 @@ class GroupL1:
         check_at_least(0.0, weight=self.weight)
 
     def value(self, x: Array) -> Array:
-        return like(x, self.weight) * jnp.sum(root(self._squares(x)))
+        return like(x, self.weight) * jnp.sum(self._norms(x))
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        shrink = jnp.maximum(1 - times(v, c, self.weight) / self._norms(v), 0)
+        shrink = jnp.maximum(1 - times(v, c, self.weight) / self._divisors(v), 0)
         return self._spread(shrink, v) * v
 
     def subgradient(self, x: Array) -> Array:
-        return self._spread(like(x, self.weight) / self._norms(x), x) * x
+        return like(x, self.weight) * (x / self._spread(self._divisors(x), x))
+
+    def _divisors(self, x: Array) -> Array:
+        """The norm of every group, or a tiny number instead of 0."""
+        norms = self._norms(x)
+        return jnp.where(norms > 0, norms, float(jnp.finfo(x.dtype).tiny) ** 0.5)
 
     def _norms(self, x: Array) -> Array:
-        """The norm of every group as a divisor; if its square underflows, an upper bound."""
-        squares = self._squares(x)
-        return jnp.where(squares > 0, root(squares), float(jnp.finfo(x.dtype).tiny) ** 0.5)
+        """The norm of every group, whose square may overflow or underflow."""
+        sizes = self._per_group(jnp.abs(x), jnp.max, jax.ops.segment_max)
+        largest = jax.lax.stop_gradient(sizes)
+        scale = jnp.where(largest > 0, largest, 1)
+        squares = jnp.square(x / self._spread(scale, x))
+        return scale * root(self._per_group(squares, jnp.sum, jax.ops.segment_sum))
 
-    def _squares(self, x: Array) -> Array:
-        """The squared norm of every group."""
+    def _per_group(self, x: Array, reduce: Callable, reduce_by_label: Callable) -> Array:
+        """One number per group."""
         if self.labels is not None:
-            return jax.ops.segment_sum((x**2).ravel(), self.labels.ravel(), self.labels.size)
+            return reduce_by_label(x.ravel(), self.labels.ravel(), self.labels.size)
         if x.ndim and not -x.ndim <= self.axis < x.ndim:
             raise ValueError(f"axis is {self.axis}; expected one of an array of shape {x.shape}")
         rest = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
-        return jnp.sum(x**2, axis=rest, keepdims=True)
+        return reduce(x, axis=rest, keepdims=True)
 
     def _spread(self, per_group: Array, x: Array) -> Array:
         """Numbers per group, repeated for the group's entries."""

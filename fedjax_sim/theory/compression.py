@@ -60,7 +60,7 @@ def ef21_lr(L: Scalar, L_rms: Scalar, alpha: Scalar) -> Array:
     """
     _check_shares(alpha=alpha)
     L, L_rms, alpha = positive(L=L, L_rms=L_rms, alpha=alpha)
-    theta = 1 - jnp.sqrt(1 - alpha)
+    theta = alpha / (1 + jnp.sqrt(1 - alpha))  # 1 - sqrt(1 - alpha), without cancellation
     beta = (1 - alpha) / theta
     return 1 / (L + L_rms * jnp.sqrt(beta / theta))
 
@@ -106,9 +106,10 @@ def ef21_pp_lr(
     (u_values,) = positive(u=grid if u is None else u)
     (rho_values,) = positive(rho=grid if rho is None else rho)
     rho_values = jnp.atleast_1d(rho_values)[:, None]
-    theta = 1 - (1 + u_values) * (1 - alpha)
+    # Sums in this order keep their digits where alpha is small or rho is large.
+    theta = alpha - u_values * (1 - alpha)
     beta = (1 + 1 / u_values) * (1 - alpha)
-    theta_p = rho_values * p + theta * p - rho_values
+    theta_p = theta * p - rho_values * (1 - p)
     total = (beta * p + (1 + 1 / rho_values) * (1 - p)) * L_rms**2
     valid = theta_p > 0
     ratio = jnp.where(valid, total / jnp.where(valid, theta_p, 1), jnp.inf)

@@ -65,6 +65,7 @@ def from_probabilities(probabilities: ArrayLike, cap: int) -> CappedSteps:
         raise ValueError(
             f"probabilities is {mass}; expected non-negative numbers along the last axis, sum 1"
         )
+    mass = mass / mass.sum(-1, keepdims=True)  # a sum of 1 to rounding
     tail = np.flip(np.cumsum(np.flip(mass, -1), -1), -1)[..., 1 : cap + 1]
     missing = np.zeros((*mass.shape[:-1], cap - tail.shape[-1]))
     return from_tail(np.concatenate([tail, missing], -1))

@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -62,9 +64,10 @@ class CoalitionStore:
         if not path.exists():
             return {}
         try:
-            with np.load(path) as file:
-                packed, names, values = (file[k] for k in ("coalitions", "metrics", "values"))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+            # NumPy leaves a file open that it opened itself and that is no archive.
+            with path.open("rb") as file, np.load(file) as arrays:
+                packed, names, values = (arrays[k] for k in ("coalitions", "metrics", "values"))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
             raise FolderError(
                 f"{path} is damaged ({error}); expected it whole: delete it"
             ) from error

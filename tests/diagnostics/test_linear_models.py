@@ -83,5 +83,11 @@ def test_softmax_bounds_hold_on_data(x64):
     assert np.inf == bounds.G
 
 
+@pytest.mark.parametrize("offsets", [[0, 2, 4], [0, 2, 7], [2, 4, 6]])
+def test_rows_that_offsets_do_not_cover_are_refused(offsets):
+    with pytest.raises(ValueError, match=r"offsets goes from \d to \d; expected from 0 to 6, the"):
+        linear_model_bounds(np.ones((6, 2)), offsets, SOFTMAX)
+
+
 def fs_softmax():
     return lambda w, x: x @ w[:, :3].T + w[:, 3]

@@ -98,6 +98,11 @@ def test_errors():
         overlay(history([0]), SAME, **RUN)
     with pytest.raises(ValueError, match=r"numbers is \['drift'\]; expected arguments of the"):
         overlay(history([1]), SAME, **RUN, drift=0.1)
+    drift = np.ones(3)
+    with pytest.raises(
+        ValueError, match=r"drift has shape \(3,\); expected \(2,\), one number per"
+    ):
+        overlay(history([0, 1, 5]), SAME, **RUN, bounds=[SHADOW], drift=drift)
     with pytest.raises(ValueError, match="expected distinct ones"):
         overlay(history([1]), SAME, **RUN, bounds=[*FEDAVG, *FEDAVG])
 

@@ -47,6 +47,19 @@ def test_empty_supports():
     assert float(density(zeros)) == 0
 
 
+def test_counts_leave_the_range_of_half_precision():
+    x = jnp.ones(70_000, jnp.float16)  # its largest number is 65,504
+    scores = support_scores(x, x)
+    assert [float(score) for score in scores] == [1, 1, 1]
+    assert scores.f1.dtype == x.dtype
+
+
+def test_integers_have_fractional_scores():
+    x = jnp.array([1, 0, 1])
+    np.testing.assert_allclose(density(x), 2 / 3, rtol=1e-6)
+    np.testing.assert_allclose(support_scores(x, jnp.ones(3)), [1, 2 / 3, 0.8], rtol=1e-6)
+
+
 def test_cutoff_may_vary_and_be_traced():
     x = jnp.array([0.5, 0.1, -0.02, 0.001])
     result = jax.jit(jax.vmap(density, (None, 0)))(x, jnp.array([1e-4, 1e-2, 0.3]))

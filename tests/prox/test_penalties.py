@@ -139,6 +139,15 @@ def test_scalar_is_one_group():
     assert prox.GroupL1(0.5).prox(jnp.array(-2.0), 1.0) == -1.5
 
 
+@pytest.mark.parametrize("labels", [None, jnp.zeros(2, jnp.int32)])
+def test_group_whose_square_overflows(labels):
+    x = jnp.full(2, 1e25) if labels is not None else jnp.full((1, 2), 1e25)
+    rows = prox.GroupL1(1.0, labels=labels)
+    np.testing.assert_allclose(rows.value(x), 2**0.5 * 1e25, rtol=1e-6)
+    np.testing.assert_allclose(rows.subgradient(x), jnp.full_like(x, 0.5**0.5), rtol=1e-6)
+    np.testing.assert_allclose(rows.prox(x, 2**0.5 * 5e24), x / 2, rtol=1e-6)
+
+
 @pytest.mark.parametrize("size", [1e-25, 1e-30])
 def test_group_whose_square_vanishes_is_dropped(size):
     v = jnp.full((2, 3), size, jnp.float32)

@@ -1,5 +1,6 @@
 """Step sizes of methods with compressed messages: figures and limits."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ def test_ef21():
 
 
 @pytest.mark.slow
-def test_ef21_pp():
+def test_ef21_pp(allow_nans):
     fixed = compression.ef21_pp_lr(**SIZES, probability=0.5, u=0.0536, rho=0.0536)
     np.testing.assert_allclose(fixed, 0.0104233, rtol=0, atol=2e-7)
     best = compression.ef21_pp_lr(**SIZES, probability=0.5)
@@ -28,6 +29,22 @@ def test_ef21_pp():
     np.testing.assert_allclose(limit, compression.ef21_lr(**SIZES), rtol=1e-8)
     with pytest.warns(UserWarning, match="rho p"):
         assert np.isnan(compression.ef21_pp_lr(**SIZES, probability=0.5, u=10.0, rho=1.0))
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-5, 1e-8])
+def test_small_contractions_keep_their_digits_in_single_precision(alpha):
+    expected = compression.ef21_lr(1.0, 1.0, alpha), compression.ef21_pp_lr(1.0, 1.0, alpha, 0.5)
+    with jax.enable_x64(False):
+        found = compression.ef21_lr(1.0, 1.0, alpha), compression.ef21_pp_lr(1.0, 1.0, alpha, 0.5)
+    # The grid's ends are powers of 400, with 400 roundings of 6e-8.
+    np.testing.assert_allclose(found, expected, rtol=3e-5)
+
+
+def test_full_participation_is_ef21_in_single_precision():
+    with jax.enable_x64(False):
+        full = compression.ef21_pp_lr(1.0, 1.0, 1e-3, 1.0)
+        # The grid of u loses below 1e-3, and never gains.
+        np.testing.assert_allclose(full, compression.ef21_lr(1.0, 1.0, 1e-3), rtol=1e-3)
 
 
 def test_limits_are_gradient_descent():

@@ -125,6 +125,11 @@ def test_rare_steps_keep_their_digits():
     np.testing.assert_allclose(law.mean, 7e-15 / 0.2, rtol=1e-12)
 
 
+def test_probabilities_sum_to_1_to_rounding():
+    law = from_probabilities([0, 0.5, 0.5 + 5e-10], cap=2)
+    np.testing.assert_allclose(law.mean, 1.5, rtol=1e-9)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_renewal_against_a_simulated_clock(strict):
     """Durations drawn one by one; four standard errors of the means over 40,000 contacts."""

@@ -72,9 +72,11 @@ def test_mean_estimation_by_retraining(tmp_path):
     assert exact.num_runs == 15
     with pytest.raises(FolderError, match="a game with another algorithm"):
         valuation.game(fs.fedavg(0.5), estimation(), KEY, loss, directory=tmp_path)
-    (tmp_path / "coalitions.npz").write_bytes(b"damaged")
-    with pytest.raises(FolderError, match=r"coalitions\.npz is damaged"):
-        valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
+    whole = (tmp_path / "coalitions.npz").read_bytes()
+    for part in (b"damaged", whole[: len(whole) // 2]):
+        (tmp_path / "coalitions.npz").write_bytes(part)
+        with pytest.raises(FolderError, match=r"coalitions\.npz is damaged"):
+            valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
 
 
 @pytest.mark.slow

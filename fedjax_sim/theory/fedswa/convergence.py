@@ -88,10 +88,10 @@ def strongly_convex_descent(
     factor = 2 + 100 * x / gamma**2 + 50 * x * s / p**2 + 4.2 * x * s / alpha**2
     noise = step**2 * (sampling + factor * sigma**2 / (K * s))
     log_r = jnp.log1p(-mu * step / 2)
-    left = jnp.exp(T * log_r)  # r^T
-    final = left * potential + noise * (1 - left) / (mu * step / 2)
+    left, gone = jnp.exp(T * log_r), -jnp.expm1(T * log_r)  # r^T and 1 - r^T
+    final = left * potential + noise * gone / (mu * step / 2)
     # 1 / sum_t r^-(t+1) = r^T (1 - r) / (1 - r^T)
-    inverse_weight = left * (mu * step / 2) / -jnp.expm1(T * log_r)
+    inverse_weight = left * (mu * step / 2) / gone
     gap = (potential * inverse_weight + noise) / (1.5 * step)
     valid = _valid(x, alpha, gamma, p, 48)
     text = "alpha >= 1, gamma <= 1 and K alpha lr <= min(s / m, gamma) / (48 beta)"

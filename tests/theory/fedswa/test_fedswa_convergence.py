@@ -49,6 +49,16 @@ def test_virtual_iterates_take_the_steps_of_fedavg(x64, cohort_size):
     CLOSE(z[1], z[0] - step * result.descent)
 
 
+def test_noise_of_one_small_step_keeps_its_digits():
+    """In single precision ``1 - r`` has no digits of a step of 1e-5."""
+    few = CONSTANTS | {"mu": 1e-3, "zeta_star": 0.0}
+    found = strongly_convex_descent(potential=0.0, **few, T=1, lr=LR / 10).potential
+    with jax.enable_x64(True):
+        expected = float(strongly_convex_descent(potential=0.0, **few, T=1, lr=LR / 10).potential)
+    assert expected > 0
+    np.testing.assert_allclose(found, expected, rtol=1e-5)  # some tens of operations of 6e-8
+
+
 def test_strongly_convex_descent_is_the_recursion_unrolled(x64):
     """Any gaps that the recursion allows: the largest weighted mean and the largest end."""
     T, step, gamma = 40, 4 * 1.5 * LR, 0.2
