@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_sim.timelines import sampling
+from fedjax_sim.timelines import poisson, sampling
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
 KEY = jax.random.key(0)
@@ -23,6 +23,7 @@ KINDS = {
     "uniform": lambda key, t: sampling.uniform(key, t, 6, 4, STEPS),
     "weighted": lambda key, t: sampling.weighted(key, t, WEIGHTS, 4, STEPS),
     "bernoulli": lambda key, t: sampling.bernoulli(key, t, 6, 0.4, STEPS),
+    "poisson": lambda key, t: poisson(key, t, 6, 0.4, STEPS, slots=4),
     "cyclic": lambda key, t: sampling.cyclic(t, 6, 4, STEPS),
     "stratified": lambda key, t: sampling.stratified(key, t, 6, 4, STEPS, num_strata=2),
     "dropout": lambda key, t: sampling.dropout(key, sampling.uniform(key, t, 6, 4, STEPS), 0.3),
