@@ -133,9 +133,9 @@ def weighted(
         log_weights = jnp.asarray(np.log(weights / weights.sum()), jnp.float32)
 
     def draw(key: Array) -> Array:
-        return jax.lax.top_k(
-            log_weights + jax.random.gumbel(key, log_weights.shape, jnp.float32), cohort_size
-        )[1]
+        # Mode "low" has so few large values that clients with small numbers would win ties.
+        noise = jax.random.gumbel(key, log_weights.shape, jnp.float32, mode="high")
+        return jax.lax.top_k(log_weights + noise, cohort_size)[1]
 
     clients = _per_round(key, num_rounds, draw)
     return rounds_of(clients, _fixed(cohort_size), len(weights), num_steps)

@@ -172,6 +172,16 @@ def test_weighted_is_successive_sampling():
     assert_follows(counts, exact)
 
 
+@pytest.mark.slow
+def test_weighted_favours_no_client_of_a_large_population():
+    """Of 512 clients from 2^24, in random order, half have a larger number than the one before."""
+    clients = np.asarray(sampling.weighted(KEY, 1, np.ones(2**24), 512, 1).clients[0])
+    ascents = np.sum(np.diff(clients) > 0)
+    # Ascents of a random permutation of n have mean (n - 1) / 2 and variance (n + 1) / 12.
+    # Noise in 23 bits would have ties, ordered by number, and 90 ascents too many.
+    assert abs(ascents - 511 / 2) < 5 * np.sqrt(513 / 12)
+
+
 def test_weighted_never_draws_weight_zero():
     clients = np.asarray(sampling.weighted(KEY, 200, WEIGHTS, 5, 1).clients)
     assert 4 not in clients
