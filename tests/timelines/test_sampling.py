@@ -200,6 +200,19 @@ def test_bernoulli_coins_are_fair_and_independent():
     assert np.asarray(certain.mask).all()
 
 
+def test_rare_clients_have_their_probability():
+    """A client takes part if and only if its 32-bit word is below the probability."""
+    words = np.asarray(jax.random.bits(jax.random.fold_in(KEY, 0), (1000,), jnp.uint32))
+    first = int(words.argmin())
+    assert words[first] % 512  # a comparison of 23 bits would round it
+    absent, present = (
+        sampling.bernoulli(KEY, 1, 1000, (int(words[first]) + more) / 2**32, 1).mask[0]
+        for more in (0, 1)
+    )
+    assert not absent.any()
+    assert np.flatnonzero(present).tolist() == [first]
+
+
 def test_dropout_rate():
     sampled = sampling.uniform(KEY, 4000, 6, 3, 1)
     thinned = sampling.dropout(jax.random.key(1), sampled, 0.25)
