@@ -48,7 +48,7 @@ def test_images_without_channels_get_one_if_they_are_bytes():
         to_channels_last(np.zeros((2, 3, 8, 3)))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".PARQUET"])
 def test_tables_of_rows(tmp_path, suffix):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
@@ -56,7 +56,7 @@ def test_tables_of_rows(tmp_path, suffix):
          "kind": ["cat", "dog", "cat", "dog"], "split": ["train", "train", "train", "test"]}
     )  # fmt: skip
     path = tmp_path / f"table{suffix}"
-    if suffix == ".parquet":
+    if suffix.lower() == ".parquet":
         pytest.importorskip("pyarrow")
         frame.to_parquet(path)
     else:
