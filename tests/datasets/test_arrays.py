@@ -96,3 +96,12 @@ def test_damaged_tables_are_named(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         read_table(path)
+
+
+def test_clients_of_test_examples_need_those_of_training_examples():
+    x, y = [[0.0], [1.0]], [0, 1]
+    own = {"test": (x, y), "clients": ["ann", "bob"], "test_clients": ["ann", "eve"]}
+    assert from_arrays(x, y, **own).group_names == ("ann", "bob", "eve")
+    for missing in ("test", "clients"):
+        with pytest.raises(DataError, match=f"test_clients has 2 .*; expected {missing} with them"):
+            from_arrays(x, y, **{**own, missing: None})
