@@ -91,6 +91,13 @@ def check(config: RunConfig) -> None:
     for name, required in (("clock", "none"), ("num_strata", None), ("examples_memory", None)):
         if config.partition_per_seed and (value := getattr(config, name)) != required:
             raise ValueError(f"{name} is {value}; expected {required} with --partition-per-seed")
+    last = 2**32 - config.seed - config.seeds  # partition_seed + seed of the last one is a seed
+    if config.partition_per_seed and config.partition_seed > last:
+        raise ValueError(
+            f"partition_seed is {config.partition_seed}; expected an integer of at most {last} "
+            f"with --partition-per-seed, which adds the seeds {config.seed} .. "
+            f"{config.seed + config.seeds - 1}"
+        )
     if config.timeline is not None and (config.num_strata is not None or config.clock != "none"):
         raise ValueError(
             f"timeline is {config.timeline!r}; expected none with --clock or --num-strata"

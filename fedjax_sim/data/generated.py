@@ -100,7 +100,8 @@ def generated_data(generate: Generate, clients: Any, *, key: Array) -> Federated
         clients: their numbers, int ``[m]``.
 
     Raises:
-        ValueError: no clients, or generated leaves without a common first axis.
+        ValueError: no clients, numbers that are no integers in 0 .. 2^31 - 1, or generated leaves
+            without a common first axis.
 
     Example:
         >>> generate = lambda client, key: {"x": jax.random.normal(key, (10, 3))}
@@ -108,9 +109,16 @@ def generated_data(generate: Generate, clients: Any, *, key: Array) -> Federated
         >>> held_out.num_clients, held_out.examples["x"].shape
         (2, (20, 3))
     """
-    numbers = np.asarray(clients, np.int32)
+    numbers = np.asarray(clients)
     if numbers.ndim != 1 or not len(numbers):
         raise ValueError(f"clients has shape {numbers.shape}; expected [m] with m >= 1")
+    if numbers.dtype.kind not in "iu":
+        raise ValueError(f"clients has dtype {numbers.dtype}; expected integers")
+    if numbers.min() < 0 or numbers.max() > INT32_MAX:
+        raise ValueError(
+            f"clients has numbers {numbers.min()} .. {numbers.max()}; expected 0 .. {INT32_MAX}"
+        )
+    numbers = numbers.astype(np.int32)
     size = _num_examples(generate, key)
     each = jax.jit(jax.vmap(lambda i: generate(i, jax.random.fold_in(key, i))))(numbers)
     examples = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), each)

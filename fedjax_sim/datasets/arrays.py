@@ -32,12 +32,13 @@ def from_arrays(
         y: labels ``[N]``.
         test: examples and labels for testing; default: a fifth of each class, always the same.
         clients: client of each example ``[N]``, for the natural partition.
-        test_clients: client of each test example, with ``test``.
+        test_clients: client of each test example, with ``test`` and ``clients``.
         name: name of the data set.
 
     Raises:
         DataError: lengths that differ, labels that are no list of numbers or text, missing labels
-            or clients, or examples that are no numbers.
+            or clients, examples that are no numbers, or ``test_clients`` without ``test`` or
+            without ``clients``.
 
     Example:
         >>> data = from_arrays([[0.0], [1.0], [2.0]], ["cat", "dog", "cat"],
@@ -45,6 +46,11 @@ def from_arrays(
         >>> data.train["y"].tolist(), data.class_names, data.train_groups.tolist()
         ([0, 1, 0], ('cat', 'dog'), [0, 1, 0])
     """
+    for option, value in (("test", test), ("clients", clients)):
+        if test_clients is not None and value is None:
+            raise DataError(
+                f"{name}: test_clients has {len(test_clients)} entries; expected {option} with them"
+            )
     parts = {"train": (x, y, clients)}
     if test is not None:
         parts["test"] = (*test, test_clients)

@@ -115,7 +115,8 @@ def from_table(
 def _read_rows(path: Path) -> dict[str, Columns]:
     pandas = import_extra("pandas")
     try:
-        frame = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
+        is_parquet = path.suffix.lower() == ".parquet"
+        frame = pandas.read_parquet(path) if is_parquet else pandas.read_csv(path)
     except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     return {"train": columns_of(frame)}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import NullFormatter
 
+from fedjax_sim.analysis.divergence import finite_part
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.figure import Figure
@@ -23,8 +24,8 @@ def bound_curves(
     Bounds without a valid value are left out, and the caption says why.
 
     Args:
-        history: tidy frame as for :func:`fedjax_sim.plotting.curves`; rounds and values that are
-            not positive have no place on logarithmic axes and are left out.
+        history: tidy frame as for :func:`fedjax_sim.plotting.curves`.  Round 0, and rounds where
+            the mean over seeds is not positive, have no place on logarithmic axes and are left out.
         metric: metric of the history.
         overlay: bounds at the same rounds.
         by: column with a measured curve per value.
@@ -42,8 +43,11 @@ def bound_curves(
         >>> [line.get_label() for line in figure.axes[0].lines]
         ['FedAvg', 'bound: convex']
     """
-    drawn = history.loc[(history["round"] > 0) & (history["value"] > 0), :]
-    if not (drawn["metric"] == metric).any():
+    later = finite_part(history.loc[(history["round"] > 0) & (history["metric"] == metric), :])
+    means = later.groupby([by, "round"])["value"].transform(lambda v: v.to_numpy(float).mean())
+    # All seeds of a line lose the same rounds.  Means that are not finite end a line with a cross.
+    drawn = later.loc[(means > 0) | ~np.isfinite(means), :]
+    if not (drawn["value"] > 0).any():
         raise ValueError(f"history has no positive {metric!r} after round 0; expected some")
     figure = curves(
         drawn, metric, by=by, band="minmax", xscale="log", yscale="log", size=(6.4, 4.6)

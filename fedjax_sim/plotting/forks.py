@@ -1,22 +1,26 @@
 """Figure of a fork: "what if, from round t"."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+from fedjax_sim.analysis.divergence import finite_part
 from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.labels import metric_label
+from fedjax_sim.plotting.curves import (
+    by_seed,
+    mark_failure,
+    mean_of_seeds,
+    on_one_grid,
+    until_failure,
+)
 from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import COLORS, INK, style_axes
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def fork_curves(
-    history: "pd.DataFrame",
-    differences: "pd.DataFrame",
+    history: pd.DataFrame,
+    differences: pd.DataFrame,
     metric: str,
     round: int,
     reference: str,
@@ -24,9 +28,11 @@ def fork_curves(
     """Curves of the alternatives after a fork, and their paired differences to the reference.
 
     The left panel has the means over seeds, the right one the mean differences with intervals.
+    Lines end, with a cross, at the last round before a seed diverged.
 
     Args:
-        history: columns ``alternative``, ``seed``, ``round``, ``metric``, ``value``.
+        history: columns ``alternative``, ``seed``, ``round``, ``metric``, ``value``; with
+            ``diverged_at``, values from that round on are left out.
         differences: columns ``alternative``, ``round``, ``mean``, ``low``, ``high``.
         metric: metric of both.
         round: round of the fork.
@@ -47,20 +53,27 @@ def fork_curves(
     """
     check_columns(history, ["alternative", "seed", "round", "metric", "value"], "history")
     check_columns(differences, ["alternative", "round", "mean", "low", "high"], "differences")
-    part = history.loc[history["metric"] == metric]
+    part = finite_part(history.loc[history["metric"] == metric])
+    names = part["alternative"].unique()
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for i, name in enumerate(part["alternative"].unique()):
+    lines = {name: _mean(part.loc[part["alternative"] == name]) for name in names}
+    for i, (name, means) in enumerate(lines.items()):
         color = COLORS[i % len(COLORS)]
-        means = part.loc[part["alternative"] == name].groupby("round")["value"].mean()
         left.plot(means.index, means.to_numpy(), color=color, label=name)
+        mark_failure(left, means.index.to_numpy(), means.to_numpy(), color)
         rows = differences.loc[differences["alternative"] == name].sort_values("round")
         if name == reference:
             right.axhline(0, color=color, lw=1.5)
         elif len(rows):
-            x, low, high = (rows[column].to_numpy() for column in ("round", "low", "high"))
-            right.plot(x, rows["mean"].to_numpy(), color=color)
-            drawn = np.isfinite(low) & np.isfinite(high)
+            # A difference of fewer pairs would reward an alternative for diverging.
+            both = means + lines[reference] if reference in lines else means
+            failed = ~np.isfinite(both.reindex(rows["round"]).to_numpy())
+            x, mean, low, high = (rows[c].to_numpy(float) for c in ("round", "mean", "low", "high"))
+            mean = until_failure(np.where(failed, np.nan, mean))
+            right.plot(x, mean, color=color)
+            mark_failure(right, x, mean, color)
+            drawn = np.isfinite(mean) & np.isfinite(low) & np.isfinite(high)
             right.fill_between(x[drawn], low[drawn], high[drawn], color=color, alpha=0.2, lw=0)
     left.set(xlabel="round", ylabel=metric_label(metric))
     right.set(xlabel="round", ylabel=f"difference to {reference}")
@@ -70,3 +83,9 @@ def fork_curves(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(f"What if, from round {round}", fontsize=10, color=INK)
     return figure
+
+
+def _mean(part: pd.DataFrame) -> pd.Series:
+    """Returns the mean over seeds by round, NaN from the first round where a seed failed."""
+    rounds, values = on_one_grid(by_seed(part, "round"), "round")
+    return pd.Series(until_failure(mean_of_seeds(values)), index=rounds)

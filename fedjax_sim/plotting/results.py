@@ -54,8 +54,10 @@ def result_curves(
         run = [*([] if by is None else [by]), "seed"]
         measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
         history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
-        # Updates without reports, at the end of shorter timelines, repeat the last point.
-        history = history.drop_duplicates([*run, x, "metric"])
+        # Of several evaluations at one point, the last one is of the current model.  Updates
+        # without reports, at the end of shorter timelines, repeat the last point.
+        by_round = history.sort_values("round", kind="stable")
+        history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
     return curves(history, metrics, x=x, by=by, **options)
 
 

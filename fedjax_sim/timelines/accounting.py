@@ -121,7 +121,7 @@ def bits_moved(timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray)
         64-bit integers.
 
     Raises:
-        ValueError: a negative number of bits.
+        ValueError: numbers of bits that are negative or no integers.
 
     Example:
         >>> import fedjax_sim as fs
@@ -131,11 +131,13 @@ def bits_moved(timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray)
         >>> bits_moved(timeline, up=np.array([3200, 100, 100]), down=3200).tolist()
         [12800, 19400, 26000]
     """
-    sizes = [np.asarray(bits, np.int64) for bits in (up, down)]
+    sizes = [np.asarray(bits) for bits in (up, down)]
     for name, bits in zip(("up", "down"), sizes, strict=True):
+        if bits.dtype.kind not in "iu":
+            raise ValueError(f"{name} has dtype {bits.dtype}; expected integers")
         check_at_least(0, **{name: bits.min()})
     reports = np.asarray(timeline.mask).sum(-1, dtype=np.int64)
-    return np.cumsum(reports * sum(sizes), axis=-1)
+    return np.cumsum(reports * sum(bits.astype(np.int64) for bits in sizes), axis=-1)
 
 
 def _previous_report(client: np.ndarray, report: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from jax.core import Tracer
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.buffers import allocate_buffers
+from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
 from fedjax_sim.types import Scalar, Timeline
 
@@ -110,17 +111,17 @@ def _fails(key: Array, timeline: Timeline, probability: Scalar | np.ndarray) -> 
     if clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
     _check_probability(probability, timeline)
-    threshold = jnp.asarray(probability).astype(jnp.float32)  # equal draws in either precision
-    return _uniform(key, clients) < (threshold[clients] if threshold.ndim else threshold)
+    each = jnp.asarray(probability)
+    return occurs(_words(key, clients), each[clients] if each.ndim else each)
 
 
 @jax.jit
-def _uniform(key: Array, clients: Array) -> Array:
-    """Returns a number in [0, 1) per round and client, for clients ``[T, S]``."""
+def _words(key: Array, clients: Array) -> Array:
+    """Returns a random 32-bit word per round and client, for clients ``[T, S]``."""
 
     def draw(number: Array, client: Array) -> Array:
         of_round = jax.random.fold_in(key, number)
-        return jax.random.uniform(jax.random.fold_in(of_round, client), (), jnp.float32)
+        return jax.random.bits(jax.random.fold_in(of_round, client), (), jnp.uint32)
 
     rounds = jnp.arange(clients.shape[0], dtype=jnp.int32)
     return jax.vmap(jax.vmap(draw, (None, 0)))(rounds, clients)

@@ -31,6 +31,9 @@ def poisson(
     O(slots) memory and work for any population, where :func:`bernoulli` has a slot per client.
     :func:`overflow_probability` is the probability that clients are left out.
 
+    The number of clients is decided by 64 random bits and the tails of its law, which are computed
+    in float64 on the host.  So its probabilities are multiples of 2^-64, in either precision.
+
     The expected number of uploads is recorded as :math:`q M`.
 
     Args:
@@ -57,12 +60,19 @@ def poisson(
     check_count(slots=slots)
     check_cohort(num_rounds, num_clients, slots)
 
+    # P(N > k) of the number N of clients, in two words: slot k is filled if N > k.
+    tails = _tail(num_clients, probability, np.arange(slots)) * 2.0**32
+    high = np.minimum(np.floor(tails), 2.0**32 - 1)
+    low = np.minimum((tails - high) * 2.0**32, 2.0**32 - 1)
+    high, low = jnp.asarray(high.astype(np.uint32)), jnp.asarray(low.astype(np.uint32))
+
     def draw(number: Array) -> tuple[Array, Array]:
         size_key, key_of_clients, order = jax.random.split(jax.random.fold_in(key, number), 3)
-        size = jax.random.binomial(size_key, num_clients, probability, dtype=jnp.float32)
+        first, second = jax.random.bits(size_key, (2,), jnp.uint32)
+        filled = (first < high) | ((first == high) & (second < low))
         # In random order: the first ones of a subset must be a uniformly random subset themselves.
         clients = sample_without_replacement(key_of_clients, num_clients, slots)
-        return jax.random.permutation(order, clients), jnp.arange(slots) < size.astype(jnp.int32)
+        return jax.random.permutation(order, clients), filled
 
     clients, mask = jax.lax.map(draw, jnp.arange(num_rounds))
     rule = Sampling(
@@ -78,6 +88,12 @@ def overflow_probability(num_clients: int, probability: float, slots: int) -> fl
         >>> round(overflow_probability(1000, 0.05, 70), 4)
         0.0023
     """
-    from scipy.special import bdtrc  # not at the top: it would slow down `import fedjax_sim`
+    return float(_tail(num_clients, probability, np.asarray(slots)))
 
-    return float(bdtrc(slots, num_clients, probability))
+
+def _tail(num_clients: int, probability: float, counts: np.ndarray) -> np.ndarray:
+    """Returns the probabilities that more than ``counts`` clients take part."""
+    from scipy.special import betainc  # not at the top: it would slow down `import fedjax_sim`
+
+    others = np.maximum(num_clients - counts, 1.0)
+    return np.where(counts < num_clients, betainc(counts + 1.0, others, probability), 0.0)

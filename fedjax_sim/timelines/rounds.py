@@ -81,7 +81,8 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
     _check_synchronous(timeline)
     rounds = jnp.arange(timeline.num_rounds, dtype=jnp.int32)
     keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(rounds)
-    steps = jax.vmap(lambda key: jax.random.geometric(key, probability, dtype=jnp.int32))(keys)
+    single = jnp.float32(probability)  # equal draws in either precision
+    steps = jax.vmap(lambda key: jax.random.geometric(key, single, dtype=jnp.int32))(keys)
     steps = jnp.minimum(steps, max_steps)[:, None]
     shape = (timeline.num_rounds, timeline.cohort_size)
     return dataclasses.replace(

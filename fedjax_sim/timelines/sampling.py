@@ -15,6 +15,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import INT32_MAX, check_at_most, check_count, check_timeline_size
+from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.tree.repeated import Repeated
@@ -133,9 +134,9 @@ def weighted(
         log_weights = jnp.asarray(np.log(weights / weights.sum()), jnp.float32)
 
     def draw(key: Array) -> Array:
-        return jax.lax.top_k(
-            log_weights + jax.random.gumbel(key, log_weights.shape, jnp.float32), cohort_size
-        )[1]
+        # Mode "low" has so few large values that clients with small numbers would win ties.
+        noise = jax.random.gumbel(key, log_weights.shape, jnp.float32, mode="high")
+        return jax.lax.top_k(log_weights + noise, cohort_size)[1]
 
     clients = _per_round(key, num_rounds, draw)
     return rounds_of(clients, _fixed(cohort_size), len(weights), num_steps)
@@ -151,7 +152,8 @@ def bernoulli(
     """Cohorts of clients that take part independently with ``probability``; may be empty.
 
     A round has one slot for each of the M clients, and absent clients are masked.  Under vmapped
-    execution a round costs as much as one with full participation.
+    execution a round costs as much as one with full participation.  The probability is rounded to
+    a multiple of 2^-32.
 
     The other arguments are those of :func:`uniform`.
 
@@ -204,7 +206,7 @@ def full_or_uniform(
         coin, cohort = jax.random.split(key)
         chosen = sample_without_replacement(cohort, num_clients, cohort_size)
         some = jnp.zeros(num_clients, bool).at[chosen].set(True)
-        return some | (jax.random.uniform(coin, (), jnp.float32) < probability)
+        return some | occurs(jax.random.bits(coin, (), jnp.uint32), probability)
 
     mask = _per_round(key, num_rounds, draw).at[0].set(True)
     return dataclasses.replace(timeline, mask=mask, sampling=None)
@@ -290,7 +292,8 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
 
     Args:
         timeline: any timeline.
-        probability: probability that a sampled client does not report.
+        probability: probability that a sampled client does not report; it is rounded to a
+            multiple of 2^-24, and that of a report to a multiple of 2^-32.
 
     Raises:
         ValueError: a probability outside [0, 1).
@@ -391,11 +394,10 @@ def _per_round(key: Array, num_rounds: int, draw) -> Array:
 
 def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     shape = (timeline.cohort_size,)
-    threshold = jnp.asarray(keep).astype(jnp.float32)  # equal draws in either precision
     stays = _per_round(
         key,
         timeline.num_rounds,
-        lambda key: jax.random.uniform(key, shape, jnp.float32) < threshold,
+        lambda key: occurs(jax.random.bits(key, shape, jnp.uint32), keep),
     )
     rule = thinned(timeline.sampling, keep)
     return dataclasses.replace(timeline, mask=timeline.mask & stays, sampling=rule)

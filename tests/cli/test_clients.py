@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli.build import of_seed
+from fedjax_sim.cli.build import check, of_seed
 from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.own_objects import load_dataset
@@ -67,6 +67,15 @@ def test_each_seed_has_a_partition():
     config = RunConfig(partition_per_seed=True, partition_seed=10, seed=3, seeds=4)
     own = of_seed(config, 5)
     assert (own.partition_seed, own.seed, own.seeds, own.partition_per_seed) == (15, 5, 1, False)
+
+
+def test_the_partition_seeds_of_all_seeds_are_32_bit_words():
+    config = RunConfig(partition_per_seed=True, partition_seed=2**32 - 7, seed=3, seeds=4)
+    check(config)
+    assert of_seed(config, 6).partition_seed == 2**32 - 1
+    message = "partition_seed is 4294967290; expected .* 4294967289 with --partition-per-seed"
+    with pytest.raises(ValueError, match=message):
+        check(dataclasses.replace(config, partition_seed=2**32 - 6))
 
 
 def own_rows(data) -> list[list[int]]:

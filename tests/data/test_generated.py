@@ -166,5 +166,17 @@ def test_objectives_that_do_not_fit_are_refused():
     mean = fs.generated_task(lambda *x: losses(*x).mean(), generate, FEW, fs.epochs(1, 2), key=KEY)
     with pytest.raises(ValueError, match=r"of shape \(\) for 2 examples; expected \(2,\)"):
         fs.run(fs.fedavg(0.1), fs.Setup(mean, timeline, PARAMS), KEY)
-    with pytest.raises(ValueError, match=r"clients has shape \(0,\); expected \[m\]"):
-        fs.generated_data(generate, [], key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], r"clients has shape \(0,\); expected \[m\]"),
+        ([0, 2**31], r"clients has numbers 0 .. 2147483648; expected 0 .. 2147483647"),
+        ([-1, 3], r"clients has numbers -1 .. 3; expected 0 .. 2147483647"),
+        ([0.5], "clients has dtype float64; expected integers"),
+    ],
+)
+def test_clients_without_a_number_are_refused(clients, message):
+    with pytest.raises(ValueError, match=message):
+        fs.generated_data(generate, clients, key=KEY)

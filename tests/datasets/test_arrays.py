@@ -48,7 +48,7 @@ def test_images_without_channels_get_one_if_they_are_bytes():
         to_channels_last(np.zeros((2, 3, 8, 3)))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".PARQUET"])
 def test_tables_of_rows(tmp_path, suffix):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
@@ -56,7 +56,7 @@ def test_tables_of_rows(tmp_path, suffix):
          "kind": ["cat", "dog", "cat", "dog"], "split": ["train", "train", "train", "test"]}
     )  # fmt: skip
     path = tmp_path / f"table{suffix}"
-    if suffix == ".parquet":
+    if suffix.lower() == ".parquet":
         pytest.importorskip("pyarrow")
         frame.to_parquet(path)
     else:
@@ -96,3 +96,12 @@ def test_damaged_tables_are_named(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         read_table(path)
+
+
+def test_clients_of_test_examples_need_those_of_training_examples():
+    x, y = [[0.0], [1.0]], [0, 1]
+    own = {"test": (x, y), "clients": ["ann", "bob"], "test_clients": ["ann", "eve"]}
+    assert from_arrays(x, y, **own).group_names == ("ann", "bob", "eve")
+    for missing in ("test", "clients"):
+        with pytest.raises(DataError, match=f"test_clients has 2 .*; expected {missing} with them"):
+            from_arrays(x, y, **{**own, missing: None})

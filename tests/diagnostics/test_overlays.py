@@ -133,3 +133,34 @@ def test_figure_draws_valid_bounds_and_names_the_others():
     nothing = pd.DataFrame([("fedavg", 0, 1, "suboptimality", 0.0)], columns=columns)
     with pytest.raises(ValueError, match="no positive 'suboptimality' after round 0"):
         bound_curves(nothing, "suboptimality", found)
+
+
+def drawn_lines(seeds, diverged_at=None):
+    """[rounds, values] of the lines of a figure of seeds with values in the rounds 1, 2, 4, 8."""
+    rows = [
+        ("fedavg", seed, r, "suboptimality", value)
+        for seed, values in enumerate(seeds)
+        for r, value in zip((1, 2, 4, 8), values, strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    if diverged_at is not None:
+        frame["diverged_at"] = np.take(diverged_at, frame["seed"])
+    figure = bound_curves(frame, "suboptimality", Overlay([], {}))
+    return {str(line.get_label()): line.get_xydata().T.tolist() for line in figure.axes[0].lines}
+
+
+def test_rounds_are_left_out_by_their_mean_over_all_seeds():
+    """A negative value of one seed counts in the mean; it is not interpolated away."""
+    lines = drawn_lines([[1, 0.5, 0.25, 0.125], [1, 0.5, -0.05, 0.125]])
+    np.testing.assert_allclose(lines["FedAvg"], [[1, 2, 4, 8], [1, 0.5, 0.1, 0.125]], rtol=1e-15)
+    lines = drawn_lines([[1, 0.5, 0.25, 0.125], [1, 0.5, -0.5, 0.125]])
+    assert lines["FedAvg"] == [[1, 2, 8], [1, 0.5, 0.125]]
+
+
+@pytest.mark.parametrize(("bad", "diverged_at"), [(np.nan, None), (np.inf, None), (9.0, [0, 3])])
+def test_a_diverged_seed_ends_the_line_with_a_cross(bad, diverged_at):
+    lines = drawn_lines([[1, 0.5, 0.25, 0.125], [1, 5, bad, bad]], diverged_at)
+    rounds, values = lines["FedAvg"]
+    assert rounds[:2] == [1, 2]
+    np.testing.assert_array_equal(values, [1, 2.75, np.nan, np.nan])
+    assert lines["_diverged"] == [[2], [2.75]]

@@ -118,3 +118,16 @@ def test_updates_without_reports_repeat_no_point():
     ]
     figure = plotting.result_curves(pd.DataFrame(rows, columns=COLUMNS), "loss", x="time")
     assert figure.axes[0].lines[0].get_xdata().tolist() == [1.5]
+
+
+@pytest.mark.parametrize("rounds", [(1, 2, 3), (3, 1, 2)])
+def test_the_last_evaluation_at_a_time_counts(rounds):
+    """Two server updates at the time 3: the second one has the current model."""
+    runs = {1: (1.0, 1.0), 2: (3.0, 0.5), 3: (3.0, 0.25)}
+    rows = [
+        ("a", 0, t, name, value)
+        for t in rounds
+        for name, value in zip(("time", "loss"), runs[t], strict=True)
+    ]
+    figure = plotting.result_curves(pd.DataFrame(rows, columns=COLUMNS), "loss", x="time")
+    assert figure.axes[0].lines[0].get_xydata().tolist() == [[1.0, 1.0], [3.0, 0.25]]

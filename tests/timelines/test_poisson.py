@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedjax_sim import timelines
 from fedjax_sim.simulation.identity import arrays_digest, description, timeline_arrays
@@ -35,6 +36,31 @@ def test_cohorts_are_binomial_subsets_cut_to_the_slots():
         assert ((counts - mean) ** 2 / mean).sum() < 40  # chi-squared, 11 degrees of freedom
     longer = timelines.poisson(KEY, 3, clients, q, 1, slots=slots)
     np.testing.assert_array_equal(longer.clients, chosen[:3])
+
+
+@pytest.mark.slow
+def test_law_of_large_populations():
+    """10,000 cohorts of 100 of 10^8 clients on average, against Binomial(10^8, 10^-6)."""
+    rounds, clients, q, slots = 10_000, 10**8, 1e-6, 160
+    sizes = np.asarray(timelines.poisson(KEY, rounds, clients, q, 1, slots=slots).mask).sum(1)
+    law = stats.binom(clients, q)
+    # Five standard deviations of the mean and of the variance, which are sqrt(v / n) and
+    # v sqrt(2 / n) for a law that is almost normal.
+    assert abs(sizes.mean() - law.mean()) < 5 * law.std() / np.sqrt(rounds)
+    assert abs(sizes.var() - law.var()) < 5 * law.var() * np.sqrt(2 / rounds)
+    edges = np.unique(law.ppf([0.0005, *np.linspace(0.02, 0.98, 49), 0.9995]))
+    counts = np.bincount(np.searchsorted(edges, sizes), minlength=len(edges) + 1)
+    expected = rounds * np.diff([0, *law.cdf(edges), 1])
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert statistic < stats.chi2.isf(1e-6, len(edges))  # the probability of a false alarm
+
+
+@pytest.mark.parametrize(("clients", "probability"), [(5, 0.3), (12, 1.0), (10**8, 1e-6)])
+def test_overflow_is_the_tail_of_the_binomial_law(clients, probability):
+    for slots in (0, 4, 5, 12, 100, 140, 180):
+        tail = timelines.overflow_probability(clients, probability, slots)
+        # Both are computed in float64; the relative error is that of an incomplete beta function.
+        np.testing.assert_allclose(tail, stats.binom.sf(slots, clients, probability), rtol=1e-9)
 
 
 def test_bad_arguments_are_refused():

@@ -43,6 +43,14 @@ def test_geometric_steps():
     assert (np.asarray(always.num_steps) == 1).all()
 
 
+def test_precision_does_not_change_geometric_steps():
+    rounds = fs.timelines.full(50, 1, 1)
+    single = fs.timelines.geometric_steps(jax.random.key(0), rounds, 0.1, max_steps=100)
+    with jax.enable_x64(True):
+        double = fs.timelines.geometric_steps(jax.random.key(0), rounds, 0.1, max_steps=100)
+    np.testing.assert_array_equal(double.num_steps, single.num_steps)
+
+
 def test_refuses_what_is_out_of_range():
     rounds = fs.timelines.full(4, 2, 1)
     late = dataclasses.replace(rounds, max_staleness=2)

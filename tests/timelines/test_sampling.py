@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_sim.timelines import sampling
+from fedjax_sim.timelines import poisson, sampling
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
 KEY = jax.random.key(0)
@@ -23,6 +23,7 @@ KINDS = {
     "uniform": lambda key, t: sampling.uniform(key, t, 6, 4, STEPS),
     "weighted": lambda key, t: sampling.weighted(key, t, WEIGHTS, 4, STEPS),
     "bernoulli": lambda key, t: sampling.bernoulli(key, t, 6, 0.4, STEPS),
+    "poisson": lambda key, t: poisson(key, t, 6, 0.4, STEPS, slots=4),
     "cyclic": lambda key, t: sampling.cyclic(t, 6, 4, STEPS),
     "stratified": lambda key, t: sampling.stratified(key, t, 6, 4, STEPS, num_strata=2),
     "dropout": lambda key, t: sampling.dropout(key, sampling.uniform(key, t, 6, 4, STEPS), 0.3),
@@ -171,6 +172,16 @@ def test_weighted_is_successive_sampling():
     assert_follows(counts, exact)
 
 
+@pytest.mark.slow
+def test_weighted_favours_no_client_of_a_large_population():
+    """Of 512 clients from 2^24, in random order, half have a larger number than the one before."""
+    clients = np.asarray(sampling.weighted(KEY, 1, np.ones(2**24), 512, 1).clients[0])
+    ascents = np.sum(np.diff(clients) > 0)
+    # Ascents of a random permutation of n have mean (n - 1) / 2 and variance (n + 1) / 12.
+    # Noise in 23 bits would have ties, ordered by number, and 90 ascents too many.
+    assert abs(ascents - 511 / 2) < 5 * np.sqrt(513 / 12)
+
+
 def test_weighted_never_draws_weight_zero():
     clients = np.asarray(sampling.weighted(KEY, 200, WEIGHTS, 5, 1).clients)
     assert 4 not in clients
@@ -187,6 +198,19 @@ def test_bernoulli_coins_are_fair_and_independent():
     assert_follows(counts, [0.3 ** sum(o) * 0.7 ** (3 - sum(o)) for o in outcomes])
     certain = sampling.bernoulli(KEY, 5, 3, 1.0, 1)
     assert np.asarray(certain.mask).all()
+
+
+def test_rare_clients_have_their_probability():
+    """A client takes part if and only if its 32-bit word is below the probability."""
+    words = np.asarray(jax.random.bits(jax.random.fold_in(KEY, 0), (1000,), jnp.uint32))
+    first = int(words.argmin())
+    assert words[first] % 512  # a comparison of 23 bits would round it
+    absent, present = (
+        sampling.bernoulli(KEY, 1, 1000, (int(words[first]) + more) / 2**32, 1).mask[0]
+        for more in (0, 1)
+    )
+    assert not absent.any()
+    assert np.flatnonzero(present).tolist() == [first]
 
 
 def test_dropout_rate():

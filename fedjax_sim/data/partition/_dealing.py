@@ -51,12 +51,16 @@ def draw_available(
     Drawing in batches and discarding draws that exceed a pool has the same law as drawing one by
     one with renormalisation.  Each further batch means that a class is exhausted, so there are at
     most C batches.
+
+    Where all available classes have share 0, new shares are drawn and written into ``share``, so
+    that later calls for the same client use them too.
     """
     while (remaining := size - count.sum()) > 0:
         p = np.where(available > 0, share, 0.0)
         if p.sum() == 0.0:
             # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
-            p[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
+            share[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
+            p = np.where(available > 0, share, 0.0)
         taken = np.minimum(rng.multinomial(remaining, p / p.sum()), available)
         count += taken
         available -= taken

@@ -289,6 +289,16 @@ def test_disjoint_draws_have_the_law_of_one_by_one_renormalised_draws():
         assert abs(seen[count] / draws - p) < 5 * np.sqrt(p * (1 - p) / draws)
 
 
+def test_shares_that_are_drawn_again_are_kept():
+    """All shares are 0 in floating point; the new ones, of one class, hold for all examples."""
+    share, available, count = np.zeros(3), np.array([50, 50, 50]), np.zeros(3, dtype=np.int64)
+    rng = np.random.default_rng(0)
+    for size in range(1, 41):
+        draw_available(size, share, available, 1e-6, rng, count)
+    assert sorted(count.tolist()) == [0, 0, 40]
+    assert share.tolist() == (count > 0).tolist()
+
+
 def test_alpha_extremes():
     num_classes, num_clients = 10, 50
     labels = np.repeat(np.arange(num_classes), 1000)

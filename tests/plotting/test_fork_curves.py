@@ -1,0 +1,36 @@
+"""Curves of the alternatives after a fork."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedjax_sim import plotting
+
+COLUMNS = ["alternative", "seed", "round", "metric", "value"]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 5.0])
+def test_a_diverged_seed_is_not_hidden(bad):
+    """Seed 1 of "b" fails in round 6: both lines of "b" end in round 5, with a cross."""
+    rows = [
+        (name, seed, t, "loss", bad if (name, seed) == ("b", 1) and t > 5 else 1.0 + 99 * seed)
+        for name in "ab"
+        for seed in (0, 1)
+        for t in (5, 6, 7)
+    ]
+    history = pd.DataFrame(rows, columns=COLUMNS)
+    if np.isfinite(bad):  # the value of a model that is not finite
+        failed = (history["alternative"] == "b") & (history["seed"] == 1)
+        history["diverged_at"] = np.where(failed, 6, 0)
+    differences = pd.DataFrame(
+        {"alternative": "b", "round": [5, 6, 7], "mean": [0.0, 0.0, 0.0], "low": -1.0, "high": 1.0}
+    )
+    left, right = plotting.fork_curves(history, differences, "loss", 5, "a").axes
+    lines = {line.get_label(): line for line in left.lines}
+    np.testing.assert_array_equal(lines["a"].get_ydata(), [50.5, 50.5, 50.5])
+    np.testing.assert_array_equal(lines["b"].get_ydata(), [50.5, np.nan, np.nan])
+    cross = lines["_diverged"]
+    assert (cross.get_marker(), cross.get_xdata(), cross.get_ydata()) == ("x", [5], [50.5])
+    difference, cross = right.lines[-2:]
+    np.testing.assert_array_equal(difference.get_ydata(), [0, np.nan, np.nan])
+    assert (cross.get_marker(), cross.get_xdata(), cross.get_ydata()) == ("x", [5], [0])
