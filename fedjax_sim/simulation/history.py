@@ -15,6 +15,7 @@ from fedjax_sim.evaluation.state import EVALUATED
 from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")
+CLOCK = ("time", "local_steps")  # metrics that `complete` adds
 Row = tuple[str, int, str, str]
 
 
@@ -44,7 +45,7 @@ def complete(
     history = jax.tree.map(np.asarray, history)
     at = np.asarray(history.round) - 1  # -1 before the first round
     metrics: dict[str, Any] = {}
-    for name in ("time", "local_steps"):
+    for name in CLOCK:
         values = np.take_along_axis(getattr(clock, name)[seeds], np.maximum(at, 0), axis=1)
         metrics[name] = np.where(at >= 0, values, np.zeros_like(values))
     metrics |= dict(sorted(history.metrics.items()))
@@ -100,9 +101,44 @@ def due(metrics: Mapping[str, Any], name: str) -> bool:
         >>> [name for name in metrics if due(metrics, name)]
         ['test/loss']
     """
-    marks = [key for key in metrics if f"/{key}".endswith(f"/{EVALUATED}")]
-    prefixes = [key.removesuffix(EVALUATED) for key in marks if not metrics[key]]
-    return name not in marks and not name.startswith(tuple(prefixes))
+    prefixes = [
+        key.removesuffix(EVALUATED) for key, mark in metrics.items() if is_mark(key) and not mark
+    ]
+    return not is_mark(name) and not name.startswith(tuple(prefixes))
+
+
+def is_mark(name: str) -> bool:
+    """Returns True for the mark of :func:`fedjax_sim.evaluation.at_rounds` among metrics."""
+    return f"/{name}".endswith(f"/{EVALUATED}")
+
+
+def measured(
+    metrics: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], frozenset[str]]:
+    """Returns the metrics ``[n]`` that some of n seeds measured, and the names of the others.
+
+    A seed that did not measure a metric has NaN.  Marks are in neither; the clock always counts as
+    measured.
+
+    Example:
+        >>> measured({"slow/loss": np.zeros(2), "slow/evaluated": np.array([False, False]),
+        ...           "loss": np.ones(2)})
+        ({'loss': array([1., 1.])}, frozenset({'slow/loss'}))
+    """
+    result, skipped = {}, set()
+    for name, values in metrics.items():
+        if is_mark(name):
+            continue
+        seeds = range(len(values)) if name not in CLOCK else ()
+        lacks = [i for i in seeds if not due({k: x[i] for k, x in metrics.items()}, name)]
+        if lacks and len(lacks) == len(values):
+            skipped.add(name)
+            continue
+        if lacks:
+            values = np.asarray(values, float)
+            values[lacks] = np.nan
+        result[name] = values
+    return result, frozenset(skipped)
 
 
 def latest(history: History) -> dict[str, float]:
