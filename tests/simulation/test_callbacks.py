@@ -196,6 +196,7 @@ def test_calls_of_tracking_services(monkeypatch):
     assert batches[-1][0][2:] == (0, 8)
 
 
+@pytest.mark.slow
 def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
     slow = fs.evaluation.at_rounds(bump, 4)
     evaluator = fs.evaluation.merge_evaluators(test=bump, slow=slow)
