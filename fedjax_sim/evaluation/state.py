@@ -69,7 +69,7 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
             need the algorithm and the task.
 
     Raises:
-        ValueError: the evaluator returns no dict of numbers.
+        ValueError: the evaluator returns no dict of real numbers.
 
     Example:
         >>> import fedjax_sim as fs
@@ -90,6 +90,11 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
     for name, value in metrics.items():
         if not isinstance(value, (int, float, np.ndarray, np.generic, Array)):
             raise ValueError(f"eval_fn returns {name!r}: {value!r:.60}; expected a number")
+        if jnp.iscomplexobj(value):
+            raise ValueError(
+                f"eval_fn returns {name!r}, which is complex; expected real metrics, such as its "
+                "absolute value"
+            )
     return dict(metrics)
 
 

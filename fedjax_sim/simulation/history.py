@@ -68,7 +68,7 @@ def rows(
     """Yields the rows of one segment, whose arrays have a leading replica axis.
 
     Per replica: the metrics of each evaluation as :func:`complete` returns them, then the probes of
-    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...
+    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...; booleans are 1 and 0.
     """
     history = complete(history, clock, client_probes)
     for r, replica in enumerate(replicas):
@@ -141,6 +141,16 @@ def measured(
     return result, frozenset(skipped)
 
 
+def as_number(value: Any) -> Any:
+    """Returns an array whose booleans are 1 and 0, since files and frames have numbers.
+
+    Example:
+        >>> as_number(np.array([True, False])), as_number(np.array([0.5]))
+        (array([1, 0]), array([0.5]))
+    """
+    return value.astype(int) if value.dtype == bool else value
+
+
 def latest(history: History) -> dict[str, float]:
     """Returns the scalar metrics of the last evaluation, means over the leading axis of replicas.
 
@@ -165,6 +175,7 @@ def _mean(values: np.ndarray, reported: np.ndarray) -> np.ndarray:
 
 
 def _entries(round: int, name: str, value: Any) -> Iterator[tuple[int, str, Any]]:
+    value = as_number(value)
     if value.ndim == 0:
         yield round, name, value[()]
     for i, entry in enumerate(value.reshape(-1) if value.ndim else ()):

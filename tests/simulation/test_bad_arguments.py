@@ -58,6 +58,7 @@ CHANGES = [
     ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
     ({"eval_fn": lambda params: params}, "eval_fn returns an array; expected a dict"),
     ({"eval_fn": lambda params: None}, "eval_fn returns a NoneType; expected a dict"),
+    ({"eval_fn": lambda params: {"z": jnp.fft.fft(params)}}, "'z', which is complex; expected"),
     ({"eval_fn": lambda params: {"loss": "a"}}, "eval_fn returns 'loss': 'a'; expected a number"),
     ({"weighting": "uniform"}, "weighting is 'uniform'; expected a function"),
 ]
