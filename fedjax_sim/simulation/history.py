@@ -11,11 +11,10 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.clients import PER_CLIENT
-from fedjax_sim.evaluation.state import EVALUATED
+from fedjax_sim.evaluation.state import CLOCK, EVALUATED, is_mark
 from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")
-CLOCK = ("time", "local_steps")  # metrics that `complete` adds
 Row = tuple[str, int, str, str]
 
 
@@ -105,11 +104,6 @@ def due(metrics: Mapping[str, Any], name: str) -> bool:
         key.removesuffix(EVALUATED) for key, mark in metrics.items() if is_mark(key) and not mark
     ]
     return not is_mark(name) and not name.startswith(tuple(prefixes))
-
-
-def is_mark(name: str) -> bool:
-    """Returns True for the mark of :func:`fedjax_sim.evaluation.at_rounds` among metrics."""
-    return f"/{name}".endswith(f"/{EVALUATED}")
 
 
 def measured(
