@@ -32,7 +32,7 @@ from fedjax_sim.contract import (
     checked_visit,
     checked_weights,
 )
-from fedjax_sim.evaluation.state import RunContext, evaluate
+from fedjax_sim.evaluation.state import RunContext, check_names, evaluate
 from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
@@ -211,7 +211,8 @@ def advance(
     not used.  The other arguments and the results are those of :func:`run`.
 
     Raises:
-        ValueError: as :func:`init`; ``probes.run`` with clients' states divided over devices.
+        ValueError: as :func:`init`; ``probes.run`` with clients' states divided over devices;
+            metrics or probes named ``time`` or ``local_steps``, or with equal names.
 
     Example:
         >>> import dataclasses
@@ -262,6 +263,7 @@ def advance(
         state, probed = rounds(task, state, part, key)
         context = evaluation_context(algorithm, task, part, state, key)
         metrics = {} if eval_fn is None else evaluate(eval_fn, context)
+        check_names(metrics, (*probes.client, *probes.server, *probes.run))
         metrics = {name: jnp.asarray(value)[None] for name, value in metrics.items()}
         return state, History(state.round[None], metrics, probed)
 

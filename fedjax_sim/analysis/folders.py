@@ -189,19 +189,19 @@ def divergences(
 
     Args:
         entries: (seed, round, metric, value) of a run's history.
-        recorded: outcome in the run's folder; without one, the round is that of the first loss that
-            is not finite.
+        recorded: outcome in the run's folder.  In rounds that it does not cover, a seed diverges
+            with the first loss that is not finite.
 
     Example:
         >>> divergences([("0", 2, "test/loss", 1.0), ("1", 2, "test/loss", float("nan"))], None)
         {'1': 2}
     """
-    diverged_at: dict[str, int] = {}
+    known = {} if recorded is None else recorded.diverged_at
+    diverged_at = {seed: at for seed, at in known.items() if at}
+    covered = dict.fromkeys(known, 0 if recorded is None else recorded.rounds)
     for seed, done, metric, value in entries:
-        if "loss" in metric and not np.isfinite(value):
+        if "loss" in metric and not np.isfinite(value) and done > covered.get(seed, -1):
             diverged_at.setdefault(seed, done)
-    if recorded is not None:
-        diverged_at |= {seed: at for seed, at in recorded.diverged_at.items() if at}
     return diverged_at
 
 

@@ -21,7 +21,7 @@ class BestModel:
 
     With a directory the models are in ``best.npz`` beside the run's history, where
     ``fs.load(directory).models("best")`` reads them; without one they are in :attr:`models`.  The
-    run then has a segment per evaluation.
+    run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
 
     Args:
         metric: name of the metric, best of a validation part.
@@ -52,7 +52,7 @@ class BestModel:
         return {name: models for (name, _), models in self._best.items()}
 
     def __call__(self, event: Event) -> Action:
-        event.mean(self._metric)  # refuses an unknown metric
+        measured = event.measured(self._metric)  # refuses an unknown metric
         run = run_of(event)
         if event.round <= self._round.get(run, 0):  # another run begins
             self._best.pop(run, None)
@@ -60,7 +60,7 @@ class BestModel:
         if event.replayed and event.folder is not None and (event.folder / BEST).exists():
             # A file of a later round, which a kill left, has the models that the run finds there.
             self._best.setdefault(run, read_models(event.folder / BEST))
-        if event.replayed or event.params is None:
+        if event.replayed or event.params is None or not measured:
             return None
         values = np.asarray(event.metrics[self._metric], float)
         models = self._merged(self._best.get(run), event, values)

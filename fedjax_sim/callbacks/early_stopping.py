@@ -18,7 +18,8 @@ class EarlyStopping:
     """Ends a run after ``patience`` evaluations without an improvement of a metric.
 
     The metric's mean over the seeds counts, since all seeds of a run share one program.  A resumed
-    run counts the evaluations of earlier calls.
+    run counts the evaluations of earlier calls.  Rounds that do not measure the metric do not
+    count.
 
     Args:
         metric: name of the metric, best of a validation part.
@@ -51,6 +52,8 @@ class EarlyStopping:
         self._progress: dict[tuple, tuple[int, _Progress]] = {}
 
     def __call__(self, event: Event) -> Action:
+        if not event.measured(self._metric):
+            return None
         value = self._sign * event.mean(self._metric)
         last_round, progress = self._progress.get(run_of(event), (0, None))
         if progress is None or event.round <= last_round:  # another run begins

@@ -11,7 +11,8 @@ class CsvLog:
     """Appends the metrics of every evaluation to a file, as columns.
 
     Unlike ``history.csv``, the file has a column per metric, and a resumed run does not verify it.
-    Columns: algorithm, seed, round and the metrics of the first evaluation.
+    Columns: algorithm, seed, round and all metrics; a metric that a round does not measure is
+    empty there.
 
     Args:
         path: the file; rows are appended to an existing one.
@@ -49,4 +50,4 @@ class CsvLog:
 
 
 def _columns(event: Event) -> list[str]:
-    return ["algorithm", "seed", "round", *event.metrics]
+    return ["algorithm", "seed", "round", *event.metrics, *sorted(event.skipped)]

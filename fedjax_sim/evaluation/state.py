@@ -6,7 +6,7 @@ states of all clients and the round.  If it also has the attribute ``takes_conte
 passes a :class:`RunContext`: the state, the algorithm and the task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.types import EvalFn, FedAlgorithm, Task, Timeline
 
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
+CLOCK = ("time", "local_steps")  # metrics that every history of a simulation begins with
 
 
 class RunContext(NamedTuple):
@@ -69,7 +70,7 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
             need the algorithm and the task.
 
     Raises:
-        ValueError: the evaluator returns no dict of numbers.
+        ValueError: the evaluator returns no dict of real numbers.
 
     Example:
         >>> import fedjax_sim as fs
@@ -88,9 +89,60 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
         kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
         raise ValueError(f"eval_fn returns {kind}; expected a dict of metrics by name")
     for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise ValueError(f"eval_fn returns the name {name!r}; expected text")
         if not isinstance(value, (int, float, np.ndarray, np.generic, Array)):
             raise ValueError(f"eval_fn returns {name!r}: {value!r:.60}; expected a number")
+        if jnp.iscomplexobj(value):
+            raise ValueError(
+                f"eval_fn returns {name!r}, which is complex; expected real metrics, such as its "
+                "absolute value"
+            )
+        if is_mark(name) and jnp.asarray(value).dtype != bool:
+            raise ValueError(
+                f"eval_fn returns {name!r} with numbers; expected another name, since False under "
+                "this one marks a skipped evaluation (fs.evaluation.at_rounds)"
+            )
     return dict(metrics)
+
+
+def is_mark(name: str) -> bool:
+    """Returns True for the mark of :func:`at_rounds` among metrics.
+
+    Example:
+        >>> is_mark("evaluated"), is_mark("slow/evaluated"), is_mark("slow/loss")
+        (True, True, False)
+    """
+    return f"/{name}".endswith(f"/{EVALUATED}")
+
+
+def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
+    """Refuses names of metrics and probes that a history could not tell apart or read again.
+
+    Raises:
+        ValueError: a name of the clock, a line break, or two values with one name.
+
+    Example:
+        >>> check_names(["loss"], ["time"])
+        Traceback (most recent call last):
+        ...
+        ValueError: probes has 'time'; expected another name, since histories have the clock's time
+    """
+    seen: set[str] = set()
+    for argument, names in (("eval_fn", metrics), ("probes", probes)):
+        for name in names:
+            has = f"{argument} has {name!r}"
+            if name in CLOCK:
+                raise ValueError(
+                    f"{has}; expected another name, since histories have the clock's {name}"
+                )
+            if len(f"{name}.".splitlines()) > 1:
+                raise ValueError(f"{has}; expected a name without line breaks")
+            if name in seen:
+                raise ValueError(
+                    f"{has}, which is another value's name, too; expected another name"
+                )
+            seen.add(name)
 
 
 def at_rounds(eval_fn: EvalFn, every: int) -> Partial:

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 import pandas as pd
 
@@ -10,6 +11,7 @@ from fedjax_sim.analysis.statistics import paired_difference
 from fedjax_sim.analysis.views import runs_html
 from fedjax_sim.engine import History, RunState
 from fedjax_sim.plotting.forks import fork_curves
+from fedjax_sim.simulation.history import melted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,18 +28,20 @@ class Fork(NamedTuple):
 
     def to_frame(self) -> pd.DataFrame:
         """Returns columns ``alternative``, ``seed``, ``diverged_at``, ``round``, ``metric``,
-        ``value``."""
+        ``value``.
+
+        Metrics are those of :meth:`fedjax_sim.simulation.result.Simulation.to_frame`: arrays are
+        ``name/0``, ``name/1``, ..., and rounds that do not measure a metric have no row.
+        """
         rows = []
         for name, history in self.histories.items():
             diverged_at = np.atleast_1d(np.asarray(self.states[name].diverged_at))
-            for metric, values in history.metrics.items():
-                if np.ndim(values) != 2:  # a value per client
-                    continue
-                for i, seed in enumerate(self.seeds):
-                    rows += [
-                        (name, seed, int(diverged_at[i]), int(done), metric, float(value))
-                        for done, value in zip(history.round[i], values[i], strict=True)
-                    ]
+            for i, seed in enumerate(self.seeds):
+                one = jax.tree.map(lambda x, i=i: np.asarray(x)[i], history)
+                rows += [
+                    (name, seed, int(diverged_at[i]), done, metric, float(value))
+                    for done, metric, value in melted(one)
+                ]
         columns = ["alternative", "seed", "diverged_at", "round", "metric", "value"]
         return pd.DataFrame(rows, columns=columns)
 

@@ -19,7 +19,7 @@ import numpy as np
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.clients import PER_CLIENT
 from fedjax_sim.simulation.files import FolderError, replacing
-from fedjax_sim.simulation.history import due
+from fedjax_sim.simulation.history import as_number, due
 from fedjax_sim.simulation.history_file import HistoryFile, Mark, check_lines
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tables(history: History, seeds: Sequence[str]) -> Iterator[Table]:
                 if not due(one, names[0][0]):
                     continue
                 present = np.flatnonzero(values["num_examples"])
-                columns = {name: value[present] for name, value in values.items()}
+                columns = {name: as_number(value[present]) for name, value in values.items()}
                 done = int(np.asarray(history.round)[r, e])
                 yield Table(seed, done, split, {"client": present, **columns})
 

@@ -1,14 +1,15 @@
 """Callbacks of a run: functions that receive every evaluation and may end the run."""
 
+import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
-from fedjax_sim.simulation.history import Clock, complete
+from fedjax_sim.simulation.history import Clock, complete, measured
 from fedjax_sim.simulation.history_file import read
 from fedjax_sim.types import PyTree
 
@@ -21,7 +22,8 @@ class Event(NamedTuple):
     """Argument of a callback: one evaluation of a run with n seeds.
 
     When a run is resumed, callbacks first receive the evaluations of earlier calls, as ``replayed``
-    events.
+    events.  Metrics of :func:`fedjax_sim.evaluation.at_rounds` are in the events of their rounds
+    only; :meth:`measured` asks for one.
 
     Example:
         >>> metrics = {"loss": np.array([1, 3])}  # of two seeds
@@ -35,13 +37,30 @@ class Event(NamedTuple):
     seeds: Sequence[str]
     round: int
     num_rounds: int
-    metrics: Mapping[str, np.ndarray]  # [n], "time" and "local_steps" among them
+    metrics: Mapping[str, np.ndarray]  # [n] of this round, with "time" and "local_steps"
     folder: pathlib.Path | None  # of the run
     replayed: bool
     params: PyTree | None  # models [n, ...] after the last evaluation of a segment, else None
+    skipped: Collection[str] = ()  # metrics that other rounds have; unknown in replayed events
+
+    def measured(self, metric: str) -> bool:
+        """Returns False for a metric that only other rounds have.
+
+        Raises:
+            ValueError: there is no such metric.
+
+        Example:
+            >>> event = Event("", ["0"], 1, 9, {}, None, False, None, skipped=["slow/loss"])
+            >>> event.measured("slow/loss")
+            False
+        """
+        if metric not in (*self.metrics, *self.skipped) and not self.replayed:
+            known = ", ".join([*self.metrics, *sorted(self.skipped)])
+            raise ValueError(f"metric is {metric!r}; expected one of {known}")
+        return metric in self.metrics
 
     def mean(self, metric: str) -> float:
-        """Returns the mean of a metric over the seeds.
+        """Returns the mean of a metric over the seeds, NaN if only other rounds have it.
 
         Raises:
             ValueError: there is no such metric.
@@ -51,9 +70,7 @@ class Event(NamedTuple):
             ...     "loss")
             2.0
         """
-        if metric not in self.metrics:
-            raise ValueError(f"metric is {metric!r}; expected one of {', '.join(self.metrics)}")
-        return float(self.metrics[metric].mean())
+        return float(self.metrics[metric].mean()) if self.measured(metric) else math.nan
 
 
 class Listeners:
@@ -88,9 +105,10 @@ class Listeners:
         if np.ndim(state.diverged_at) == 0:
             params = jax.tree.map(lambda x: x[None], params)
         for i, done in enumerate(rounds):
-            metrics = {k: np.asarray(v)[:, i] for k, v in history.metrics.items() if v.ndim == 2}
+            values = {k: np.asarray(v)[:, i] for k, v in history.metrics.items() if v.ndim == 2}
+            metrics, skipped = measured(values)
             last = params if i == len(rounds) - 1 else None
-            action = self._pass_on(int(done), metrics, params=last) or action
+            action = self._pass_on(int(done), metrics, params=last, skipped=skipped) or action
         return action
 
     def _pass_on(
@@ -100,9 +118,18 @@ class Listeners:
         *,
         replayed: bool = False,
         params: PyTree | None = None,
+        skipped: Collection[str] = (),
     ) -> Action:
         event = Event(
-            "", self._seeds, done, self._num_rounds, metrics, self._folder, replayed, params
+            "",
+            self._seeds,
+            done,
+            self._num_rounds,
+            metrics,
+            self._folder,
+            replayed,
+            params,
+            skipped,
         )
         return act(self._callbacks, event)
 

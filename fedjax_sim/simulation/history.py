@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.clients import PER_CLIENT
-from fedjax_sim.evaluation.state import EVALUATED
+from fedjax_sim.evaluation.state import CLOCK, EVALUATED, is_mark
 from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")
@@ -44,7 +44,7 @@ def complete(
     history = jax.tree.map(np.asarray, history)
     at = np.asarray(history.round) - 1  # -1 before the first round
     metrics: dict[str, Any] = {}
-    for name in ("time", "local_steps"):
+    for name in CLOCK:
         values = np.take_along_axis(getattr(clock, name)[seeds], np.maximum(at, 0), axis=1)
         metrics[name] = np.where(at >= 0, values, np.zeros_like(values))
     metrics |= dict(sorted(history.metrics.items()))
@@ -67,7 +67,7 @@ def rows(
     """Yields the rows of one segment, whose arrays have a leading replica axis.
 
     Per replica: the metrics of each evaluation as :func:`complete` returns them, then the probes of
-    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...
+    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...; booleans are 1 and 0.
     """
     history = complete(history, clock, client_probes)
     for r, replica in enumerate(replicas):
@@ -100,9 +100,49 @@ def due(metrics: Mapping[str, Any], name: str) -> bool:
         >>> [name for name in metrics if due(metrics, name)]
         ['test/loss']
     """
-    marks = [key for key in metrics if f"/{key}".endswith(f"/{EVALUATED}")]
-    prefixes = [key.removesuffix(EVALUATED) for key in marks if not metrics[key]]
-    return name not in marks and not name.startswith(tuple(prefixes))
+    prefixes = [
+        key.removesuffix(EVALUATED) for key, mark in metrics.items() if is_mark(key) and not mark
+    ]
+    return not is_mark(name) and not name.startswith(tuple(prefixes))
+
+
+def measured(
+    metrics: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], frozenset[str]]:
+    """Returns the metrics ``[n]`` that some of n seeds measured, and the names of the others.
+
+    A seed that did not measure a metric has NaN.  Marks are in neither; the clock always counts as
+    measured.
+
+    Example:
+        >>> measured({"slow/loss": np.zeros(2), "slow/evaluated": np.array([False, False]),
+        ...           "loss": np.ones(2)})
+        ({'loss': array([1., 1.])}, frozenset({'slow/loss'}))
+    """
+    result, skipped = {}, set()
+    for name, values in metrics.items():
+        if is_mark(name):
+            continue
+        seeds = range(len(values)) if name not in CLOCK else ()
+        lacks = [i for i in seeds if not due({k: x[i] for k, x in metrics.items()}, name)]
+        if lacks and len(lacks) == len(values):
+            skipped.add(name)
+            continue
+        if lacks:
+            values = np.asarray(values, float)
+            values[lacks] = np.nan
+        result[name] = values
+    return result, frozenset(skipped)
+
+
+def as_number(value: Any) -> Any:
+    """Returns an array whose booleans are 1 and 0, since files and frames have numbers.
+
+    Example:
+        >>> as_number(np.array([True, False])), as_number(np.array([0.5]))
+        (array([1, 0]), array([0.5]))
+    """
+    return value.astype(int) if value.dtype == bool else value
 
 
 def latest(history: History) -> dict[str, float]:
@@ -129,6 +169,7 @@ def _mean(values: np.ndarray, reported: np.ndarray) -> np.ndarray:
 
 
 def _entries(round: int, name: str, value: Any) -> Iterator[tuple[int, str, Any]]:
+    value = as_number(value)
     if value.ndim == 0:
         yield round, name, value[()]
     for i, entry in enumerate(value.reshape(-1) if value.ndim else ()):

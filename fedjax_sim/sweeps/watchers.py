@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.simulation.events import Callback, Event, act
+from fedjax_sim.simulation.history import measured
 from fedjax_sim.sweeps.result import SweepRun
 
 
@@ -22,15 +23,18 @@ class Watchers:
         for run in runs if self._callbacks else ():
             rounds = np.asarray(run.history.round).tolist()
             for i, done in enumerate(rounds):
-                metrics = {
+                values = {
                     name: np.asarray(values)[i : i + 1]
                     for name, values in run.history.metrics.items()
                     if np.ndim(values) == 1
                 }
+                metrics, skipped = measured(values)
                 last = done == rounds[-1] and run.model is not None
                 params = jax.tree.map(lambda x: x[None], run.model) if last else None
                 name = name_of(run.configuration)
-                event = Event(name, [run.seed], done, rounds[-1], metrics, None, False, params)
+                event = Event(
+                    name, [run.seed], done, rounds[-1], metrics, None, False, params, skipped
+                )
                 self.interrupted |= act(self._callbacks, event) == "interrupt"
 
 

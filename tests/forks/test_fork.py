@@ -183,3 +183,18 @@ def _from_0(rest):
 
 def begun_setup():
     return dataclasses.replace(setup(), timeline=setup().timeline[:AT])
+
+
+@pytest.mark.slow
+def test_frames_have_measured_values_only():
+    """Rounds that skip a metric have no rows; arrays are columns as in frames of simulations."""
+    slow = fs.evaluation.at_rounds(lambda x: {"x": x}, AT + 1)
+    evaluator = fs.evaluation.merge_evaluators(lambda x: {"pair": jnp.stack([x, 2 * x])}, slow=slow)
+    part = dataclasses.replace(setup(), eval_fn=evaluator, eval_every=1)
+    result = fs.fork(begun(), {"same": scaffold(), "other": fs.scaffold(0.2)}, part, KEYS)
+    frame = result.to_frame()
+    assert set(frame["metric"]) == {"pair/0", "pair/1", "slow/x"}
+    assert set(frame.loc[frame["metric"] == "slow/x", "round"]) == {AT + 1}
+    assert result.differences("slow/x")["round"].tolist() == [AT + 1]
+    assert result.differences("pair/1")["round"].tolist() == [AT, AT + 1, AT + 2]
+    assert len(result.plot("slow/x").axes) >= 1

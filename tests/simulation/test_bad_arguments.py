@@ -58,6 +58,9 @@ CHANGES = [
     ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
     ({"eval_fn": lambda params: params}, "eval_fn returns an array; expected a dict"),
     ({"eval_fn": lambda params: None}, "eval_fn returns a NoneType; expected a dict"),
+    ({"eval_fn": lambda params: {"z": jnp.fft.fft(params)}}, "'z', which is complex; expected"),
+    ({"eval_fn": lambda params: {"evaluated": 0.0}}, "returns 'evaluated' with numbers; expected"),
+    ({"eval_fn": lambda params: {1: 0.0}}, "eval_fn returns the name 1; expected text"),
     ({"eval_fn": lambda params: {"loss": "a"}}, "eval_fn returns 'loss': 'a'; expected a number"),
     ({"weighting": "uniform"}, "weighting is 'uniform'; expected a function"),
 ]
@@ -103,3 +106,29 @@ def test_segments_of_a_fractional_number_of_evaluations():
 def test_a_sweep_whose_factory_returns_no_algorithm():
     setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
     refused("algorithm is None; expected", fs.sweep, lambda lr: None, setup, {"lr": [0.1]}, KEYS)
+
+
+@pytest.mark.parametrize("run", [fs.run, fs.simulate])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("time", "eval_fn has 'time'; expected another name"),
+        ("local_steps", "eval_fn has 'local_steps'; expected another name"),
+        ("my\nloss", "has 'my.*loss'; expected a name without line breaks"),
+    ],
+)
+def test_metrics_with_names_that_histories_cannot_hold(run, name, message):
+    setup = dataclasses.replace(GOOD, eval_fn=lambda params: {name: jnp.sum(params)})
+    refused(message, run, ALGORITHM, setup, KEY)
+
+
+@pytest.mark.parametrize("run", [fs.run, fs.simulate])
+def test_probes_with_the_name_of_another_value(run):
+    setup = dataclasses.replace(GOOD, eval_fn=lambda params: {"loss": jnp.sum(params)})
+    one = lambda _: jnp.ones(())  # noqa: E731
+    refused(
+        "probes has 'loss', which is", run, ALGORITHM, setup, KEY, probes=fs.Probes({"loss": one})
+    )
+    twice = fs.Probes(client={"a": one}, server={"a": one})
+    refused("probes has 'a', which is another", run, ALGORITHM, setup, KEY, probes=twice)
+    refused("probes has 'time'; exp", run, ALGORITHM, GOOD, KEY, probes=fs.Probes({"time": one}))

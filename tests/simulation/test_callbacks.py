@@ -196,6 +196,42 @@ def test_calls_of_tracking_services(monkeypatch):
     assert batches[-1][0][2:] == (0, 8)
 
 
+@pytest.mark.slow
+def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
+    slow = fs.evaluation.at_rounds(bump, 4)
+    evaluator = fs.evaluation.merge_evaluators(test=bump, slow=slow)
+    setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, evaluator)
+
+    def watched(folder, *more):
+        best, stop = callbacks.BestModel("slow/size"), callbacks.EarlyStopping("slow/size", 2)
+        log = callbacks.CsvLog(folder / "log.csv")
+        events = []
+        watching = [best, stop, log, events.append, *more]
+        result = fs.simulate(fs.fedavg(0.1), setup, KEYS, directory=folder, callbacks=watching)
+        return result, best, events
+
+    result, best, events = watched(tmp_path / "whole")
+    sizes = result.history.metrics["slow/size"]
+    assert (result.rounds_done, sizes[:, 3].min() > 0) == (8, True)
+    assert best.models[""].rounds == [4 * (1 + (x[7] > x[3])) for x in sizes]
+    assert [event.measured("slow/size") for event in events] == 2 * [*3 * [False], True]
+    assert not any("slow/evaluated" in event.metrics for event in events)
+    assert np.isnan(events[0].mean("slow/size"))
+    assert events[0].measured("test/size")
+    with (tmp_path / "whole/log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["slow/size"] != "" for row in rows[::2]] == 2 * [*3 * [False], True]
+
+    # A resumed run replays rounds before the first value of the metric.
+    first, _, _ = watched(
+        tmp_path / "resumed", lambda event: "interrupt" if event.round == 2 else None
+    )
+    assert first.interrupted
+    again, best_again, _ = watched(tmp_path / "resumed")
+    assert again.rounds_done == 8
+    assert best_again.models[""].rounds == best.models[""].rounds
+
+
 @pytest.mark.parametrize(
     ("callback", "message"),
     [

@@ -3,8 +3,12 @@
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import small_runs
+from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.files import FolderError
@@ -73,3 +77,18 @@ def test_a_damaged_identity_is_named(tmp_path, text):
             read(tmp_path)
     path.write_text(json.dumps({"replicas": ["0"]}))
     assert is_seed(path.parent)
+
+
+@pytest.mark.slow
+def test_booleans_are_1_and_0(tmp_path):
+    setup = quadratic_trial(num_seeds=2, num_rounds=2).setup
+    evaluator = jax.tree_util.Partial(lambda x: {"fine": jnp.isfinite(x).all(), "each": x >= 0})
+    setup = fs.Setup(setup.task, setup.timeline, setup.params, evaluator)
+    keys = jax.random.split(jax.random.key(1), 2)
+    in_memory = fs.simulate(fs.fedavg(0.1), setup, keys).to_frame()
+    on_disk = fs.simulate(fs.fedavg(0.1), setup, keys, directory=tmp_path).to_frame()
+    read = fs.analysis.read_folder(tmp_path).history
+    for frame in (in_memory, on_disk, read):
+        values = frame.loc[frame["metric"].str.contains("fine|each"), "value"]
+        assert set(values) <= {0, 1}
+        np.testing.assert_array_equal(frame.loc[frame["metric"] == "fine", "value"], 1)

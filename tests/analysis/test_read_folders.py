@@ -1,0 +1,16 @@
+"""Rounds of divergence in folders of results."""
+
+from fedjax_sim.analysis.folders import divergences
+from fedjax_sim.simulation.outcome import Outcome
+
+NAN = float("nan")
+
+
+def test_the_recorded_outcome_decides_on_the_rounds_that_it_covers():
+    """A client probe is NaN in a round without reports, although the run is finite."""
+    entries = [("0", 2, "loss of clients", NAN), ("1", 2, "loss", NAN), ("2", 0, "loss", NAN)]
+    recorded = Outcome(2, {"0": 0, "1": 1}, 5, 32, 32, {})
+    assert divergences(entries, recorded) == {"1": 1, "2": 0}
+    later = [*entries, ("0", 4, "loss", NAN)]
+    assert divergences(later, recorded) == {"0": 4, "1": 1, "2": 0}
+    assert divergences(entries, None) == {"0": 2, "1": 2, "2": 0}
