@@ -1,10 +1,11 @@
 r"""Client drift and the shadow sequence of FedAvg, within a round.
 
 The shadow iterate ``xbar(r, k) = 1 / M sum_m x_m(r, k)`` is the mean of the clients' iterates after
-k local steps in round r; bounds on FedAvg are bounds on the mean of ``F(xbar(r, k))``. For one
-round, :func:`local_trajectories` returns all iterates. For whole runs, the clients of
-:func:`shadowed` FedAvg also upload their iterates, so the engine's mean of the uploads contains the
-shadow sequence; :func:`shadow_probes` reduce it to numbers.
+k local steps in round r; in a run it is the mean with the run's weights. Bounds on FedAvg are
+bounds on the mean of ``F(xbar(r, k))``. For one round, :func:`local_trajectories` returns all
+iterates. For whole runs, the clients of :func:`shadowed` FedAvg also upload their iterates, so the
+engine's mean of the uploads contains the shadow sequence; :func:`shadow_probes` reduce it to
+numbers.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class ShadowUpload(NamedTuple):
     upload: Upload
     iterates: Params  # [K + 1, ...]
     distances: Array  # [K + 1] ||x^k - x^0||^2
+    present: Array  # 1; the mean of a round without uploads is 0
 
 
 def trajectory(lr: ScalarOrSchedule, x: Params, oracle: Oracle, work: Work) -> Params:
@@ -149,7 +151,7 @@ def shadowed(
         iterates = trajectory(lr, x, oracle, work)
         distances = _squares(jax.tree.map(lambda path, x: path - x, iterates, x), 1)
         upload = jax.tree.map(lambda path, x: x - path[-1], iterates, x)
-        return ShadowUpload(upload, iterates, distances), state
+        return ShadowUpload(upload, iterates, distances, jnp.ones_like(distances[0])), state
 
     return plain._replace(
         local=local,
@@ -161,8 +163,12 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
     r"""Server probes of a :func:`shadowed` run: means over the steps of each round.
 
     * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
-    * ``drift``: mean of ``1 / M sum_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
-    * ``drift_from_start``: mean of ``1 / M sum_m ||x_m(r, k) - x(r, 0)||^2`` over the same steps.
+    * ``drift``: mean of ``sum_m w_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
+    * ``drift_from_start``: mean of ``sum_m w_m ||x_m(r, k) - x(r, 0)||^2`` over the same steps.
+
+    ``xbar(r, k) = sum_m w_m x_m(r, k)`` has the weights with which the run averages the uploads of
+    the round, normalised to sum to 1. In a round without uploads, all iterates are the server's
+    model, so the drift is 0.
 
     :func:`fedjax_sim.theory.fedavg.convex.shadow_bound` bounds the first two. ``drift`` is the
     difference of two means, so it loses digits if the shadow moves much farther than the clients
@@ -196,7 +202,10 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
     if loss is not None:
 
         def shadow_loss(update: Update) -> Array:
-            later = jax.tree.map(lambda x: x[1:], update.mean.iterates)
+            def of_round(path: Array, x: Array) -> Array:
+                return jnp.where(update.mean.present > 0, path[1:], x)
+
+            later = jax.tree.map(of_round, update.mean.iterates, update.state.params)
             return jax.lax.map(loss, later).mean()
 
         probes["shadow_loss"] = shadow_loss
