@@ -9,7 +9,7 @@ numbers.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -159,10 +159,13 @@ def shadowed(
     )
 
 
-def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
+def shadow_probes(
+    loss: Callable[[Params], Array] | None = None, at: Literal["start", "end"] = "end"
+) -> Probes:
     r"""Server probes of a :func:`shadowed` run: means over the steps of each round.
 
-    * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
+    * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given; with
+      ``at="start"`` over k = 0 .. K - 1;
     * ``drift``: mean of ``sum_m w_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
     * ``drift_from_start``: mean of ``sum_m w_m ||x_m(r, k) - x(r, 0)||^2`` over the same steps.
 
@@ -177,6 +180,11 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
     Args:
         loss: F. If it is a ``jax.tree_util.Partial`` that carries data, pass it as an argument to
             the function that you jit, and call ``shadow_probes`` inside that function.
+        at: "end" evaluates the iterates after each step, as Proposition 2.1 of Yuan (2023) does;
+            "start" those before it, as Theorems 2.22 and 2.23 on gradients do.
+
+    Raises:
+        ValueError: another ``at``.
 
     Example:
         >>> import fedjax_sim as fs, numpy as np
@@ -189,6 +197,9 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
         >>> {name: float(value[0]) for name, value in sorted(history.probes.items())}
         {'drift': 0.5, 'drift_from_start': 0.5, 'shadow_loss': 2.0}
     """
+    if at not in ("start", "end"):
+        raise ValueError(f"at is {at!r}; expected 'start' or 'end'")
+    steps = slice(1, None) if at == "end" else slice(-1)
 
     def from_start(update: Update) -> Array:
         return update.mean.distances[:-1].mean()
@@ -203,10 +214,10 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
 
         def shadow_loss(update: Update) -> Array:
             def of_round(path: Array, x: Array) -> Array:
-                return jnp.where(update.mean.present > 0, path[1:], x)
+                return jnp.where(update.mean.present > 0, path[steps], x)
 
-            later = jax.tree.map(of_round, update.mean.iterates, update.state.params)
-            return jax.lax.map(loss, later).mean()
+            iterates = jax.tree.map(of_round, update.mean.iterates, update.state.params)
+            return jax.lax.map(loss, iterates).mean()
 
         probes["shadow_loss"] = shadow_loss
     return Probes(server=probes)

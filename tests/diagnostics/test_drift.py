@@ -111,6 +111,12 @@ def test_shadow_loss_of_a_round_without_uploads_is_that_of_the_model():
     expected = [2 + (4 + 1) / 4, 2 + 1 / 2, 2 + (1 / 4 + 1 / 16) / 4]
     np.testing.assert_allclose(history.probes["shadow_loss"], expected, rtol=1e-6)  # float32
     assert history.probes["drift"][1] == history.probes["drift_from_start"][1] == 0
+    probes = shadow_probes(lambda w: (w - 2) ** 2 / 2 + 2, at="start")
+    _, history = fs.run(shadowed(0.5), setup, KEY, probes=probes)
+    expected = [2 + (16 + 4) / 4, 2 + 1 / 2, 2 + (1 + 1 / 4) / 4]
+    np.testing.assert_allclose(history.probes["shadow_loss"], expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
+        shadow_probes(at="middle")
 
 
 @pytest.mark.slow
