@@ -83,7 +83,10 @@ def is_shared(task: Task, params: Params) -> bool:
 
 
 def is_deterministic(task: Task, params: Params) -> bool:
-    """Returns whether the gradients of local steps are free of noise.
+    """Returns whether the gradients of local steps do not depend on the key.
+
+    They may still differ from step to step, as in passes over the examples in a fixed order:
+    :func:`~fedjax_sim.advice.noise.has_full_gradients` compares them with full gradients.
 
     Example:
         >>> import fedjax_sim as fs

@@ -8,7 +8,9 @@ from jax import lax
 
 import fedjax_sim as fs
 from fedjax_sim.advice.affine import is_affine
+from fedjax_sim.advice.measurement import measure_constants
 from fedjax_sim.advice.structure import is_quadratic
+from fedjax_sim.data.batches import Batches
 
 MATRIX = jnp.arange(9.0).reshape(3, 3)
 INDICES = jnp.array([2, 0])
@@ -106,6 +108,45 @@ def test_quadratic_losses(name, minibatches):
     data = fs.FederatedData({"x": jnp.ones((4, 3))}, jnp.array([0, 1, 4]))
     task = fs.empirical_task(loss, data, minibatches)
     assert is_quadratic(task, jnp.ones(3)) == expected
+
+
+def picks(first_of_step):
+    """A minibatch rule of the user's own, without a key."""
+
+    def draw(key, size, max_size, max_steps):
+        rows = jnp.arange(2, dtype=jnp.int32)
+        return lambda step: ((first_of_step(step) + rows) % size, jnp.ones(2, bool))
+
+    return Batches(lambda sizes: np.full(len(sizes), 3), draw)
+
+
+RULES = {
+    "full batch": fs.full_batch(3),
+    "fixed order": picks(lambda step: 2 * step),
+    "first two": picks(lambda step: 0),
+    "draws": fs.with_replacement(2, 3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "rows", "noiseless"),
+    [
+        ("full batch", 4, True),
+        ("fixed order", 4, False),
+        ("first two", 4, False),
+        ("first two", 2, True),
+        ("draws", 4, False),
+    ],
+)
+def test_only_full_gradients_have_no_noise(rule, rows, noiseless):
+    x = np.arange(2.0 * rows, dtype=np.float32)
+    data = fs.FederatedData(x, np.array([0, rows, 2 * rows]))
+    task = fs.empirical_task(lambda w, x, key: (w - x) ** 2, data, RULES[rule])
+    result = measure_constants(task, jnp.array(0.5), jax.random.key(0), num_samples=16)
+    assert result.deterministic == noiseless
+    assert result.sources["sigma"].kind == ("exact" if noiseless else "estimate")
+    assert (result.constants.sigma == 0) == noiseless
 
 
 @pytest.mark.slow
