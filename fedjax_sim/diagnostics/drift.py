@@ -24,7 +24,7 @@ from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline
 
 
 class Drift(NamedTuple):
-    """Mean squared distances of the clients' iterates, after k = 0 .. K steps."""
+    """Mean squared distances of the iterates of a round's M clients, after k = 0 .. K steps."""
 
     from_shadow: Array  # [K + 1] 1 / M sum_m ||x_m^k - xbar^k||^2
     from_start: Array  # [K + 1] 1 / M sum_m ||x_m^k - x^0||^2
@@ -73,6 +73,7 @@ def local_trajectories(
 ) -> Params:
     """Iterates of all clients in one round of FedAvg: leaves ``[S, K + 1, ...]``.
 
+    Rows of empty slots have no meaning: pass ``timeline.mask[round]`` to :func:`drift`.
     The minibatches are those of this round in :func:`fedjax_sim.run` with the same task, timeline
     and key. Therefore the server's model before any round of a run reproduces that round.
 
@@ -119,20 +120,38 @@ def local_trajectories(
     return jax.tree.map(lambda x: x[0], history.probes["path"])
 
 
-def drift(trajectories: Params) -> Drift:
-    """Drift of one round's iterates ``[M, K + 1, ...]``, see :func:`local_trajectories`.
+def drift(trajectories: Params, mask: Array | None = None) -> Drift:
+    """Drift of one round's iterates ``[S, K + 1, ...]``, see :func:`local_trajectories`.
+
+    Args:
+        trajectories: iterates of the clients in the round's slots.
+        mask: ``[S]``, the slots with a client, for round r ``timeline.mask[r]``; default all. In an
+            empty slot the iterates do not move, so they would reduce the means.
+
+    Raises:
+        ValueError: a mask of another shape.
 
     Example:
-        >>> result = drift(jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]))
+        >>> iterates = jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5], [2.0, 2.0, 2.0]])
+        >>> result = drift(iterates, jnp.array([True, True, False]))
         >>> result.from_shadow.tolist(), result.from_start.tolist()
         ([0.0, 1.0, 2.25], [0.0, 1.0, 2.25])
     """
+    count = jax.tree.leaves(trajectories)[0].shape[0]
+    present = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
+    if present.shape != (count,):
+        raise ValueError(f"mask has shape {present.shape}; expected ({count},), one per slot")
+    clients = jnp.maximum(jnp.sum(present, dtype=jnp.int32), 1)  # no client: no drift
+
+    def mean(x: Array) -> Array:
+        shape = count, *[1] * (x.ndim - 1)
+        return jnp.where(present.reshape(shape), x, 0).sum(axis=0) / clients.astype(x.dtype)
 
     def spread(centre: Callable[[Array], Array]) -> Array:
         differences = jax.tree.map(lambda x: x - centre(x), trajectories)
-        return _squares(differences, 2).mean(axis=0)
+        return mean(_squares(differences, 2))
 
-    return Drift(spread(lambda x: x.mean(axis=0)), spread(lambda x: x[:, :1]))
+    return Drift(spread(mean), spread(lambda x: x[:, :1]))
 
 
 def shadowed(

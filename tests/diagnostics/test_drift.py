@@ -96,6 +96,25 @@ def test_shadow_probes_against_the_trajectories(x64):
     assert probed["drift"].min() > 1e-3
 
 
+def test_empty_slots_do_not_reduce_the_drift():
+    """Clients at 0, 4 and 10; the third one is not in the round."""
+    data = fs.FederatedData({"x": np.array([0.0, 4.0, 10.0], np.float32)}, np.arange(4))
+    task = fs.empirical_task(
+        lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2, data, fs.full_batch(2)
+    )
+    mask = np.array([[True, True, False]])
+    timeline = dataclasses.replace(fs.timelines.full(1, 3, 2), mask=mask)
+    paths = local_trajectories(task, timeline, jnp.array(6.0), KEY, 0.5)
+    result = drift(paths, timeline.mask[0])
+    # Steps halve the distance to the client's example: 6, 3, 3/2 and 6, 5, 9/2.
+    np.testing.assert_allclose(result.from_start, [0, (9 + 1) / 2, (4.5**2 + 1.5**2) / 2])
+    np.testing.assert_allclose(result.from_shadow, [0, 1, 1.5**2])
+    none = drift(paths, np.zeros(3, bool))
+    assert none.from_start.tolist() == none.from_shadow.tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match=r"mask has shape \(2,\); expected \(3,\), one per slot"):
+        drift(paths, np.ones(2, bool))
+
+
 def test_shadow_loss_of_a_round_without_uploads_is_that_of_the_model():
     """F(w) = (w - 2)^2 / 2 + 2 with clients at 0 and 4; a step of 1 / 2 halves w - 2."""
     data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
