@@ -10,7 +10,7 @@ from fedjax_sim.advice.measurement import Measurement
 from fedjax_sim.advice.sources import value_of
 from fedjax_sim.checks import check_setup
 from fedjax_sim.timelines.rules import Sampling
-from fedjax_sim.types import Setup, weight_by_examples
+from fedjax_sim.types import Setup, uniform_weights, weight_by_examples
 
 FULL = "all clients take part in every round"
 UNIFORM = "cohorts are drawn uniformly without replacement"
@@ -131,8 +131,9 @@ def _of_run(setup: Setup) -> list[Condition]:
     current = bool(versions[mask].all()) and not timeline.own_models
     lost = int(mask.sum() - arrived.sum())
     examples = np.unique(np.asarray(setup.task.num_examples))
-    uniform_weights = setup.weighting.__name__ == "uniform_weights"
-    same = uniform_weights or (setup.weighting is weight_by_examples and len(examples) == 1)
+    weighting = setup.weighting
+    same = weighting is uniform_weights or (weighting is weight_by_examples and len(examples) == 1)
+    named = getattr(weighting, "__name__", repr(weighting))  # partials have no name
     late = f"{lost} uploads are lost" if lost else "some clients start from earlier models"
     return [
         Condition(FULL, full, f"rounds have {share} of {clients} clients"),
@@ -143,7 +144,7 @@ def _of_run(setup: Setup) -> list[Condition]:
         ),
         Condition(EQUAL_STEPS, equal, f"{count} local steps"),
         Condition(SYNCHRONOUS, current and not lost, "yes" if current and not lost else late),
-        Condition(EQUAL_WEIGHTS, same, f"weighting is {setup.weighting.__name__}"),
+        Condition(EQUAL_WEIGHTS, same, f"weighting is {named}"),
     ]
 
 

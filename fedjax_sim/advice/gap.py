@@ -78,9 +78,9 @@ class Gap(NamedTuple):
         """Returns tidy rows of the prescribed settings and of the best setting of the sweep.
 
         Returns:
-            columns: ``run`` (theorem or tuned setting), ``quantity`` (``model``, or the mean over
-            shadow iterates so far), ``seed``, ``round``, ``metric`` (``F - F*`` or
-            ``squared gradient norm``), ``value``.
+            columns: ``run`` (theorem or tuned setting), ``quantity`` (``model``, the mean over
+            shadow iterates so far, or the value at their weighted mean), ``seed``, ``round``,
+            ``metric`` (``F - F*`` or ``squared gradient norm``), ``value``.
         """
         import pandas as pd  # slow to import
 
@@ -120,8 +120,9 @@ class Gap(NamedTuple):
         """Returns a row per run: settings, predicted and measured values, and their ratios.
 
         Measured values are means over seeds of the theorem's quantity, where runs record it, and
-        of the model otherwise.  NaN: the setting is tuned and has no bound, there is no target, or
-        it was not reached.
+        of the model otherwise: without ``shadow``, and for theorems about means of the server's
+        models (Theorem 4.3, Lemma G.18).  The weights of Theorem 2.19 are those for ``rounds_run``.
+        NaN: the setting is tuned and has no bound, there is no target, or it was not reached.
 
         Returns:
             columns: ``run``, ``metric``, ``local_steps``, ``lr``, ``rounds_run``, ``bound`` and
@@ -195,10 +196,10 @@ class Gap(NamedTuple):
         return self.measurement.optimum.value
 
     def _rows(self, run: SettingRun) -> list[tuple[Any, ...]]:
-        """Tidy rows of a prescribed setting: the model, then the theorem's quantity."""
+        """Tidy rows of a prescribed setting: the algorithm's model, then means over steps."""
         measure, least = run.theorem.measure, self._least(run.theorem.measure)
         rounds = run.history.round[0]
-        values = {MODEL: np.asarray(run.history.metrics[_metric(measure)], float)}
+        values = {run.theorem.output: np.asarray(run.history.metrics[_metric(measure)], float)}
         if "shadow_loss" in run.history.probes:
             sums = np.cumsum(np.asarray(run.history.probes["shadow_loss"], float), axis=1)
             values["mean over shadow iterates"] = sums[:, rounds - 1] / rounds

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
+from fedjax_sim.advice.noise import has_full_gradients
 from fedjax_sim.advice.sources import (
     Source,
     check_known,
@@ -37,7 +38,7 @@ class Measurement(NamedTuple):
     constants: ProblemConstants
     sources: dict[str, Source]  # by name
     convex: Source  # of the claim that all clients are convex; "unknown": they are not
-    deterministic: bool  # gradients have no noise
+    deterministic: bool  # gradients of local steps are full gradients
     loss: Partial | None  # F; None: the task's oracles have no full losses
     optimum: Optimum | None
     num_points: int  # P
@@ -93,7 +94,10 @@ def measure_constants(
     concave = float(np.min(np.asarray(bent.total.smallest))) < -rounding(bent)
     if best is not None and concave and not is_known(known.mu):
         best, reason = None, "F is not convex at a measured model, so its minimum is unknown"
-    deterministic = is_deterministic(task, params)
+    # The text cannot exclude a dependence on the step: oracles look up batch sizes by step.
+    deterministic = is_deterministic(task, params) and has_full_gradients(
+        task, stack, noise_key, num_steps=num_samples
+    )
     samples = 1 if deterministic else num_samples
     moments = sampled_moments(task, stack, noise_key, num_samples=samples)
     constants = measure(

@@ -99,7 +99,7 @@ class Advice(NamedTuple):
 
         Prescribed settings run for their rounds, at most those of the setup's timeline.  F and
         ``||grad F||^2`` are evaluated over all clients' data every ``setup.eval_every`` rounds;
-        for theorems on FedAvg's shadow iterates, also at all of these.
+        for theorems on means over FedAvg's shadow iterates, also at all of these.
 
         Args:
             keys: one per run, ``[n]``.
@@ -108,8 +108,9 @@ class Advice(NamedTuple):
                 nine rates from ``2 / L`` down to ``1 / (128 L)``, and one local step, those of the
                 setup and those that are prescribed.
             factory: algorithm of the sweep.
-            shadow: record the quantities of theorems on shadow iterates, which keeps
-                ``local_steps + 1`` models per client; False: the models only.
+            shadow: record means over FedAvg's shadow iterates, which keeps ``local_steps + 1``
+                models per client; False: the models only.  Weighted means of shadow iterates are
+                recorded in both cases, since FedAvg with an averaged output computes them.
             execution: execution strategy.
             options: further arguments of :func:`fedjax_sim.sweep`, such as ``directory``.
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -70,8 +71,9 @@ def run_setting(
 ) -> History:
     """Runs the setting that a theorem prescribes, once per key.
 
-    Where the theorem is about shadow iterates, the probe ``shadow_loss`` has the mean of the
-    theorem's quantity over the shadow iterates of every round.
+    Where the theorem's quantity is a mean over shadow iterates, the probe ``shadow_loss`` has this
+    mean for every round.  Where it is a value at a weighted mean of shadow iterates, that mean is
+    the model, and its weights are those for the rounds of the setup.
 
     Args:
         theorem: whose algorithm runs.
@@ -87,12 +89,13 @@ def run_setting(
     """
     metric = LOSS if theorem.measure == GAP else GRADIENT
     if theorem.over_shadow and shadow:
-        algorithm, probes = shadowed(setting.lr), _shadow(metric)
+        algorithm, probes = shadowed(setting.lr), _shadow(metric, theorem.over_shadow)
     else:
         share = setup.timeline.cohort_size / setup.task.num_clients
         algorithm = theorem.algorithm(
             measurement.constants,
             local_steps=setting.local_steps,
+            rounds=setup.timeline.num_rounds,
             share=share,
             **setting.numbers,
         )
@@ -113,11 +116,11 @@ def run_setting(
     return jax.tree.map(np.asarray, every(setup, keys))
 
 
-def _shadow(metric: str) -> Callable[[Setup], Probes]:
+def _shadow(metric: str, at: Literal["start", "end"]) -> Callable[[Setup], Probes]:
     def probes(setup: Setup) -> Probes:
         metrics = setup.eval_fn
         assert metrics is not None
-        return shadow_probes(lambda x: metrics(x)[metric])
+        return shadow_probes(lambda x: metrics(x)[metric], at)
 
     return probes
 

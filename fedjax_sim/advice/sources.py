@@ -124,8 +124,8 @@ def proven(
 
 def rounding(bent: Curvature) -> float:
     """Returns the largest error of an eigenvalue."""
-    largest = np.asarray(bent.clients.largest)
-    return float(100 * np.finfo(largest.dtype).eps * np.abs(largest).max())
+    dtype = np.asarray(bent.clients.largest).dtype
+    return float(100 * np.finfo(dtype).eps * bent.norm)
 
 
 def convexity(bent: Curvature, known: ProblemConstants, quadratic: bool, count: int) -> Source:

@@ -2,7 +2,8 @@
 
 ``vmap`` over one argument marks every value that depends on it.  An output without the mark does
 not depend on the argument, so a property that is read off this way is proven and not measured.
-The converse does not hold: a marked output may still be constant.
+The converse does not hold: a marked output may still be constant.  Constant Hessians are proven by
+:mod:`fedjax_sim.advice.affine`.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
+from fedjax_sim.advice.affine import is_affine
 from fedjax_sim.types import Params, PyTree, Task
 
 
@@ -37,26 +39,30 @@ def depends_on(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree)
 
 
 def is_quadratic(task: Task, params: Params) -> bool:
-    """Returns whether the Hessians of all clients are the same at every model.
+    """Returns whether the Hessians of all clients are proven to be the same at every model.
+
+    The proof is that full gradients are affine in the model.  Derivatives of gradients would not
+    do: those of ``abs`` and ``relu`` are constant, but their gradients jump.
 
     Example:
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": jnp.ones((2, 3))}, jnp.array([0, 2]))
         >>> losses = {
         ...     "squares": lambda w, batch, key: (batch["x"] @ w - 1) ** 2,
-        ...     "logistic": lambda w, batch, key: jax.nn.softplus(batch["x"] @ w)}
+        ...     "logistic": lambda w, batch, key: jax.nn.softplus(batch["x"] @ w),
+        ...     "hinge": lambda w, batch, key: jax.nn.relu(1 - batch["x"] @ w)}
         >>> for name, loss in losses.items():
         ...     task = fs.empirical_task(loss, data, fs.full_batch(1))
         ...     print(name, is_quadratic(task, jnp.ones(3)))
         squares True
         logistic False
+        hinge False
     """
 
-    def product(x: Params, vector: Params, client: Array, key: Array) -> Params:
-        gradient = task.oracle(client, key, 1).full_grad
-        return jax.jvp(gradient, (x,), (vector,))[1]
+    def gradient(x: Params, client: Array, key: Array) -> Params:
+        return task.oracle(client, key, 1).full_grad(x)
 
-    return not depends_on(product, params, params, jnp.int32(0), jax.random.key(0))
+    return is_affine(gradient, params, jnp.int32(0), jax.random.key(0))
 
 
 def is_shared(task: Task, params: Params) -> bool:
@@ -77,7 +83,10 @@ def is_shared(task: Task, params: Params) -> bool:
 
 
 def is_deterministic(task: Task, params: Params) -> bool:
-    """Returns whether the gradients of local steps are free of noise.
+    """Returns whether the gradients of local steps do not depend on the key.
+
+    They may still differ from step to step, as in passes over the examples in a fixed order:
+    :func:`~fedjax_sim.advice.noise.has_full_gradients` compares them with full gradients.
 
     Example:
         >>> import fedjax_sim as fs

@@ -31,12 +31,12 @@ def measure(
 ) -> ProblemConstants:
     r"""Constants of a task, measured at models that a run visited; the first one is its start.
 
-    L, Q, G, sigma, zeta are maxima over points and clients.  They are lower estimates of the
-    suprema that theorems require, so bounds that use them hold along the trajectory at best
-    ("trajectory constants").  mu is the smallest eigenvalue of F's Hessian at the points: an upper
-    estimate, 0 where it is within rounding of 0, and unknown where F is not convex at some point.
-    Where bounds that hold everywhere are known (:mod:`fedjax_sim.diagnostics.linear_models`),
-    insert them with ``_replace``.
+    L, Q, G, sigma, zeta are maxima over points and clients, L of the Hessians' norms.  They are
+    lower estimates of the suprema that theorems require, so bounds that use them hold along the
+    trajectory at best ("trajectory constants").  mu is the smallest eigenvalue of F's Hessian at
+    the points: an upper estimate, 0 where it is within rounding of 0, and unknown where F is not
+    convex at some point.  Where bounds that hold everywhere are known
+    (:mod:`fedjax_sim.diagnostics.linear_models`), insert them with ``_replace``.
 
     Args:
         task: the clients' objectives; F is their mean.
@@ -68,10 +68,9 @@ def measure(
         bent = curvature(task, points, eigen_key, iterations=iterations, execution=execution)
     third = hessian_lipschitz(task, points, power_key, iterations=iterations, execution=execution)
     spread = heterogeneity(task, points, oracle_key, execution=execution)
-    largest = float(np.maximum(np.max(bent.clients.largest), np.max(bent.total.largest)))
     constants = ProblemConstants(
-        L=largest,
-        mu=_convexity(np.asarray(bent.total.smallest), largest),
+        L=bent.norm,
+        mu=_convexity(np.asarray(bent.total.smallest), bent.norm),
         Q=float(np.max(third)),
         zeta=spread.zeta,
         zeta_mean=spread.mean_zeta,
@@ -122,9 +121,9 @@ def suboptimality(loss: Partial, params: Params, found: Optimum) -> float:
         return float(double(loss)(double(params))) - found.value
 
 
-def _convexity(smallest: np.ndarray, largest: float) -> float | None:
+def _convexity(smallest: np.ndarray, norm: float) -> float | None:
     """The smallest eigenvalue; 0 within rounding of 0, None if it is negative."""
-    rounding = 100 * np.finfo(smallest.dtype).eps * abs(largest)
+    rounding = 100 * np.finfo(smallest.dtype).eps * norm
     eigenvalue = float(smallest.min())
     if eigenvalue < -rounding:
         return None

@@ -1,14 +1,15 @@
 r"""Client drift and the shadow sequence of FedAvg, within a round.
 
 The shadow iterate ``xbar(r, k) = 1 / M sum_m x_m(r, k)`` is the mean of the clients' iterates after
-k local steps in round r; bounds on FedAvg are bounds on the mean of ``F(xbar(r, k))``. For one
-round, :func:`local_trajectories` returns all iterates. For whole runs, the clients of
-:func:`shadowed` FedAvg also upload their iterates, so the engine's mean of the uploads contains the
-shadow sequence; :func:`shadow_probes` reduce it to numbers.
+k local steps in round r; in a run it is the mean with the run's weights. Bounds on FedAvg are
+bounds on the mean of ``F(xbar(r, k))``. For one round, :func:`local_trajectories` returns all
+iterates. For whole runs, the clients of :func:`shadowed` FedAvg also upload their iterates, so the
+engine's mean of the uploads contains the shadow sequence; :func:`shadow_probes` reduce it to
+numbers.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline
 
 
 class Drift(NamedTuple):
-    """Mean squared distances of the clients' iterates, after k = 0 .. K steps."""
+    """Mean squared distances of the iterates of a round's M clients, after k = 0 .. K steps."""
 
     from_shadow: Array  # [K + 1] 1 / M sum_m ||x_m^k - xbar^k||^2
     from_start: Array  # [K + 1] 1 / M sum_m ||x_m^k - x^0||^2
@@ -43,6 +44,7 @@ class ShadowUpload(NamedTuple):
     upload: Upload
     iterates: Params  # [K + 1, ...]
     distances: Array  # [K + 1] ||x^k - x^0||^2
+    present: Array  # 1; the mean of a round without uploads is 0
 
 
 def trajectory(lr: ScalarOrSchedule, x: Params, oracle: Oracle, work: Work) -> Params:
@@ -71,6 +73,7 @@ def local_trajectories(
 ) -> Params:
     """Iterates of all clients in one round of FedAvg: leaves ``[S, K + 1, ...]``.
 
+    Rows of empty slots have no meaning: pass ``timeline.mask[round]`` to :func:`drift`.
     The minibatches are those of this round in :func:`fedjax_sim.run` with the same task, timeline
     and key. Therefore the server's model before any round of a run reproduces that round.
 
@@ -117,20 +120,38 @@ def local_trajectories(
     return jax.tree.map(lambda x: x[0], history.probes["path"])
 
 
-def drift(trajectories: Params) -> Drift:
-    """Drift of one round's iterates ``[M, K + 1, ...]``, see :func:`local_trajectories`.
+def drift(trajectories: Params, mask: Array | None = None) -> Drift:
+    """Drift of one round's iterates ``[S, K + 1, ...]``, see :func:`local_trajectories`.
+
+    Args:
+        trajectories: iterates of the clients in the round's slots.
+        mask: ``[S]``, the slots with a client, for round r ``timeline.mask[r]``; default all. In an
+            empty slot the iterates do not move, so they would reduce the means.
+
+    Raises:
+        ValueError: a mask of another shape.
 
     Example:
-        >>> result = drift(jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]))
+        >>> iterates = jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5], [2.0, 2.0, 2.0]])
+        >>> result = drift(iterates, jnp.array([True, True, False]))
         >>> result.from_shadow.tolist(), result.from_start.tolist()
         ([0.0, 1.0, 2.25], [0.0, 1.0, 2.25])
     """
+    count = jax.tree.leaves(trajectories)[0].shape[0]
+    present = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
+    if present.shape != (count,):
+        raise ValueError(f"mask has shape {present.shape}; expected ({count},), one per slot")
+    clients = jnp.maximum(jnp.sum(present, dtype=jnp.int32), 1)  # no client: no drift
+
+    def mean(x: Array) -> Array:
+        shape = count, *[1] * (x.ndim - 1)
+        return jnp.where(present.reshape(shape), x, 0).sum(axis=0) / clients.astype(x.dtype)
 
     def spread(centre: Callable[[Array], Array]) -> Array:
         differences = jax.tree.map(lambda x: x - centre(x), trajectories)
-        return _squares(differences, 2).mean(axis=0)
+        return mean(_squares(differences, 2))
 
-    return Drift(spread(lambda x: x.mean(axis=0)), spread(lambda x: x[:, :1]))
+    return Drift(spread(mean), spread(lambda x: x[:, :1]))
 
 
 def shadowed(
@@ -149,7 +170,7 @@ def shadowed(
         iterates = trajectory(lr, x, oracle, work)
         distances = _squares(jax.tree.map(lambda path, x: path - x, iterates, x), 1)
         upload = jax.tree.map(lambda path, x: x - path[-1], iterates, x)
-        return ShadowUpload(upload, iterates, distances), state
+        return ShadowUpload(upload, iterates, distances, jnp.ones_like(distances[0])), state
 
     return plain._replace(
         local=local,
@@ -157,12 +178,19 @@ def shadowed(
     )
 
 
-def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
+def shadow_probes(
+    loss: Callable[[Params], Array] | None = None, at: Literal["start", "end"] = "end"
+) -> Probes:
     r"""Server probes of a :func:`shadowed` run: means over the steps of each round.
 
-    * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given;
-    * ``drift``: mean of ``1 / M sum_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
-    * ``drift_from_start``: mean of ``1 / M sum_m ||x_m(r, k) - x(r, 0)||^2`` over the same steps.
+    * ``shadow_loss``: mean of ``F(xbar(r, k))`` over k = 1 .. K, if a loss is given; with
+      ``at="start"`` over k = 0 .. K - 1;
+    * ``drift``: mean of ``sum_m w_m ||x_m(r, k) - xbar(r, k)||^2`` over k = 0 .. K - 1;
+    * ``drift_from_start``: mean of ``sum_m w_m ||x_m(r, k) - x(r, 0)||^2`` over the same steps.
+
+    ``xbar(r, k) = sum_m w_m x_m(r, k)`` has the weights with which the run averages the uploads of
+    the round, normalised to sum to 1. In a round without uploads, all iterates are the server's
+    model, so the drift is 0.
 
     :func:`fedjax_sim.theory.fedavg.convex.shadow_bound` bounds the first two. ``drift`` is the
     difference of two means, so it loses digits if the shadow moves much farther than the clients
@@ -171,6 +199,11 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
     Args:
         loss: F. If it is a ``jax.tree_util.Partial`` that carries data, pass it as an argument to
             the function that you jit, and call ``shadow_probes`` inside that function.
+        at: "end" evaluates the iterates after each step, as Proposition 2.1 of Yuan (2023) does;
+            "start" those before it, as Theorems 2.22 and 2.23 on gradients do.
+
+    Raises:
+        ValueError: another ``at``.
 
     Example:
         >>> import fedjax_sim as fs, numpy as np
@@ -183,6 +216,9 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
         >>> {name: float(value[0]) for name, value in sorted(history.probes.items())}
         {'drift': 0.5, 'drift_from_start': 0.5, 'shadow_loss': 2.0}
     """
+    if at not in ("start", "end"):
+        raise ValueError(f"at is {at!r}; expected 'start' or 'end'")
+    steps = slice(1, None) if at == "end" else slice(-1)
 
     def from_start(update: Update) -> Array:
         return update.mean.distances[:-1].mean()
@@ -196,8 +232,11 @@ def shadow_probes(loss: Callable[[Params], Array] | None = None) -> Probes:
     if loss is not None:
 
         def shadow_loss(update: Update) -> Array:
-            later = jax.tree.map(lambda x: x[1:], update.mean.iterates)
-            return jax.lax.map(loss, later).mean()
+            def of_round(path: Array, x: Array) -> Array:
+                return jnp.where(update.mean.present > 0, path[steps], x)
+
+            iterates = jax.tree.map(of_round, update.mean.iterates, update.state.params)
+            return jax.lax.map(loss, iterates).mean()
 
         probes["shadow_loss"] = shadow_loss
     return Probes(server=probes)

@@ -10,7 +10,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.diagnostics.sharpness import Gradient
+from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.types import Params, Task
 
@@ -149,13 +149,7 @@ def check_points(task: Task, points: Params) -> Params:
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
         raise ValueError(f"points has leaves of shapes {shapes[:3]}; expected [P, ...] with one P")
-    if not isinstance(task.num_examples, Tracer):
-        empty = np.flatnonzero(np.asarray(task.num_examples) < 1)
-        if len(empty):
-            raise ValueError(
-                f"task has {len(empty)} clients without examples, the first is {empty[0]}; "
-                "expected examples for every client"
-            )
+    check_examples(task)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(points)):
         return points
     return jax.tree.map(np.asarray, points)

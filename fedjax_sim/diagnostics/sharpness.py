@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
@@ -103,6 +104,22 @@ def top_eigenvalues(
     return Ritz(*(x[:num] for x in result))
 
 
+def check_examples(task: Task) -> None:
+    """Refuses a task with a client whose objective is not defined.
+
+    Raises:
+        ValueError: a client without examples.
+    """
+    if isinstance(task.num_examples, Tracer):
+        return
+    empty = np.flatnonzero(np.asarray(task.num_examples) < 1)
+    if len(empty):
+        raise ValueError(
+            f"task has {len(empty)} clients without examples, the first is {empty[0]}; "
+            "expected examples for every client"
+        )
+
+
 def client_sharpness(
     task: Task,
     params: Params,
@@ -137,7 +154,8 @@ def client_sharpness(
             Lanczos step would wait for a reduction between the devices.
 
     Raises:
-        ValueError: weights that are not one per client; see :func:`top_eigenvalues`.
+        ValueError: a client without examples; weights that are not one per client; see
+            :func:`top_eigenvalues`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -148,6 +166,7 @@ def client_sharpness(
         >>> result.clients.eigenvalues[:, 0].tolist(), float(result.total.eigenvalues[0])
         ([1.0, 9.0], 5.0)
     """
+    check_examples(task)
     if weights is None:
         weights = jnp.ones(task.num_clients)
     if weights.shape != (task.num_clients,):

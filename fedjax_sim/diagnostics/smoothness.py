@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
@@ -28,6 +29,19 @@ class Curvature(NamedTuple):
     total: Extremes  # [P]
     clients: Extremes  # [P, M]
 
+    @property
+    def norm(self) -> float:
+        """Largest norm of a Hessian: a lower estimate of L.
+
+        The norm is the largest absolute eigenvalue, so directions of negative curvature count.
+
+        Example:
+            >>> at_one_model = Extremes(jnp.array([0.1]), jnp.array([-5.0]))
+            >>> Curvature(at_one_model, at_one_model).norm
+            5.0
+        """
+        return float(np.max([np.abs(values).max() for part in self for values in part]))
+
 
 def curvature(
     task: Task,
@@ -41,8 +55,8 @@ def curvature(
 
     The approximations are inside the spectrum: the largest value is too small and the smallest too
     large. They are exact with as many iterations as parameters. Over visited points, the largest
-    value is a lower estimate of L and the smallest an upper estimate of mu. Bounds that hold
-    everywhere, for linear models:
+    absolute value, :attr:`Curvature.norm`, is a lower estimate of L, and the smallest value an
+    upper estimate of mu. Bounds that hold everywhere, for linear models:
     :func:`fedjax_sim.diagnostics.linear_models.linear_model_bounds`.
 
     Args:

@@ -12,6 +12,8 @@ References:
     Mishchenko et al., "Distributed Learning with Compressed Gradient Differences", 2019 (DIANA).
     Richtarik, Sokolov, Fatkhullin, "EF21", 2021.
     Fatkhullin et al., "EF21 with Bells & Whistles", 2021 (EF21-PP).
+    Gorbunov, Hanzely, Richtarik, "A Unified Theory of SGD: Variance Reduction, Sampling,
+        Quantization and Coordinate Descent", 2020 (DIANA).
     Gorbunov et al., "MARINA: Faster Non-Convex Distributed Learning with Compression", 2021.
     Burlachenko, Horvath, Richtarik, "FL_PyTorch: Optimization Research Simulator for Federated
         Learning", 2021 (the step sizes, as its program computes them).
@@ -122,6 +124,24 @@ def ef21_pp_lr(
 def diana_lr(L_max: Scalar, omega: Scalar, clients: Scalar) -> Array:
     r"""Step size of DIANA, :math:`\gamma = 1 / (L_{\max} (1 + 4 \omega / M))`.
 
+    For convex :math:`F_i`, a mu-strongly convex F, full gradients and all clients, the mean of
+
+    .. math:: V = \|x - x^*\|^2 + \frac{4 \omega \gamma^2}{\alpha M} \frac{1}{M}
+        \sum_i \|h_i - \nabla F_i(x^*)\|^2
+
+    falls by the factor :math:`\max(1 - \gamma \mu, 1 - \alpha)` per round if the rate of the shifts
+    is :math:`\alpha \le 3 / (4 (1 + \omega))`.  Proof: with the means over clients H of
+    :math:`\|h_i - \nabla F_i(x^*)\|^2`, D of :math:`\|\nabla F_i(x) - \nabla F_i(x^*)\|^2` and E of
+    :math:`\|\nabla F_i(x) - h_i\|^2`, the step's second moment is at most
+    :math:`\|\nabla F(x)\|^2 + \omega E / M`, and the next H at most
+    :math:`(1 - \alpha) H + \alpha D - \alpha (1 - \alpha (1 + \omega)) E`, whose last term cancels
+    the step's variance.  The rest is :math:`D \le 2 L_{\max} (F(x) - F^*)`.
+
+    For :math:`\alpha` up to :math:`1 / (1 + \omega)` the last term may be 0.  With
+    :math:`E \le 2 D + 2 H` and half the weight of the shifts, V does not increase; it falls by
+    :math:`\max(1 - \gamma \mu, 1 - \alpha / 2)` with 6 for 4 in the step size (Gorbunov et al.,
+    2020, have this number).
+
     Args:
         L_max: largest smoothness constant of the clients.
         omega: variance of the codec.
@@ -130,7 +150,7 @@ def diana_lr(L_max: Scalar, omega: Scalar, clients: Scalar) -> Array:
     Raises:
         ValueError: a negative ``omega``, or another number that is not positive.
 
-    Source: Burlachenko et al., 2021.
+    Source: Burlachenko et al., 2021, without a proof.
 
     Example:
         >>> float(diana_lr(L_max=1.0, omega=3.0, clients=4))

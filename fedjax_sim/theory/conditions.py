@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from fedjax_sim.theory.problem_constants import ProblemConstants, is_known
 
-__all__ = ["both_moments", "non_negative", "optional", "positive"]
+__all__ = ["both_moments", "non_negative", "optional", "positive", "strong_convexity"]
 
 
 def positive(
@@ -70,6 +70,22 @@ def optional(constants: ProblemConstants, name: str) -> Array | None:
     if not is_known(getattr(constants, name)):
         return None
     return non_negative(constants, name)[0]
+
+
+def strong_convexity(constants: ProblemConstants) -> Array | None:
+    """mu, or None if it is unknown or a concrete 0: then bounds for other objectives hold.
+
+    Raises:
+        ValueError: a concrete value is below 0, or only some of several are 0.
+
+    Example:
+        >>> strong_convexity(ProblemConstants(mu=0.0)) is None
+        True
+    """
+    mu = constants.mu
+    if not is_known(mu) or (not isinstance(mu, Tracer) and not np.any(np.asarray(mu))):
+        return None
+    return positive(constants, "mu")[0]
 
 
 def both_moments(constants: ProblemConstants) -> Array:

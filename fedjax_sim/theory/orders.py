@@ -19,9 +19,10 @@ from fedjax_sim.theory.conditions import (
     non_negative,
     optional,
     positive,
+    strong_convexity,
     where_valid,
 )
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar, is_known
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.theory.step_sizes import log_monomial, smallest
 
 Baseline = Literal["minibatch", "single_client", "best_of_both", "older_lower_bound"]
@@ -152,8 +153,9 @@ def table_rate(
 
     FedAc's two entries in a minimum are those of FedAc-I and FedAc-II.
 
-    Needs L, sigma, B; objectives are strongly convex if mu is known, their Hessian is Lipschitz if
-    Q is known.  NaN with a warning where ``mu > L``.  Source: thesis, Table 3.1 (see the errata).
+    Needs L, sigma, B; objectives are strongly convex if mu is known and not 0, their Hessian is
+    Lipschitz if Q is known.  NaN with a warning where ``mu > L``.  Source: thesis, Table 3.1 (see
+    the errata).
 
     Raises:
         ValueError: a missing or negative constant; an unknown method.
@@ -172,7 +174,8 @@ def table_rate(
     R, M = positive(rounds=rounds, clients=clients)
     (sigma,) = non_negative(constants, "sigma")
     Q, fast = optional(constants, "Q"), method == "fedac"
-    if not is_known(constants.mu):
+    mu = strong_convexity(constants)
+    if mu is None:
         start = L * B**2 / (K * R ** (2 if fast else 1)) + sigma * B / jnp.sqrt(M * K * R)
         third = (L * sigma**2 * B**4 / K) ** (1 / 3)
         if Q is None:
@@ -182,7 +185,6 @@ def table_rate(
         if not fast:
             return start + hessian
         return start + third / (M ** (1 / 3) * R) + hessian / R ** (2 / 3)
-    (mu,) = positive(constants, "mu")
     exponent = mu * K * R / L
     if fast:
         exponent = jnp.maximum(exponent, jnp.sqrt(mu * K / L) * R)

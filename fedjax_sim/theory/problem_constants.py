@@ -28,7 +28,7 @@ class ProblemConstants(NamedTuple):
     L: Scalar | None = None
     """Smoothness: every client's gradient is L-Lipschitz."""
     mu: Scalar | None = None
-    """Strong convexity of F."""
+    """Strong convexity of F; a bound that holds with and without it treats 0 as unknown."""
     sigma: Scalar | None = None
     """``sigma^2`` bounds the variance of a stochastic gradient, at every model."""
     sigma4: Scalar | None = None

@@ -73,7 +73,10 @@ def test_measured_rounds_stay_below_predicted_ones():
     assert summary.loc["tuned: lr 0.4, local_steps 2", "measured_rounds"] <= 3
     frame = gap.to_frame()
     shadow = frame[frame["quantity"] != "model"]
-    assert set(shadow["run"]) == {"FedAvg, convex", "FedAvg, strongly convex"}
+    assert set(zip(shadow["run"], shadow["quantity"], strict=True)) == {
+        ("FedAvg, convex", "mean over shadow iterates"),
+        ("FedAvg, strongly convex", "weighted mean of shadow iterates"),
+    }
     labels = [line.get_label() for line in gap.plot().axes[0].lines]
     assert {"bound: FedAvg, convex", "FedAc-I, strongly convex", "target"} <= set(labels)
     panels = advice.plot().axes
@@ -81,6 +84,46 @@ def test_measured_rounds_stay_below_predicted_ones():
     assert "prescribes" in str(advice)
     assert "FedAc-I, strongly convex" in advice._repr_html_()
     assert "tuned: lr 0.4" in gap._repr_html_()
+
+
+def measured(setup, rounds, **options):
+    """Values of the last of ``rounds`` rounds by theorem, and the settings."""
+    advice = fs.advise(setup, local_steps=[2], num_samples=2, **options)
+    grid = {"lr": [0.1], "local_steps": [2]}
+    gap = advice.compare(KEYS[:1], theorems=[t.name for t in options["theorems"]], grid=grid)
+    table = gap.summary().set_index("run")
+    assert set(table["rounds_run"]) == {rounds}
+    return table["measured"], {p.theorem.name: p.prescribed for p in advice.predictions}
+
+
+@pytest.mark.slow
+def test_values_at_weighted_means_of_shadow_iterates():
+    """Without noise the shadow iterates of x^2 / 2 are (1 - lr)^t, t = 0 .. K R - 1."""
+    oracle = Partial(noisy_quadratic, jnp.ones(1), jnp.zeros(()))
+    task = fs.Task(oracle, np.ones(2, np.int32), np.full(2, 2, np.int32))
+    setup = fs.Setup(task, fs.timelines.full(6, 2, 2), jnp.ones(1))
+    third, strong = "FedAvg, convex, third order", "FedAvg, strongly convex"
+    values, settings = measured(setup, 6, theorems=theorems(third, strong))
+    t = np.arange(12)
+    weights = {third: (1 + 1 / 12) ** -(t + 1.0), strong: (1 - settings[strong].lr / 2) ** (11 - t)}
+    for name, w in weights.items():
+        mean = np.average((1 - settings[name].lr) ** t, weights=w)
+        np.testing.assert_allclose(values[name], mean**2 / 2, rtol=1e-5)  # 12 steps in float32
+
+
+@pytest.mark.slow
+def test_gradients_before_each_step_are_measured():
+    """F = 1 - cos w from w = 1: Theorems 2.22 and 2.23 are about k = 0 .. K - 1."""
+    task = fs.shared_task(
+        lambda w, batch, key: 1 - jnp.cos(w) + 0 * batch, jnp.zeros(2), 2, fs.full_batch(2)
+    )
+    setup = fs.Setup(task, fs.timelines.full(1, 2, 2), jnp.array(1.0))
+    chosen = theorems("FedAvg, nonconvex", "FedAvg, nonconvex, third order")
+    values, settings = measured(setup, 1, theorems=chosen)
+    for theorem in chosen:
+        later = 1 - settings[theorem.name].lr * np.sin(1)
+        expected = (np.sin(1) ** 2 + np.sin(later) ** 2) / 2
+        np.testing.assert_allclose(values[theorem.name], expected, rtol=1e-5)  # float32
 
 
 @pytest.mark.slow

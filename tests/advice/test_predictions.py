@@ -1,6 +1,7 @@
 """Conditions, prescribed settings and predicted rounds against NumPy; nothing is trained."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -169,6 +170,15 @@ def test_conditions_of_the_run():
     lost = dataclasses.replace(full, lost=np.eye(6, 4, dtype=bool))
     assert failed(lost) == {names.FULL, names.UNIFORM, names.SYNCHRONOUS}
     assert failed(full, weighting=lambda work: work.client) == {names.EQUAL_WEIGHTS}
+
+    def uniform_weights(work):  # another function of the same name
+        return work.client
+
+    assert failed(full, weighting=uniform_weights) == {names.EQUAL_WEIGHTS}
+    nameless = functools.partial(lambda scale, work: scale, 2.0)
+    condition = conditions_of(setup(full, weighting=nameless), facts)[names.EQUAL_WEIGHTS]
+    assert not condition.holds
+    assert condition.reason.startswith("weighting is functools.partial(")
     # One example per client: weights by examples are equal.
     assert failed(full, weighting=fs.weight_by_examples) == set()
 

@@ -20,6 +20,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.advice.sources import rounding
 from fedjax_sim.diagnostics.constants import measure, suboptimality
 from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
@@ -226,6 +227,23 @@ def test_convexity_is_not_claimed_where_there_is_none():
     for sign, expected in ((0.0, 0.0), (-0.5, None)):
         task = fs.Task(Partial(oracle, jnp.array(sign)), one, one)
         assert measure(task, jnp.ones((1, 2)), KEY).mu == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "point", "expected"),
+    [
+        (lambda x: 0.05 * x[0] ** 2 + 5 * jnp.cos(x[1]), [1.0, 0.0], 5.0),  # eigenvalues 0.1, -5
+        (lambda x: jnp.cos(x[0]), [0.0], 1.0),  # a maximum
+    ],
+)
+def test_directions_of_negative_curvature_count_for_smoothness(loss, point, expected):
+    data = fs.FederatedData({"x": np.zeros(2, np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(lambda x, batch, key: loss(x) + batch["x"], data, fs.full_batch(1))
+    bent = curvature(task, jnp.array([point]), KEY, iterations=2)
+    constants = measure(task, jnp.array([point]), KEY, bent=bent, iterations=2)
+    np.testing.assert_allclose(constants.L, expected, rtol=1e-6)  # float32, 2 parameters at most
+    np.testing.assert_allclose(rounding(bent), 100 * 2**-23 * expected, rtol=1e-6)
+    assert constants.mu is None
 
 
 def test_suboptimality_of_almost_optimal_models():

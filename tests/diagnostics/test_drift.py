@@ -1,5 +1,7 @@
 """Local trajectories and the shadow sequence against runs, and bounds with measured constants."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +94,48 @@ def test_shadow_probes_against_the_trajectories(x64):
     ):
         np.testing.assert_allclose(probed[name], expected, rtol=1e-9)
     assert probed["drift"].min() > 1e-3
+
+
+def test_empty_slots_do_not_reduce_the_drift():
+    """Clients at 0, 4 and 10; the third one is not in the round."""
+    data = fs.FederatedData({"x": np.array([0.0, 4.0, 10.0], np.float32)}, np.arange(4))
+    task = fs.empirical_task(
+        lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2, data, fs.full_batch(2)
+    )
+    mask = np.array([[True, True, False]])
+    timeline = dataclasses.replace(fs.timelines.full(1, 3, 2), mask=mask)
+    paths = local_trajectories(task, timeline, jnp.array(6.0), KEY, 0.5)
+    result = drift(paths, timeline.mask[0])
+    # Steps halve the distance to the client's example: 6, 3, 3/2 and 6, 5, 9/2.
+    np.testing.assert_allclose(result.from_start, [0, (9 + 1) / 2, (4.5**2 + 1.5**2) / 2])
+    np.testing.assert_allclose(result.from_shadow, [0, 1, 1.5**2])
+    none = drift(paths, np.zeros(3, bool))
+    assert none.from_start.tolist() == none.from_shadow.tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match=r"mask has shape \(2,\); expected \(3,\), one per slot"):
+        drift(paths, np.ones(2, bool))
+
+
+def test_shadow_loss_of_a_round_without_uploads_is_that_of_the_model():
+    """F(w) = (w - 2)^2 / 2 + 2 with clients at 0 and 4; a step of 1 / 2 halves w - 2."""
+    data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(
+        lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2, data, fs.full_batch(2)
+    )
+    present = np.array([[True, True], [False, False], [True, True]])
+    timeline = dataclasses.replace(fs.timelines.full(3, 2, 2), mask=present)
+    setup = fs.Setup(task, timeline, jnp.array(6.0))
+    probes = shadow_probes(lambda w: (w - 2) ** 2 / 2 + 2)
+    _, history = fs.run(shadowed(0.5), setup, KEY, probes=probes)
+    # w - 2 is 4, 2, 1 in round 0, stays 1 in round 1, and is 1, 1/2, 1/4 in round 2.
+    expected = [2 + (4 + 1) / 4, 2 + 1 / 2, 2 + (1 / 4 + 1 / 16) / 4]
+    np.testing.assert_allclose(history.probes["shadow_loss"], expected, rtol=1e-6)  # float32
+    assert history.probes["drift"][1] == history.probes["drift_from_start"][1] == 0
+    probes = shadow_probes(lambda w: (w - 2) ** 2 / 2 + 2, at="start")
+    _, history = fs.run(shadowed(0.5), setup, KEY, probes=probes)
+    expected = [2 + (16 + 4) / 4, 2 + 1 / 2, 2 + (1 + 1 / 4) / 4]
+    np.testing.assert_allclose(history.probes["shadow_loss"], expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
+        shadow_probes(at="middle")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Hessian eigenvalues and SAM's rise against explicit Hessians and losses."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,3 +141,6 @@ def test_errors():
     task = problems.quadratic_task(*problems.random_quadratics(2, 3), 1)
     with pytest.raises(ValueError, match=r"weights has shape \(3,\); expected \(2,\)"):
         client_sharpness(task, jnp.ones(3), KEY, weights=np.ones(3))
+    empty = dataclasses.replace(task, num_examples=np.array([1, 0]))
+    with pytest.raises(ValueError, match="task has 1 clients without examples, the first is 1"):
+        client_sharpness(empty, jnp.ones(3), KEY)

@@ -1,5 +1,7 @@
 """Step sizes of methods with compressed messages: figures and limits."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -57,6 +59,40 @@ def test_limits_are_gradient_descent():
     assert compression.pp_marina_probability(3.0, 4, 4) == 0.25
     # d = 1000, k = 10, p = 1 / 100: twice the bits of random k but for one part in 100.
     np.testing.assert_allclose(compression.marina_bits(32_000, 320, 0.01), 636.8, rtol=1e-15)
+
+
+def diana_potential(x, shifts, gradients_at_optimum, weight):
+    return x @ x + weight * ((shifts - gradients_at_optimum) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_dianas_potential_falls_by_its_factor(seed):
+    """Exact means: random 1 of 3 entries (omega = 2), two convex quadratics, optimum 0."""
+    rng, M, d, omega = np.random.default_rng(seed), 2, 3, 2.0
+    roots = rng.normal(size=(M, d, d)) * 10.0 ** rng.uniform(-2, 0, size=(M, 1, 1))
+    hessians = roots @ roots.transpose(0, 2, 1)
+    tilt = rng.normal(size=d)
+    optimal = np.stack([tilt, -tilt])  # gradients of the clients at the optimum
+    x, scale = rng.normal(size=d), 10.0 ** rng.uniform(-2, 2)
+    shifts = optimal + scale * rng.normal(size=(M, d))
+    L = np.linalg.eigvalsh(hessians).max()
+    mu = np.linalg.eigvalsh(hessians.mean(axis=0)).min()
+    four, six = float(compression.diana_lr(L, omega, M)), 1 / (L * (1 + 6 * omega / M))
+    limit = 1 / (1 + omega)
+    for lr, alpha, weight, factor in (
+        (four, 0.75 * limit, 4.0, max(1 - four * mu, 1 - 0.75 * limit)),
+        (four, limit, 2.0, 1.0),
+        (six, limit, 4.0, max(1 - six * mu, 1 - limit / 2)),
+    ):
+        weight *= omega * lr**2 / (alpha * M)
+        differences = hessians @ x + optimal - shifts
+        after = []
+        for kept in itertools.product(range(d), repeat=M):
+            sent = d * differences * np.eye(d)[list(kept)]
+            step = (shifts + sent).mean(axis=0)
+            after.append(diana_potential(x - lr * step, shifts + alpha * sent, optimal, weight))
+        before = diana_potential(x, shifts, optimal, weight)
+        assert np.mean(after) <= factor * before * (1 + 1e-10)  # some hundred operations
 
 
 @pytest.mark.parametrize(

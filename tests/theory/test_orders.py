@@ -74,6 +74,15 @@ def test_table_31_by_hand(x64):
     CLOSE(rate("fedac", Q=Q), fast + cube / (M ** (1 / 3) * R) + last)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedac"])
+@pytest.mark.parametrize("hessian", [{}, {"Q": 0.5}])
+def test_a_strong_convexity_of_zero_selects_the_convex_rate(method, hessian):
+    convex = table_rate(method=method, **CONSTANTS, **hessian)
+    assert table_rate(method=method, **CONSTANTS, **hessian, mu=0.0) == convex
+    with pytest.raises(ValueError, match="mu is -1; expected a positive number"):
+        table_rate(method=method, **CONSTANTS, **hessian, mu=-1)
+
+
 def test_both_entries_of_fedacs_minima(x64):
     few = {**CONSTANTS, "R": 2}
     for constants, mu in ((few, 0.05), (CONSTANTS, 0.05)):

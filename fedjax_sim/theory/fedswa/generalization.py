@@ -22,11 +22,11 @@ from fedjax_sim.theory.conditions import (
     at_most,
     check_choice,
     non_negative,
-    optional,
     positive,
+    strong_convexity,
     where_valid,
 )
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar, is_known
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 Method = Literal["fedswa", "fedmoswa", "fedsam", "mofedsam"]
 
@@ -70,10 +70,7 @@ def gradient_growth(
     """
     beta, T = positive(constants, "L", rounds=rounds)
     x = 1 / T if rates is None else beta * positive(rates=rates)[0]
-    if not is_known(constants.mu):
-        return 1 + x * jnp.exp(x)
-    positive(constants, "mu")
-    return 1 + x
+    return 1 + x * jnp.exp(x) if strong_convexity(constants) is None else 1 + x
 
 
 def bound(
@@ -101,9 +98,9 @@ def bound(
     This is the recursion of :func:`~fedjax_sim.theory.fedswa.stability.distance_bound` summed;
     dividing a value by L gives the bound of ``E||theta_T - theta'_T||``.
 
-    Needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known.  NaN with a
-    warning where losses are strongly convex and ``lr > 2 / (beta + mu)``.  Source: Theorems 5.1,
-    F.3 and I.3, corrected (see the errata).
+    Needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known and
+    not 0.  NaN with a warning where losses are strongly convex and ``lr > 2 / (beta + mu)``.
+    Source: Theorems 5.1, F.3 and I.3, corrected (see the errata).
 
     Args:
         lr: the largest rate of a client; by default the largest that the theorems allow,
@@ -149,8 +146,8 @@ def lipschitz_bound(
     which holds because the losses are L-Lipschitz.  It does not cover methods whose local steps are
     not gradients at the client's model (SAM, control variates).
 
-    Needs L (beta), G (L); losses are strongly convex if mu is known.  NaN with a warning where
-    losses are strongly convex and ``lr > 2 / (beta + mu)``.
+    Needs L (beta), G (L); losses are strongly convex if mu is known and not 0.  NaN with a
+    warning where losses are strongly convex and ``lr > 2 / (beta + mu)``.
 
     Args:
         lr, rho: as in :func:`bound`.
@@ -187,11 +184,11 @@ def _front(
     """``2 L A / (m n beta)``, and whether the rate is allowed."""
     beta, L, m, n = positive(constants, "L", "G", clients=clients, examples=examples)
     K, T = positive(local_steps=local_steps, rounds=rounds)
-    if optional(constants, "mu") is None:
+    mu = strong_convexity(constants)
+    if mu is None:
         condition, x = jnp.array(True), beta * rates
         growth = x * jnp.exp(x) * jnp.expm1(T * x) / jnp.expm1(x)  # sum_{j=1..T} x e^(j x)
     else:
-        (mu,) = positive(constants, "mu")
         condition = at_most(lr, 2 / (beta + mu))
         q = lr * beta * mu / (beta + mu)
         growth = -(beta + mu) / mu * jnp.expm1(K * T * jnp.log1p(-q))

@@ -9,8 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar, is_known
+from fedjax_sim.theory.conditions import (
+    at_most,
+    non_negative,
+    positive,
+    strong_convexity,
+    where_valid,
+)
+from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 VALID_RATES = "rates <= 2 / (beta + mu)"
 
@@ -32,7 +38,8 @@ def distance_bound(
     ``a_k = 1 + beta eta_k``; ``a_k = 1 - eta_k beta mu / (beta + mu)`` for strongly convex losses
     (Lemma D.1).
 
-    Needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known.
+    Needs L (beta), G (L), sigma, sigma_g; losses are strongly convex if mu is known and
+    not 0.
 
     Args:
         rates: [T, K] the clients' rates.
@@ -73,7 +80,7 @@ def lipschitz_distance_bound(
     The recursion of :func:`distance_bound` with L for ``c_t (L + sigma_g + sigma)``: the gradient
     at the changed example has norm at most L at every model.
 
-    Needs L (beta), G (L); losses are strongly convex if mu is known.
+    Needs L (beta), G (L); losses are strongly convex if mu is known and not 0.
 
     Args:
         rates, alpha: as in :func:`distance_bound`.
@@ -105,8 +112,8 @@ def _products(constants: ProblemConstants, rates: Array) -> tuple[Array, Array, 
     (beta,) = positive(constants, "L")
     condition = jnp.array(True)
     factors = 1 + beta * rates
-    if is_known(constants.mu):
-        (mu,) = positive(constants, "mu")
+    mu = strong_convexity(constants)
+    if mu is not None:
         condition = at_most(rates.max(), 2 / (beta + mu))
         factors = 1 - rates * beta * mu / (beta + mu)
     # prod_{l >= k}, then without its own factor.

@@ -220,12 +220,28 @@ def test_outside_the_condition_the_value_is_nan(allow_nans):
         ({"lipschitz": None}, r"constants\.G is None; expected a number"),
         ({"method": "fedavg"}, "method is 'fedavg'"),
         ({"lr": -0.1}, "lr is -0.1"),
-        ({"mu": 0}, "mu is 0; expected a positive"),
+        ({"mu": -0.1}, "mu is -0.1; expected a positive"),
     ],
 )
 def test_bad_constants_are_named(change, match):
     with pytest.raises(ValueError, match=match):
         generalization_bound(**{**CONSTANTS, **SIZES, **change})
+
+
+def test_a_strong_convexity_of_zero_is_that_of_other_losses():
+    """Also a traced mu selects the strongly convex bound; a concrete 0 claims nothing."""
+    rates = jnp.full((3, 2), 0.1)
+    for bound in (
+        functools.partial(generalization_bound, **CONSTANTS, **SIZES),
+        functools.partial(lipschitz_bound, beta=1.7, lipschitz=1.3, **SIZES),
+        functools.partial(gradient_growth, beta=1.7, T=20),
+        functools.partial(distance_bound, rates, **CONSTANTS, m=5, n=20),
+        functools.partial(lipschitz_distance_bound, rates, beta=1.7, lipschitz=1.3, m=5, n=20),
+    ):
+        for zero in (0, 0.0, np.float32(0), jnp.zeros(())):
+            np.testing.assert_array_equal(bound(mu=zero), bound())
+        np.testing.assert_allclose(jax.jit(lambda mu, b=bound: b(mu=mu))(0.3), bound(mu=0.3), 1e-5)
+        assert np.all(bound(mu=0.3) <= bound())
 
 
 def test_rates_of_another_shape_are_named():
