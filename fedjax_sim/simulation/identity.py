@@ -57,7 +57,7 @@ def functions_digest(value: Any) -> str:
         >>> functions_digest(lambda x: x + 1) == functions_digest(lambda x: x + 2)
         False
     """
-    return digest(repr(walk(list(_functions(value)), _WITH_GLOBALS)))
+    return digest(repr(walk(list(functions_in(value)), _WITH_GLOBALS)))
 
 
 def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
@@ -147,12 +147,17 @@ def _checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(words * weights, dtype=jnp.uint32)
 
 
-def _functions(tree: PyTree) -> Iterator[Callable]:
-    """Yields the functions in a pytree."""
+def functions_in(tree: PyTree) -> Iterator[Callable]:
+    """Yields the functions in a pytree, those in :class:`jax.tree_util.Partial` objects included.
+
+    Example:
+        >>> [f.__name__ for f in functions_in({"f": Partial(jnp.sin, 1.0), "x": jnp.ones(2)})]
+        ['sin']
+    """
     for leaf in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Partial)):
         if isinstance(leaf, Partial):
             yield leaf.func
-            yield from _functions((leaf.args, leaf.keywords))
+            yield from functions_in((leaf.args, leaf.keywords))
         elif callable(leaf):
             yield leaf
 
