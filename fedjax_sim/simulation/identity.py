@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from fedjax_sim.data.source import ClientSource
 from fedjax_sim.simulation.files import digest
 from fedjax_sim.simulation.fingerprint import (
     LIBRARIES,
@@ -116,6 +117,32 @@ def timeline_arrays(timeline: Timeline) -> list[np.ndarray]:
     """
     arrays = [as_numpy(leaf) for leaf in jax.tree.leaves(timeline)]
     return [x.astype(np.float32) if x.dtype == np.float64 else x for x in arrays]
+
+
+def source_digest(source: ClientSource, most_bytes: int = 2**26) -> str:
+    """Returns a hash of the clients' sizes, and of the examples that a source loads.
+
+    Of a source with more than ``most_bytes`` bytes, the examples of evenly spaced clients count,
+    about ``most_bytes`` together: a change of others is not noticed.
+
+    Example:
+        >>> def source(x):
+        ...     return ClientSource(np.array([1, 2]), lambda i, j: x[[0, 1, 3][i] : [0, 1, 3][j]])
+        >>> source_digest(source(np.arange(3))) == source_digest(source(np.arange(3)))
+        True
+        >>> source_digest(source(np.arange(3))) == source_digest(source(np.arange(1, 4)))
+        False
+    """
+    sizes = np.asarray(source.sizes, np.int64)
+    empty = source.load(0, 0)
+    row = sum(
+        int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize
+        for leaf in map(np.asarray, jax.tree.leaves(empty))
+    )
+    step = max(-(-int(sizes.sum()) * row // most_bytes), 1)
+    clients = np.flatnonzero(sizes)[::step].tolist()
+    examples = [arrays_digest(source.load(client, client + 1)) for client in clients]
+    return digest(str(jax.tree.structure(empty)), arrays_digest(empty), sizes, examples)
 
 
 def sharded_digest(tree: PyTree) -> str:

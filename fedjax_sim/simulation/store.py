@@ -16,6 +16,7 @@ from jax import Array
 
 from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import distributed
+from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.checkpoints import Checkpoints, newest_mark
@@ -29,6 +30,7 @@ from fedjax_sim.simulation.identity import (
     description,
     functions_digest,
     sharded_digest,
+    source_digest,
     timeline_arrays,
 )
 from fedjax_sim.types import FedAlgorithm, Setup
@@ -185,7 +187,8 @@ def identify(
     """Returns the values that make two calls the same run: digests and the given config.
 
     ``functions`` covers the code of the algorithm, the objective, the model, the evaluation and the
-    probes.  An execution counts if it was given.
+    probes.  An execution counts if it was given.  Of a task on the host, ``source`` and
+    ``source_functions`` cover the examples, the objective and the minibatch rule.
     """
     timeline = jax.tree.map(np.asarray, setup.timeline)
     placement = setup.task.placement
@@ -208,6 +211,10 @@ def identify(
         "weighting": description(setup.weighting),
         "replicas": list(names),
     }
+    if isinstance(placement, OnHost):  # the task has neither the examples nor the objective
+        assert placement.source is not None
+        values["source"] = source_digest(placement.source)
+        values["source_functions"] = functions_digest(placement.build)
     if eval_initial:
         values["eval_initial"] = True
 
