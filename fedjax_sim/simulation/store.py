@@ -7,6 +7,7 @@ import functools
 import json
 import pathlib
 import time
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,8 +52,12 @@ class Store:
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
         directory.mkdir(parents=True, exist_ok=True)
-        distributed.on_first(lambda: claim(directory / "run.json", run.values, run.extends))
-        claim(directory / "run.json", run.values, run.extends)
+        # Earlier versions wrote eval_initial only if it was true.
+        claims = functools.partial(
+            claim, directory / "run.json", run.values, run.extends, {"eval_initial": False}
+        )
+        distributed.on_first(claims)
+        claims()
         self.folder = directory
         self._calls = directory / "calls.jsonl"
         self.checkpoints = Checkpoints(directory / "checkpoints")
@@ -130,6 +135,7 @@ def claim(
     path: pathlib.Path,
     identity: dict,
     extends: Callable[[Mapping[str, Any]], bool] = lambda known: False,
+    if_missing: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> None:
     """Writes a run's identity, or compares it with the identity that is there.
 
@@ -140,6 +146,7 @@ def claim(
         identity: JSON-able values.
         extends: returns True for the identity of a run that this one continues; the file then gets
             the new identity.
+        if_missing: values of an earlier version that its file lacks, so that they are compared.
 
     Raises:
         FolderError: the directory holds another run, or its file is damaged.
@@ -149,7 +156,7 @@ def claim(
         write_text(path, text)
         return
     try:
-        known = dict(json.loads(path.read_text()))
+        known = dict(if_missing) | dict(json.loads(path.read_text()))
     except (ValueError, TypeError, RecursionError) as error:
         raise FolderError(
             f"{path} is damaged ({error}); expected a JSON object: choose another directory or "
@@ -210,13 +217,12 @@ def identify(
         "eval_every": setup.eval_every,
         "weighting": description(setup.weighting),
         "replicas": list(names),
+        "eval_initial": bool(eval_initial),
     }
     if isinstance(placement, OnHost):  # the task has neither the examples nor the objective
         assert placement.source is not None
         values["source"] = source_digest(placement.source)
         values["source_functions"] = functions_digest(placement.build)
-    if eval_initial:
-        values["eval_initial"] = True
 
     def extends(known: Mapping[str, Any]) -> bool:
         """Returns True if the known run is the beginning of this one."""
@@ -227,7 +233,10 @@ def identify(
             "rounds": rounds,
             "timeline": arrays_digest(timeline_arrays(timeline[:rounds])),
         }
-        same = all(value == known.get(name, value) for name, value in (values | beginning).items())
+        expected = values | beginning
+        same = known.keys() <= expected.keys() and all(
+            value == known.get(name, value) for name, value in expected.items()
+        )
         if same and rounds % setup.eval_every:
             raise FolderError(
                 f"rounds is {timeline.num_rounds}, and the directory has {rounds} rounds with an "
