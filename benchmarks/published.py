@@ -108,7 +108,7 @@ def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
         done["highest_load"] = max(done["highest_load"], load, os.getloadavg()[0])
         done["rounds"] = result.rounds_done
         write_text(record, json.dumps(done) + "\n")
-        if result.interrupted:
+        if result.interrupt_requested:
             raise KeyboardInterrupt
     params = advance(setup.measured_rounds).state.server.params  # no rounds are left
     evaluation_seconds, metrics = _timed_evaluation(evaluate, params)

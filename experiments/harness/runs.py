@@ -80,8 +80,11 @@ def sweep(
 
 
 def check_finished(result: Any, directory: pathlib.Path) -> None:
-    """Raises SystemExit for an interrupted sweep or simulation."""
-    if result.interrupted:
+    """Raises SystemExit for an interrupted sweep or simulation.
+
+    Also for a simulation whose last rounds an interrupt did not shorten: others may follow.
+    """
+    if result.interrupted or getattr(result, "interrupt_requested", False):
         raise SystemExit(f"interrupted; the same command continues from {directory}")
 
 

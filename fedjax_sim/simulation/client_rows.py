@@ -7,6 +7,7 @@ more than 100,000 rows and pyarrow is installed.  Rows are written before the ch
 round; resuming removes later rows, and the same rounds, run again, write the same rows.
 """
 
+import csv
 import hashlib
 import importlib.util
 import pathlib
@@ -81,7 +82,7 @@ class ClientRows:
         """Removes rows of rounds after ``done``.
 
         Raises:
-            FolderError: a row was changed.
+            FolderError: a row was changed, or is none.
         """
         for part in self._folder.glob("part-*.parquet"):
             if int(part.stem.removeprefix("part-")) > done:
@@ -198,13 +199,20 @@ def _text_rows(table: Table, metrics: Sequence[str]) -> Iterator[tuple]:
 
 
 def _until(path: pathlib.Path, done: int) -> bytes:
-    """Returns the whole lines of rounds up to ``done``; rows are ordered by round."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    length = 0
-    for number, line in enumerate(lines):
-        fields = line.decode(errors="replace").split(",")
-        later = number and (len(fields) < len(INDEX) or not fields[1].isdecimal())
-        if not line.endswith(b"\n") or later or (number and int(fields[1]) > done):
+    """Returns the whole lines of rounds up to ``done``; rows are ordered by round.
+
+    Raises:
+        FolderError: a whole line is no row.
+    """
+    content, length = path.read_bytes(), 0
+    for number, line in enumerate(content.split(b"\n")[:-1]):  # the last one is torn, or empty
+        fields = next(csv.reader([line.decode(errors="replace")]), [])
+        if number and (len(fields) < len(INDEX) or not fields[1].isdecimal()):
+            raise FolderError(
+                f"{path}, line {number + 1}: {line[:80]!r}; expected {','.join(INDEX)}, ...: "
+                f"restore it from a copy, or delete {path.parent} to run again"
+            )
+        if number and int(fields[1]) > done:
             break
-        length += len(line)
-    return b"".join(lines)[:length]
+        length += len(line) + 1
+    return content[:length]

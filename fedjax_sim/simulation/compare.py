@@ -135,7 +135,8 @@ def compare(
     Each algorithm runs by :func:`~fedjax_sim.simulate`, with all seeds in one program.  With a
     directory, every algorithm has a folder of its own with history and checkpoints.  A later call
     with the same arguments resumes: it does not repeat finished algorithms, and it may add others.
-    Ctrl-C or SIGTERM ends the comparison after the rounds in progress and keeps everything so far.
+    Ctrl-C, SIGTERM or a callback's "interrupt" ends the comparison after the rounds in progress,
+    also if these are the last ones of an algorithm, and keeps everything so far.
 
     Args:
         algorithms: by the name that tables and folders show.
@@ -247,8 +248,9 @@ def compare(
                         on_progress(name, Progress(num_rounds, num_rounds, {}))
                     if on_finished is not None:
                         on_finished(name, result)
-                    if result.interrupted:
-                        return Comparison(simulations, interrupted=True)
+                    if result.interrupt_requested:
+                        complete = name == list(algorithms)[-1] and len(done) == parts.count
+                        return Comparison(simulations, result.interrupted or not complete)
         except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
             return Comparison(simulations, interrupted=True)
     return Comparison(simulations, interrupted=False)
@@ -280,6 +282,7 @@ class _Parts:
         self._per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
         self._common = None if taken else self._made()
         self._folders = folder_names(names, "seeds")
+        self.count = len(names) if self._per_seed else 1  # per algorithm
 
     def _made(self, **arguments: Any) -> Setup:
         setup = self._make(**arguments)

@@ -5,11 +5,14 @@ that compute the same.  :func:`fingerprint` describes a function by its code and
 it closes over, so that equal algorithms have equal fingerprints.
 """
 
+import argparse
 import dataclasses
+import dis
 import functools
+import pickle
 import sys
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -43,8 +46,10 @@ def fingerprint(value: Any) -> Hashable:
     """Returns a key of a value for caches of this process.
 
     Functions count by their code object, defaults, closed-over values and the global values they
-    name; arrays by shape, dtype and bytes; other objects by equality if they are hashable, else by
-    structure and leaves if they are pytrees, else by identity.
+    name; arrays by shape, dtype and bytes; objects of the user's classes by their attributes and by
+    those of the class.  A value that was changed in place therefore has another key.  Other objects
+    count by equality if they are hashable, else by structure and leaves if they are pytrees, else
+    by their pickled bytes.  A key with an object that has none of these equals no other key.
 
     Example:
         >>> import fedjax_sim as fs
@@ -52,8 +57,16 @@ def fingerprint(value: Any) -> Hashable:
         True
         >>> fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.2))
         False
+        >>> settings = argparse.Namespace(lr=0.1)
+        >>> before = fingerprint(settings)
+        >>> settings.lr = 0.2
+        >>> fingerprint(settings) == before
+        False
     """
-    return walk(value, Rules(_code_here, lambda value, inner: _object_here(value)))
+    try:
+        return walk(value, _Here().rules)
+    except RecursionError:  # objects that refer to each other in a very long chain
+        return Same(object())
 
 
 class Rules(NamedTuple):
@@ -90,7 +103,7 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
     if isinstance(value, Tracer):
         return rules.rest(value, inner)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        if not getattr(value, "is_fully_addressable", True):
+        if not _is_readable(value):
             return rules.rest(value, inner)
         return "array", str(value.dtype), np.shape(value), digest(as_numpy(value))
     if isinstance(value, functools.partial):  # jax's Partial too
@@ -110,7 +123,7 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         skipped = _skipped(value)
         names = [f.name for f in dataclasses.fields(value) if f.name not in skipped]
-        fields = [(name, inner(getattr(value, name))) for name in names]
+        fields = [(name, inner(getattr(value, name, None))) for name in names]
         return rules.kind(type(value), inner), tuple(fields)
     return rules.rest(value, inner)
 
@@ -130,30 +143,141 @@ def _skipped(value: Any) -> set[str]:
     return {"sampling"} if value.lost is not None else {"sampling", "lost"}
 
 
-def _code_here(function: types.FunctionType, inner: Inner) -> Hashable:
-    """Returns the code object, and the values of the globals that it names.
+class _Here:
+    """Rules of :func:`fingerprint`.
 
-    Functions of the user's modules count by value too, so that one of them can be defined again.
+    Objects, classes and functions of the user's modules are described where they are met first, and
+    numbered after that, so that a value that many others share costs no more than once.
     """
 
-    def counted(value: Any) -> Hashable:
-        if isinstance(value, types.FunctionType) and not is_installed(value):
-            return inner(value)
-        return _object_here(value)
+    def __init__(self) -> None:
+        self.rules = Rules(self._code, self._rest, self._kind)
+        self._numbers: dict[int, int] = {}
+        self._met: list[Any] = []  # references, so that no other object gets an address
 
-    return function.__code__, global_values(function, counted)
+    def _once(self, value: Any, described: Callable[[], Hashable]) -> Hashable:
+        if id(value) in self._numbers:
+            return "met", self._numbers[id(value)]
+        self._numbers[id(value)] = len(self._met)
+        self._met.append(value)
+        return described()
+
+    def _code(self, function: types.FunctionType, inner: Inner) -> Hashable:
+        """Returns the code object, and the values of the globals that it names."""
+        code = function.__code__
+        if is_installed(function):
+            known = global_values(function, lambda value: _by_equality(value, inner), _loaded)
+            return code, known
+        return self._once(function, lambda: (code, global_values(function, inner, _loaded)))
+
+    def _rest(self, value: Any, inner: Inner) -> Hashable:
+        if isinstance(value, Tracer) or (isinstance(value, jax.Array) and not _is_readable(value)):
+            return Same(value)
+        if isinstance(value, types.ModuleType):
+            return _by_equality(value, inner)
+        if isinstance(value, type):
+            return _by_equality(value, inner), self._kind(value, inner)
+        wrapped = getattr(value, "__wrapped__", None)  # of a jitted function, for example
+        if isinstance(wrapped, types.FunctionType) and not is_installed(wrapped):
+            functions = _functions_of(vars(value) if hasattr(value, "__dict__") else {})
+            return type(value), inner(wrapped), inner(functions)
+        if is_installed(type(value)) and not isinstance(value, _NAMESPACES):
+            return _by_equality(value, inner)
+        kind = type(value)
+        return self._once(value, lambda: (self._kind(kind, inner), inner(_attributes(value))))
+
+    def _kind(self, kind: type, inner: Inner) -> Hashable:
+        """Returns a class's name; of a class of the user's modules its attributes too."""
+        if is_installed(kind):
+            return kind.__qualname__
+        bases = [base for base in kind.__bases__ if not is_installed(base)]
+        return self._once(
+            kind,
+            lambda: (
+                kind.__qualname__,
+                tuple(self._kind(base, inner) for base in bases),
+                inner(_class_attributes(kind)),
+            ),
+        )
+
+
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+
+
+def _functions_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the functions among a wrapper's attributes, such as the rules of a custom_vjp."""
+    return {
+        name: value
+        for name, value in attributes.items()
+        if isinstance(value, types.FunctionType) and not name.startswith("_")
+    }
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns the attributes of an object, those in slots included."""
+    slots = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+    names = [name for part in slots for name in ((part,) if isinstance(part, str) else part)]
+    present = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return present | dict(getattr(value, "__dict__", {}))
+
+
+def _class_attributes(kind: type) -> dict[str, Any]:
+    """Returns the methods and the values of a class, without what Python adds to each class."""
+    result: dict[str, Any] = {}
+    for name, value in vars(kind).items():
+        if isinstance(value, (staticmethod, classmethod)):
+            result[name] = value.__func__
+        elif isinstance(value, property):
+            result[name] = value.fget, value.fset
+        elif isinstance(value, functools.cached_property):
+            result[name] = value.func
+        elif isinstance(value, types.FunctionType) or _is_data(name, value):
+            result[name] = value
+    return result
+
+
+def _is_data(name: str, value: Any) -> bool:
+    return not (name.startswith("__") or name == "_abc_impl" or hasattr(value, "__get__"))
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes that a function and the functions inside it use."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
+
+
+@functools.lru_cache(maxsize=4096)
+def _loaded(code: types.CodeType) -> frozenset[str]:
+    """Names of globals that a function and the functions inside it read; no attributes."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _LOADS}
+    inside = [_loaded(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return frozenset(names).union(*inside)
+
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def global_values(
-    function: types.FunctionType, counted: Callable[[Any], Hashable]
+    function: types.FunctionType,
+    counted: Callable[[Any], Hashable],
+    names_of: Callable[[types.CodeType], Set[str]] = _names,
 ) -> tuple[tuple[str, Hashable], ...]:
     """Returns the global values that a function names, each as ``counted`` returns it.
 
     Of the user's modules, the attributes that the function names are returned.
+
+    Args:
+        function: the function.
+        counted: returns how a value counts.
+        names_of: returns the names of globals in a code object; by default the names of attributes
+            too, as in the digests of existing folders.
     """
     known, names = function.__globals__, _names(function.__code__)
     values: list[tuple[str, Hashable]] = []
-    for name in sorted(names & known.keys()):
+    for name in sorted(names_of(function.__code__) & known.keys()):
         value = known[name]
         if isinstance(value, types.ModuleType) and not is_installed(value):
             attributes = sorted(names & vars(value).keys())
@@ -184,24 +308,19 @@ def is_installed(value: Any) -> bool:
     return path is None or path.startswith((sys.prefix, sys.base_prefix))
 
 
-def _object_here(value: Any) -> Hashable:
+def _by_equality(value: Any, inner: Inner) -> Hashable:
+    """Returns how an object of an installed package counts."""
     try:
         hash(value)
     except TypeError:
         leaves, structure = jax.tree.flatten(value)
-        if jax.tree_util.treedef_is_leaf(structure):
-            return Same(value)
-        return "pytree", structure, fingerprint(leaves)  # a variable of a flax module, for example
+        if not jax.tree_util.treedef_is_leaf(structure):
+            return "pytree", structure, inner(leaves)  # a variable of a flax module, for example
+        try:
+            return type(value), digest(np.frombuffer(pickle.dumps(value), np.uint8))
+        except Exception:  # a pickling method may raise any error
+            return Same(object())  # equals no other key
     return type(value), value
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Global names that a function and the functions inside it use."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return names
 
 
 def closure(function: Any) -> dict[str, Any]:
@@ -227,3 +346,10 @@ def as_numpy(x: Any) -> np.ndarray:
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     return np.asarray(x)
+
+
+def _is_readable(x: Any) -> bool:
+    """Returns True for an array whose values this process has; not after its donation."""
+    if isinstance(x, jax.Array) and x.is_deleted():
+        return False
+    return getattr(x, "is_fully_addressable", True)

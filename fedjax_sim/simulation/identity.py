@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from fedjax_sim.data.source import ClientSource
 from fedjax_sim.simulation.files import digest
 from fedjax_sim.simulation.fingerprint import (
     LIBRARIES,
@@ -57,7 +58,7 @@ def functions_digest(value: Any) -> str:
         >>> functions_digest(lambda x: x + 1) == functions_digest(lambda x: x + 2)
         False
     """
-    return digest(repr(walk(list(_functions(value)), _WITH_GLOBALS)))
+    return digest(repr(walk(list(functions_in(value)), _WITH_GLOBALS)))
 
 
 def algorithm_identity(algorithm: FedAlgorithm) -> dict[str, Any]:
@@ -118,6 +119,32 @@ def timeline_arrays(timeline: Timeline) -> list[np.ndarray]:
     return [x.astype(np.float32) if x.dtype == np.float64 else x for x in arrays]
 
 
+def source_digest(source: ClientSource, most_bytes: int = 2**26) -> str:
+    """Returns a hash of the clients' sizes, and of the examples that a source loads.
+
+    Of a source with more than ``most_bytes`` bytes, the examples of evenly spaced clients count,
+    about ``most_bytes`` together: a change of others is not noticed.
+
+    Example:
+        >>> def source(x):
+        ...     return ClientSource(np.array([1, 2]), lambda i, j: x[[0, 1, 3][i] : [0, 1, 3][j]])
+        >>> source_digest(source(np.arange(3))) == source_digest(source(np.arange(3)))
+        True
+        >>> source_digest(source(np.arange(3))) == source_digest(source(np.arange(1, 4)))
+        False
+    """
+    sizes = np.asarray(source.sizes, np.int64)
+    empty = source.load(0, 0)
+    row = sum(
+        int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize
+        for leaf in map(np.asarray, jax.tree.leaves(empty))
+    )
+    step = max(-(-int(sizes.sum()) * row // most_bytes), 1)
+    clients = np.flatnonzero(sizes)[::step].tolist()
+    examples = [arrays_digest(source.load(client, client + 1)) for client in clients]
+    return digest(str(jax.tree.structure(empty)), arrays_digest(empty), sizes, examples)
+
+
 def sharded_digest(tree: PyTree) -> str:
     """Returns a hash of arrays that may be divided over devices and processes.
 
@@ -147,12 +174,17 @@ def _checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(words * weights, dtype=jnp.uint32)
 
 
-def _functions(tree: PyTree) -> Iterator[Callable]:
-    """Yields the functions in a pytree."""
+def functions_in(tree: PyTree) -> Iterator[Callable]:
+    """Yields the functions in a pytree, those in :class:`jax.tree_util.Partial` objects included.
+
+    Example:
+        >>> [f.__name__ for f in functions_in({"f": Partial(jnp.sin, 1.0), "x": jnp.ones(2)})]
+        ['sin']
+    """
     for leaf in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Partial)):
         if isinstance(leaf, Partial):
             yield leaf.func
-            yield from _functions((leaf.args, leaf.keywords))
+            yield from functions_in((leaf.args, leaf.keywords))
         elif callable(leaf):
             yield leaf
 

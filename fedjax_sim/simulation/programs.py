@@ -22,6 +22,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.simulation.fingerprint import Same, fingerprint
+from fedjax_sim.simulation.identity import functions_in
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
@@ -120,8 +121,10 @@ def programs(
 ) -> Programs:
     """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
 
-    Algorithms are compared by value (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a
-    loop over seeds that calls ``fedavg(0.1)`` each time compiles once.
+    Algorithms and the functions of setups are compared by value
+    (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a loop over seeds that calls
+    ``fedavg(0.1)`` each time compiles once, and a global value that was changed in place has
+    another program.
     """
     check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
@@ -140,6 +143,9 @@ def programs(
         (
             algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
             timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
+            # Those of the setup, since a function may read values that were changed in place.
+            list(functions_in((task.oracle, setup.eval_fn))),
+            getattr(task.placement, "build", None),
         )
     )  # fmt: skip
     if key in _programs:

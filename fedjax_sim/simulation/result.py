@@ -56,12 +56,14 @@ class Simulation(NamedTuple):
     state: RunState
     history: History | None  # of this call's rounds; None if none were left to do
     rounds_done: int
-    interrupted: bool
+    interrupted: bool  # an interrupt ended the run, and rounds are missing
     compile_seconds: float
     run_seconds: float
     local_steps: int  # of this call, all replicas together
     record: Record
     stopped: bool = False  # ended early: a callback stopped it, or all replicas have diverged
+    # Ctrl-C, SIGTERM or a callback asked for an interrupt, possibly in the last rounds.
+    interrupt_requested: bool = False
 
     @property
     def batched(self) -> bool:

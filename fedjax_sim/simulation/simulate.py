@@ -60,7 +60,9 @@ def simulate(
     same arguments resumes the run and gives the same bits as an uninterrupted run; a longer
     timeline with the same beginning extends it.  ``run.json`` holds digests of the algorithm, the
     functions, the data and everything else that identifies the run.  Ctrl-C or SIGTERM ends the run
-    after the segment in progress; a second one ends it at once.
+    after the segment in progress; a second one ends it at once.  ``result.interrupted`` says that
+    rounds are missing, and ``result.interrupt_requested`` also reports an interrupt in the last
+    segment, for a loop over several runs.
 
     Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
     once.  If the clients of the task are placed over the devices of several processes, all
@@ -196,7 +198,7 @@ def simulate(
             if on_progress is not None:
                 on_progress(Progress(done, num_rounds, latest(recorder.parts[-1])))
         recorder.finish(state)
-        was_interrupted = (action == "interrupt" or interrupted()) and done < num_rounds
+        interrupt_requested = action == "interrupt" or interrupted()
 
     history = recorder.history()
     if history is not None and not batched:
@@ -206,12 +208,13 @@ def simulate(
         state,
         history,
         done,
-        was_interrupted,
+        interrupt_requested and done < num_rounds,
         compiled.seconds - compiled_before,
         run_seconds,
         int(steps.sum()) if done else 0,
         Record(names, clock, list(probes.client), None if store is None else store.history.path),
         stopped=action == "stop" and done < num_rounds,
+        interrupt_requested=interrupt_requested,
     )
 
 

@@ -7,6 +7,7 @@ import functools
 import json
 import pathlib
 import time
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from jax import Array
 
 from fedjax_sim.engine import NO_PROBES, Probes, RunState
 from fedjax_sim.execution import distributed
+from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.checkpoints import Checkpoints, newest_mark
@@ -29,6 +31,7 @@ from fedjax_sim.simulation.identity import (
     description,
     functions_digest,
     sharded_digest,
+    source_digest,
     timeline_arrays,
 )
 from fedjax_sim.types import FedAlgorithm, Setup
@@ -49,8 +52,12 @@ class Store:
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
         directory.mkdir(parents=True, exist_ok=True)
-        distributed.on_first(lambda: claim(directory / "run.json", run.values, run.extends))
-        claim(directory / "run.json", run.values, run.extends)
+        # Earlier versions wrote eval_initial only if it was true.
+        claims = functools.partial(
+            claim, directory / "run.json", run.values, run.extends, {"eval_initial": False}
+        )
+        distributed.on_first(claims)
+        claims()
         self.folder = directory
         self._calls = directory / "calls.jsonl"
         self.checkpoints = Checkpoints(directory / "checkpoints")
@@ -128,6 +135,7 @@ def claim(
     path: pathlib.Path,
     identity: dict,
     extends: Callable[[Mapping[str, Any]], bool] = lambda known: False,
+    if_missing: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> None:
     """Writes a run's identity, or compares it with the identity that is there.
 
@@ -138,6 +146,7 @@ def claim(
         identity: JSON-able values.
         extends: returns True for the identity of a run that this one continues; the file then gets
             the new identity.
+        if_missing: values of an earlier version that its file lacks, so that they are compared.
 
     Raises:
         FolderError: the directory holds another run, or its file is damaged.
@@ -147,7 +156,7 @@ def claim(
         write_text(path, text)
         return
     try:
-        known = dict(json.loads(path.read_text()))
+        known = dict(if_missing) | dict(json.loads(path.read_text()))
     except (ValueError, TypeError, RecursionError) as error:
         raise FolderError(
             f"{path} is damaged ({error}); expected a JSON object: choose another directory or "
@@ -185,7 +194,8 @@ def identify(
     """Returns the values that make two calls the same run: digests and the given config.
 
     ``functions`` covers the code of the algorithm, the objective, the model, the evaluation and the
-    probes.  An execution counts if it was given.
+    probes.  An execution counts if it was given.  Of a task on the host, ``source`` and
+    ``source_functions`` cover the examples, the objective and the minibatch rule.
     """
     timeline = jax.tree.map(np.asarray, setup.timeline)
     placement = setup.task.placement
@@ -207,9 +217,12 @@ def identify(
         "eval_every": setup.eval_every,
         "weighting": description(setup.weighting),
         "replicas": list(names),
+        "eval_initial": bool(eval_initial),
     }
-    if eval_initial:
-        values["eval_initial"] = True
+    if isinstance(placement, OnHost):  # the task has neither the examples nor the objective
+        assert placement.source is not None
+        values["source"] = source_digest(placement.source)
+        values["source_functions"] = functions_digest(placement.build)
 
     def extends(known: Mapping[str, Any]) -> bool:
         """Returns True if the known run is the beginning of this one."""
@@ -220,7 +233,10 @@ def identify(
             "rounds": rounds,
             "timeline": arrays_digest(timeline_arrays(timeline[:rounds])),
         }
-        same = all(value == known.get(name, value) for name, value in (values | beginning).items())
+        expected = values | beginning
+        same = known.keys() <= expected.keys() and all(
+            value == known.get(name, value) for name, value in expected.items()
+        )
         if same and rounds % setup.eval_every:
             raise FolderError(
                 f"rounds is {timeline.num_rounds}, and the directory has {rounds} rounds with an "

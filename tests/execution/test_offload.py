@@ -24,6 +24,8 @@ from small_problems import (
 import fedjax_sim as fs
 from fedjax_sim.data import source
 from fedjax_sim.execution import offload
+from fedjax_sim.simulation.identity import source_digest
+from fedjax_sim.simulation.store import identify
 from fedjax_sim.timelines import sampling
 
 BATCHES = fs.with_replacement(2, num_steps=3)  # compiles faster than permutations
@@ -145,6 +147,54 @@ def test_resumed_equals_uninterrupted(tmp_path, states):
     assert found.rounds_done == ROUNDS
     assert_identical(found.state, resident().state)
     assert threading.active_count() < 20  # loading threads have ended
+
+
+def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
+    def identity(data=None, batches=BATCHES, objective=logistic_losses, memory=ENOUGH):
+        data = logistic_data() if data is None else data
+        where = offload.on_host(memory)
+        task = fs.empirical_task(objective, data, batches, placement=where)
+        setup = fs.Setup(task, timeline(), logistic_params())
+        return identify(fs.fedavg(0.1), None, setup, KEY, ["0"]).values
+
+    def differing(**changes):
+        first, other = identity(), identity(**changes)
+        return {name for name in first if first[name] != other[name]}
+
+    def doubled(params, batch, key):
+        return 2 * logistic_losses(params, batch, key)
+
+    changed = logistic_data()
+    examples = {k: np.array(v) for k, v in changed.examples.items()}
+    next(iter(examples.values()))[-1] += 1
+    changed = fs.FederatedData(examples, changed.offsets)
+    assert differing(memory=2 * ENOUGH) == set()  # other loads, the same run
+    assert differing(data=changed) == {"source"}
+    assert differing(objective=doubled) == {"source_functions"}
+    assert differing(batches=fs.with_replacement(1, num_steps=3)) == {"source_functions"}
+
+
+def test_a_large_source_is_identified_by_some_clients():
+    loaded = []
+
+    def load(start, stop):
+        loaded.append(start)
+        return np.zeros((stop - start, 1), np.float32)
+
+    source_digest(source.ClientSource(np.ones(100, int), load), most_bytes=40)
+    assert loaded == [0, *range(0, 100, 10)]  # 400 bytes; the first load is of no client
+
+
+@pytest.mark.slow
+def test_another_objective_or_other_examples_are_refused(tmp_path):
+    """The command of a run with examples on the host, again with other data."""
+    train(host_task(), directory=tmp_path)
+    data = logistic_data()
+    negated = fs.FederatedData({k: -v for k, v in data.examples.items()}, data.offsets)
+    with pytest.raises(ValueError, match="another run: source differ"):
+        train(host_task(data=negated), directory=tmp_path)
+    with pytest.raises(ValueError, match="another run: source_functions differ"):
+        train(host_task(batches=fs.with_replacement(1, num_steps=3)), directory=tmp_path)
 
 
 @pytest.mark.slow

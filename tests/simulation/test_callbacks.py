@@ -113,6 +113,27 @@ def test_a_time_limit_interrupts_a_comparison(monkeypatch):
     assert [parts[0].rounds_done for parts in result.simulations.values()] == [1]
 
 
+@pytest.mark.parametrize("with_signal", [False, True])
+def test_an_interrupt_in_the_last_rounds_ends_a_comparison(with_signal):
+    def interrupt(event):
+        if event.round < event.num_rounds or event.name != "second":
+            return None
+        if with_signal:
+            signal.raise_signal(signal.SIGINT)
+            return None
+        return "interrupt"
+
+    setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, bump)
+    algorithms = {name: fs.fedavg(0.1) for name in ("first", "second", "third")}
+    result = fs.compare(algorithms, setup, KEYS, callbacks=[interrupt])
+    assert result.interrupted
+    assert [parts[0].rounds_done for parts in result.simulations.values()] == [8, 8]
+    last = result.simulations["second"][0]
+    assert (last.interrupted, last.interrupt_requested) == (False, True)
+    del algorithms["third"]  # nothing is missing
+    assert not fs.compare(algorithms, setup, KEYS, callbacks=[interrupt]).interrupted
+
+
 def test_a_comparison_goes_on_after_a_stop():
     names = []
 

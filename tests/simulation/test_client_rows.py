@@ -74,6 +74,22 @@ def test_torn_lines_are_cut_and_changed_ones_refused(tmp_path):
         read_clients(tmp_path / "none")
 
 
+def test_names_of_seeds_with_commas_are_read_and_other_lines_refused(tmp_path):
+    names = ["lr=0.1, momentum", 'the "second"']
+    rows = ClientRows(tmp_path, num_evaluations=4)
+    rows.append(history(1, 2), names)
+    ClientRows(tmp_path, 4).resume(1)
+    frame = read_clients(tmp_path)
+    assert sorted(set(frame["seed"])) == sorted(names)
+    assert set(frame["round"]) == {1}
+    path = tmp_path / "clients.csv"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b",1,0,test", b",one,0,test"))
+    with pytest.raises(FolderError, match=r"clients.csv, line 2: .*; expected seed,round,client"):
+        ClientRows(tmp_path, 4).resume(1)
+    assert b",one," in path.read_bytes()  # nothing was removed
+
+
 @pytest.mark.slow
 def test_rows_of_a_run(tmp_path):
     """Every other evaluation; personal values of clients beside the history's quantiles."""

@@ -14,14 +14,14 @@ import fedjax_sim as fs
 TRIAL = quadratic_trial(num_seeds=1, num_rounds=12).setup
 
 
-def go(directory, rounds, *, eval_every=2, seed=0):
+def go(directory, rounds, *, eval_every=2, seed=0, **options):
     timeline = TRIAL.timeline
     if seed:
         timeline = dataclasses.replace(timeline, num_steps=np.asarray(timeline.num_steps) - 1)
     setup = fs.Setup(
         TRIAL.task, timeline[:rounds], TRIAL.params[0], TRIAL.eval_fn, eval_every=eval_every
     )
-    return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), directory=directory)
+    return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), directory=directory, **options)
 
 
 @pytest.mark.slow
@@ -37,6 +37,23 @@ def test_more_rounds_continue_the_run(tmp_path):
     assert histories[0] == histories[1]
     with pytest.raises(ValueError, match="another run: rounds, timeline differ"):
         go(tmp_path / "parts", 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False])
+def test_an_evaluation_of_the_initial_model_counts(tmp_path, first):
+    go(tmp_path, 4, eval_initial=first)
+    for rounds in (4, 8):
+        with pytest.raises(ValueError, match="another run: eval_initial"):
+            go(tmp_path, rounds, eval_initial=not first)
+    path = tmp_path / "run.json"
+    values = json.loads(path.read_text())
+    assert values["eval_initial"] == first
+    if not first:  # a folder of an earlier version
+        path.write_text(json.dumps({k: v for k, v in values.items() if k != "eval_initial"}))
+        with pytest.raises(ValueError, match="another run: eval_initial"):
+            go(tmp_path, 8, eval_initial=True)
+    assert go(tmp_path, 8, eval_initial=first).history.round.tolist() == [6, 8]
 
 
 def test_other_rounds_are_refused(tmp_path):

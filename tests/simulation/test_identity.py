@@ -1,9 +1,11 @@
 """Algorithms by value: equal ones compile once, and a run's folder refuses all others."""
 
+import collections
 import dataclasses
 import json
 import subprocess
 import sys
+import types
 
 import chex
 import jax
@@ -103,6 +105,126 @@ def test_a_helper_that_is_defined_again_counts(monkeypatch):
     assert model() == 4
     monkeypatch.setitem(globals(), "step_size", lambda: 3.0)
     assert model() == 6
+
+
+@dataclasses.dataclass
+class Settings:
+    factor: float = 1.0
+
+
+class Own:
+    """An object with an attribute, a class attribute and a reference to itself."""
+
+    factor = 1.0
+
+    def __init__(self):
+        self.values = {"list": [1, 2]}
+        self.itself = self
+
+    def scaled(self, x):
+        return self.factor * x
+
+
+class Slots:
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 1.0
+
+
+settings = Settings()
+
+
+@pytest.mark.parametrize(
+    ("made", "change"),
+    [
+        (Settings, lambda value: setattr(value, "factor", 2.0)),
+        (lambda: types.SimpleNamespace(factor=1.0), lambda value: setattr(value, "factor", 2.0)),
+        (lambda: type("Class", (), {"factor": 1.0}), lambda value: setattr(value, "factor", 2.0)),
+        (Own, lambda value: value.values["list"].append(3)),
+        (Own, lambda value: setattr(value, "factor", 2.0)),
+        (Slots, lambda value: setattr(value, "factor", 2.0)),
+        (lambda: np.zeros(3), lambda value: value.__setitem__(0, 1.0)),
+        (lambda: collections.deque([1]), lambda value: value.append(2)),
+    ],
+)
+def test_a_global_value_that_was_changed_in_place_counts(monkeypatch, made, change):
+    value = made()
+    monkeypatch.setitem(globals(), "settings", value)
+
+    def function(x):
+        return x, settings
+
+    before = fingerprint(function)
+    assert fingerprint(function) == before
+    change(value)
+    assert fingerprint(function) != before
+
+
+def test_an_object_of_a_bound_method_counts_by_value():
+    first, second = Own(), Own()
+    assert fingerprint(first.scaled) == fingerprint(second.scaled)
+    second.factor = 2.0
+    assert fingerprint(first.scaled) != fingerprint(second.scaled)
+
+
+def test_a_global_name_of_an_attribute_does_not_count(monkeypatch):
+    """Else a notebook's variable ``params`` would compile all algorithms again."""
+
+    def function(state):
+        return state.settings
+
+    before = fingerprint(function)
+    monkeypatch.setitem(globals(), "settings", 3.0)
+    assert fingerprint(function) == before
+
+
+def test_an_object_without_a_value_equals_no_other_key(monkeypatch):
+    monkeypatch.setitem(globals(), "settings", collections.deque([lambda: 0]))
+
+    def function(x):
+        return x, settings
+
+    assert fingerprint(function) != fingerprint(function)
+
+
+def test_a_donated_global_array_has_a_key(monkeypatch):
+    array = jnp.ones(3)
+    monkeypatch.setitem(globals(), "settings", array)
+    array.delete()
+
+    def function(x):
+        return x, settings
+
+    assert fingerprint(function) == fingerprint(function)
+
+
+@pytest.mark.slow
+def test_a_run_uses_global_values_that_were_changed_in_place(monkeypatch):
+    """In algorithms that are made again and in an evaluation that stays the same object."""
+    own = Settings()
+    monkeypatch.setitem(globals(), "settings", own)
+
+    def algorithm():
+        def local(message, state, oracle, work):
+            return jnp.asarray(settings.factor), state
+
+        def update(state, mean, round):
+            return state._replace(params=state.params + mean)
+
+        return fs.fedavg(0.1)._replace(local=local, update=update)
+
+    def factor(params):
+        return {"factor": settings.factor * jnp.ones_like(params)}
+
+    setup = fs.Setup(no_data(), fs.timelines.full(2, 8, 1), ZERO, factor)
+    same = own_method()
+    for value in (1.0, 3.0):
+        own.factor = value
+        run = fs.simulate(algorithm(), setup, jax.random.key(0))
+        assert float(run.state.server.params) == 2 * value
+        run = fs.simulate(same, setup, jax.random.key(0))
+        np.testing.assert_array_equal(run.history.metrics["factor"], [value, value])
 
 
 def test_fingerprints():

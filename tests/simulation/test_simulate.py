@@ -172,6 +172,7 @@ CHANGES = {  # what run.json names -> arguments that are not those of the first 
     "data": {"task": lambda task: jax.tree.map(lambda x: 2 * x, task)},
     "weighting": {"weighting": fs.weight_by_examples},
     "replicas": {"replicas": ["a"]},
+    "eval_initial": {"eval_initial": True},
     "algorithm": {"algorithm": fs.fedavg(0.06)},
     "algorithm with other functions": {"algorithm": fs.fedprox(0.05, mu=0.1)},
     "algorithm of a user": {"algorithm": own_method(0.05)},
