@@ -203,6 +203,10 @@ def _check_timeline(timeline: Timeline, num_clients: int) -> None:
         if not np.issubdtype(value.dtype, kind):
             expected = "booleans" if kind is np.bool_ else "integers"
             raise ValueError(f"timeline.{name} has dtype {value.dtype}; expected {expected}")
+    if not clients.size:
+        raise ValueError(
+            f"timeline.clients has shape {clients.shape}; expected at least one round and one slot"
+        )
     low, high = clients.min(), clients.max()
     if low < 0 or high >= num_clients:
         raise ValueError(

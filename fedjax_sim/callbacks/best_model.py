@@ -1,5 +1,7 @@
 """``BestModel``: keeps the best model of every seed."""
 
+import pathlib
+
 import jax
 import numpy as np
 
@@ -28,7 +30,8 @@ class BestModel:
         mode: "min" or "max"; default: "min" for names with "loss" or "error".
 
     Raises:
-        ValueError: another mode; during the run, an unknown metric.
+        ValueError: another mode; during the run, an unknown metric, or a ``best.npz`` of another
+            metric.
 
     Example:
         >>> best = BestModel("accuracy")
@@ -59,7 +62,7 @@ class BestModel:
         self._round[run] = event.round
         if event.replayed and event.folder is not None and (event.folder / BEST).exists():
             # A file of a later round, which a kill left, has the models that the run finds there.
-            self._best.setdefault(run, read_models(event.folder / BEST))
+            self._best.setdefault(run, self._read(event.folder / BEST))
         if event.replayed or event.params is None or not measured:
             return None
         values = np.asarray(event.metrics[self._metric], float)
@@ -69,6 +72,15 @@ class BestModel:
             if event.folder is not None and distributed.is_first():
                 write_models(event.folder / BEST, models)
         return None
+
+    def _read(self, path: pathlib.Path) -> Models:
+        models = read_models(path)
+        if self._metric not in models.metrics:
+            raise ValueError(
+                f"metric is {self._metric!r}; expected {', '.join(models.metrics)}, the metric of "
+                f"{path}: delete that file to keep the best models of another metric"
+            )
+        return models
 
     def _merged(self, old: Models | None, event: Event, values: np.ndarray) -> Models | None:
         """Returns the best models with those of this evaluation; None if no seed improved."""

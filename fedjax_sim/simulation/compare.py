@@ -205,6 +205,9 @@ def compare(
     for name, algorithm in algorithms.items():
         check_is_algorithm(algorithm, f"algorithms[{name!r}]")
     parts = _Parts(setup, values, names)
+    if directory is not None and parts.per_seed:  # each algorithm's folder has folders of seeds
+        for folder in folders.values():
+            check_kind(pathlib.Path(directory) / folder, "a comparison")
     if not isinstance(execution, Mapping):
         execution = dict.fromkeys(algorithms, execution)
     root = None if directory is None else pathlib.Path(directory)
@@ -279,10 +282,10 @@ class _Parts:
                 f"setup is a function of {sorted(taken)}; expected parameters among "
                 "'seed' and 'algorithm'"
             )
-        self._per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
+        self.per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
         self._common = None if taken else self._made()
         self._folders = folder_names(names, "seeds")
-        self.count = len(names) if self._per_seed else 1  # per algorithm
+        self.count = len(names) if self.per_seed else 1  # per algorithm
 
     def _made(self, **arguments: Any) -> Setup:
         setup = self._make(**arguments)
@@ -302,7 +305,7 @@ class _Parts:
 
     def of(self, algorithm: str) -> Iterator[_Part]:
         arguments = {"algorithm": algorithm} if self._per_algorithm else {}
-        if not self._per_seed:
+        if not self.per_seed:
             setup = self._made(**arguments) if self._common is None else self._common
             yield _Part(setup, slice(None), self._names, "")
             return

@@ -81,7 +81,8 @@ def simulate(
         config: JSON-able description of the run; resuming with another one is refused.
         checkpoint_seconds: least time between two checkpoints.
         on_divergence: when a server state is no longer finite, "raise" a DivergenceError, "stop"
-            (when all replicas have diverged) or "record" and continue.
+            (when all replicas have diverged) or "record" and continue.  A run that diverged in an
+            earlier call is not continued under "raise" and "stop".
         on_progress: called after every segment.
 
     Raises:
@@ -151,10 +152,20 @@ def simulate(
             )
             state = store.restore(state)
         done = resumed = int(np.max(state.round))
+
+        def after_divergence(*, restored: bool = False) -> Action:
+            diverged_at = np.atleast_1d(np.asarray(state.diverged_at))
+            if on_divergence == "raise" and diverged_at.any():
+                if store is not None and not restored:
+                    store.write_outcome(state)
+                raise _divergence(diverged_at, names, store, setup, restored=restored)
+            return "stop" if on_divergence == "stop" and diverged_at.all() else None
+
         recorder = Recorder(names, clock, list(probes.client), listeners, store)
-        run_seconds, action = 0.0, None
+        run_seconds, action = 0.0, after_divergence(restored=True)
         if done < num_rounds:
-            action = recorder.resume(done, compiled.execution, -(-num_rounds // eval_every))
+            resume = recorder.resume(done, compiled.execution, -(-num_rounds // eval_every))
+            action = resume or action
         if on_host:
             loads = offload.plan(task, timeline, done, eval_every, step)
             execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads)
@@ -185,14 +196,8 @@ def simulate(
             history = jax.tree.map(np.asarray, history)  # waits for the device
             run_seconds += time.perf_counter() - began - (compiled.seconds - before)
             done = last
-            action = record(history)
-            diverged_at = np.atleast_1d(np.asarray(state.diverged_at))
-            if on_divergence == "raise" and diverged_at.any():
-                if store is not None:
-                    store.write_outcome(state)
-                raise _divergence(diverged_at, names, store, setup)
-            if on_divergence == "stop" and diverged_at.all():
-                action = action or "stop"
+            action, halt = record(history), after_divergence()
+            action = action or halt
             if store is not None:
                 store.save_if_due(state)
             if on_progress is not None:
@@ -219,17 +224,23 @@ def simulate(
 
 
 def _divergence(
-    diverged_at: np.ndarray, names: Sequence[str], store: Store | None, setup: Setup
+    diverged_at: np.ndarray,
+    names: Sequence[str],
+    store: Store | None,
+    setup: Setup,
+    *,
+    restored: bool,
 ) -> DivergenceError:
     which = ", ".join(f"{n} in round {r}" for n, r in zip(names, diverged_at, strict=True) if r)
     kept = "no checkpoint was kept (no directory given)"
     if store is not None:
         last, folder = store.checkpoints.newest, store.checkpoints.folder
-        kept = (
-            f"no checkpoint precedes it in {folder}"
-            if last is None
-            else f"the last good checkpoint is round {last} in {folder}"
-        )
+        if last is None:
+            kept = f"no checkpoint precedes it in {folder}"
+        elif restored:
+            kept = f"an earlier call recorded it in the checkpoint of round {last} in {folder}"
+        else:
+            kept = f"the last good checkpoint is round {last} in {folder}"
     hint = _first_round_hint(diverged_at, setup)
     return DivergenceError(f"server state is not finite: replica {which}; {kept}{hint}")
 

@@ -87,7 +87,8 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     clients of equal weight.
 
     Raises:
-        ValueError: the algorithm has a robust rule, which must be applied last.
+        ValueError: the algorithm has another aggregation than the mean, which must be applied
+            last.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg

@@ -102,13 +102,13 @@ def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
         >>> import fedjax_sim as fs
         >>> check_receives_mean("ef21", fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median()))
         Traceback (most recent call last):
-        ValueError: algorithm has a robust rule; expected robust.aggregate(ef21(...), ...): apply...
+        ValueError: algorithm has another aggregation than the mean; expected it around ...
     """
     check_is_algorithm(algorithm)
     if algorithm.aggregation is not None:
         raise ValueError(
-            f"algorithm has a robust rule; expected robust.aggregate({wrapper}(...), ...): apply "
-            "the rule last"
+            "algorithm has another aggregation than the mean; expected it around "
+            f"{wrapper}(...): apply robust.aggregate and fixed_order last"
         )
 
 

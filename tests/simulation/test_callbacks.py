@@ -14,7 +14,8 @@ from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
 from fedjax_sim import callbacks
-from fedjax_sim.simulation.model_files import read_models
+from fedjax_sim.simulation.events import Event
+from fedjax_sim.simulation.model_files import Models, read_models, write_models
 
 SETUP = quadratic_trial(num_seeds=2, num_rounds=8).setup
 KEYS = jax.random.split(jax.random.key(1), 2)
@@ -86,6 +87,13 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     last = read_models(tmp_path / "models.npz")
     np.testing.assert_array_equal(last.params, whole.models())
     assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
+
+
+def test_best_models_of_another_metric_are_refused(tmp_path):
+    write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
+    event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
+    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
+        callbacks.BestModel("score")(event)
 
 
 def test_an_interruption_before_the_first_round(tmp_path, whole):

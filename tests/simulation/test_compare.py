@@ -112,6 +112,14 @@ def test_a_setup_for_every_algorithm(setup):
     assert [result.simulations[name][0].rounds_done for name in ("short", "long")] == [2, 4]
 
 
+def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/run.json").write_text('{"replicas": ["0", "1"]}')
+    with pytest.raises(ValueError, match="a', which holds a run; expected another folder for a"):
+        fs.compare({"a": fs.fedavg(0.1)}, lambda seed: setup, KEYS, directory=tmp_path)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["run.json"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

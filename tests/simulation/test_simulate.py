@@ -295,14 +295,14 @@ def diverging(task):
 def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
     timeline = fs.timelines.full(12, 4, STEPS)
 
-    def go(on_divergence):
+    def go(on_divergence, folder=None):
         return simulate(
             fs.fedavg(lambda round: jnp.where(round < 5, 0.01, 1e30)),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(0),
             evals_per_segment=2,
             checkpoint_seconds=0,
-            directory=tmp_path / on_divergence,
+            directory=tmp_path / (folder or on_divergence),
             on_divergence=on_divergence,
         )
 
@@ -313,6 +313,11 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
     assert (stopped.rounds_done, int(stopped.state.diverged_at)) == (6, 6)
     recorded = go("record")
     assert (recorded.rounds_done, int(recorded.state.diverged_at)) == (12, 6)
+    again = go("stop")  # does not continue
+    assert (again.rounds_done, again.stopped, again.history) == (6, True, None)
+    for folder, last in (("stop", 6), ("record", 12)):
+        with pytest.raises(DivergenceError, match=f"earlier call recorded .* of round {last} in"):
+            go("raise", folder)
 
 
 @pytest.mark.slow
@@ -332,6 +337,10 @@ def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
         ({"on_divergence": "ignore"}, "on_divergence is 'ignore'"),
         ({"replicas": ["a", "b"]}, "replicas is"),
         ({"params": ()}, "params has no leaves"),
+        (
+            {"timeline": fs.timelines.full(2, 4, 1)[:0]},
+            r"clients has shape \(0, 4\); expected",
+        ),
         ({"params": {"w": "model.npz"}}, r"params\['w'\] is 'model.npz'; expected an array"),
         ({"params": jnp.zeros(4)}, r"objective fails for parameters \. float32\[4\] and a batch"),
         ({"keys": 0}, "keys is 0; expected jax.random.key"),

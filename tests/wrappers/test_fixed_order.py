@@ -58,6 +58,8 @@ def test_the_mean_is_that_of_the_algorithm_with_weights(x64):
 def test_refuses_an_aggregation():
     with pytest.raises(ValueError, match="algorithm has an aggregation already; expected one"):
         fs.fixed_order(fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median()))
+    with pytest.raises(ValueError, match="another aggregation than the mean; expected it around"):
+        fs.skip_nonfinite(fs.fixed_order(fs.fedavg(0.1)))
 
 
 def test_forecast_has_the_memory_of_all_uploads():
