@@ -60,13 +60,24 @@ class Outcome:
 
 
 def describe(
-    algorithm: FedAlgorithm, setup: Setup, seeds: Sequence[str], clock: Clock, *, batched: bool
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    seeds: Sequence[str],
+    clock: Clock,
+    *,
+    batched: bool,
+    shapes: tuple[PyTree, PyTree] | None = None,
 ) -> dict[str, Any]:
     """Returns the part of a run's outcome that is known before the run: its communication.
 
     Bits are those of the arrays that a message and an upload consist of, or of their codes if the
     algorithm is wrapped in compression (for MARINA the expected number, for PP-MARINA the mean over
     the timeline's uploads).  Frozen leaves of the model are not sent.
+
+    Args:
+        algorithm, setup, seeds, clock: those of the run.
+        batched: the setup has an axis of seeds.
+        shapes: message and upload, if they are known (:func:`visit_shapes`).
 
     Example:
         >>> import fedjax_sim as fs
@@ -79,12 +90,9 @@ def describe(
         (64, 64, {'0': 2})
     """
     upload, download = None, None
-    params = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), setup.params)
-    if batched:
-        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params)
     reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
     try:
-        message, sent, _ = jax.eval_shape(lambda x: visit(algorithm, setup, x), params)
+        message, sent = shapes or visit_shapes(algorithm, setup, batched=batched)
         download, upload = message_bits(algorithm)(message), upload_bits(algorithm)(sent)
         if (whole := bits_if_all_report(algorithm)) is not None:
             share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
@@ -107,6 +115,19 @@ def describe(
         "download_bits": download,
         "uploads": uploads,
     }
+
+
+def visit_shapes(algorithm: FedAlgorithm, setup: Setup, *, batched: bool) -> tuple[PyTree, PyTree]:
+    """Returns the shapes of one client's message and upload.
+
+    Raises:
+        TypeError, ValueError, AttributeError: the algorithm needs a real oracle.
+    """
+    params = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), setup.params)
+    if batched:
+        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params)
+    message, upload, _ = jax.eval_shape(lambda x: visit(algorithm, setup, x), params)
+    return message, upload
 
 
 def visit(algorithm: FedAlgorithm, setup: Setup, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

@@ -76,7 +76,8 @@ class Batch(NamedTuple):
         clock = history_rows.Clock(self.trial.setup.timeline, len(self.numbers))
         probes = self.trial.probes.client.keys()
         rounds = np.asarray(result.history.round)
-        bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist())
+        new = {i for block in members for i, j in block if (i, j) not in on_disk}
+        bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), new)
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
@@ -91,22 +92,37 @@ class Batch(NamedTuple):
                     jax.tree.map(lambda x: portable(x[0]), history),
                     int(result.diverged_at[at]),
                     jax.tree.map(lambda x, at=at: x[at], result.models),
-                    bits.get(self.seeds[j]),
+                    bits.get((i, self.seeds[j])),
                 )
         identity = dict(zip(self.numbers, self.identities, strict=True))
         self.store.save((identity[j], run) for (_, j), run in taken.items())
         return taken
 
-    def _bits(self, clock: history_rows.Clock, rounds: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """Returns by seed the bits sent until the rounds, where they are known."""
-        first = self.configurations[self.every()[0][0]]
-        algorithm = self.trial.factory(**{name: first[name] for name in self.group.names})
+    def _bits(
+        self, clock: history_rows.Clock, rounds: Sequence[int], members: Collection[int]
+    ) -> dict[tuple[int, str], tuple[int, ...]]:
+        """Returns by configuration and seed the bits sent until the rounds, where they are known.
+
+        All members send arrays of the same shapes, but the bits of their codes may depend on their
+        numbers, as with MARINA's probability.
+        """
         seeds = [self.seeds[j] for j in self.numbers]
-        facts = outcome.describe(algorithm, self.trial.setup, seeds, clock, batched=True)
-        recorded = outcome.Outcome(rounds[-1], {}, **facts)
-        sent = {seed: recorded.bits(seed, rounds) for seed in seeds}
-        known = {seed: [x for x in row if x is not None] for seed, row in sent.items()}
-        return {seed: tuple(row) for seed, row in known.items() if len(row) == len(rounds)}
+        setup, shapes = self.trial.setup, None
+        result: dict[tuple[int, str], tuple[int, ...]] = {}
+        for i in sorted(members):
+            values = self.configurations[i]
+            algorithm = self.trial.factory(**{name: values[name] for name in self.group.names})
+            try:
+                shapes = shapes or outcome.visit_shapes(algorithm, setup, batched=True)
+            except (TypeError, ValueError, AttributeError):
+                return {}  # an algorithm that needs a real oracle
+            facts = outcome.describe(algorithm, setup, seeds, clock, batched=True, shapes=shapes)
+            recorded = outcome.Outcome(rounds[-1], {}, **facts)
+            for seed in seeds:
+                sent = [x for x in recorded.bits(seed, rounds) if x is not None]
+                if len(sent) == len(rounds):
+                    result[i, seed] = tuple(sent)
+        return result
 
 
 class Finished(NamedTuple):

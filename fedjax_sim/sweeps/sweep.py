@@ -183,7 +183,10 @@ def sweep(
     trials = Trials(factory, setup, static, execution, probes)
     every = groups(configurations, trials.static)
     for group in every:  # all of them, before the first runs for hours
-        trials.check(group.static, {name: group.values[name][0] for name in group.names}, values)
+        members = [
+            {name: group.values[name][i] for name in group.names} for i in range(len(group.members))
+        ]
+        trials.check(group.static, members, values)
     where = list(device_list.workers() if devices is None else devices)
     if not where:
         raise ValueError("devices is empty; expected at least one device")

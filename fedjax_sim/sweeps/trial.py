@@ -73,25 +73,29 @@ class Trials:
         return Trial(factory, self._make_setup(static, seed), self._execution, self._probes)
 
     def check(
-        self, static: Configuration, values: Mapping[str, Any], seeds: Sequence[Seed]
+        self, static: Configuration, members: Sequence[Mapping[str, Any]], seeds: Sequence[Seed]
     ) -> None:
         """Refuses a group that cannot run.
 
         Args:
             static: common values of the group.
-            values: hyper-parameters of one of its configurations.
+            members: hyper-parameters of its configurations.  The factory sees the values of all of
+                them here, since it cannot check traced numbers.
             seeds: the seeds.
 
         Raises:
             ValueError: naming the argument, its value and what was expected.
         """
         fixed = self._of_factory(static)
-        check_names(self._factory, [*fixed, *values])
+        check_names(self._factory, [*fixed, *members[0]])
+        algorithms = [self._factory(**fixed, **values) for values in members]
         for seed in seeds if self.per_seed else [None]:
             setup = self._make_setup(static, seed)
             check_setup(setup)
             check_batch(setup, 1 if self.per_seed else len(seeds))
-            check_algorithm(self._factory(**fixed, **values), setup)
+            for algorithm in algorithms:
+                check_algorithm(algorithm, setup)
+            algorithms = algorithms[:1]  # what depends on the setup concerns all members alike
             if isinstance(setup.task.placement, OnHost):
                 raise ValueError(
                     "setup.task has its examples on the host (offload.on_host); expected a task "

@@ -35,6 +35,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.wrappers._memory import marked_like
 from fedjax_sim.wrappers.diana import diana
 from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
@@ -165,7 +166,7 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     return algorithm._replace(
         init=init,
-        update=update,
+        update=marked_like(update, algorithm),
         broadcast=with_message_bits(
             lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
         ),

@@ -123,6 +123,11 @@ def takes_models(update: Update) -> Update:
     return update
 
 
+def marked_like(update: Update, algorithm: FedAlgorithm) -> Update:
+    """Marks the ``update`` of a wrapper, whose uploads are an algorithm's, as the algorithm's."""
+    return takes_models(update) if getattr(algorithm.update, "takes_models", False) else update
+
+
 def check_sends_changes(algorithm: FedAlgorithm) -> None:
     """Refuses algorithms whose uploads are marked as models (FAVANO, QuAFL), and private ones.
 

@@ -16,6 +16,7 @@ from fedjax_sim.compression.counting import (
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
+from fedjax_sim.wrappers._memory import marked_like
 from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, update_inner
 
 __all__ = ["freeze"]
@@ -87,7 +88,7 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         local=with_upload_bits(local, upload_bits(algorithm)),
-        update=update_inner(algorithm),
+        update=marked_like(update_inner(algorithm), algorithm),
         broadcast=with_message_bits(
             lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
             lambda message: message_bits(algorithm)(message.inner),

@@ -33,6 +33,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.wrappers._memory import marked_like
 from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of
 from fedjax_sim.wrappers.received import check_received, received_model
 from fedjax_sim.wrappers.running_statistics import check_statistics_last
@@ -129,7 +130,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
     return algorithm._replace(
         init=init,
         local=with_upload_bits(local, upload_bits(algorithm)),
-        update=update,
+        update=marked_like(update, algorithm),
         broadcast=with_message_bits(
             lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
         ),

@@ -29,6 +29,7 @@ from sweep_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.simulation import outcome
 from fedjax_sim.sweeps.trial import Trial
 
 # Batching changes the order of sums only: some hundred operations of 1e-16, or of 6e-8, each.
@@ -239,3 +240,25 @@ def test_a_setup_for_every_seed(x64):
     assert list(frame) == ["scale", "lr", "seed", "diverged_at", "round", "metric", "value"]
     assert len(frame) == len(list(result.rows()))
     assert set(frame.seed) == {4, 5}
+
+
+@pytest.mark.slow
+def test_bits_are_those_of_each_configuration(tmp_path):
+    """MARINA sends whole uploads with a probability that is among the numbers of the grid."""
+    data = fs.FederatedData({"y": np.ones((3, 8), np.float32)}, np.array([0, 1, 2, 3]))
+    objective = lambda w, batch, key: ((w - batch["y"]) ** 2).sum(-1)  # noqa: E731
+    task = fs.empirical_task(objective, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(2, 3, task.num_steps), np.zeros((1, 8), np.float32))
+    setup = dataclasses.replace(setup, eval_fn=lambda w: {"norm": jnp.abs(w).max()}, eval_every=2)
+
+    def factory(probability):
+        codec = fs.compression.random_k(0.25)
+        return fs.marina(fs.fedsgd(0.1), codec, probability)
+
+    chances = [1.0, 0.5, 0.1]
+    swept = fs.sweep(factory, setup, {"probability": chances}, KEYS[:1], devices=ONE_DEVICE)
+    for run, chance in zip(swept.runs, chances, strict=True):
+        folder = tmp_path / str(chance)
+        fs.simulate(factory(chance), setup, KEYS[:1], directory=folder)
+        assert run.bits == tuple(outcome.read(folder).bits("0", [2]))
+    assert swept.runs[0].bits > swept.runs[1].bits > swept.runs[2].bits

@@ -392,3 +392,18 @@ def test_files_of_a_run_have_the_bits_of_the_code(algorithm, bits):
     problem = setup(A, B, BEST, fs.timelines.full(2, 4, 1))
     found = describe(algorithm, problem, ["0"], Clock(problem.timeline, 1), batched=False)
     assert found["upload_bits"] == bits
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        fs.wrappers.average_rounds,
+        lambda algorithm: fs.freeze(algorithm, lambda path, leaf: path[0] == "a"),
+        lambda algorithm: fs.private(algorithm, lambda path, leaf: path[0] == "a", 0.1),
+    ],
+)
+def test_wrapped_algorithms_still_upload_models(wrapper):
+    models = fs.favano(0.1, lambda work: work.num_steps)
+    with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
+        fs.ef14(wrapper(models), top_k(0.5))
+    fs.ef14(wrapper(fs.fedavg(0.1)), top_k(0.5))
