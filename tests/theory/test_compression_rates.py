@@ -17,7 +17,7 @@ def test_ef21():
 
 
 @pytest.mark.slow
-def test_ef21_pp():
+def test_ef21_pp(allow_nans):
     fixed = compression.ef21_pp_lr(**SIZES, probability=0.5, u=0.0536, rho=0.0536)
     np.testing.assert_allclose(fixed, 0.0104233, rtol=0, atol=2e-7)
     best = compression.ef21_pp_lr(**SIZES, probability=0.5)
