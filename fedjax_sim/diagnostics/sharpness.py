@@ -109,6 +109,15 @@ def check_examples(task: Task) -> None:
 
     Raises:
         ValueError: a client without examples.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(1, np.float32)}, np.array([0, 1, 1]))
+        >>> loss = lambda w, batch, key: (w - batch["y"]) ** 2
+        >>> check_examples(fs.empirical_task(loss, data, fs.full_batch(1)))
+        Traceback (most recent call last):
+        ...
+        ValueError: task has 1 clients without examples, the first is 1; expected examples for...
     """
     if isinstance(task.num_examples, Tracer):
         return
