@@ -44,7 +44,8 @@ def bound_curves(
         ['FedAvg', 'bound: convex']
     """
     later = finite_part(history.loc[(history["round"] > 0) & (history["metric"] == metric), :])
-    means = later.groupby([by, "round"])["value"].transform(lambda v: v.to_numpy(float).mean())
+    groups = later.groupby([by, "round"])["value"]
+    means = np.asarray(groups.transform(lambda v: v.to_numpy(float).mean()), float)
     # All seeds of a line lose the same rounds.  Means that are not finite end a line with a cross.
     drawn = later.loc[(means > 0) | ~np.isfinite(means), :]
     if not (drawn["value"] > 0).any():
