@@ -88,14 +88,13 @@ class Trials:
         """
         fixed = self._of_factory(static)
         check_names(self._factory, [*fixed, *members[0]])
-        algorithms = [self._factory(**fixed, **values) for values in members]
         for seed in seeds if self.per_seed else [None]:
-            setup = self._make_setup(static, seed)
+            setup = self._make_setup(static, seed)  # a factory may need what this computes
+            algorithms = [self._factory(**fixed, **values) for values in members]
             check_setup(setup)
             check_batch(setup, 1 if self.per_seed else len(seeds))
             for algorithm in algorithms:
                 check_algorithm(algorithm, setup)
-            algorithms = algorithms[:1]  # what depends on the setup concerns all members alike
             if isinstance(setup.task.placement, OnHost):
                 raise ValueError(
                     "setup.task has its examples on the host (offload.on_host); expected a task "
