@@ -174,7 +174,7 @@ def test_weighted_is_successive_sampling():
 
 @pytest.mark.slow
 def test_weighted_favours_no_client_of_a_large_population():
-    """Of 512 clients from 2^24, in random order, half have a larger number than the one before."""
+    """The order of 512 clients drawn from 2^24 is random: half of them follow a smaller number."""
     clients = np.asarray(sampling.weighted(KEY, 1, np.ones(2**24), 512, 1).clients[0])
     ascents = np.sum(np.diff(clients) > 0)
     # Ascents of a random permutation of n have mean (n - 1) / 2 and variance (n + 1) / 12.
