@@ -116,7 +116,8 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
             ]
             part.loc[after, part.columns.difference(list(INDEX))] = np.nan
             parts.append(part.assign(algorithm=name))
-    return pd.concat(parts, ignore_index=True)
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(seed=seed_column(frame["seed"].tolist()))
 
 
 def default_metrics(history: pd.DataFrame) -> list[str]:

@@ -37,8 +37,7 @@ def mean_interval(
         >>> float(mean_interval([0.9, 1.0], bounds=(0, 1)).high)
         1.0
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; expected a number between 0 and 1")
+    check_level(level)
     values = np.asarray(values, np.float64)
     if values.ndim == 0 or not len(values):
         raise ValueError(f"values has shape {values.shape}; expected [n, ...] with n >= 1")
@@ -65,3 +64,9 @@ def is_symmetric(mean: float, low: float, high: float) -> bool:
         (True, False)
     """
     return math.isclose(mean - low, high - mean, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def check_level(level: float) -> None:
+    """Raises ValueError unless the level of an interval is between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a number between 0 and 1")

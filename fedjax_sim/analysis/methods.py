@@ -1,8 +1,9 @@
 """Histories of several folders as one, with a method per configuration."""
 
+import collections
 import pathlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -82,12 +83,13 @@ def _labelled(
     shown = hyper if configurations == "best" else varied
     labels = []
     columns = [history["algorithm"], *(history[name] for name in shown)]
+    texts = {name: _value_texts(history[name].unique().tolist()) for name in shown}
     cache: dict[tuple, str] = {}
     for name, *values in zip(*columns, strict=True):
         key = (name, *map(str, values))
         if key not in cache:
             settings = [
-                f"{setting_label(h)} {v:g}" if isinstance(v, float) else f"{setting_label(h)} {v}"
+                f"{setting_label(h)} {texts[h][str(v)]}"
                 for h, v in zip(shown, values, strict=True)
                 if not pd.isna(v)
             ]
@@ -95,6 +97,14 @@ def _labelled(
             cache[key] = ", ".join(filter(None, parts))
         labels.append(cache[key])
     return history.assign(algorithm=labels).loc[:, ["algorithm", *_FIXED]]
+
+
+def _value_texts(values: Sequence[Any]) -> dict[str, str]:
+    """Returns short texts by the full ones; the full ones where two short ones would be equal."""
+    full = {str(value): value for value in values}
+    short = {key: f"{v:g}" if isinstance(v, float) else key for key, v in full.items()}
+    twice = collections.Counter(short.values())
+    return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
 def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:

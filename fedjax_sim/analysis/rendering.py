@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.analysis.frames import check_columns
-from fedjax_sim.analysis.intervals import is_symmetric
+from fedjax_sim.analysis.intervals import check_level, is_symmetric
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
 
 Format: TypeAlias = Literal["markdown", "latex", "html", "csv"]
@@ -32,6 +32,7 @@ def results_table(
     digits: int = 3,
     percent: bool = False,
     target: float | None = None,
+    level: float = 0.95,
     note: str = "",
 ) -> str:
     r"""Returns the frame of :func:`results` as text: a row per configuration, a column per metric.
@@ -47,10 +48,11 @@ def results_table(
         digits: decimals of the means and intervals.
         percent: write accuracies in percent, with ``digits`` - 2 decimals.
         target: value of the rounds to the target, for the column's heading.
+        level: level of the intervals, as :func:`results` had it, for the note.
         note: text before the note.
 
     Raises:
-        ValueError: another format, missing columns, digits < 1.
+        ValueError: another format, missing columns, digits < 1, a level outside (0, 1).
 
     Example:
         >>> row = {"algorithm": "fedavg", "metric": "test/accuracy", "mean": 0.81, "std": 0.01,
@@ -66,6 +68,7 @@ def results_table(
         raise ValueError(f"format is {format!r}; expected one of {known}")
     if digits < 1:
         raise ValueError(f"digits is {digits}; expected at least 1")
+    check_level(level)
     check_columns(table, list(_STATISTICS[:-2]), "table")
     if format == "csv":
         return table.to_csv(index=False, lineterminator="\n").removesuffix("\n")
@@ -88,13 +91,13 @@ def results_table(
             key = tuple("" if pd.isna(row[name]) else row[name] for name in config)
             rows[key].append(_escaped(_rounds(row), format))
     heads = [_escaped(head, format) for head in heads]
-    notes = " ".join(filter(None, (note, explanation(table))))
+    notes = " ".join(filter(None, (note, explanation(table, level))))
     render = {"markdown": _markdown, "latex": _latex, "html": html_table}[format]
     return render(heads, list(rows.values()), len(config), notes)
 
 
-def explanation(table: pd.DataFrame) -> str:
-    """Returns the sentences that explain a table of :func:`results`.
+def explanation(table: pd.DataFrame, level: float = 0.95) -> str:
+    """Returns the sentences that explain a table of :func:`results`, which had that ``level``.
 
     Example:
         >>> row = {"num_seeds": 1, "diverged": "", "p_holm": float("nan")}
@@ -107,7 +110,7 @@ def explanation(table: pd.DataFrame) -> str:
         text = "One seed."
     else:
         seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
-        text = f"Mean over {seeds} seeds and its 95 % interval (Student's t)."
+        text = f"Mean over {seeds} seeds and its {100 * level:g} % interval (Student's t)."
     if np.isfinite(np.asarray(table["p_holm"], np.float64)).any():
         text += (
             " Bold: the best mean, and those that a two-sided paired t test over the seeds does not"

@@ -232,9 +232,11 @@ def _reduce(
     stops = np.searchsorted(run, np.arange(len(runs)), side="right")
     starts = np.concatenate([[0], stops[:-1]])
     if (short := (diverged_at == 0) & (stops - starts < (last or 1))).any():
+        run, num = runs.iloc[short.argmax()].to_dict(), (stops - starts)[short][0]
+        if num == 0:
+            raise ValueError(f"metric is {metric!r}; expected one that {run} has, too")
         raise ValueError(
-            f"last is {last}; expected at most {(stops - starts)[short][0]}, the evaluations of "
-            f"{metric!r} for {runs.iloc[short.argmax()].to_dict()}"
+            f"last is {last}; expected at most {num}, the evaluations of {metric!r} for {run}"
         )
     score = np.full(len(runs), math.nan)
     for i in np.flatnonzero(diverged_at == 0):

@@ -137,6 +137,12 @@ class ClientRows:
             pyarrow.parquet.write_table(table, partial)
 
 
+def has_clients(directory: pathlib.Path) -> bool:
+    """Returns True if a run's folder has the clients' values."""
+    parts = (directory / "clients.parquet").glob("part-*.parquet")
+    return (directory / "clients.csv").exists() or any(parts)
+
+
 def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
     """Returns the clients' values in a run's folder.
 

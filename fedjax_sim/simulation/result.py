@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
-from fedjax_sim.simulation.client_rows import client_frame, read_clients
+from fedjax_sim.simulation.client_rows import client_frame, has_clients, read_clients
 from fedjax_sim.simulation.history import Clock, complete, melted
 from fedjax_sim.simulation.history_file import read
 from fedjax_sim.simulation.seeds import Seed, seed_column
@@ -100,16 +100,21 @@ class Simulation(NamedTuple):
         """Returns the clients' values: seed, round, client, split, num_examples and metrics.
 
         With a directory, the rounds of earlier calls are included.  Requires an evaluation with
-        ``client_evaluator(..., per_client=True)``.
+        ``client_evaluator(..., per_client=True)``; without one there are no rows.
         """
         import pandas as pd  # slow to import
 
-        if self.record.path is not None:
-            return read_clients(self.record.path.parent)
         lead = self.history
-        if not self.batched:
-            lead = jax.tree.map(lambda x: np.asarray(x)[None], lead)
-        return client_frame(lead, self.record.seeds) if lead is not None else pd.DataFrame()
+        if self.record.path is not None:
+            folder = self.record.path.parent
+            frame = read_clients(folder) if has_clients(folder) else pd.DataFrame()
+        elif lead is None:
+            frame = pd.DataFrame()
+        else:
+            if not self.batched:
+                lead = jax.tree.map(lambda x: np.asarray(x)[None], lead)
+            frame = client_frame(lead, self.record.seeds)
+        return frame if frame.empty else frame.assign(seed=seed_column(frame["seed"].tolist()))
 
     def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
         """Returns learning curves: the mean over seeds with a band, a panel per metric.

@@ -22,12 +22,12 @@ def seed_names(seeds: Sequence[Seed] | None, count: int, argument: str = "seeds"
 
 
 def seed_column(names: Sequence[str]) -> list[Seed]:
-    """Returns the names as integers if all of them are decimal numbers.
+    """Returns the names as integers if all of them are numbers in their usual form.
 
     Example:
-        >>> seed_column(["0", "1"]), seed_column(["0", "a"])
-        ([0, 1], ['0', 'a'])
+        >>> seed_column(["0", "1"]), seed_column(["0", "a"]), seed_column(["1", "01"])
+        ([0, 1], ['0', 'a'], ['1', '01'])
     """
-    if all(name.isascii() and name.isdigit() for name in names):
+    if all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names):
         return [int(name) for name in names]
     return list(names)

@@ -70,19 +70,20 @@ def optimal_lr(
 def best_lr(
     bound: Callable[[Array], Array], limit: Scalar, *, decades: float = 6.0, num: int = 301
 ) -> BestRate:
-    r"""The rate of a logarithmic grid at which a bound is smallest.
+    r"""The rate of two logarithmic grids at which a bound is smallest.
 
-    The grid is ``limit 10^(-decades i / (num - 1))``, i = 0 .. num - 1.  Bounds here are sums of
-    falling and growing powers of the rate; between neighbours, a factor of
-    ``10^(decades / (num - 1))`` apart (1.047 by default), one with the growing power p exceeds its
-    minimum by at most that factor to the p.  Use it for bounds whose paper has no closed form of
-    the rate, or to see how much a closed form loses.
+    The first grid is ``limit 10^(-decades i / (num - 1))``, i = 0 .. num - 1; the second divides
+    the space between the neighbours of its best point into ``num - 1`` equal factors q, by default
+    1.0003.  A bound with one minimum, a sum of falling and growing powers of the rate, exceeds it
+    by at most the factor ``q^p`` for the largest growing power p; one with the term
+    ``exp(-c lr)`` by at most the factor ``exp(c lr (q - 1))``, if that is larger.  Use it for
+    bounds whose paper has no closed form of the rate, or to see how much a closed form loses.
 
     Args:
         bound: the bound as a function of the rate alone.
         limit: the largest rate that the bound's theorem allows.
-        decades: extent of the grid, positive.
-        num: number of points, at least 2.
+        decades: extent of the first grid, positive.
+        num: number of points of each grid, at least 2.
 
     Returns:
         The rate and the bound there; NaNs are skipped.
@@ -98,10 +99,20 @@ def best_lr(
     if num < 2:
         raise ValueError(f"num is {num}; expected at least 2 points")
     limit, span = positive(limit=limit, decades=decades)
-    lrs = limit * 10 ** (-span * jnp.linspace(0.0, 1.0, num))
-    values = jax.vmap(bound)(lrs)
-    best = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
-    return BestRate(lrs[best], values[best])
+
+    def smallest_between(first: Array, last: Array) -> tuple[Array, BestRate]:
+        """Returns the position of the best rate ``limit 10^-e``, e between the two, and both."""
+        lrs = limit * 10 ** -jnp.linspace(first, last, num)
+        values = jax.vmap(bound)(lrs)
+        best = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
+        return best, BestRate(lrs[best], values[best])
+
+    best, coarse = smallest_between(jnp.zeros_like(span), span)
+    neighbours = jnp.clip(jnp.stack([best - 1, best + 1]), 0, num - 1).astype(span.dtype)
+    _, fine = smallest_between(*(span * neighbours / (num - 1)))
+    # An even number of points leaves out the best one of the first grid.
+    is_better = fine.value < coarse.value
+    return BestRate(*(jnp.where(is_better, a, b) for a, b in zip(fine, coarse, strict=True)))
 
 
 def smallest(*entries: Array) -> Array:

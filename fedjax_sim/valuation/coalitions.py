@@ -41,7 +41,7 @@ def resampled(setup: Setup, members: Array, key: Array) -> Timeline:
     """Returns a timeline whose cohorts are drawn from the members, ``[M]`` bool.
 
     Every round has a random order of all clients, which depends on ``key`` and the round only; its
-    cohort is the first members in this order.
+    cohort is the first members in this order, as many as report in the setup's timeline.
 
     Example:
         >>> import fedjax_sim as fs
@@ -61,7 +61,10 @@ def resampled(setup: Setup, members: Array, key: Array) -> Timeline:
 
     clients = jax.vmap(cohort)(jnp.arange(timeline.num_rounds)).astype(jnp.int32)
     steps = entries(setup.task.num_steps, clients).astype(jnp.int32)
-    return dataclasses.replace(timeline, clients=clients, num_steps=steps, mask=members[clients])
+    reports = jnp.arange(timeline.cohort_size) < jnp.sum(timeline.mask, axis=1, keepdims=True)
+    return dataclasses.replace(
+        timeline, clients=clients, num_steps=steps, mask=members[clients] & reports
+    )
 
 
 class Programs:

@@ -63,9 +63,10 @@ def game(
             function of the model.
         mode: ``"min"``: small values of the metric are good; ``"max"``: large ones; None: small
             ones if the metric's name has "loss" or "error".  A function without a name needs it.
-        resample: key of the cohorts.  Every round then has the first ``cohort_size`` members of S
-            in a random order of all clients, with all the clients' steps, instead of the members in
-            the timeline's cohort: coalitions keep full cohorts.  None: the timeline.
+        resample: key of the cohorts.  Every round then has the first members of S in a random order
+            of all clients, as many as report in the timeline's round, with all the clients' steps,
+            instead of the members in the timeline's cohort: coalitions keep full cohorts.  None:
+            the timeline.
         directory: folder of finished coalitions, from which an interrupted valuation continues and
             which other processes may share; None: memory only.
         width: coalitions per device at once, at most; default 64 on a CPU, 512 on an accelerator.

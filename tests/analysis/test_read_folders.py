@@ -1,5 +1,8 @@
 """Rounds of divergence in folders of results."""
 
+import pandas as pd
+
+from fedjax_sim.analysis import methods
 from fedjax_sim.analysis.folders import divergences
 from fedjax_sim.simulation.outcome import Outcome
 
@@ -14,3 +17,13 @@ def test_the_recorded_outcome_decides_on_the_rounds_that_it_covers():
     later = [*entries, ("0", 4, "loss", NAN)]
     assert divergences(later, recorded) == {"0": 4, "1": 1, "2": 0}
     assert divergences(entries, None) == {"0": 2, "1": 2, "2": 0}
+
+
+def test_configurations_with_the_same_short_text_have_labels_of_their_own():
+    rates = [0.1, 0.12345678, 0.12345679]
+    rows = [("fedavg", lr, 0, 0, 1, "test/accuracy", 0.5) for lr in rates]
+    columns = ["algorithm", "lr", "seed", "diverged_at", "round", "metric", "value"]
+    frame = methods._labelled(pd.DataFrame(rows, columns=columns), "all", None, "")
+    assert frame["algorithm"].tolist() == [
+        f"FedAvg, learning rate {text}" for text in ("0.1", "0.12345678", "0.12345679")
+    ]

@@ -95,3 +95,11 @@ def test_an_interval_cut_at_one_is_written_with_its_ends():
 def test_bad_arguments_are_named(call, match):
     with pytest.raises(ValueError, match=match):
         call(history())
+
+
+def test_the_note_states_the_level():
+    wide = results(history(), ACCURACY, level=0.99)
+    assert "its 99 % interval" in results_table(wide, level=0.99)
+    assert "its 95 % interval" in results_table(results(history(), ACCURACY))
+    with pytest.raises(ValueError, match="level is 95; expected a number between 0 and 1"):
+        results_table(wide, level=95)

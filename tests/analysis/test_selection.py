@@ -128,6 +128,10 @@ def test_only_the_named_hyper_parameters_make_a_configuration():
             lambda f: selection.scores(f, "loss", last=6),
             "last is 6; expected at most 5, .*'fedavg'",
         ),
+        (
+            lambda f: selection.scores(f[(f["metric"] == "loss") | (f["seed"] > 7)], "accuracy"),
+            "metric is 'accuracy'; expected one that .*'seed': 7.* has, too",
+        ),
         (lambda f: selection.scores(f, "loss", reduce="median"), "reduce is 'median'"),
         (lambda f: selection.scores(f, "loss", mode="least"), "mode is 'least'"),
         (

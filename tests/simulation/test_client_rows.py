@@ -116,8 +116,20 @@ def test_rows_of_a_run(tmp_path):
     assert not any("per_client" in name or "evaluated" in name for name in table)
     medians = table["client/loss/q50"].dropna()
     for seed, done in medians.index:
-        rows = frame[(frame["seed"] == str(seed)) & (frame["round"] == done)]
+        rows = frame[(frame["seed"] == seed) & (frame["round"] == done)]
         np.testing.assert_allclose(medians[seed, done], rows["loss"].median(), rtol=1e-6)
     assert len(medians) == 4
     assert (table["test/examples"] == 4).all()
     assert len(table["test/loss"]) == 8
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_without_an_evaluation_per_client_there_are_no_rows(tmp_path, kept):
+    data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.arange(3))
+    task = fs.empirical_task(lambda w, e, key: (e["y"] - w) ** 2, data, fs.full_batch(1))
+    timeline = fs.timelines.full(1, 2, task.num_steps)
+    setup = fs.Setup(task, timeline, jnp.zeros(1), lambda w: {"loss": w**2})
+    keys, folder = jax.random.split(jax.random.key(0), 1), tmp_path if kept else None
+    compared = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, directory=folder)
+    assert compared.per_client().empty
+    assert compared.simulations["fedavg"][0].per_client().empty

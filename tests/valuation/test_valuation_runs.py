@@ -233,6 +233,12 @@ def test_cohorts_drawn_from_the_coalition():
     np.testing.assert_array_equal(np.asarray(drawn.clients)[kept], everyone[kept])
     alone = draw(jnp.arange(6) == 4)
     np.testing.assert_array_equal(alone.mask.sum(1), 1)
+    # As many report as in the given timeline.
+    counts = np.arange(9) % 3
+    fewer = dataclasses.replace(timeline, mask=np.arange(2) < counts[:, None])
+    some = resampled(dataclasses.replace(setup, timeline=fewer), members, jax.random.key(1))
+    np.testing.assert_array_equal(some.mask.sum(1), counts)
+    np.testing.assert_array_equal(some.clients, drawn.clients)
 
 
 def test_bad_arguments():
