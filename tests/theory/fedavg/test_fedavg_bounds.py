@@ -251,8 +251,8 @@ def test_prescribed_rates_do_what_is_proven(family, allow_nans):
         with jax.enable_x64(True):
             value, tuned, best = tuned_values(family, constants)
             assert value <= (1 + 1e-9) * tuned  # equality without noise, rounding
-            # The grid's neighbours are 4.7 % apart, and terms grow as lr^5 at most.
-            assert best <= 1.26 * value
+            # Neighbours of the second grid are 1.6e-4 apart, and terms grow as lr^5 at most.
+            assert best <= 1.001 * value
 
     check()
 
