@@ -219,7 +219,8 @@ def _check_weights(setup: Setup) -> None:
         first = int((weights <= 0).argmax())
         raise ValueError(
             f"setup.weighting is {weights[first]:g} for client {int(clients[first])}; expected "
-            "positive weights: the mean leaves out uploads of weight 0, so its derivative there is 0"
+            "positive weights: the mean leaves out uploads of weight 0, so its derivative there is "
+            "0"
         )
 
 
