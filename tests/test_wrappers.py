@@ -231,3 +231,17 @@ def test_average_rounds_of_a_model_in_half_precision_does_not_stop():
     assert server.params.dtype == server.inner.params.dtype == jnp.bfloat16
     assert float(server.inner.params) == 1.0
     assert abs(float(server.params) - (1 - 0.5 / rounds)) < 2.0**-8
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda lr: private(fs.fedavg(0.1), leaves.last_layer, lr),
+        lambda lr: fine_tuned(fs.fedavg(0.1), lr, steps=1),
+        lambda lr: fs.per_step_uploads(fs.fedavg(0.1), lr),
+    ],
+    ids=["private", "fine_tuned", "per_step_uploads"],
+)
+def test_wrappers_refuse_a_negative_rate(wrap):
+    with pytest.raises(ValueError, match=r"lr is -0\.5; expected at least 0"):
+        wrap(-0.5)
