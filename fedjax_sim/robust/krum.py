@@ -77,8 +77,8 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
         >>> algorithm = fs.robust.aggregate(fs.fedavg(0.1), multi_krum(f=2, m=8))
     """
     f = check_f(f)
-    whole = isinstance(m, numbers.Integral) and not isinstance(m, bool)
-    if m not in ("n-f-2", "n-f") and not (whole and m >= 1):
+    whole = isinstance(m, numbers.Integral) and not isinstance(m, (bool, str))
+    if m not in ("n-f-2", "n-f") and not (whole and int(m) >= 1):
         raise ValueError(f"m is {m!r}; expected an integer of at least 1, 'n-f-2' or 'n-f'")
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
