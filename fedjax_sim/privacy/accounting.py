@@ -192,7 +192,7 @@ def calibrate(
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")
     first = mechanism(1.0)
-    name = _accountant_of(first, accountant)
+    name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     dp = library("dp_accounting.mechanism_calibration")
 
@@ -233,7 +233,7 @@ def _of_prefixes(
     results = []
     for end in ends:
         mechanism = mechanism_of(setup.timeline[:end])
-        name = _accountant_of(mechanism, accountant)
+        name = accountant_of(mechanism, accountant)
         event, count = _inner(mechanism.event)
         if running is None or counted is None or counted[0] != event or counted[1] > count:
             counted, running = (event, 0), _fresh(name, mechanism, interval)
@@ -284,11 +284,20 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     return library("dp_accounting.pld").PLDAccountant(relation, interval)
 
 
-def _accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
+def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
     """Returns the accountant that counts an event.
+
+    Args:
+        mechanism: with the event.
+        accountant: the wanted one; None: the first that supports the event.
 
     Raises:
         ValueError: an accountant that does not support the event.
+
+    Example:
+        >>> dp = library("dp_accounting")
+        >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
+        'pld'
     """
     supporting: list[Accountant] = [
         name
