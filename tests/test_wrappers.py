@@ -213,3 +213,35 @@ def test_average_rounds_is_the_mean_of_the_servers_models():
     assert_close(averaged.server.params, np.mean(models), 1e-12)
     assert_close(averaged.server.inner.params, models[-1], 1e-12)
     assert float(averaged.server.num_averaged) == NUM_ROUNDS
+
+
+def test_average_rounds_of_a_model_in_half_precision_does_not_stop():
+    """The model is 0.5 in the first round and 1 later; in bfloat16 the mean would stay at 0.9."""
+    rounds = 200
+
+    def oracle(client, key, max_steps):
+        def grad(x, k):
+            return jnp.where(x == 0, -0.5, jnp.where(x < 1, -0.5, 0)).astype(x.dtype)
+
+        return fs.Oracle(grad, lambda x, k: x, lambda x: grad(x, 0))
+
+    task = fs.Task(oracle, np.ones(1, int), np.ones(1, int))
+    setup = fs.Setup(task, fs.timelines.full(rounds, 1, 1), jnp.zeros((), jnp.bfloat16))
+    server = fs.run(average_rounds(fs.fedavg(1.0)), setup, jax.random.key(0))[0].server
+    assert server.params.dtype == server.inner.params.dtype == jnp.bfloat16
+    assert float(server.inner.params) == 1.0
+    assert abs(float(server.params) - (1 - 0.5 / rounds)) < 2.0**-8
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda lr: private(fs.fedavg(0.1), leaves.last_layer, lr),
+        lambda lr: fine_tuned(fs.fedavg(0.1), lr, steps=1),
+        lambda lr: fs.per_step_uploads(fs.fedavg(0.1), lr),
+    ],
+    ids=["private", "fine_tuned", "per_step_uploads"],
+)
+def test_wrappers_refuse_a_negative_rate(wrap):
+    with pytest.raises(ValueError, match=r"lr is -0\.5; expected at least 0"):
+        wrap(-0.5)

@@ -129,7 +129,9 @@ def streaming_diloco(
 
     def packed(params: Params, p: Array) -> Array:
         """Fragment p as a vector of the length of the largest."""
-        vectors = [_flat(part) for part in parts(params)]
+        with jax.numpy_dtype_promotion("standard"):  # fragments of different precision
+            dtype = jnp.result_type(*jax.tree.leaves(params))
+        vectors = [_flat(part).astype(dtype) for part in parts(params)]
         longest = max(vector.size for vector in vectors)
         padded = [jnp.pad(vector, (0, longest - vector.size)) for vector in vectors]
         return jax.lax.select_n(p, *padded) if num_fragments > 1 else padded[0]

@@ -12,7 +12,7 @@ References:
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.compression.codec import Codec, per_tensor
 from fedjax_sim.compression.quantizers.rounding import stochastic_round, wide
 from fedjax_sim.types import Scalar
@@ -116,6 +116,7 @@ def _decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
 
 
 def _check(bits: int, cell: Scalar) -> None:
+    check_count(bits=bits)
     if not 2 <= bits <= _MAX_BITS:
         raise ValueError(f"bits is {bits}; expected 2 to {_MAX_BITS}")
     check_positive(cell=cell)

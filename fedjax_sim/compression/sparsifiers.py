@@ -10,6 +10,7 @@ References:
 """
 
 import math
+import numbers
 from typing import Any
 
 import jax
@@ -99,8 +100,8 @@ def count(keep: int | float, leaf: Any) -> int:
         (4, 2, 1)
     """
     size = math.prod(leaf.shape)
-    if isinstance(keep, int):
-        return min(keep, size)
+    if isinstance(keep, numbers.Integral):
+        return min(int(keep), size)
     # 0.07 * 100 is 7.000000000000001; twelve digits are enough for a fraction.
     return math.ceil(float(f"{keep * size:.12g}"))
 
@@ -114,7 +115,7 @@ def _only(chosen: Array, entries: Array) -> Array:
 
 
 def _check(keep: int | float) -> None:
-    whole = isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1
+    whole = isinstance(keep, numbers.Integral) and not isinstance(keep, bool) and keep >= 1
     if not whole and not (isinstance(keep, float) and 0 < keep <= 1):
         raise ValueError(
             f"keep is {keep!r}; expected a number of entries, an integer of at least 1, or a "

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_sim.checks import check_positive
 from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, independent
@@ -68,10 +69,10 @@ def epsilon(
         setup: of one run or of several seeds, for which the largest number of visits counts.
         delta: in (0, 1), well below one over the number of clients.
         accountant: "pld" or "rdp"; default: the first that supports the event.
-        interval: width of the intervals of privacy losses, of "pld".
+        interval: width of the intervals of privacy losses, of "pld"; positive.
 
     Raises:
-        ValueError: an algorithm that is not private, a delta out of range, an accountant that does
+        ValueError: an algorithm that is not private, a number out of range, an accountant that does
             not support the event, or a sampling rule whose guarantee needs more than a hundredth of
             delta for empty rounds.
         ImportError: dp-accounting is not installed.
@@ -187,10 +188,11 @@ def calibrate(
         >>> round(calibrate(once, epsilon=1.0, delta=1e-5), 2)
         3.73
     """
+    check_positive(interval=interval)
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")
     first = mechanism(1.0)
-    name = _accountant_of(first, accountant)
+    name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     dp = library("dp_accounting.mechanism_calibration")
 
@@ -225,12 +227,13 @@ def _of_prefixes(
     interval: float,
 ) -> list[Guarantee]:
     """Returns the guarantees after increasing numbers of rounds; None: all rounds."""
+    check_positive(interval=interval)
     mechanism_of = _mechanism_of(algorithm, setup)
     counted, running = None, None  # (inner event, compositions) of the running accountant
     results = []
     for end in ends:
         mechanism = mechanism_of(setup.timeline[:end])
-        name = _accountant_of(mechanism, accountant)
+        name = accountant_of(mechanism, accountant)
         event, count = _inner(mechanism.event)
         if running is None or counted is None or counted[0] != event or counted[1] > count:
             counted, running = (event, 0), _fresh(name, mechanism, interval)
@@ -281,11 +284,20 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     return library("dp_accounting.pld").PLDAccountant(relation, interval)
 
 
-def _accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
+def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
     """Returns the accountant that counts an event.
+
+    Args:
+        mechanism: with the event.
+        accountant: the wanted one; None: the first that supports the event.
 
     Raises:
         ValueError: an accountant that does not support the event.
+
+    Example:
+        >>> dp = library("dp_accounting")
+        >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
+        'pld'
     """
     supporting: list[Accountant] = [
         name

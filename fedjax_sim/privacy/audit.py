@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_count, check_setup
+from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup
 from fedjax_sim.engine import check_algorithm, run
 from fedjax_sim.privacy.libraries import library
+from fedjax_sim.privacy.randomizers import check_delta
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
 
 
@@ -56,11 +57,12 @@ def audit(
         client: number of the client that is present or absent.
         score: of the final model; larger if the client was probably present.
         delta: that of the guarantee.
-        significance: probability that the bound exceeds the true epsilon.
+        significance: probability that the bound exceeds the true epsilon, in (0, 1/2).
         batch_size: runs that execute at once.
 
     Raises:
-        ValueError: a client that does not exist, no keys, a delta or a significance out of range.
+        ValueError: a client that does not exist, no keys or one key, a delta or a significance out
+            of range, a score that is no number.
         ImportError: jax-privacy is not installed.
 
     Example:
@@ -78,6 +80,13 @@ def audit(
     check_setup(setup)
     check_algorithm(algorithm, setup)
     check_count(1, batch_size=batch_size)
+    check_count(client=client)
+    check_keys(keys)
+    if keys.ndim != 1:
+        raise ValueError(f"keys has shape {keys.shape}; expected [n], as of jax.random.split")
+    check_delta(delta)
+    if not 0 < significance < 0.5:
+        raise ValueError(f"significance is {significance}; expected a number in (0, 0.5)")
     if not 0 <= client < setup.task.num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {setup.task.num_clients - 1}")
     one_per_key = setup.timeline.clients.ndim == 3
@@ -90,7 +99,10 @@ def audit(
         def final(args: tuple[Array, Timeline | None]) -> Array:
             key, own = args
             part = dataclasses.replace(setup, timeline=timeline if own is None else own)
-            return score(run(algorithm, part, key)[0].server.params)
+            result = score(run(algorithm, part, key)[0].server.params)
+            if jnp.shape(result) != ():
+                raise ValueError(f"score has shape {jnp.shape(result)}; expected one number")
+            return result
 
         return jax.lax.map(final, (keys, timeline if one_per_key else None), batch_size=batch_size)
 

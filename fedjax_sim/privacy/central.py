@@ -123,9 +123,10 @@ def privatize(
 
     Raises:
         ValueError: a clip or an ``expected_uploads`` that is not positive, a negative noise
-            multiplier, an algorithm whose server needs the exact mean, models as uploads, another
-            aggregation than the mean, or a wrapper that must be applied last; when a run begins,
-            weights other than uniform ones, and an ``expected_uploads`` that is not the timeline's.
+            multiplier, a ``noise`` that is no law, an algorithm whose server needs the exact mean,
+            models as uploads, another aggregation than the mean, or a wrapper that must be applied
+            last; when a run begins, weights other than uniform ones, and an ``expected_uploads``
+            that is not the timeline's.
 
     References:
         McMahan et al., 2018, Algorithm 1, with the estimator :math:`\tilde f_f`.
@@ -148,7 +149,12 @@ def privatize(
         check_finite(fixed)
     check_positive(expected_uploads=expected_uploads)
     check_admits_noise(algorithm)
-    law = noise or independent()
+    law = independent() if noise is None else noise
+    if not isinstance(law, NoiseLaw):
+        raise ValueError(
+            f"noise is {law!r:.60}; expected a privacy.NoiseLaw, for example "
+            "privacy.tree_aggregation(100)"
+        )
     if most_examples is not None:
         check_positive(most_examples=most_examples)
     if adaptive is not None:

@@ -1,5 +1,6 @@
 """Bounds of the norm of uploads."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,10 @@ def clip_upload(upload: Upload, clip: Clip) -> Upload:
         )
     clipped = {name: _clip(part, clip[name]) for name, part in parts.items()}
     if isinstance(upload, dict):
-        return clipped
+        result = copy.copy(upload)  # of the same class, with the same keys
+        for name in upload:
+            result[name] = clipped[str(name)]
+        return result
     return (
         type(upload)(*clipped.values()) if hasattr(upload, "_fields") else tuple(clipped.values())
     )

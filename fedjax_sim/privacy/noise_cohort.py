@@ -7,7 +7,13 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim.checks import check_at_most, check_count
-from fedjax_sim.privacy.accounting import INTERVAL, Accountant, Guarantee, calibrate
+from fedjax_sim.privacy.accounting import (
+    INTERVAL,
+    Accountant,
+    Guarantee,
+    accountant_of,
+    calibrate,
+)
 from fedjax_sim.privacy.events import Mechanism
 from fedjax_sim.privacy.libraries import library
 
@@ -36,7 +42,7 @@ def noise_cohort(
     cohort_size: int,
     noise_cohort_size: int,
     population: int,
-    accountant: Accountant = "pld",
+    accountant: Accountant | None = None,
     interval: float = INTERVAL,
 ) -> NoiseCohort:
     r"""Returns the noise multiplier with which a small cohort has a larger one's signal to noise.
@@ -80,5 +86,6 @@ def noise_cohort(
         return Mechanism(event, "add_or_remove_one", rule)
 
     z = calibrate(mechanism, epsilon, delta, accountant=accountant, interval=interval)
-    guarantee = Guarantee(epsilon, delta, "add_or_remove_one", accountant, rule)
+    name = accountant_of(mechanism(z), accountant)
+    guarantee = Guarantee(epsilon, delta, "add_or_remove_one", name, rule)
     return NoiseCohort(z * cohort_size / noise_cohort_size, guarantee)

@@ -81,6 +81,7 @@ def priv_unit(clip: Scalar, epsilon: float, *, tight: bool = False) -> Randomize
     """
     check_positive(clip=clip)
     _check_epsilon(epsilon)
+    epsilon = float(epsilon)
 
     def through(key: Array, x: Array) -> Array:
         return _draw(key, x, clip, epsilon, tight)
@@ -107,11 +108,13 @@ def priv_unit_constants(
     Args:
         dimension: d.
         epsilon: pure epsilon of one visit.
-        tight: False: :math:`\varepsilon_1` is the paper's upper bound.  True: it is
-            :math:`\ln \frac{I}{1 - I}` itself; kappa is then smaller at the same epsilon.
+        tight: False: :math:`\varepsilon_1` is the paper's upper bound, or
+            :math:`\ln \frac{I}{1 - I}` where the paper's is smaller, as for large caps in two
+            dimensions.  True: it is :math:`\ln \frac{I}{1 - I}` itself; kappa is then smaller at
+            the same epsilon.
 
     Raises:
-        ValueError: fewer than 2 dimensions, or an epsilon that is not positive.
+        ValueError: fewer than 2 dimensions, or an epsilon that is not positive or too small.
 
     Example:
         >>> paper = priv_unit_constants(1000, 10.0)
@@ -125,7 +128,13 @@ def priv_unit_constants(
     _check_epsilon(epsilon)
     bounds = [_exact_epsilon_1] if tight else [_epsilon_1_of_large_caps, _epsilon_1_of_small_caps]
     candidates = [_smallest_kappa(dimension, epsilon, bound) for bound in bounds]
-    return min(candidates, key=lambda constants: constants.kappa)
+    best = min(candidates, key=lambda constants: constants.kappa)
+    if not best.cap_probability > best.cap_mass:
+        raise ValueError(
+            f"epsilon is {epsilon:g}; expected a larger one for {dimension} entries: no cap of a "
+            "representable height has it"
+        )
+    return best
 
 
 def _smallest_kappa(dimension: int, epsilon: float, bound) -> PrivUnitConstants:
@@ -162,7 +171,9 @@ def _epsilon_1_of_large_caps(gamma, dimension: int):
 
 def _epsilon_1_of_small_caps(gamma, dimension: int):
     g = gamma * np.sqrt(2 * (dimension - 1) / np.pi)
-    return np.where(g < 1, 2 * np.arctanh(np.minimum(g, 1 - 1e-15)), np.inf)
+    value = np.where(g < 1, 2 * np.arctanh(np.minimum(g, 1 - 1e-15)), np.inf)
+    # On the circle the density of <V, v> is largest at its ends, and large caps exceed the bound.
+    return np.maximum(value, _exact_epsilon_1(gamma, dimension))
 
 
 def _exact_epsilon_1(gamma, dimension: int):

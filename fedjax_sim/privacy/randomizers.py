@@ -21,7 +21,13 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_is_algorithm, check_positive
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_count,
+    check_is_algorithm,
+    check_positive,
+)
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.accounting import Guarantee
@@ -75,14 +81,20 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
         randomizer: :func:`local_gaussian` or :func:`~fedjax_sim.privacy.priv_unit`.
 
     Raises:
-        ValueError: uploads that are models (FAVANO, QuAFL), a server that needs the exact mean, or
-            a wrapper that must be applied last; when a run begins, weights other than uniform ones.
+        ValueError: no randomiser, uploads that are models (FAVANO, QuAFL), a server that needs the
+            exact mean, or a wrapper that must be applied last; when a run begins, weights other
+            than uniform ones.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = randomize_uploads(fedavg(lr=0.1), local_gaussian(1.0, noise_multiplier=2.0))
     """
     check_is_algorithm(algorithm)
+    if not isinstance(randomizer, Randomizer):
+        raise ValueError(
+            f"randomizer is {randomizer!r:.60}; expected a privacy.Randomizer, for example "
+            "privacy.local_gaussian(1.0, 2.0)"
+        )
     check_admits_noise(algorithm._replace(aggregation=None))
 
     def local(
@@ -152,7 +164,7 @@ def local_noise_multiplier(epsilon: float, delta: float, visits: int = 1) -> flo
         (3.730632, 0.600229)
     """
     check_positive(epsilon=epsilon)
-    check_at_least(1, visits=visits)
+    check_count(1, visits=visits)
     check_delta(delta)
     return library("dp_accounting").get_sigma_gaussian(epsilon, delta) * math.sqrt(visits)
 

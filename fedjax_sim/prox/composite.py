@@ -101,6 +101,9 @@ def composite(
         where: chooses the leaves that are regularised, from a leaf's path, such as
             ``"layer/kernel"``, and the leaf. Default: all leaves; see :func:`kernels`.
 
+    Raises:
+        ValueError: psi is no regulariser, such as a class that was not called.
+
     Example:
         >>> from fedjax_sim import prox
         >>> lasso = composite(prox.L1(0.5), where=lambda path, leaf: path == "w")
@@ -108,4 +111,6 @@ def composite(
         >>> {name: leaf.tolist() for name, leaf in lasso.argmin(params, 1.0).items()}
         {'b': 0.25, 'w': [1.5, 0.0]}
     """
+    if isinstance(psi, type) or not isinstance(psi, Regularizer):
+        raise ValueError(f"psi is {psi!r:.60}; expected a regulariser, for example prox.L1(0.1)")
     return Composite(psi, Euclidean() if mirror is None else mirror, where)

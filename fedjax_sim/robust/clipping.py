@@ -18,6 +18,7 @@ from fedjax_sim.robust.rules import (
     from_point,
     majority,
     per_slot,
+    squared_norm,
 )
 from fedjax_sim.types import PyTree, Scalar, Upload
 
@@ -72,7 +73,10 @@ def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = N
 
     def change(previous: Upload, upload: Upload) -> Upload:
         difference = tree.sub(upload, previous)
-        return tree.scale(_factor(tree.norm(difference)), difference)
+        squared = squared_norm(difference)  # in half precision it would overflow
+        positive = squared > 0  # the root has no derivative at 0
+        distance = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1)), 0)
+        return tree.scale(_factor(distance), difference)
 
     def _factor(distance: Array) -> Array:
         radius = jnp.asarray(tau, distance.dtype)

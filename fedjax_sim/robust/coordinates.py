@@ -88,7 +88,7 @@ def trimmed_mean(f: int) -> Rule:
         >>> import fedjax_sim as fs
         >>> algorithm = fs.robust.aggregate(fs.fedavg(0.1), trimmed_mean(f=2))
     """
-    check_f(f)
+    f = check_f(f)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         del previous, key
@@ -128,7 +128,8 @@ def middle(ordered: Array, n: Array) -> Array:
     """
     n = jnp.maximum(n, 1)
     lower, upper = ordered[(n - 1) // 2], ordered[n // 2]
-    return (_finite_or_zero(lower) + _finite_or_zero(upper)) / 2
+    # Halves first: the sum of two large values may overflow.
+    return _finite_or_zero(lower) / 2 + _finite_or_zero(upper) / 2
 
 
 def _weighted_median(x: Array, weights: Array, points: Points) -> Array:
@@ -142,4 +143,4 @@ def _weighted_median(x: Array, weights: Array, points: Points) -> Array:
         place = jnp.argmax(reached, axis=0)[None]
         return _finite_or_zero(jnp.take_along_axis(ordered, place, axis=0)[0])
 
-    return (first(until >= half) + first(until > half)) / 2
+    return first(until >= half) / 2 + first(until > half) / 2

@@ -7,6 +7,7 @@ References:
         2018, https://arxiv.org/abs/1802.07927.
 """
 
+import numbers
 from typing import Literal
 
 import jax
@@ -46,7 +47,7 @@ def krum(f: int) -> Rule:
         >>> import fedjax_sim as fs
         >>> algorithm = fs.robust.aggregate(fs.fedavg(0.1), krum(f=2))
     """
-    check_f(f)
+    f = check_f(f)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         del previous, key
@@ -75,8 +76,9 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
         >>> import fedjax_sim as fs
         >>> algorithm = fs.robust.aggregate(fs.fedavg(0.1), multi_krum(f=2, m=8))
     """
-    check_f(f)
-    if m not in ("n-f-2", "n-f") and (isinstance(m, bool) or not isinstance(m, int) or m < 1):
+    f = check_f(f)
+    whole = isinstance(m, numbers.Integral) and not isinstance(m, (bool, str))
+    if m not in ("n-f-2", "n-f") and not (whole and int(m) >= 1):
         raise ValueError(f"m is {m!r}; expected an integer of at least 1, 'n-f-2' or 'n-f'")
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
@@ -112,7 +114,7 @@ def bulyan(f: int) -> Rule:
         >>> import fedjax_sim as fs
         >>> algorithm = fs.robust.aggregate(fs.fedavg(0.1), bulyan(f=2))
     """
-    check_f(f)
+    f = check_f(f)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         del previous, key

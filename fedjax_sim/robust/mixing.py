@@ -52,8 +52,7 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
     f = rule.f if f is None else f
     if f is None:
         raise ValueError(f"f is None; expected a number of attackers, since {rule.name} has none")
-    check_f(f)
-    kept = f
+    kept = f = check_f(f)
 
     def mixed(points: Points) -> Points:
         count = jnp.maximum(points.n - kept, 1)

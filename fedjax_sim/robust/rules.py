@@ -1,5 +1,6 @@
 """Rules, ``(points, previous aggregate, key) -> aggregate``, and the parts that they share."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -87,10 +88,10 @@ def check_f(f: Any) -> int:
         >>> check_f(2)
         2
     """
-    if isinstance(f, bool) or not isinstance(f, int):
+    if isinstance(f, bool) or not isinstance(f, numbers.Integral):
         raise ValueError(f"f is {f!r}; expected an integer, the number of attackers per round")
     check_at_least(0, f=f)
-    return f
+    return int(f)
 
 
 def majority(f: int | None) -> int:

@@ -173,7 +173,8 @@ def from_values(
         mode: ``"max"`` or None: large values are good; ``"min"``: small ones.
 
     Raises:
-        ValueError: no clients.
+        ValueError: no clients; when values are computed, a function that does not return one
+            number per coalition.
 
     Example:
         >>> game = from_values(lambda S: S @ [1.0, 2.0], num_clients=2)
@@ -182,6 +183,12 @@ def from_values(
     """
 
     def evaluate(coalitions: np.ndarray) -> Metrics:
-        return {"value": np.asarray(values(coalitions), np.float64)}
+        result = np.asarray(values(coalitions), np.float64)
+        if result.shape != (len(coalitions),):
+            raise ValueError(
+                f"values returns shape {result.shape} for {len(coalitions)} coalitions; expected "
+                f"({len(coalitions)},), one number per coalition"
+            )
+        return {"value": result}
 
     return Game(Outcomes(evaluate, num_clients), "value", mode)

@@ -15,6 +15,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.callbacks.direction import Mode, sign
+from fedjax_sim.checks import check_count, check_is_algorithm
 from fedjax_sim.contract import checked_weights
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.execution.strategies import Execution
@@ -63,7 +64,8 @@ def influence(
         execution: execution strategy.
 
     Raises:
-        ValueError: a client of the timeline has weight 0, where the mean has no derivative; as
+        ValueError: a client of the timeline has weight 0, where the mean has no derivative; an
+            algorithm that requires equal weights; another ``direction``; as
             :func:`fedjax_sim.valuation.game`.
 
     Example:
@@ -77,6 +79,13 @@ def influence(
         >>> result.values.round(4).tolist()  # the model is 3
         [0.6667, 0.3333, -1.0]
     """
+    _check_direction(direction)
+    check_is_algorithm(algorithm)
+    if algorithm.uniform_weights_only is not None:
+        raise ValueError(
+            "algorithm requires equal weights of all uploads; expected one that accepts others: "
+            f"{algorithm.uniform_weights_only}"
+        )
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     _check_weights(setup)
 
@@ -124,7 +133,8 @@ def example_influence(
         A value per example of the client, in the order of its rows.
 
     Raises:
-        ValueError: an unknown client, another kind of task, a model with running statistics.
+        ValueError: an unknown client, another kind of task, a model with running statistics,
+            another ``direction``.
 
     Example:
         >>> import fedjax_sim as fs
@@ -138,6 +148,8 @@ def example_influence(
         >>> result.values.tolist()  # the model is ((1 + 3) / 2 + 6) / 2 = 4
         [0.25, 0.75]
     """
+    _check_direction(direction)
+    check_count(client=client)
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     start, stop = _rows(setup, client)
 
@@ -184,6 +196,11 @@ def _result(method: str, gain: int, gradient: Array, direction: Direction) -> Va
     return Valuation(method, values, None, runs)
 
 
+def _check_direction(direction: str) -> None:
+    if direction not in ("reverse", "forward"):
+        raise ValueError(f"direction is {direction!r}; expected 'reverse' or 'forward'")
+
+
 def _check_weights(setup: Setup) -> None:
     """Refuses clients of weight 0, whose uploads the mean leaves out with all derivatives."""
     task, timeline = setup.task, setup.timeline
@@ -199,10 +216,11 @@ def _check_weights(setup: Setup) -> None:
     work = Work(round, clients, steps, sizes, round - versions, keys, timeline.max_steps)
     weights = np.asarray(checked_weights(setup.weighting(work), len(clients)))
     if (weights <= 0).any():
-        client = int(clients[int((weights <= 0).argmax())])
+        first = int((weights <= 0).argmax())
         raise ValueError(
-            f"setup.weighting is {weights.min():g} for client {client}; expected positive weights: "
-            "the mean leaves out uploads of weight 0, so its derivative there is 0"
+            f"setup.weighting is {weights[first]:g} for client {int(clients[first])}; expected "
+            "positive weights: the mean leaves out uploads of weight 0, so its derivative there is "
+            "0"
         )
 
 

@@ -10,7 +10,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.callbacks.direction import Mode, sign
-from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.checks import check_batch, check_key, check_setup
 from fedjax_sim.engine import RunState, check_algorithm, evaluation_context, init, run
 from fedjax_sim.evaluation.state import evaluate, periods
 from fedjax_sim.execution.offload import OnHost
@@ -39,7 +39,7 @@ def evaluated_once(
             algorithm does not fit; the metric does not exist, is no number, or is not evaluated in
             the last round.
     """
-    check_keys(key)
+    check_key(key)
     check_setup(setup)
     check_batch(setup, None)
     if isinstance(setup.task.placement, OnHost):
@@ -70,6 +70,8 @@ def evaluated_once(
         return metrics_of(algorithm, setup, init(algorithm, setup), key)
 
     known = jax.eval_shape(initial, setup, key)  # nothing is compiled
+    if name not in known and not isinstance(metric, str):
+        raise ValueError("metric returns an array; expected a function that returns one number")
     if name not in known:
         raise ValueError(f"metric is {name!r}; expected one of {', '.join(sorted(known))}")
     return setup, name

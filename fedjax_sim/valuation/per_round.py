@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.callbacks.direction import Mode
-from fedjax_sim.checks import check_at_least, check_keys
+from fedjax_sim.checks import check_at_least, check_count, check_key
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.types import FedAlgorithm, Setup
 from fedjax_sim.valuation.draws import generator
@@ -128,9 +128,9 @@ def gtg_shapley(
         >>> round(float(result.values.sum()), 3)
         4.219
     """
-    check_keys(permutation_key)
+    check_key(permutation_key)
     check_at_least(0.0, between=between, within=within)
-    check_at_least(1, most_sweeps=most_sweeps)
+    check_count(1, most_sweeps=most_sweeps)
     games = round_games(algorithm, setup, key, metric, mode=mode, execution=execution, width=width)
     rng = generator(permutation_key)
 
@@ -138,8 +138,10 @@ def gtg_shapley(
         return guided(part.game, rng, between=between, within=within, most_sweeps=most_sweeps)
 
     result = _summed("GTG-Shapley", setup, games, value)
-    skipped = result.facts["skipped"] / max(result.facts["rounds"], 1)
-    return result._replace(facts={**result.facts, "skipped": skipped})
+    # Without any report there is no round to skip.
+    facts = {"permutations": 0.0, "skipped": 0.0, **result.facts}
+    facts["skipped"] /= max(facts["rounds"], 1)
+    return result._replace(facts=facts)
 
 
 def guided(

@@ -8,7 +8,7 @@ for Shapley value estimation", JMLR 23, 2022.
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_count, check_keys
+from fedjax_sim.checks import check_at_least, check_count, check_key
 from fedjax_sim.valuation.draws import generator
 from fedjax_sim.valuation.games import Game
 from fedjax_sim.valuation.result import Valuation, standard_deviation, valuation_of
@@ -63,7 +63,7 @@ def permutation_shapley(
         >>> result.values.tolist(), result.standard_errors.tolist()
         ([1.0, 2.0, 4.0], [0.0, 0.0, 0.0])
     """
-    check_keys(key)
+    check_key(key)
     check_count(1, num_permutations=num_permutations, batch=batch)
     check_at_least(0.0, tolerance=tolerance, target_error=target_error or 0.0)
     if antithetic and (num_permutations % 2 or batch % 2):

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.callbacks.direction import Mode
-from fedjax_sim.checks import check_at_least, check_bytes, check_keys
+from fedjax_sim.checks import check_bytes, check_count, check_key
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.identity import (
@@ -93,10 +93,10 @@ def game(
     """
     check_bytes(memory=memory)
     if width is not None:
-        check_at_least(1, width=width)
+        check_count(1, width=width)
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     if resample is not None:
-        check_keys(resample)
+        check_key(resample)
         _check_resampled(setup)
     # Half of the clients: refuses algorithms whose checks require all of them.
     some = jnp.arange(setup.task.num_clients) % 2 == 0

@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.callbacks.direction import Mode
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.contract import checked_weights
 from fedjax_sim.engine import Probes, RunState, Visit, advance, init
 from fedjax_sim.evaluation.state import takes_state
@@ -45,7 +45,7 @@ def round_games(
 
     One round's uploads are in memory at a time.  Arguments as for :func:`fed_sv`.
     """
-    check_at_least(1, width=width)
+    check_count(1, width=width)
     if algorithm.aggregation is not None:
         raise ValueError(
             "algorithm aggregates by another rule than the mean; expected the mean of the uploads, "

@@ -38,7 +38,12 @@ class CoalitionStore:
             path = self._folder / _IDENTITY
             if not path.exists():
                 write_text(path, json.dumps(self._identity, indent=1, sort_keys=True))
-            stored = json.loads(path.read_text())
+            try:
+                stored = dict(json.loads(path.read_text()))
+            except (ValueError, TypeError) as error:
+                raise FolderError(
+                    f"{path} is damaged ({error}); expected it whole: choose another directory"
+                ) from error
             mine = json.loads(json.dumps(self._identity))
             if stored != mine:
                 names = sorted(k for k in stored | mine if stored.get(k) != mine.get(k))

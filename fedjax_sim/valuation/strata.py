@@ -11,7 +11,7 @@ import math
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_count, check_keys
+from fedjax_sim.checks import check_count, check_key
 from fedjax_sim.valuation.draws import generator
 from fedjax_sim.valuation.games import Game
 from fedjax_sim.valuation.result import Valuation, standard_deviation, valuation_of
@@ -54,9 +54,9 @@ def stratified_shapley(
         >>> stratified_shapley(additive, jax.random.key(0), 8).values.tolist()
         [1.0, 2.0, 4.0]
     """
-    check_keys(key)
-    check_at_least(2, pilot=pilot)
-    check_count(1, batch=batch)
+    check_key(key)
+    check_count(2, pilot=pilot)
+    check_count(1, num_marginals=num_marginals, batch=batch)
     n = game.num_clients
     sizes = [math.comb(n - 1, r) for r in range(n)]
     needed = sum(min(size, pilot) for size in sizes)

@@ -12,6 +12,7 @@ References:
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -24,6 +25,7 @@ from fedjax_sim.compression.counting import (
     with_message_bits,
     with_upload_bits,
 )
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -74,9 +76,14 @@ class _Checked(NamedTuple):
 
 
 class AveragedRoundsState(NamedTuple):
-    params: Params  # the average so far, which is evaluated
+    average: Params  # so far, in single precision at least
     inner: ServerState
     num_averaged: Array  # number of rounds in the average
+
+    @property
+    def params(self) -> Params:
+        """The average so far, which is evaluated."""
+        return jax.tree.map(lambda x, y: x.astype(y.dtype), self.average, self.inner.params)
 
 
 def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
@@ -140,7 +147,8 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
 
-    without the initial model.  What clients receive and compute does not change.
+    without the initial model.  What clients receive and compute does not change.  Models in half
+    precision are averaged in single precision, since the later ones would be rounded away.
 
     Raises:
         ValueError: no algorithm.
@@ -156,13 +164,16 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     def init(params: Params) -> AveragedRoundsState:
         inner = algorithm.init(params)
-        return AveragedRoundsState(inner.params, inner, jnp.zeros((), jnp.result_type(float)))
+        zero = jnp.zeros((), jnp.result_type(float))
+        return AveragedRoundsState(jax.tree.map(wide, inner.params), inner, zero)
 
     def update(state: AveragedRoundsState, mean: Upload, round: Round) -> AveragedRoundsState:
         inner = algorithm.update(state.inner, mean, round)
         count = state.num_averaged + 1
-        change = tree.divide(tree.sub(inner.params, state.params), count)
-        return AveragedRoundsState(tree.add(state.params, change), inner, count)
+        difference = tree.sub(jax.tree.map(wide, inner.params), state.average)
+        return AveragedRoundsState(
+            tree.add(state.average, tree.divide(difference, count)), inner, count
+        )
 
     return algorithm._replace(
         init=init,

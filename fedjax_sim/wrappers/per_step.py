@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.checks import check_at_least, check_is_algorithm
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Upload, Work
@@ -30,7 +30,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         lr: the client rate of the algorithm, or its schedule over rounds.
 
     Raises:
-        ValueError: a value that is no algorithm.
+        ValueError: a value that is no algorithm, or a negative ``lr``.
 
     Example:
         >>> import optax
@@ -38,6 +38,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
     """
     check_is_algorithm(algorithm)
+    check_at_least(0, lr=lr)
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.checks import check_at_least, check_is_algorithm
 from fedjax_sim.compression.counting import (
     message_bits,
     upload_bits,
@@ -78,7 +78,8 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         lr: learning rate :math:`\eta_v` of the private leaves, or a schedule over rounds.
 
     Raises:
-        ValueError: ``where`` is no predicate; the algorithm updates running statistics (apply
+        ValueError: a negative ``lr``; ``where`` is no predicate; the algorithm updates running
+            statistics (apply
             :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
             of the run, a message without a model.
 
@@ -94,6 +95,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         (2,)
     """
     check_is_algorithm(algorithm)
+    check_at_least(0, lr=lr)
     leaves.check_selection(where)
     check_statistics_last("private", algorithm)
 

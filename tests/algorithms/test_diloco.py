@@ -209,3 +209,25 @@ def test_streaming_refuses_other_timelines_and_fragments():
 def streamed_setup(algorithm, timeline):
     params = {"a": jnp.zeros(()), "b": jnp.zeros(())}
     return fs.init(algorithm, fs.Setup(two_leaves(5), timeline, params))
+
+
+def test_streaming_takes_fragments_of_different_precision():
+    """The fragment in double precision moves as it does beside another one in double precision."""
+
+    def oracle(client, key, max_steps):
+        def grad(x, k):
+            return jax.tree.map(lambda leaf: leaf - 1, x)
+
+        return fs.Oracle(grad, lambda x, k: jnp.zeros(()), lambda x: grad(x, 0))
+
+    def final(dtype):
+        task = fs.Task(oracle, np.ones(2, int), np.full(2, 3))
+        params = {"a": {"w": jnp.zeros(4, dtype)}, "b": {"w": jnp.zeros(3, jnp.float64)}}
+        setup = fs.Setup(task, fs.timelines.full(4, 2, 3), params)
+        algorithm = fs.streaming_diloco(local_optimizer=SGD, num_fragments=2)
+        return fs.run(algorithm, setup, jax.random.key(0))[0].server.params
+
+    mixed, double = final(jnp.bfloat16), final(jnp.float64)
+    assert mixed["a"]["w"].dtype == jnp.bfloat16
+    assert_close(mixed["b"]["w"], double["b"]["w"], TOLERANCE)
+    assert_close(mixed["a"]["w"].astype(jnp.float64), double["a"]["w"], 0.02)

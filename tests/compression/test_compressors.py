@@ -298,3 +298,14 @@ def test_other_bad_arguments():
             compression.compressed(fs.fedavg(0.1), codec)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="down is 3; expected a codec, for example"):
         compression.compressed(fs.fedavg(0.1), identity(), down=3)  # pyright: ignore
+
+
+def test_numbers_of_entries_and_bits_may_be_those_of_numpy_and_are_whole():
+    x = jnp.array([1.0, -3.0, 2.0, 3.0])
+    for make in (top_k, random_k):
+        for number, other in ((2, np.int64(2)), (0.5, np.float64(0.5))):
+            sent = [make(keep).through(jax.random.key(0), x, x) for keep in (number, other)]
+            np.testing.assert_array_equal(*sent)
+            assert make(number).bits(x) == make(other).bits(x)
+    with pytest.raises(ValueError, match=r"bits is 8\.5; expected an integer"):
+        compression.lattice(8.5, 0.1)

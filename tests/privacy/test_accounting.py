@@ -204,6 +204,11 @@ def test_runs_without_noise_and_unreachable_targets():
         fs.privacy.epsilon(fs.fedavg(0.1), setup, 1e-5)
     with pytest.raises(ValueError, match=r"delta is 1.0; expected a number in"):
         fs.privacy.epsilon(silent, setup, 1.0)
+    for interval in (0.0, -1e-3):
+        with pytest.raises(ValueError, match=r"interval is .*; expected a positive number"):
+            fs.privacy.epsilon(silent, setup, 1e-5, interval=interval)
+        with pytest.raises(ValueError, match=r"interval is .*; expected a positive number"):
+            fs.privacy.noise_multiplier(setup, 1.0, 1e-5, interval=interval)
     for epsilon in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match=r"epsilon is .*; expected a positive number"):
             fs.privacy.noise_multiplier(setup, epsilon, 1e-5)

@@ -65,3 +65,14 @@ def test_bad_input():
         privacy.audit(fs.fedavg(1.0), setup, keys, 4, lambda x: x[0], delta=DELTA)
     with pytest.raises(ValueError, match="batch_size is 0"):
         privacy.audit(fs.fedavg(1.0), setup, keys, 0, lambda x: x[0], delta=DELTA, batch_size=0)
+    for arguments, message in (
+        ({"keys": keys[0]}, r"keys has shape \(\); expected \[n\]"),
+        ({"keys": 3}, "keys is 3; expected jax.random.key"),
+        ({"client": 1.5}, r"client is 1\.5; expected an integer"),
+        ({"delta": 2.0}, r"delta is 2\.0; expected a number in \(0, 1\)"),
+        ({"significance": 0.7}, r"significance is 0\.7; expected a number in \(0, 0\.5\)"),
+        ({"score": lambda x: x}, r"score has shape \(3,\); expected one number"),
+    ):
+        valid = {"keys": keys, "client": 0, "score": lambda x: x[0], "delta": DELTA}
+        with pytest.raises(ValueError, match=message):
+            privacy.audit(fs.fedavg(1.0), setup, **(valid | arguments))

@@ -1,5 +1,6 @@
 """``privatize``: what the noise and the clip do to a run, and what is refused before it."""
 
+import collections
 import dataclasses
 
 import jax
@@ -273,3 +274,24 @@ def test_bad_arguments_are_refused_before_anything_runs():
         ValueError, match="clip has the parts delta; expected those of the upload, b, w"
     ):
         clip_upload(PARAMS, {"delta": 1.0})
+
+
+def test_a_noise_that_is_no_law_is_refused():
+    with pytest.raises(ValueError, match=r"noise is 'tree'; expected a privacy\.NoiseLaw"):
+        fs.privacy.privatize(fs.fedavg(0.1), 1.0, 1.0, expected_uploads=4, noise="tree")
+
+
+@pytest.mark.parametrize(
+    "upload",
+    [
+        collections.OrderedDict(w=jnp.array([3.0, 4.0]), b=jnp.array(1.0)),
+        {1: jnp.array([3.0, 4.0]), 0: jnp.array(1.0)},
+    ],
+    ids=["OrderedDict", "integer keys"],
+)
+def test_clips_by_part_keep_the_structure_of_dictionaries(upload):
+    large, small = upload
+    clipped = clip_upload(upload, {str(large): 1.0, str(small): 2.0})
+    assert jax.tree.structure(clipped) == jax.tree.structure(upload)
+    np.testing.assert_allclose(clipped[large], [0.6, 0.8], rtol=1e-6)
+    assert float(clipped[small]) == 1.0

@@ -35,3 +35,13 @@ def test_reference_noise_by_renyi_divergences():
 def test_bad_input(changes, message):
     with pytest.raises(ValueError, match=message):
         privacy.noise_cohort(2.0, 1e-6, num_rounds=10, **(SETTING | changes))
+
+
+def test_the_guarantee_names_the_accountant_that_counted():
+    sizes = {"cohort_size": 5, "noise_cohort_size": 10, "population": 50}
+    first, named = (
+        privacy.noise_cohort(2.0, 1e-6, num_rounds=10, accountant=name, **sizes)
+        for name in (None, "pld")
+    )
+    assert first.guarantee.accountant == "pld"
+    assert first == named

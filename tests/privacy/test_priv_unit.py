@@ -23,7 +23,7 @@ def test_reference_constants_at_epsilon_10(dimension, gamma, kappa):
 
 
 @pytest.mark.parametrize("tight", [False, True])
-@pytest.mark.parametrize(("dimension", "epsilon"), CASES)
+@pytest.mark.parametrize(("dimension", "epsilon"), [*CASES, (2, 0.1), (2, 5.0), (2, 12.0)])
 def test_the_ratio_of_the_densities_is_at_most_e_to_epsilon(dimension, epsilon, tight):
     gamma, p, cap, kappa = priv_unit_constants(dimension, epsilon, tight=tight)
     alpha = (dimension - 1) / 2
@@ -119,3 +119,17 @@ def test_uploads_whose_squares_leave_single_precision(entry):
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_epsilon_without_a_cap_is_refused():
+    with pytest.raises(ValueError, match="epsilon is 1e-06; expected a larger one for 10 entries"):
+        priv_unit_constants(10, 1e-6)
+
+
+def test_epsilon_may_be_a_concrete_scalar_of_jax():
+    sent = [
+        priv_unit(1.0, epsilon).through(jax.random.key(0), jnp.ones(10))
+        for epsilon in (2.0, jnp.array(2.0), np.float32(2.0))
+    ]
+    np.testing.assert_array_equal(sent[0], sent[1])
+    np.testing.assert_array_equal(sent[0], sent[2])

@@ -113,3 +113,12 @@ def test_weights_by_examples_are_refused():
     local = privacy.randomize_uploads(fs.fedavg(0.1), privacy.local_gaussian(1.0, 1.0))
     with pytest.raises(ValueError, match="numbers of examples would reach the server"):
         fs.init(local, setup)
+
+
+def test_refusals_of_values_that_are_no_randomizers_and_no_counts():
+    with pytest.raises(
+        ValueError, match=r"randomizer is 'gaussian'; expected a privacy\.Randomizer"
+    ):
+        privacy.randomize_uploads(fs.fedavg(0.1), "gaussian")
+    with pytest.raises(ValueError, match=r"visits is 1\.5; expected an integer"):
+        privacy.local_noise_multiplier(1.0, 1e-5, visits=1.5)

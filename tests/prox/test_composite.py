@@ -289,3 +289,9 @@ def test_float32_numbers_on_a_float64_model(x64):
         problem.to_primal(problem.to_dual(params)),
     ]
     assert {x.dtype for x in jax.tree.leaves(results)} == {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize("psi", [3.0, prox.L1], ids=["number", "class"])
+def test_a_composite_needs_a_regulariser(psi):
+    with pytest.raises(ValueError, match="expected a regulariser, for example"):
+        prox.composite(psi)

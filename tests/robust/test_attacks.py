@@ -425,3 +425,13 @@ def test_refuses_setups():
     with pytest.raises(ValueError, match=r"send 1 of 2 uploads in round 2, for which .* is 0; exp"):
         fs.init(attacks.alie(fs.fedsgd(LR), MASK), setup)
     fs.init(attacks.alie(fs.fedsgd(LR), MASK, z=1.0), setup)
+
+
+def test_attackers_are_numbers_or_a_mask():
+    for clients in ([True, False, True], [1.7]):
+        with pytest.raises(ValueError, match=r"clients has dtype .*; expected integers"):
+            attacks.some_clients(clients, 3)
+    assert not attacks.some_clients([], 3).mask.any()
+    for mask in ([True, False], (True, False)):
+        assert attacks.sign_flip(fs.fedavg(0.1), mask)
+        assert attacks.sign_flip(fs.fedavg(0.1), attacks.Attackers(mask))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import compiled
 
+import fedjax_sim as fs
 from fedjax_sim import robust
 from fedjax_sim.robust.aggregation import points_of
 from fedjax_sim.robust.krum import bulyan_selection, krum_scores
@@ -339,3 +340,40 @@ def test_bad_arguments(build, message):
 )
 def test_conditions(rule, smallest, f):
     assert (rule.smallest, rule.f) == (smallest, f)
+
+
+def test_numbers_of_attackers_may_be_those_of_numpy():
+    assert robust.krum(np.int64(2)).name == robust.krum(2).name
+    assert robust.krum(np.int64(2)).smallest == 7
+    assert robust.multi_krum(1, np.int64(3)).smallest == robust.multi_krum(1, 3).smallest
+    assert robust.nnm(robust.median(), np.int64(2)).f == 2
+    with pytest.raises(ValueError, match=r"f is 2\.0; expected an integer"):
+        robust.krum(2.0)
+    with pytest.raises(ValueError, match=r"m is 3\.0; expected an integer"):
+        robust.multi_krum(1, 3.0)
+
+
+@pytest.mark.parametrize("rule", ["clipping", "clipping L=2", "median"])
+def test_large_uploads_in_half_precision_do_not_overflow(rule):
+    """Squares above 65504, and sums of two values above it."""
+    rules = {
+        "clipping": robust.centred_clipping(10.0),
+        "clipping L=2": robust.centred_clipping(10.0, iterations=2),
+        "median": robust.median(),
+    }
+
+    def final(dtype):
+        values = jnp.array([[40000.0, 0.0], [45000.0, 500.0], [1.0, 1.0], [50000.0, 600.0]], dtype)
+
+        def oracle(client, key, max_steps):
+            def grad(x, k):
+                return -values[client]
+
+            return fs.Oracle(grad, lambda x, k: jnp.zeros(()), lambda x: grad(x, 0))
+
+        task = fs.Task(oracle, np.ones(4, int), np.ones(4, int))
+        setup = fs.Setup(task, fs.timelines.full(1, 4, 1), jnp.zeros(2, dtype))
+        algorithm = robust.aggregate(fs.fedavg(1.0), rules[rule])
+        return np.asarray(fs.run(algorithm, setup, jax.random.key(0))[0].server.params, float)
+
+    np.testing.assert_allclose(final(jnp.float16), final(jnp.float64), rtol=5e-3)

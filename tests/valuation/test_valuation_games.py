@@ -265,7 +265,7 @@ def test_results_as_table_and_figure():
         (lambda g, k: valuation.permutation_shapley(g, k, 3), "num_permutations is 3"),
         (lambda g, k: valuation.permutation_shapley(g, k, 0), "num_permutations is 0"),
         (lambda g, k: valuation.permutation_shapley(g, k, 4, tolerance=-1.0), "tolerance is -1.0"),
-        (lambda g, k: valuation.permutation_shapley(g, 0, 4), "keys is 0"),
+        (lambda g, k: valuation.permutation_shapley(g, 0, 4), "key is 0"),
         (lambda g, k: valuation.stratified_shapley(g, k, 4), "num_marginals is 4; expected at"),
         (lambda g, k: valuation.stratified_shapley(g, k, 90, pilot=1), "pilot is 1"),
         (lambda g, k: g.values(np.ones((2, 3), bool)), r"shape \(2, 3\); expected \[K, 15\]"),
@@ -277,3 +277,21 @@ def test_bad_arguments(call, message):
     game = valuation.from_values(lambda S: S.sum(1), 15)
     with pytest.raises(ValueError, match=message):
         call(game, jax.random.key(0))
+
+
+@pytest.mark.parametrize("values", [lambda S: 1.0, lambda S: np.ones(1), lambda S: S.astype(float)])
+def test_values_are_one_number_per_coalition(values):
+    game = valuation.from_values(values, 3)
+    with pytest.raises(ValueError, match="one number per coalition"):
+        valuation.exact_shapley(game)
+
+
+def test_refusals_of_numbers_and_keys_of_estimates():
+    game, key = valuation.from_values(lambda S: S.sum(1), 8), jax.random.key(0)
+    with pytest.raises(ValueError, match=r"pilot is 2\.5; expected an integer"):
+        valuation.stratified_shapley(game, key, 100, pilot=2.5)
+    with pytest.raises(ValueError, match=r"num_marginals is 100\.5; expected an integer"):
+        valuation.stratified_shapley(game, key, 100.5)
+    for estimate in (valuation.stratified_shapley, valuation.permutation_shapley):
+        with pytest.raises(ValueError, match=r"key has shape \(3,\); expected one key"):
+            estimate(game, jax.random.split(key, 3), 100)

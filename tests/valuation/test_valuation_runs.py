@@ -77,6 +77,9 @@ def test_mean_estimation_by_retraining(tmp_path):
         (tmp_path / "coalitions.npz").write_bytes(part)
         with pytest.raises(FolderError, match=r"coalitions\.npz is damaged"):
             valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
+    (tmp_path / "game.json").write_text('{"algorithm": ')
+    with pytest.raises(FolderError, match=r"game\.json is damaged"):
+        valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
 
 
 @pytest.mark.slow
@@ -117,6 +120,32 @@ def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
     whole = fs.pp_marina(plain, fs.compression.identity())
     expected = valuation.fed_sv(plain, setup, KEY, loss).values
     np.testing.assert_allclose(valuation.fed_sv(whole, setup, KEY, loss).values, expected, 1e-6)
+
+
+def test_nobody_has_a_value_without_reports():
+    timeline = fs.timelines.full(2, 4, 1)
+    empty = dataclasses.replace(timeline, mask=np.zeros((2, 4), bool))
+    result = valuation.gtg_shapley(fs.fedavg(0.5), estimation(empty), KEY, loss, KEY, mode="min")
+    np.testing.assert_array_equal(result.values, 0)
+    assert result.facts == {"permutations": 0, "skipped": 0, "rounds": 0}
+
+
+def test_refusals_of_keys_counts_and_metrics():
+    setup, algorithm, keys = estimation(), fs.fedavg(1.0), jax.random.split(KEY, 2)
+    with pytest.raises(ValueError, match=r"key has shape \(2,\); expected one key"):
+        valuation.game(algorithm, setup, keys, loss)
+    with pytest.raises(ValueError, match=r"key has shape \(2,\); expected one key"):
+        valuation.game(algorithm, setup, KEY, loss, resample=keys)
+    with pytest.raises(ValueError, match=r"width is 1\.5; expected an integer"):
+        valuation.fed_sv(algorithm, setup, KEY, loss, width=1.5)
+    with pytest.raises(ValueError, match=r"most_sweeps is 1\.5; expected an integer"):
+        valuation.gtg_shapley(algorithm, setup, KEY, loss, KEY, most_sweeps=1.5)
+    with pytest.raises(ValueError, match="metric returns an array; expected a function"):
+        valuation.influence(algorithm, setup, KEY, lambda x: x + jnp.zeros(2), mode="min")
+    with pytest.raises(ValueError, match=r"client is 1\.5; expected an integer"):
+        valuation.example_influence(algorithm, setup, KEY, loss, 1.5)
+    with pytest.raises(ValueError, match="algorithm requires equal weights of all uploads"):
+        valuation.influence(fs.fedvarp(1.0), setup, KEY, loss)
 
 
 def test_fed_sv_refuses_other_rules_than_the_mean():
@@ -279,7 +308,7 @@ def test_bad_arguments():
     zero = dataclasses.replace(setup, weighting=lambda work: work.client != 2)
     with pytest.raises(ValueError, match="weighting is 0 for client 2; expected positive"):
         valuation.influence(algorithm, zero, KEY, loss)
-    with pytest.raises(ValueError, match="mode is 'back'; expected 'auto', 'forward' or 'reverse'"):
+    with pytest.raises(ValueError, match="direction is 'back'; expected 'reverse' or 'forward'"):
         valuation.influence(algorithm, setup, KEY, loss, direction="back")
     with pytest.raises(ValueError, match=r"client is 9; expected 0 \.\. 3"):
         valuation.example_influence(algorithm, setup, KEY, loss, 9)

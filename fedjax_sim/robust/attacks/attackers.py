@@ -70,13 +70,19 @@ def some_clients(clients: Sequence[int] | np.ndarray, num_clients: int) -> Attac
     """Attackers with the given numbers.
 
     Raises:
-        ValueError: a client that does not exist.
+        ValueError: a client that does not exist, or values that are no integers.
 
     Example:
         >>> some_clients([1], num_clients=3).mask.tolist()
         [False, True, False]
     """
-    numbers = np.asarray(clients, np.int64)
+    numbers = np.asarray(clients)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(
+            f"clients has dtype {numbers.dtype}; expected integers, the numbers of clients; a mask "
+            "[M] of booleans replaces the attackers"
+        )
+    numbers = numbers.astype(np.int64)
     if numbers.size and (numbers.min() < 0 or numbers.max() >= num_clients):
         raise ValueError(f"clients is {numbers.tolist()}; expected 0 .. {num_clients - 1}")
     mask = np.zeros(num_clients, bool)
@@ -117,8 +123,9 @@ def as_attackers(value: Any) -> Attackers:
         >>> as_attackers(np.array([True, False])).always
         True
     """
-    value = np.asarray(value) if isinstance(value, list) else value
     attackers = value if isinstance(value, Attackers) else Attackers(value)
+    if isinstance(attackers.mask, list | tuple):
+        attackers = attackers._replace(mask=np.asarray(attackers.mask))
     mask, probability = attackers.mask, attackers.probability
     if mask is not None and (np.ndim(mask) != 1 or mask.dtype != np.bool_):
         raise ValueError(
