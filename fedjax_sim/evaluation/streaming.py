@@ -40,7 +40,7 @@ def stream(
         examples: pytree of arrays ``[N, ...]``.
         params: of one model.
         batch_size: examples per batch; None: by the model, see :func:`default_batch`.
-        shape: shape of a total, which begins at zero.
+        shape: shape of a total, which begins at zero, in at least float32.
         add: ``counted`` is False for examples that an earlier batch had; ``start`` is the number
             of the batch's first example.
 
@@ -83,7 +83,7 @@ def _fold(
         values = metrics(params, slice_at(start))
         return {name: add(totals[name], values[name], counted, start) for name in totals}, None
 
-    zeros = {name: jnp.zeros(shape, values.dtype) for name, values in struct.items()}
+    zeros = {name: jnp.zeros(shape, wide(values.dtype)) for name, values in struct.items()}
     totals, _ = lax.scan(step, zeros, jnp.arange(-(-length // batch)))
     return totals
 
@@ -118,9 +118,26 @@ def value_shapes(
     return struct
 
 
+def wide(dtype: np.dtype) -> np.dtype:
+    """Returns the dtype of sums of a metric: at least float32.
+
+    A sum of ones in bfloat16 ends at 256, since 257 is rounded to 256.
+
+    Example:
+        >>> wide(jnp.dtype("bfloat16")), wide(np.dtype("float64"))
+        (dtype('float32'), dtype('float64'))
+    """
+    return np.promote_types(dtype, np.float32)
+
+
 def masked(values: Array, counted: Array) -> Array:
-    """Returns the values that count, and zeros."""
-    return jnp.where(counted, values, jnp.zeros_like(values))
+    """Returns the values that count, and zeros, in the dtype of sums (:func:`wide`).
+
+    Example:
+        >>> masked(jnp.ones(2, jnp.bfloat16), jnp.array([True, False]))
+        Array([1., 0.], dtype=float32)
+    """
+    return jnp.where(counted, values, jnp.zeros_like(values)).astype(wide(values.dtype))
 
 
 def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:

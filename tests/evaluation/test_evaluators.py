@@ -127,6 +127,24 @@ def test_only_one_batch_of_activations_is_live():
     assert temporaries(2000) < temporaries(10) + 10**6
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_sums_of_half_precision_metrics(dtype):
+    """Sums of 3,000 ones, exact in float32; bfloat16 ends at 256 and float16 at 2,048."""
+    ones, w = {"x": np.ones(3000, np.float32)}, jnp.zeros((), dtype)
+    data = FederatedData(ones, np.array([0, 3000]))
+
+    def metrics(params, examples):
+        return {"one": examples["x"].astype(params.dtype)}
+
+    assert evaluator(metrics, ones, batch_size=10)(w)["one"] == 1
+    assert client_evaluator(metrics, data, batch_size=10)(w)["one/mean"] == 1
+    own = personal_evaluator(metrics, data, lambda params, state: params, batch_size=10)
+    server = fs.fedavg(0.1).init(w)
+    state = fs.RunState(jnp.array(0), server, jnp.zeros(1), (), jnp.array(0))
+    result = evaluate(own, state)
+    assert (result["one/mean"], result["one/weighted_mean"]) == (1, 1)
+
+
 def test_data_are_arguments_of_the_compiled_program():
     evaluate = evaluator(metrics, {"x": X, "y": Y}, 4)
     shapes = {leaf.shape for leaf in jax.tree.leaves(evaluate)}
