@@ -87,7 +87,7 @@ def merge_evaluators(
         evaluators: evaluators by prefix.
 
     Raises:
-        ValueError: no evaluators.
+        ValueError: no evaluators. The result raises it if two metrics have one name.
 
     Example:
         >>> metrics = lambda params, examples: {"loss": params * examples["x"]}
@@ -122,8 +122,14 @@ class _All(NamedTuple):
 
     def __call__(self, parts: tuple[Partial, ...], argument: Any) -> dict[str, Any]:
         call = evaluate if self.takes_state else lambda part, params: part(params)
-        return {
-            f"{prefix}/{name}" if prefix else name: value
-            for prefix, part in zip(self.names, parts, strict=True)
-            for name, value in call(part, argument).items()
-        }
+        merged: dict[str, Any] = {}
+        for prefix, part in zip(self.names, parts, strict=True):
+            for name, value in call(part, argument).items():
+                full = f"{prefix}/{name}" if prefix else name
+                if full in merged:
+                    raise ValueError(
+                        f"evaluators have two metrics {full!r}; expected different names, such as "
+                        "those of evaluators that are given by name"
+                    )
+                merged[full] = value
+        return merged
