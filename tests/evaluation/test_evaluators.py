@@ -176,6 +176,36 @@ def test_merged_names():
     np.testing.assert_allclose(result["norm/params"], np.linalg.norm(W), rtol=TOLERANCE)
 
 
+def test_merged_metrics_have_different_names():
+    one = evaluator(metrics, {"x": X, "y": Y})
+    for both in (
+        merge_evaluators(one, one),
+        merge_evaluators(lambda w: {"a/b": w}, a=lambda w: {"b": w}),
+    ):
+        with pytest.raises(ValueError, match=r"two metrics '(loss|a/b)'; expected different names"):
+            both(jnp.asarray(W))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, jnp.bfloat16, np.float16, bool])
+def test_statistics_of_numbers_of_any_dtype(dtype):
+    """Quantiles of integers have fractions, and 900 squares exceed float16's largest number."""
+    values = (np.arange(901) % 32).astype(dtype)
+    result = client_statistics(values)
+    exact = values.astype(np.float64)
+    for name, q in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
+        np.testing.assert_allclose(result[name], np.quantile(exact, q), rtol=TOLERANCE)
+    jain = exact.sum() ** 2 / (901 * (exact**2).sum())
+    np.testing.assert_allclose(result["jain"], jain, rtol=TOLERANCE)
+    between = client_statistics(np.array([0, 1], dtype), quantiles=(0.25,))
+    np.testing.assert_allclose(between["q25"], 0.25, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("values", [np.ones(0), np.ones((2, 2)), 1.0, np.ones(2, np.complex64)])
+def test_statistics_refuse_other_arrays(values):
+    with pytest.raises(ValueError, match=r"values has shape .*; expected real numbers \[M\]"):
+        client_statistics(values)
+
+
 def test_subsample_is_fixed_and_counted():
     evaluators = [evaluator(metrics, {"x": X, "y": Y}, max_examples=9) for _ in range(2)]
     results = [evaluate(jnp.asarray(W)) for evaluate in evaluators]
@@ -277,3 +307,16 @@ def test_errors():
         )
         with pytest.raises(ValueError, match=r"for 'loss'; expected floating values \[23\]"):
             evaluate(jnp.asarray(W))
+
+
+@pytest.mark.parametrize("wrong", [lambda values: values.mean(), lambda values: values > 0])
+def test_personal_metrics_are_one_value_per_example(wrong):
+    """The mean of a batch would include examples of other clients."""
+    data = FederatedData({"x": X, "y": Y}, OFFSETS)
+    own = personal_evaluator(
+        lambda p, e: {"loss": wrong(metrics(p, e)["loss"])}, data, lambda params, state: params
+    )
+    server = fs.fedavg(0.1).init(jnp.asarray(W))
+    state = fs.RunState(jnp.array(0), server, jnp.zeros(7), (), jnp.array(0))
+    with pytest.raises(ValueError, match=r"for 'loss'; expected floating values \[\d+\], one per"):
+        evaluate(own, state)
