@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.evaluation.state import evaluate, takes_state
 from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, stream, subsample
 from fedjax_sim.objectives import Metrics
@@ -53,7 +53,7 @@ def evaluator(
         4
     """
     if max_examples is not None:
-        check_at_least(1, max_examples=max_examples)
+        check_count(1, max_examples=max_examples)
         examples = subsample(examples, max_examples, seed)
     examples = check_examples(examples, batch_size)
     return Partial(_Means(metrics, batch_size, max_examples is not None), examples)

@@ -1,7 +1,7 @@
 """Folds of metrics over batches of examples; only one batch's activations are stored."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -104,10 +104,12 @@ def value_shapes(
     """Returns the shapes of a batch's metrics.
 
     Raises:
-        ValueError: metrics that are not one floating value per example.
+        ValueError: metrics that are no dict, or not one floating value per example.
     """
     # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
     struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
+    if not isinstance(struct, Mapping):
+        raise ValueError(f"metrics returns {struct!r:.60}; expected a dict of values by name")
     batch = num_examples(examples)
     for name, values in struct.items():
         if values.shape != (batch,) or not jnp.issubdtype(values.dtype, jnp.floating):
@@ -147,14 +149,21 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
         ValueError: no examples, leaves of different lengths, a batch size below 1.
     """
     examples = jax.tree.map(jnp.asarray, examples)
-    lengths = sorted({leaf.shape[0] for leaf in jax.tree.leaves(examples)})
+    _check_lengths(examples)
+    if batch_size is not None:
+        check_count(1, batch_size=batch_size)
+    return examples
+
+
+def _check_lengths(examples: PyTree) -> None:
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(examples)]
+    if () in shapes:
+        raise ValueError("examples has a leaf of shape (); expected [N, ...], N examples")
+    lengths = sorted({shape[0] for shape in shapes})
     if len(lengths) != 1 or lengths[0] == 0:
         raise ValueError(
             f"examples has leaves of lengths {lengths}; expected one common length, at least 1"
         )
-    if batch_size is not None:
-        check_count(1, batch_size=batch_size)
-    return examples
 
 
 def subsample(examples: PyTree, count: int, seed: int = 0) -> PyTree:
@@ -164,13 +173,14 @@ def subsample(examples: PyTree, count: int, seed: int = 0) -> PyTree:
     ``count`` and ``seed``.
 
     Raises:
-        ValueError: a count below 1.
+        ValueError: a count below 1; no examples, or leaves of different lengths.
 
     Example:
         >>> subsample({"x": np.arange(10)}, 4)["x"].shape, subsample({"x": np.arange(3)}, 4)["x"]
         ((4,), array([0, 1, 2]))
     """
     check_count(1, count=count)
+    _check_lengths(examples)
     total = num_examples(examples)
     if total <= count:
         return examples

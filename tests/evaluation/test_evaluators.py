@@ -295,6 +295,14 @@ def test_errors():
         evaluator(metrics, {"x": X, "y": Y}, batch_size=0)
     with pytest.raises(ValueError, match="max_examples is 0"):
         evaluator(metrics, {"x": X, "y": Y}, max_examples=0)
+    with pytest.raises(ValueError, match=r"max_examples is 2\.5; expected an integer"):
+        evaluator(metrics, {"x": X, "y": Y}, max_examples=2.5)
+    with pytest.raises(ValueError, match=r"lengths \[9, 23\]"):  # JAX would clamp the rows
+        evaluator(metrics, {"x": jnp.asarray(X), "y": jnp.asarray(Y[:9])}, max_examples=5)
+    with pytest.raises(ValueError, match=r"a leaf of shape \(\); expected \[N, \.\.\.\]"):
+        evaluator(metrics, {"x": X, "y": 1.0})
+    with pytest.raises(ValueError, match=r"metrics returns .*; expected a dict of values by name"):
+        evaluator(lambda params, examples: examples["x"], {"x": X})(jnp.asarray(W))
     with pytest.raises(ValueError, match="every is 0"):
         at_rounds(evaluator(metrics, {"x": X, "y": Y}), 0)
     with pytest.raises(ValueError, match="quantiles contains 10"):
