@@ -212,7 +212,8 @@ def advance(
 
     Raises:
         ValueError: as :func:`init`; a timeline without rounds; ``probes.run`` with clients' states
-            divided over devices; metrics or probes named ``time`` or ``local_steps``, or with equal names.
+            divided over devices; metrics or probes named ``time`` or ``local_steps``, or with equal
+            names.
 
     Example:
         >>> import dataclasses
