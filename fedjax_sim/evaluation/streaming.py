@@ -117,7 +117,7 @@ def value_shapes(
                 f"metrics returns {values.dtype}{list(values.shape)} for {name!r}; expected "
                 f"floating values [{batch}], one per example"
             )
-    return struct
+    return dict(struct)
 
 
 def wide(dtype: np.dtype) -> np.dtype:
