@@ -211,8 +211,9 @@ def advance(
     not used.  The other arguments and the results are those of :func:`run`.
 
     Raises:
-        ValueError: as :func:`init`; ``probes.run`` with clients' states divided over devices;
-            metrics or probes named ``time`` or ``local_steps``, or with equal names.
+        ValueError: as :func:`init`; a timeline without rounds; ``probes.run`` with clients' states
+            divided over devices; metrics or probes named ``time`` or ``local_steps``, or with equal
+            names.
 
     Example:
         >>> import dataclasses
@@ -232,6 +233,8 @@ def advance(
     check_key(key)
     check_options(execution, probes)
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
+    if not timeline.num_rounds:
+        raise ValueError("setup.timeline has 0 rounds; expected at least 1")
     check_staleness(algorithm, timeline)
     where = _placement(task)
     if probes.run and where.axis is not None:
@@ -407,9 +410,9 @@ def _round(
     new_clients = jax.tree.map(
         lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
     )
-    # A round in which nobody reports changes nothing.
+    # A round in which nobody reports changes nothing; weights with NaN make the model NaN.
     updated = checked_state("update", algorithm.update(state.server, mean, round), state.server)
-    server = tree.where(weights.sum() > 0, updated, state.server)
+    server = tree.where(weights.sum() <= 0, state.server, updated)
     finite = tree.all_finite(server)
     done = state.round + 1
     diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)

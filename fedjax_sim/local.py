@@ -315,10 +315,12 @@ def exponential_decay(lr: Scalar, decay: Scalar) -> ScalarOrSchedule:
     """Returns the schedule ``lr * decay**t`` over rounds t = 0, 1, ...
 
     Example:
-        >>> round(float(exponential_decay(0.5, 0.9)(jnp.array(2))), 4)
+        >>> round(float(exponential_decay(0.5, 0.9)(2)), 4)
         0.405
     """
-    return lambda round: lr * jnp.asarray(decay) ** round.astype(jnp.result_type(decay, float))
+    return lambda round: (
+        lr * jnp.asarray(decay) ** jnp.asarray(round).astype(jnp.result_type(decay, float))
+    )
 
 
 def per_step(total: PyTree, work: Work) -> PyTree:

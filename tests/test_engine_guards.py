@@ -30,6 +30,24 @@ def test_upload_of_an_empty_slot_need_not_be_finite(allow_nans, strategy):
     np.testing.assert_array_equal(state.server.params, 1.0)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_weights_that_are_nan_are_a_divergence(allow_nans, strategy):
+    """A run whose weights are 0 / 0 must not end as one whose model never moved."""
+    setup = fs.Setup(no_data(), timeline(3), jnp.zeros(()), weighting=lambda work: jnp.nan)
+    one = upload_algorithm(lambda message, work: jnp.ones(()))
+    state, _ = fs.run(one, setup, KEY, execution=strategy)
+    assert int(state.diverged_at) == 1
+
+
+def test_advance_refuses_a_timeline_without_rounds():
+    setup = fs.Setup(no_data(), timeline(3), jnp.zeros(()))
+    algorithm = upload_algorithm(lambda message, work: jnp.ones(()))
+    state, _ = fs.run(algorithm, setup, KEY)
+    rest = dataclasses.replace(setup, timeline=setup.timeline[3:])
+    with pytest.raises(ValueError, match=r"setup\.timeline has 0 rounds; expected at least 1"):
+        fs.advance(algorithm, rest, state, KEY)
+
+
 def test_sharded_fills_up_a_cohort_that_the_devices_do_not_divide():
     mesh = jax.make_mesh((4,), ("clients",), devices=jax.devices()[:4])
     slots, weights = jnp.arange(1.0, 7.0), jnp.array([1.0, 1, 0, 2, 1, 1])

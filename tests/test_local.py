@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim
-from fedjax_sim.local import local_steps
+from fedjax_sim.local import exponential_decay, local_steps
 from fedjax_sim.types import Work
 
 UNUSED: Any = None
@@ -70,3 +70,9 @@ def test_nothing_is_decided_by_the_default_backend():
         if re.search(r"\bdefault_backend\b", path.read_text())
     }
     assert users <= {"simulation/environment.py"}
+
+
+@pytest.mark.parametrize("round", [2, 2.0, np.int64(2), jnp.array(2)])
+def test_decay_of_rounds_of_any_kind(round):
+    """A schedule is read outside of runs, too, for a table or a figure."""
+    assert float(exponential_decay(0.5, 0.5)(round)) == 0.125

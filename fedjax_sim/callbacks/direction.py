@@ -14,7 +14,8 @@ def sign(metric: str, mode: Mode) -> int:
 
     Args:
         metric: name of the metric.
-        mode: "min" or "max"; None: "min" for names with "loss" or "error", else "max".
+        mode: "min" or "max"; None: "min" for names with "loss" or "error", in any case of
+            letters, else "max".
 
     Raises:
         ValueError: another mode.
@@ -22,11 +23,14 @@ def sign(metric: str, mode: Mode) -> int:
     Example:
         >>> sign("test/accuracy", None), sign("train/loss", None), sign("train/loss", "max")
         (1, -1, 1)
+        >>> sign("Test Loss", None)
+        -1
     """
     if mode not in (None, "min", "max"):
         raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")
     if mode is None:
-        mode = "min" if "loss" in metric or "error" in metric else "max"
+        name = metric.lower()
+        mode = "min" if "loss" in name or "error" in name else "max"
     return 1 if mode == "max" else -1
 
 

@@ -17,6 +17,9 @@ class CsvLog:
     Args:
         path: the file; rows are appended to an existing one.
 
+    Raises:
+        ValueError: during the run, an existing file without a column of one of the metrics.
+
     Example:
         >>> import tempfile, numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,8 +41,14 @@ class CsvLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("r+" if exists else "w", newline="") as file:
             columns = next(csv.reader(file)) if exists else _columns(event)
+            absent = sorted({"algorithm", "seed", "round", *event.metrics} - set(columns))
+            if absent:
+                raise ValueError(
+                    f"path is {self._path}, whose columns lack {', '.join(absent)}; expected a "
+                    "file of the same metrics, or a new one"
+                )
             file.seek(0, 2)
-            writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
             if not exists:
                 writer.writeheader()
             for i, seed in enumerate(event.seeds):

@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax.tree_util import Partial
 
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.evaluation.streaming import check_examples, masked, stream
+from fedjax_sim.evaluation.streaming import check_examples, masked, stream, wide
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
@@ -102,12 +102,12 @@ def client_statistics(
     allocation in shared computer systems", DEC-TR-301, 1984.
 
     Args:
-        values: floating ``[M]``, M at least 1.
+        values: ``[M]``, M at least 1; results are in at least float32, of integers, too.
         quantiles: numbers in [0, 1].
         higher_is_better: the worst clients have the smallest values.
 
     Raises:
-        ValueError: a quantile outside [0, 1].
+        ValueError: values that are not ``[M]`` real numbers, or a quantile outside [0, 1].
 
     Example:
         >>> result = client_statistics(jnp.array([0.5, 1.0, 0.0, 0.5]), quantiles=())
@@ -115,6 +115,14 @@ def client_statistics(
         {'mean': 0.5, 'min': 0.0, 'max': 1.0, 'std': 0.3536, 'worst_decile': 0.0, 'jain': 0.6667}
     """
     values = jnp.asarray(values)
+    if values.ndim != 1 or not values.size or jnp.iscomplexobj(values):
+        raise ValueError(
+            f"values has shape {values.shape} and dtype {values.dtype}; expected real numbers [M], "
+            "one per client, of at least one client"
+        )
+    # Positions among integers or half-precision numbers would be rounded.
+    floating = jnp.issubdtype(values.dtype, jnp.floating)
+    values = values.astype(wide(values.dtype) if floating else jnp.float32)
     count = values.shape[0]
     ordered = jnp.sort(values)  # NaN last
     num_worst = -(-count // 10)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.evaluation.state import evaluate, takes_state
 from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, stream, subsample
 from fedjax_sim.objectives import Metrics
@@ -53,7 +53,7 @@ def evaluator(
         4
     """
     if max_examples is not None:
-        check_at_least(1, max_examples=max_examples)
+        check_count(1, max_examples=max_examples)
         examples = subsample(examples, max_examples, seed)
     examples = check_examples(examples, batch_size)
     return Partial(_Means(metrics, batch_size, max_examples is not None), examples)
@@ -87,7 +87,7 @@ def merge_evaluators(
         evaluators: evaluators by prefix.
 
     Raises:
-        ValueError: no evaluators.
+        ValueError: no evaluators. The result raises it if two metrics have one name.
 
     Example:
         >>> metrics = lambda params, examples: {"loss": params * examples["x"]}
@@ -122,8 +122,14 @@ class _All(NamedTuple):
 
     def __call__(self, parts: tuple[Partial, ...], argument: Any) -> dict[str, Any]:
         call = evaluate if self.takes_state else lambda part, params: part(params)
-        return {
-            f"{prefix}/{name}" if prefix else name: value
-            for prefix, part in zip(self.names, parts, strict=True)
-            for name, value in call(part, argument).items()
-        }
+        merged: dict[str, Any] = {}
+        for prefix, part in zip(self.names, parts, strict=True):
+            for name, value in call(part, argument).items():
+                full = f"{prefix}/{name}" if prefix else name
+                if full in merged:
+                    raise ValueError(
+                        f"evaluators have two metrics {full!r}; expected different names, such as "
+                        "those of evaluators that are given by name"
+                    )
+                merged[full] = value
+        return merged

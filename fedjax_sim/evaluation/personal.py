@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.evaluation.clients import HIGHER_IS_BETTER, QUANTILES, summary_of
 from fedjax_sim.evaluation.state import RunContext, context_of
-from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples
+from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, value_shapes
 from fedjax_sim.evaluation.visits import check_states, client_row, current_broadcast, visits
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import ClientState, Oracle, Params, PyTree, Task, Work
@@ -137,14 +137,16 @@ class _PersonalStatistics(NamedTuple):
         model = self._models(context_of(run), unseen, sizes.shape[0])
         length = num_examples(examples)
 
+        def slice_at(start: Array | int) -> PyTree:
+            return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.batch), examples)
+
         def evaluate(last: tuple[Array, Params], chunk: _Chunks) -> tuple[tuple, Totals]:
             # The owner is common to all seeds, so this remains a branch under vmap.
             params = lax.cond(chunk.owner == last[0], lambda: last[1], lambda: model(chunk.owner))
             start = jnp.minimum(chunk.first, jnp.int32(length - self.batch))
-            part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.batch), examples)
             row = start + jnp.arange(self.batch, dtype=jnp.int32)
             counted = (row >= chunk.first) & (row < chunk.first + chunk.size)
-            values = self.metrics(params, part)
+            values = self.metrics(params, slice_at(start))
             sums = {name: masked(x, counted).sum() for name, x in values.items()}
             return (chunk.owner, params), sums
 
@@ -152,6 +154,7 @@ class _PersonalStatistics(NamedTuple):
         empty = jax.tree.map(
             lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(model, chunks.owner[0])
         )
+        value_shapes(self.metrics, empty, jax.eval_shape(slice_at, 0))
         _, sums = lax.scan(evaluate, (nobody, empty), chunks)
         totals = {
             name: jnp.zeros(sizes.shape, x.dtype).at[chunks.owner].add(x)

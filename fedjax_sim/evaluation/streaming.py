@@ -1,7 +1,7 @@
 """Folds of metrics over batches of examples; only one batch's activations are stored."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def stream(
         examples: pytree of arrays ``[N, ...]``.
         params: of one model.
         batch_size: examples per batch; None: by the model, see :func:`default_batch`.
-        shape: shape of a total, which begins at zero.
+        shape: shape of a total, which begins at zero, in at least float32.
         add: ``counted`` is False for examples that an earlier batch had; ``start`` is the number
             of the batch's first example.
 
@@ -83,7 +83,7 @@ def _fold(
         values = metrics(params, slice_at(start))
         return {name: add(totals[name], values[name], counted, start) for name in totals}, None
 
-    zeros = {name: jnp.zeros(shape, values.dtype) for name, values in struct.items()}
+    zeros = {name: jnp.zeros(shape, wide(values.dtype)) for name, values in struct.items()}
     totals, _ = lax.scan(step, zeros, jnp.arange(-(-length // batch)))
     return totals
 
@@ -104,10 +104,12 @@ def value_shapes(
     """Returns the shapes of a batch's metrics.
 
     Raises:
-        ValueError: metrics that are not one floating value per example.
+        ValueError: metrics that are no dict, or not one floating value per example.
     """
     # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
     struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
+    if not isinstance(struct, Mapping):
+        raise ValueError(f"metrics returns {struct!r:.60}; expected a dict of values by name")
     batch = num_examples(examples)
     for name, values in struct.items():
         if values.shape != (batch,) or not jnp.issubdtype(values.dtype, jnp.floating):
@@ -115,12 +117,29 @@ def value_shapes(
                 f"metrics returns {values.dtype}{list(values.shape)} for {name!r}; expected "
                 f"floating values [{batch}], one per example"
             )
-    return struct
+    return dict(struct)
+
+
+def wide(dtype: np.dtype) -> np.dtype:
+    """Returns the dtype of sums of a metric: at least float32.
+
+    A sum of ones in bfloat16 ends at 256, since 257 is rounded to 256.
+
+    Example:
+        >>> wide(jnp.dtype("bfloat16")), wide(np.dtype("float64"))
+        (dtype('float32'), dtype('float64'))
+    """
+    return np.promote_types(dtype, np.float32)
 
 
 def masked(values: Array, counted: Array) -> Array:
-    """Returns the values that count, and zeros."""
-    return jnp.where(counted, values, jnp.zeros_like(values))
+    """Returns the values that count, and zeros, in the dtype of sums (:func:`wide`).
+
+    Example:
+        >>> masked(jnp.ones(2, jnp.bfloat16), jnp.array([True, False]))
+        Array([1., 0.], dtype=float32)
+    """
+    return jnp.where(counted, values, jnp.zeros_like(values)).astype(wide(values.dtype))
 
 
 def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
@@ -130,14 +149,21 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
         ValueError: no examples, leaves of different lengths, a batch size below 1.
     """
     examples = jax.tree.map(jnp.asarray, examples)
-    lengths = sorted({leaf.shape[0] for leaf in jax.tree.leaves(examples)})
+    _check_lengths(examples)
+    if batch_size is not None:
+        check_count(1, batch_size=batch_size)
+    return examples
+
+
+def _check_lengths(examples: PyTree) -> None:
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(examples)]
+    if () in shapes:
+        raise ValueError("examples has a leaf of shape (); expected [N, ...], N examples")
+    lengths = sorted({shape[0] for shape in shapes})
     if len(lengths) != 1 or lengths[0] == 0:
         raise ValueError(
             f"examples has leaves of lengths {lengths}; expected one common length, at least 1"
         )
-    if batch_size is not None:
-        check_count(1, batch_size=batch_size)
-    return examples
 
 
 def subsample(examples: PyTree, count: int, seed: int = 0) -> PyTree:
@@ -147,13 +173,14 @@ def subsample(examples: PyTree, count: int, seed: int = 0) -> PyTree:
     ``count`` and ``seed``.
 
     Raises:
-        ValueError: a count below 1.
+        ValueError: a count below 1; no examples, or leaves of different lengths.
 
     Example:
         >>> subsample({"x": np.arange(10)}, 4)["x"].shape, subsample({"x": np.arange(3)}, 4)["x"]
         ((4,), array([0, 1, 2]))
     """
     check_count(1, count=count)
+    _check_lengths(examples)
     total = num_examples(examples)
     if total <= count:
         return examples

@@ -60,7 +60,7 @@ def divide(total: Upload, weight: Array) -> Upload:
         >>> float(divide(jnp.array(6.0), jnp.array(4.0)))
         1.5
     """
-    safe = jnp.where(weight > 0, weight, 1)
+    safe = jnp.where(weight <= 0, 1, weight)
     return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)
 
 

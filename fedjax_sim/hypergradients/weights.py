@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import Setup, Work
 
 
@@ -21,7 +22,7 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
         weights: ``[M]``, not negative.
 
     Raises:
-        ValueError: weights of another shape.
+        ValueError: weights of another shape, or negative ones.
 
     Example:
         >>> import jax
@@ -41,6 +42,7 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
         raise ValueError(
             f"weights has shape {jnp.shape(weights)}; expected {expected}, one per client"
         )
+    check_at_least(0, weights=weights)
     weights = jnp.asarray(weights)
 
     def weighting(work: Work) -> Array:

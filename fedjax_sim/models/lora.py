@@ -96,7 +96,7 @@ def lora(
 
     Raises:
         ValueError: a rank below 1; ``where`` selects nothing, or a leaf that is no matrix (nor a
-            stack of matrices) of floating numbers.
+            stack of matrices) of floating numbers, or rows that the matrix does not have.
 
     Source: Hu et al., 2021 (https://arxiv.org/abs/2106.09685), section 4.1; FFA-LoRA: Sun et al.,
     2024 (https://arxiv.org/abs/2403.12313).
@@ -231,13 +231,26 @@ def _selected(
                 f"where selects {'/'.join(path)} of shape {leaf.shape} and dtype {leaf.dtype}; "
                 "expected floating kernels [outputs, inputs], or a stack of them"
             )
-        selected[path] = leaf, ((0, leaf.shape[-2]),) if blocks is True else tuple(blocks)
+        selected[path] = leaf, _rows(path, leaf, blocks)
     if not selected:
         paths = ["/".join(leaves.names(k)) for k, _ in jax.tree_util.tree_leaves_with_path(params)]
         raise ValueError(
             f"where selects none of the leaves; expected kernels among {', '.join(paths)}"
         )
     return selected
+
+
+def _rows(path: Path, leaf: Any, blocks: Any) -> tuple[Rows, ...]:
+    """Returns the blocks of rows that get adapters; any true value but a sequence is for all."""
+    outputs = leaf.shape[-2]
+    blocks = tuple(blocks) if isinstance(blocks, (tuple, list)) else ((0, outputs),)
+    for block in blocks:
+        if len(block) != 2 or not 0 <= block[0] < block[1] <= outputs:
+            raise ValueError(
+                f"where selects the rows {block} of {'/'.join(path)}; expected (first, end) with "
+                f"0 <= first < end <= {outputs}, the kernel's rows"
+            )
+    return blocks
 
 
 def _stacked(

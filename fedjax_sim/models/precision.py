@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Model, Params, PyTree
@@ -37,8 +38,11 @@ def in_precision(model: Model, dtype: DTypeLike) -> Model:
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating dtype")
     name = jnp.dtype(dtype).name
-    train = None if model.train is None else _CastTraining(model.train, name, model.statistics)
-    return Model(model.init, _Cast(model.apply, name), train, model.statistics)
+    apply = _Cast(model.apply, name)
+    if model.train is None:
+        return Model(model.init, apply)
+    train = _CastTraining(model.train, name, model.statistics)
+    return Model(model.init, Evaluation(apply), train, model.statistics)
 
 
 @dataclasses.dataclass(frozen=True)

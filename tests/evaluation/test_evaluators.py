@@ -127,6 +127,24 @@ def test_only_one_batch_of_activations_is_live():
     assert temporaries(2000) < temporaries(10) + 10**6
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_sums_of_half_precision_metrics(dtype):
+    """Sums of 3,000 ones, exact in float32; bfloat16 ends at 256 and float16 at 2,048."""
+    ones, w = {"x": np.ones(3000, np.float32)}, jnp.zeros((), dtype)
+    data = FederatedData(ones, np.array([0, 3000]))
+
+    def metrics(params, examples):
+        return {"one": examples["x"].astype(params.dtype)}
+
+    assert evaluator(metrics, ones, batch_size=10)(w)["one"] == 1
+    assert client_evaluator(metrics, data, batch_size=10)(w)["one/mean"] == 1
+    own = personal_evaluator(metrics, data, lambda params, state: params, batch_size=10)
+    server = fs.fedavg(0.1).init(w)
+    state = fs.RunState(jnp.array(0), server, jnp.zeros(1), (), jnp.array(0))
+    result = evaluate(own, state)
+    assert (result["one/mean"], result["one/weighted_mean"]) == (1, 1)
+
+
 def test_data_are_arguments_of_the_compiled_program():
     evaluate = evaluator(metrics, {"x": X, "y": Y}, 4)
     shapes = {leaf.shape for leaf in jax.tree.leaves(evaluate)}
@@ -156,6 +174,36 @@ def test_merged_names():
     result = evaluate(jnp.asarray(W))
     assert list(result) == ["test/loss", "test/small", "norm/params"]
     np.testing.assert_allclose(result["norm/params"], np.linalg.norm(W), rtol=TOLERANCE)
+
+
+def test_merged_metrics_have_different_names():
+    one = evaluator(metrics, {"x": X, "y": Y})
+    for both in (
+        merge_evaluators(one, one),
+        merge_evaluators(lambda w: {"a/b": w}, a=lambda w: {"b": w}),
+    ):
+        with pytest.raises(ValueError, match=r"two metrics '(loss|a/b)'; expected different names"):
+            both(jnp.asarray(W))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, jnp.bfloat16, np.float16, bool])
+def test_statistics_of_numbers_of_any_dtype(dtype):
+    """Quantiles of integers have fractions, and 900 squares exceed float16's largest number."""
+    values = (np.arange(901) % 32).astype(dtype)
+    result = client_statistics(values)
+    exact = values.astype(np.float64)
+    for name, q in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
+        np.testing.assert_allclose(result[name], np.quantile(exact, q), rtol=TOLERANCE)
+    jain = exact.sum() ** 2 / (901 * (exact**2).sum())
+    np.testing.assert_allclose(result["jain"], jain, rtol=TOLERANCE)
+    between = client_statistics(np.array([0, 1], dtype), quantiles=(0.25,))
+    np.testing.assert_allclose(between["q25"], 0.25, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("values", [np.ones(0), np.ones((2, 2)), 1.0, np.ones(2, np.complex64)])
+def test_statistics_refuse_other_arrays(values):
+    with pytest.raises(ValueError, match=r"values has shape .*; expected real numbers \[M\]"):
+        client_statistics(values)
 
 
 def test_subsample_is_fixed_and_counted():
@@ -247,6 +295,14 @@ def test_errors():
         evaluator(metrics, {"x": X, "y": Y}, batch_size=0)
     with pytest.raises(ValueError, match="max_examples is 0"):
         evaluator(metrics, {"x": X, "y": Y}, max_examples=0)
+    with pytest.raises(ValueError, match=r"max_examples is 2\.5; expected an integer"):
+        evaluator(metrics, {"x": X, "y": Y}, max_examples=2.5)
+    with pytest.raises(ValueError, match=r"lengths \[9, 23\]"):  # JAX would clamp the rows
+        evaluator(metrics, {"x": jnp.asarray(X), "y": jnp.asarray(Y[:9])}, max_examples=5)
+    with pytest.raises(ValueError, match=r"a leaf of shape \(\); expected \[N, \.\.\.\]"):
+        evaluator(metrics, {"x": X, "y": 1.0})
+    with pytest.raises(ValueError, match=r"metrics returns .*; expected a dict of values by name"):
+        evaluator(lambda params, examples: examples["x"], {"x": X})(jnp.asarray(W))
     with pytest.raises(ValueError, match="every is 0"):
         at_rounds(evaluator(metrics, {"x": X, "y": Y}), 0)
     with pytest.raises(ValueError, match="quantiles contains 10"):
@@ -259,3 +315,16 @@ def test_errors():
         )
         with pytest.raises(ValueError, match=r"for 'loss'; expected floating values \[23\]"):
             evaluate(jnp.asarray(W))
+
+
+@pytest.mark.parametrize("wrong", [lambda values: values.mean(), lambda values: values > 0])
+def test_personal_metrics_are_one_value_per_example(wrong):
+    """The mean of a batch would include examples of other clients."""
+    data = FederatedData({"x": X, "y": Y}, OFFSETS)
+    own = personal_evaluator(
+        lambda p, e: {"loss": wrong(metrics(p, e)["loss"])}, data, lambda params, state: params
+    )
+    server = fs.fedavg(0.1).init(jnp.asarray(W))
+    state = fs.RunState(jnp.array(0), server, jnp.zeros(7), (), jnp.array(0))
+    with pytest.raises(ValueError, match=r"for 'loss'; expected floating values \[\d+\], one per"):
+        evaluate(own, state)

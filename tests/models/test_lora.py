@@ -224,3 +224,17 @@ def test_last_layer_and_messages():
         models.lora(base)
     with pytest.raises(ValueError, match=r"selects dense1/bias of shape \(5,\) and dtype float32"):
         models.lora(base, where=lambda path, leaf: path[-1] == "bias")
+
+
+@pytest.mark.parametrize("true", [lambda found: found, np.bool_, lambda found: found and "yes"])
+def test_where_may_return_any_true_value(true):
+    """As every other predicate of leaves; a match of a regular expression, for instance."""
+    model = models.lora(MODELS["mlp"][0], RANK, where=lambda path, leaf: true(kernels(path, leaf)))
+    shapes = jax.eval_shape(model.init, KEY)["adapters"]
+    assert shapes["dense1"]["kernel"]["b"].shape == (5, RANK)
+
+
+@pytest.mark.parametrize("rows", [(0, 6), (-1, 2), (2, 2), (3, 1)])
+def test_rows_that_a_kernel_does_not_have_are_refused(rows):
+    with pytest.raises(ValueError, match=r"where selects the rows .* of dense1/kernel; expected"):
+        models.lora(MODELS["mlp"][0], where=lambda path, leaf: leaf.ndim == 2 and (rows,))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from small_problems import KEY
 
@@ -75,6 +76,15 @@ def test_other_inputs_and_outputs_are_left_alone():
     assert out["ids"].dtype == jnp.int32
     assert out["rows"].dtype == jnp.float32
     assert out["rows"].tolist() == [[1.0, 1.0]] * 2  # rounded, so computed in half precision
+
+
+def test_objectives_refuse_the_evaluation_of_a_model_that_trains_otherwise():
+    """With ``apply`` alone the model would train without dropout."""
+    dropout = models.from_nnx(lambda rngs: nnx.Dropout(0.5, rngs=rngs))
+    half = models.in_precision(dropout, jnp.bfloat16)
+    with pytest.raises(ValueError, match="expected the model itself"):
+        objectives.cross_entropy(half.apply)
+    objectives.classification_metrics(half.apply)
 
 
 def test_dtypes_that_are_not_floating_are_refused():

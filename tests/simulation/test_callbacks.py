@@ -185,6 +185,27 @@ def test_logs(tmp_path):
     assert events.stat().st_size > 1000
 
 
+def test_csv_log_refuses_a_file_without_a_column_of_a_metric(tmp_path):
+    """The metric would be lost silently."""
+    log = callbacks.CsvLog(tmp_path / "log.csv")
+    log(Event("", ["0"], 1, 9, {"loss": np.ones(1), "size": np.ones(1)}, None, False, None))
+    log(Event("", ["0"], 2, 9, {"loss": np.ones(1)}, None, False, None))  # others stay empty
+    before = (tmp_path / "log.csv").read_text()
+    metrics = {"loss": np.ones(1), "score": np.ones(1)}
+    with pytest.raises(ValueError, match=r"log\.csv, whose columns lack score; expected a file"):
+        log(Event("", ["0"], 3, 9, metrics, None, False, None))
+    assert (tmp_path / "log.csv").read_text() == before
+
+
+def test_direction_of_names_in_capitals():
+    """The best model of "Test Loss" has the smallest one."""
+    best = callbacks.BestModel("Test Loss")
+    for round, loss in enumerate([3.0, 1.0, 2.0], start=1):
+        metrics, params = {"Test Loss": np.array([loss])}, np.array([float(round)])
+        best(Event("", ["0"], round, 9, metrics, None, False, params))
+    assert best.models[""].rounds == [2]
+
+
 class _Service:
     """Stands for the package of a tracking service and notes its calls."""
 
