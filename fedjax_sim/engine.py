@@ -32,7 +32,7 @@ from fedjax_sim.contract import (
     checked_visit,
     checked_weights,
 )
-from fedjax_sim.evaluation.state import RunContext, check_names, evaluate
+from fedjax_sim.evaluation.state import RunContext, check_names, check_periods, evaluate
 from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
@@ -330,6 +330,7 @@ def run(
     if setup.timeline.clients.ndim != 2:
         shape = setup.timeline.clients.shape
         raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
+    check_periods(setup)
     check_objective(setup, batched=False)
     state = init(algorithm, setup)
     return advance(algorithm, setup, state, key, execution=execution, probes=probes)

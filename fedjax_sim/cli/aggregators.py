@@ -9,7 +9,8 @@ from typing import Any
 
 from fedjax_sim import robust
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.robust.aggregation import check_counts
+from fedjax_sim.types import FedAlgorithm, Timeline
 
 RULES: dict[str, Callable[..., robust.Rule]] = {
     rule.__name__: rule
@@ -38,6 +39,27 @@ def aggregated(algorithm: FedAlgorithm, aggregator: str | None) -> FedAlgorithm:
     if aggregator in (None, "none"):
         return algorithm
     return robust.aggregate(algorithm, rule_of(aggregator))
+
+
+def check_uploads(aggregator: str | None, timeline: Timeline) -> None:
+    """Refuses timelines with fewer uploads in a round than the rule of a text requires.
+
+    Raises:
+        ValueError: with the text and the round, or as :func:`rule_of`.
+
+    Example:
+        >>> from fedjax_sim.timelines import full
+        >>> check_uploads("krum:f=2", full(5, 6, 1))
+        Traceback (most recent call last):
+        ValueError: aggregator is 'krum:f=2': timeline has 6 slots; expected at least 7, which ...
+    """
+    if aggregator in (None, "none"):
+        return
+    rule = rule_of(aggregator)
+    try:
+        check_counts(rule, timeline)
+    except ValueError as error:
+        raise ValueError(f"aggregator is {aggregator!r}: {error}") from error
 
 
 def rule_of(aggregator: str) -> robust.Rule:

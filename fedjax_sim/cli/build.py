@@ -15,11 +15,12 @@ import jax
 
 from fedjax_sim import models
 from fedjax_sim.cli import adapters, attacks, config_checks, own_objects, private_runs
+from fedjax_sim.cli.aggregators import check_uploads
 from fedjax_sim.cli.clocks import SCHEDULES
 from fedjax_sim.cli.code_digest import code_digests
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import to_json
-from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.cli.entries import AGGREGATOR, AlgorithmEntry
 from fedjax_sim.cli.problem import Problem, prepare
 from fedjax_sim.cli.registry import SHARED, algorithms_of
 from fedjax_sim.cli.settings import resolve_hyper, untuned_rates
@@ -100,6 +101,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
     for name, setup in setups.items():
         with arithmetic(config):
             algorithm = problem.algorithm(entries[name], hyper[name])
+            check_uploads(hyper[name].get(AGGREGATOR), setup.timeline)
             check_algorithm(algorithm, setup)
             private_runs.check_parts(algorithm, hyper[name], setup)
     guarantees = accounts.guarantees(hyper)

@@ -33,22 +33,28 @@ class ExportOptions:
     which: Which = "last"
     """The last model, or the best one that --keep-best kept."""
     output: pathlib.Path | None = None
-    """The new file, or the new folder of orbax; default: model, with the suffix of the format."""
+    """The new file, or the new folder of orbax; folders above it are created; default: model, with
+    the suffix of the format."""
 
 
 def export(folder: pathlib.Path, options: ExportOptions) -> pathlib.Path:
     """Writes the model and returns its path.
 
+    Folders above the path are created.
+
     Raises:
         ValueError: no such model, or a path that exists.
+        OSError: a folder above the path cannot be created, or the file cannot be written.
         ImportError: the package safetensors is not installed.
+
+    Example:
+        >>> path = export(pathlib.Path("results"), ExportOptions())  # doctest: +SKIP
     """
     path = options.output or pathlib.Path(f"model{_SUFFIXES[options.format]}")
     if path.exists():
         raise ValueError(f"output is '{path}', which exists; expected a new path")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"output is '{path}', whose folder does not exist")
     params = load(folder).params(options.algorithm, options.seed, options.which)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write(params, path, options.format)
     return path
 

@@ -1,10 +1,11 @@
 """``fedjax-sim fork``: a run of a folder continues under alternatives."""
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -117,6 +118,8 @@ def _parsed(text: str, base: str, hyper: Mapping[str, Any], num_clients: int) ->
         )
     name = parts[1] or base
     settings = dict(item.split("=", 1) for item in parts[2].split(",") if item)
+    if "by" in settings and "delay" not in settings:
+        raise ValueError(f"alternatives has {text!r}; expected delay=CLIENTS with by")
     delay = settings.pop("by", "1")
     changes = {
         "remove": remove_clients,
@@ -128,8 +131,13 @@ def _parsed(text: str, base: str, hyper: Mapping[str, Any], num_clients: int) ->
         for key in list(settings)
         if key in changes
     ]
-    restart = settings.pop("restart", "false") == "true"
-    entries = algorithms_of([name])
+    restart = settings.pop("restart", "false")
+    if restart not in ("true", "false"):
+        raise ValueError(
+            f"alternatives has {text!r} with restart={restart}; expected true or false"
+        )
+    with _naming(text):
+        entries = algorithms_of([name])
     ((label, entry),) = entries.items()
     known = {k: v for k, v in hyper.items() if k in entry.hyper and (label == base or k in SHARED)}
     given = [f"{label}.{key}={value}" for key, value in settings.items()]
@@ -139,9 +147,19 @@ def _parsed(text: str, base: str, hyper: Mapping[str, Any], num_clients: int) ->
         for key, value in known.items()
         if key not in SHARED and value is not None
     ]
-    resolved = resolve_hyper(entries, [*rest, *given], kept)[label]
+    with _naming(text):
+        resolved = resolve_hyper(entries, [*rest, *given], kept)[label]
     change = functools.partial(_changed, asked) if asked else None
-    return _Parsed(name, resolved, change, restart)
+    return _Parsed(name, resolved, change, restart == "true")
+
+
+@contextlib.contextmanager
+def _naming(text: str) -> Iterator[None]:
+    """Context whose errors begin with the alternative."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"alternatives has {text!r}: {error}") from error
 
 
 def _changed(changes: list[Callable[[Timeline], Timeline]], timeline: Timeline) -> Timeline:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedjax_sim.cli import build, own_objects, report
+from fedjax_sim.cli.aggregators import check_uploads
 from fedjax_sim.cli.attacks import Attack
 from fedjax_sim.cli.code_digest import changed_code, code_digests
 from fedjax_sim.cli.config import FREE_FIELDS, RunConfig, SweepConfig, recorded
@@ -19,7 +20,7 @@ from fedjax_sim.cli.config_file import (
     read_saved_sweep,
     to_json,
 )
-from fedjax_sim.cli.entries import PRIVACY, StepsPerVisit
+from fedjax_sim.cli.entries import AGGREGATOR, PRIVACY, StepsPerVisit
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
@@ -217,6 +218,11 @@ class _Runs:
             hyper = {**self.hyper[algorithm], **swept_hyper(first)}
             built = problem.algorithm(self.algorithms[algorithm], hyper)
             check_parts(built, hyper, setup)
+            here = {"algorithm": algorithm, **settings}
+            for entry in self.entries:
+                if here.items() <= entry.items():
+                    values = {**self.hyper[algorithm], **swept_hyper(entry)}
+                    check_uploads(values.get(AGGREGATOR), setup.timeline)
             shapes = metric_shapes(built, setup)
             measured = [name for name, value in shapes.items() if value.shape == ()]
             if self.config.metric not in measured:

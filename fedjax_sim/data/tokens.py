@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import INT32_MAX, check_count
 
 
 def next_tokens(
@@ -22,7 +22,7 @@ def next_tokens(
         ``{"x": [N, L], "y": [N, L]}`` of dtype int32: uint8 would count as pixels.
 
     Raises:
-        ValueError: another shape or dtype.
+        ValueError: another shape or dtype, or ids that int32 does not have.
 
     Example:
         >>> examples = next_tokens(np.array([[5, 7, 2, 0]]), pad=0)
@@ -35,6 +35,8 @@ def next_tokens(
             f"tokens has shape {tokens.shape} and dtype {tokens.dtype}; expected integer ids "
             "[N, L + 1] with L at least 1"
         )
+    if tokens.size and not -INT32_MAX <= tokens.min() <= tokens.max() <= INT32_MAX:
+        raise ValueError(f"tokens are in {tokens.min()} .. {tokens.max()}; expected ids of int32")
     tokens = tokens.astype(np.int32)
     labels = tokens[:, 1:]
     if pad is not None:

@@ -10,6 +10,7 @@ from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.layouts import to_channels_last
 
 _TEST_SHARE = 5  # a fifth of each class
+_MOST_LABEL = 2**53  # float64 has all integers below it
 
 
 def from_arrays(
@@ -36,9 +37,10 @@ def from_arrays(
         name: name of the data set.
 
     Raises:
-        DataError: lengths that differ, labels that are no list of numbers or text, missing labels
-            or clients, examples that are no numbers, or ``test_clients`` without ``test`` or
-            without ``clients``.
+        DataError: lengths that differ, labels that are no list of integers or text, missing labels
+            or clients, examples that are no numbers or too large for float32, test examples of
+            another shape, or uint8 in one part only, a single example without ``test``, or
+            ``test_clients`` without ``test`` or without ``clients``.
 
     Example:
         >>> data = from_arrays([[0.0], [1.0], [2.0]], ["cat", "dog", "cat"],
@@ -55,6 +57,10 @@ def from_arrays(
     if test is not None:
         parts["test"] = (*test, test_clients)
     read = {key: _part(f"{name}: {key}", *part) for key, part in parts.items()}
+    if "test" in read:
+        _check_alike(name, read["train"].x, read["test"].x)
+    elif len(read["train"].y) < 2:
+        raise DataError(f"{name} has 1 example; expected at least 2, one of them for testing")
     values = np.concatenate([part.y for part in read.values()])
     classes, numbers = np.unique(values, return_inverse=True)
     labels = dict(
@@ -115,11 +121,7 @@ def check_dataset(dataset: Dataset) -> Dataset:
                 f"{where} labels are in {y.min()} .. {y.max()}; expected 0 .. "
                 f"{dataset.num_classes - 1} (from_arrays numbers labels)"
             )
-    if dataset.train["x"].shape[1:] != dataset.test["x"].shape[1:]:
-        raise DataError(
-            f"{dataset.name}: test examples have shape {list(dataset.test['x'].shape[1:])}; "
-            f"expected {list(dataset.train['x'].shape[1:])}, as in training"
-        )
+    _check_alike(dataset.name, np.asarray(dataset.train["x"]), np.asarray(dataset.test["x"]))
     groups = dataset.train_groups
     if groups is not None and (len(groups) != len(dataset.train["y"]) or not dataset.group_names):
         raise DataError(
@@ -127,6 +129,20 @@ def check_dataset(dataset: Dataset) -> Dataset:
             "example, and group_names"
         )
     return dataset
+
+
+def _check_alike(name: str, train: np.ndarray, test: np.ndarray) -> None:
+    """Refuses test examples of another shape or scale; models divide uint8 pixels by 255."""
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(
+            f"{name}: test examples have shape {list(test.shape[1:])}; expected "
+            f"{list(train.shape[1:])}, as in training"
+        )
+    if (train.dtype == np.uint8) != (test.dtype == np.uint8):
+        raise DataError(
+            f"{name}: test examples have dtype {test.dtype} and training examples {train.dtype}; "
+            "expected uint8 in both or in neither, since models scale uint8 to [0, 1]"
+        )
 
 
 class _Part(NamedTuple):
@@ -156,10 +172,15 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
         raise DataError(f"{where} has {len(x)} examples and {len(y)} labels; expected one each")
     if clients is not None and len(clients) != len(y):
         raise DataError(f"{where} has {len(clients)} clients; expected {len(y)}, one per example")
-    if y.dtype.kind == "f":
+    if y.dtype.kind in "uf":  # one type, so that the class names of both parts are integers
+        if np.abs(y).max() >= _MOST_LABEL:
+            raise DataError(f"{where} labels have {y[np.abs(y).argmax()]}; expected below 2^53")
         y = y.astype(np.int64)
     own = None if clients is None else np.asarray(clients)
-    return _Part(_layout(x), y, own)
+    with np.errstate(over="ignore"):  # checked here
+        x = _layout(x)
+    _check_numbers(where, x)
+    return _Part(x, y, own)
 
 
 def _check_present(where: str, column: str, values: Any) -> None:

@@ -197,6 +197,8 @@ def _feature_columns(
     if isinstance(given, str):
         return _column(where, "feature_columns", given, table.names)
     if given is not None:
+        if not given:
+            raise DataError("feature_columns is empty; expected the name of a column or more")
         return [_column(where, "feature_columns", name, table.names) for name in given]
     if EXAMPLES in table.names:
         return EXAMPLES
@@ -224,6 +226,8 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
     columns = [table.read(_column(where, "feature_columns", c, table.names)) for c in features]
     for name, values in zip(features, columns, strict=True):
         if values.dtype.kind not in "biuf" or values.ndim != 1:
+            if not len(values):
+                raise DataError(f"{where} has no rows; expected one per example")
             raise DataError(
                 f"{where}: column {name!r} has values such as {values[0]!r}; expected numbers "
                 "(label_column and client_column name the label and the client)"

@@ -17,7 +17,7 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.types import EvalFn, FedAlgorithm, Task, Timeline
+from fedjax_sim.types import EvalFn, FedAlgorithm, Setup, Task, Timeline
 
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
 CLOCK = ("time", "local_steps")  # metrics that every history of a simulation begins with
@@ -156,7 +156,8 @@ def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
         every: rounds; a multiple of the setup's ``eval_every``.
 
     Raises:
-        ValueError: ``every`` below 1.
+        ValueError: ``every`` below 1.  At the start of a run: no evaluation is after a multiple of
+            ``every`` rounds.
 
     Example:
         >>> import fedjax_sim as fs
@@ -181,6 +182,37 @@ def periods(eval_fn: Any) -> set[int]:
         return set()
     own = {eval_fn.func.every} if isinstance(eval_fn.func, _AtRounds) else set()
     return own | periods(eval_fn.args)
+
+
+def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
+    """Refuses a setup with a part of :func:`at_rounds` that no evaluation of the run reaches.
+
+    Args:
+        setup: of a run from round 0, or of several.
+        eval_initial: the run also evaluates the initial model, as round 0.
+
+    Raises:
+        ValueError: with the period of the part.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> rare = at_rounds(lambda w: {"norm": abs(w)}, 7)
+        >>> check_periods(fs.Setup(None, fs.timelines.full(6, 2, 1), 0.0, rare, eval_every=5))
+        Traceback (most recent call last):
+        ...
+        ValueError: eval_fn has a part every 7 rounds (at_rounds), which no evaluation reaches ...
+    """
+    if eval_initial:
+        return
+    rounds, every = setup.timeline.num_rounds, setup.eval_every
+    evaluated = {*range(every, rounds, every), rounds}
+    for period in sorted(periods(setup.eval_fn)):
+        if all(t % period for t in evaluated):
+            raise ValueError(
+                f"eval_fn has a part every {period} rounds (at_rounds), which no evaluation "
+                f"reaches with eval_every {every} in {rounds} rounds; expected a divisor of an "
+                f"evaluated round, such as {min(every, rounds)}"
+            )
 
 
 class _AtRounds(NamedTuple):

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_count
 from fedjax_sim.execution import chunks
 from fedjax_sim.execution.devices import workers
 from fedjax_sim.execution.means import all_reduced, divide, weighted, weighted_mean, weighted_sum
@@ -81,7 +82,7 @@ def chunked(size: int) -> Execution:
     clients of weight 0.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: a size below 1, or no integer.
 
     Example:
         >>> local = lambda shared, x: (shared * x, ())  # (message, slot) -> (upload, output)
@@ -91,6 +92,7 @@ def chunked(size: int) -> Execution:
     """
     if size < 1:
         raise ValueError(f"size is {size}; expected at least one client per chunk")
+    check_count(1, size=size)
     if size == 1:
         return sequential()
 

@@ -19,6 +19,7 @@ from fedjax_sim.checks import (
     check_setup,
 )
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
+from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.simulation.folders import check_kind, folder_names
@@ -212,6 +213,7 @@ def compare(
         execution = dict.fromkeys(algorithms, execution)
     root = None if directory is None else pathlib.Path(directory)
     for name, part in parts.checked(algorithms):
+        check_periods(part.setup, eval_initial=eval_initial)
         first = share_functions(part.setup)
         compiled = programs(
             algorithms[name], first, batched=True, execution=execution.get(name), probes=probes

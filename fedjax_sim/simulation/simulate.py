@@ -13,6 +13,7 @@ from jax import Array
 from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup
 from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes, check_algorithm
+from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
@@ -113,6 +114,7 @@ def simulate(
     names = seed_names(replicas, keys.shape[0] if batched else 1, "replicas")
     check_setup(setup)
     check_batch(setup, len(names) if batched else None)
+    check_periods(setup, eval_initial=eval_initial)
     check_algorithm(algorithm, setup)
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(

@@ -12,6 +12,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import Probes, check_algorithm
+from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.files import digest
@@ -93,6 +94,7 @@ class Trials:
             algorithms = [self._factory(**fixed, **values) for values in members]
             check_setup(setup)
             check_batch(setup, 1 if self.per_seed else len(seeds))
+            check_periods(setup)
             for algorithm in algorithms:
                 check_algorithm(algorithm, setup)
             if isinstance(setup.task.placement, OnHost):

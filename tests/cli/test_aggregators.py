@@ -11,6 +11,7 @@ from fedjax_sim.cli.aggregators import aggregated, rule_of
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.errors import Failure, resolving
 from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.sweep import run_sweep
 from fedjax_sim.simulation.identity import description
 
 
@@ -55,6 +56,22 @@ def test_texts(text, rule):
 def test_bad_texts(text, message):
     with pytest.raises(ValueError, match=message):
         rule_of(text)
+
+
+@pytest.mark.parametrize(
+    "options", [{"aggregator": "krum:f=9"}, {"hyper": ("fedavg.aggregator=krum:f=9",)}]
+)
+def test_too_few_uploads_name_the_option(options):
+    config = RunConfig(algorithms=("fedavg",), rounds=2, **options)
+    message = "--aggregator is 'krum:f=9': timeline has 10 slots; expected at least 21"
+    with pytest.raises(Failure, match=message), resolving():
+        build.resolve(config)
+
+
+def test_too_few_uploads_in_a_sweep_name_the_option(tmp_path):
+    config = SweepConfig(rounds=2, grid=("aggregator=median,krum:f=9",), output=tmp_path)
+    with pytest.raises(Failure, match="--aggregator is 'krum:f=9': timeline has"), resolving():
+        run_sweep(config)
 
 
 @pytest.mark.slow

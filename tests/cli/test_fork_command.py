@@ -32,8 +32,10 @@ def test_alternatives():
         ("=3", r"alternatives has '=3'; expected ALGORITHM or"),
         ("remove=x", r"alternatives has 'remove=x' with 'x'; expected a number"),
         ("remove=3/6", r"alternatives has 'remove=3/6' with client 6; expected clients 0 \.\. 5"),
-        ("fedprux:mu=1", r"fedprux"),
-        ("rate=1", r"fedavg has lr"),
+        ("fedprux:mu=1", r"alternatives has 'fedprux:mu=1': .*fedprux"),
+        ("rate=1", r"alternatives has 'rate=1': .*fedavg has lr"),
+        ("restart=yes", r"alternatives has 'restart=yes' with restart=yes; expected true or false"),
+        ("remove=1,by=3", r"alternatives has 'remove=1,by=3'; expected delay=CLIENTS with by"),
     ],
 )
 def test_refused_alternatives(text, message):

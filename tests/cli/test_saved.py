@@ -46,7 +46,7 @@ def test_a_folder_of_the_command_line(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "orbax"])
 def test_export(folder, tmp_path, kind, capsys):
-    path = tmp_path / "model"
+    path = tmp_path / "new" / "folder" / "model"
     options = ["--algorithm", "fedavg", "--seed", "1", "--format", kind, "--output", str(path)]
     assert main(["export", str(folder), *options]) == 0
     assert capsys.readouterr().out == f"model: {path}\n"

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedjax_sim.datasets import from_arrays, read_table, to_channels_last
+from fedjax_sim.datasets import from_arrays, from_table, read_table, to_channels_last
+from fedjax_sim.datasets.arrays import check_dataset
 from fedjax_sim.datasets.dataset import DataError
 
 RNG = np.random.default_rng(0)
@@ -105,3 +106,39 @@ def test_clients_of_test_examples_need_those_of_training_examples():
     for missing in ("test", "clients"):
         with pytest.raises(DataError, match=f"test_clients has 2 .*; expected {missing} with them"):
             from_arrays(x, y, **{**own, missing: None})
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "test", "message"),
+    [
+        ([[0.0], [1.0]], [0.0, np.inf], None, "train labels have inf; expected below 2"),
+        ([[0.0], [1e300]], [0, 1], None, "train examples have NaN or infinity at"),
+        ([[0.0], [1.0]], [0, 1], ([[0.0, 1.0]], [0]), r"test examples have shape \[2\]; expected"),
+        (np.zeros((2, 1), np.uint8), [0, 1], ([[0.0]], [0]), "dtype float32 and .* uint8"),
+        ([[0.0]], [0], None, "own has 1 example; expected at least 2"),
+    ],
+)
+def test_arrays_that_would_change_silently_are_refused(x, y, test, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays(np.asarray(x), y, test=test)
+
+
+def test_unsigned_and_signed_labels_have_integer_names():
+    x, y = [[0.0], [1.0]], np.array([3, 7])
+    assert from_arrays(x, y.astype(np.uint64), test=(x, y)).class_names == ("3", "7")
+
+
+def test_pixels_and_floats_are_refused_in_own_data_sets():
+    own = from_arrays(np.zeros((4, 2), np.uint8), [0, 1, 0, 1])
+    mixed = own._replace(test={**own.test, "x": own.test["x"].astype(np.float32)})
+    with pytest.raises(DataError, match="expected uint8 in both or in neither"):
+        check_dataset(mixed)
+
+
+def test_tables_without_rows_or_features_are_named(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,label\n")
+    with pytest.raises(DataError, match="has no rows; expected one per example"):
+        read_table(path)
+    with pytest.raises(DataError, match="feature_columns is empty; expected the name of a column"):
+        from_table({"a": [1.0, 2.0], "label": [0, 1]}, feature_columns=[])

@@ -1,5 +1,7 @@
 """Streamed evaluation against NumPy over all examples at once."""
 
+import contextlib
+import dataclasses
 import itertools
 
 import chex
@@ -283,6 +285,30 @@ def test_evaluation_at_some_rounds():
     other = program(both, replicas._replace(round=jnp.array([7, 7])))
     assert other["slow/evaluated"].tolist() == [False, False]
     np.testing.assert_array_equal(other["test/loss"], due["test/loss"])
+
+
+@pytest.mark.parametrize(("every", "message"), [(7, "eval_every 5 in 12 rounds"), (4, None)])
+def test_a_period_that_no_evaluation_reaches_is_refused(every, message):
+    data = FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(lambda w, e, key: (w - e["y"]) ** 2, data, fs.full_batch(1))
+    rare = merge_evaluators(rare=at_rounds(lambda w: {"norm": abs(w)}, every))
+    setup = fs.Setup(task, fs.timelines.full(12, 2, task.num_steps), np.float32(0), rare, 5)
+    algorithm, key = fs.fedavg(0.1), jax.random.key(0)
+    keys = key[None]
+    batch = dataclasses.replace(setup, params=np.zeros(1, np.float32))
+    calls = [
+        lambda: fs.run(algorithm, setup, key),
+        lambda: fs.simulate(algorithm, setup, key),
+        lambda: fs.compare({"fedavg": algorithm}, batch, keys),
+        lambda: fs.sweep(lambda lr: fs.fedavg(lr), batch, {"lr": [0.1]}, keys),
+    ]
+    for call in calls if message else calls[:1]:
+        with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+            call()
+    # With the initial model there is an evaluation.
+    frame = fs.simulate(algorithm, setup, key, eval_initial=True).to_frame()
+    rounds = frame.loc[frame["metric"] == "rare/norm", "round"]
+    assert rounds.tolist() == ([0] if message else [0, 12])
 
 
 def test_errors():

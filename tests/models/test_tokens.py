@@ -121,3 +121,8 @@ def test_labels_outside_of_the_vocabulary_are_refused():
 def test_tokens_are_a_matrix_of_integers(tokens):
     with pytest.raises(ValueError, match=r"expected integer ids \[N, L \+ 1\]"):
         next_tokens(tokens)
+
+
+def test_ids_beyond_int32_are_refused():
+    with pytest.raises(ValueError, match="expected ids of int32"):
+        next_tokens(np.array([[1, 2**40]]))
