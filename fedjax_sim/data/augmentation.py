@@ -74,18 +74,7 @@ def random_crop(images: Array, key: Array, padding: int = 4) -> Array:
     """
     _check_images(images)
     check_count(padding=padding)
-    bits = jax.random.bits(key, (images.shape[0], 2), jnp.uint32)
-    shifts = scaled_words(bits, jnp.array(2 * padding + 1)) - padding
-    # Products with 0/1 matrices: on a CPU 1.7 times as fast as gathers of pixels and 3 times as
-    # fast as batched slices.  Every sum has at most one term, so the products are exact.
-    dtype = jnp.float32 if images.dtype == jnp.uint8 else images.dtype
-    select = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-    rows, columns = (
-        _selectors(shifts[:, axis], images.shape[1 + axis]).astype(dtype) for axis in (0, 1)
-    )
-    cropped = select("bri,bijc->brjc", rows, images.astype(dtype))
-    cropped = select("bsj,brjc->brsc", columns, cropped)
-    return cropped.astype(images.dtype)
+    return _selected(images, _shifts(images, key, padding))
 
 
 def random_flip(images: Array, key: Array) -> Array:
@@ -108,8 +97,7 @@ def random_flip(images: Array, key: Array) -> Array:
         [(0.0, 1.0, 2.0), (2.0, 1.0, 0.0)]
     """
     _check_images(images)
-    bits = jax.random.bits(key, (images.shape[0], 1, 1, 1), jnp.uint32)
-    return jnp.where(bits >> 31 == 1, images[:, :, ::-1], images)
+    return jnp.where(_flips(images, key)[:, None, None, None], images[:, :, ::-1], images)
 
 
 def crop_and_flip(images: Array, key: Array, padding: int = 4) -> Array:
@@ -125,8 +113,10 @@ def crop_and_flip(images: Array, key: Array, padding: int = 4) -> Array:
         >>> crop_and_flip(images, jax.random.key(0)).shape
         (5, 32, 32, 3)
     """
+    _check_images(images)
+    check_count(padding=padding)
     crop_key, flip_key = jax.random.split(key)
-    return random_flip(random_crop(images, crop_key, padding), flip_key)
+    return _selected(images, _shifts(images, crop_key, padding), _flips(images, flip_key))
 
 
 def normalize(
@@ -286,6 +276,32 @@ def _transform(transform: Transform, examples: PyTree, key: Array) -> tuple[PyTr
         raise ValueError(f"examples is {given}; expected a dict with images under 'x'")
     transform_key, objective_key = jax.random.split(key)
     return {**examples, "x": transform(examples["x"], transform_key)}, objective_key
+
+
+def _shifts(images: Array, key: Array, padding: int) -> Array:
+    """Rows and columns ``[B, 2]`` by which crops are shifted."""
+    bits = jax.random.bits(key, (images.shape[0], 2), jnp.uint32)
+    return scaled_words(bits, jnp.array(2 * padding + 1)) - padding
+
+
+def _flips(images: Array, key: Array) -> Array:
+    """Whether each image is mirrored, ``[B]``."""
+    bits = jax.random.bits(key, (images.shape[0], 1, 1, 1), jnp.uint32)
+    return bits[:, 0, 0, 0] >> 31 == 1
+
+
+def _selected(images: Array, shifts: Array, flips: Array | None = None) -> Array:
+    """Images shifted by ``[B, 2]`` pixels, then mirrored where ``flips`` is True."""
+    # Products with 0/1 matrices: on a CPU 1.7 times as fast as gathers of pixels and 3 times as
+    # fast as batched slices.  Every sum has at most one term, so the products are exact.
+    dtype = jnp.float32 if images.dtype == jnp.uint8 else images.dtype
+    select = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    rows, columns = (_selectors(shifts[:, axis], images.shape[1 + axis]) for axis in (0, 1))
+    if flips is not None:
+        columns = jnp.where(flips[:, None, None], columns[:, ::-1], columns)
+    cropped = select("bri,bijc->brjc", rows.astype(dtype), images.astype(dtype))
+    cropped = select("bsj,brjc->brsc", columns.astype(dtype), cropped)
+    return cropped.astype(images.dtype)
 
 
 def _selectors(shifts: Array, size: int) -> Array:

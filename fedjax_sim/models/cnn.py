@@ -5,6 +5,7 @@ logits ``[B, num_classes]``; biases start at zero.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -13,9 +14,10 @@ from flax import nnx
 from jax import Array, lax
 
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.convolution.lowering import Convolution, auto, canonical
+from fedjax_sim.models.convolution.geometry import Setting
+from fedjax_sim.models.convolution.layers import Layer, layers_in_blocks
+from fedjax_sim.models.convolution.lowering import Convolution, auto, automatic, canonical
 from fedjax_sim.models.convolution.pooling import max_pool
-from fedjax_sim.models.convolution.tpu import Layer, layers_in_blocks
 from fedjax_sim.models.dense import LECUN_NORMAL, Dense, Product, dense_product
 
 # Four times as many fill two tiles of 128 lanes; with more, blocks only add arithmetic.
@@ -50,7 +52,8 @@ def cnn(
         conv_activation: elementwise function after the convolutions; None means ``activation``.
         kernel_init: initializer of every kernel.
         conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).  With
-            the default, TPUs compute layers of up to 64 channels in blocks of 2 x 2 pixels.
+            the default, TPUs compute layers of up to 64 channels in blocks of 2 x 2 pixels, and so
+            do CPUs for layers of up to 32 channels with larger patches.
         dot: implementation of the dense layers' products, ``(x, kernel) -> x kernel^T``.
 
     Raises:
@@ -223,9 +226,7 @@ class _Cnn(nnx.Module):
     ):
         self.pool_after = pool_after
         self.conv_activation = conv_activation
-        # Wider layers fill a TPU's lanes without blocks.
-        wide = (i for i, width in enumerate(channels) if width > _MAX_BLOCK_CHANNELS)
-        self.num_in_blocks = next(wide, len(channels)) if conv is auto else 0
+        self.conv = conv
         inputs = [in_channels, *channels[:-1]]
         for i, (fan_in, fan_out) in enumerate(zip(inputs, channels, strict=True), 1):
             layer = nnx.Conv(
@@ -241,30 +242,57 @@ class _Cnn(nnx.Module):
         self.head = Dense(flat_size, hidden, num_classes, activation, kernel_init, rngs, dot)
 
     def __call__(self, x: Array) -> Array:
-        first, rest = self._layers[: self.num_in_blocks], self._layers[self.num_in_blocks :]
-        if first:
-            x = lax.platform_dependent(
-                x,
-                tpu=functools.partial(self._in_blocks, first),
-                default=functools.partial(self._in_pixels, first),
-            )
-        return self.head(self._in_pixels(rest, x))
+        layers = [(getattr(self, f"conv{i}"), pool) for i, pool in enumerate(self.pool_after, 1)]
+        default = functools.partial(self._convolutions, layers, 0, None)
+        forms = {}
+        if self.conv is auto:
+            on_tpu, on_cpu = _num_for_tpus(layers), _num_for_cpus(layers, x)
+            if on_tpu:
+                forms["tpu"] = functools.partial(self._convolutions, layers, on_tpu, canonical)
+            if on_cpu:
+                forms["cpu"] = functools.partial(self._convolutions, layers, on_cpu, None)
+        x = lax.platform_dependent(x, default=default, **forms) if forms else default(x)
+        return self.head(x)
 
-    @property
-    def _layers(self) -> list[tuple[nnx.Conv, bool]]:
-        return [(getattr(self, f"conv{i}"), pool) for i, pool in enumerate(self.pool_after, 1)]
-
-    def _in_pixels(self, layers: list[tuple[nnx.Conv, bool]], x: Array) -> Array:
-        for layer, pool in layers:
+    def _convolutions(
+        self, layers: list[tuple[nnx.Conv, bool]], count: int, conv: Convolution | None, x: Array
+    ) -> Array:
+        """The layers, ``count`` of them with arrays in blocks."""
+        arrays = [
+            Layer(layer.kernel[...], layer.bias[...], pool)
+            for layer, pool in layers[:count]
+            if layer.bias is not None  # all have one
+        ]
+        if arrays:
+            x = x.astype(jnp.result_type(x, arrays[0].kernel, arrays[0].bias))
+            x = layers_in_blocks(x, arrays, self.conv_activation, conv)
+        for layer, pool in layers[count:]:
             x = self.conv_activation(layer(x))
             x = max_pool(x) if pool else x
         return x
 
-    def _in_blocks(self, layers: list[tuple[nnx.Conv, bool]], x: Array) -> Array:
-        arrays = [
-            Layer(layer.kernel[...], layer.bias[...], pool)
-            for layer, pool in layers
-            if layer.bias is not None  # all have one
-        ]
-        x = x.astype(jnp.result_type(x, arrays[0].kernel, arrays[0].bias))
-        return layers_in_blocks(x, arrays, self.conv_activation, canonical)
+
+def _num_for_tpus(layers: list[tuple[nnx.Conv, bool]]) -> int:
+    """Number of first layers whose arrays are in blocks on a TPU."""
+    narrow = (layer.out_features <= _MAX_BLOCK_CHANNELS for layer, _ in layers)
+    return sum(itertools.takewhile(bool, narrow))
+
+
+def _num_for_cpus(layers: list[tuple[nnx.Conv, bool]], x: Array) -> int:
+    """Number of first layers whose arrays are in blocks on a CPU.
+
+    These are the layers that :data:`~fedjax_sim.models.convolution.lowering.auto` computes by
+    blocks.  Between them the arrays need not be rearranged.
+    """
+    (height, width), count = x.shape[1:3], 0
+    for layer, pool in layers:
+        side = layer.kernel.shape[0]
+        height, width = height - side + 1, width - side + 1
+        patch_size = side * side * layer.in_features
+        patch_bytes = x.shape[0] * height * width * patch_size * layer.kernel.dtype.itemsize
+        setting = Setting("conv", "cpu", patch_size, patch_bytes, layer.out_features)
+        if automatic(setting) != "blocks":
+            break
+        height, width = (height // 2, width // 2) if pool else (height, width)
+        count += 1
+    return count

@@ -198,7 +198,8 @@ _MAX_WIDE_PATCHES = 512
 _MAX_OUTPUTS = 32
 
 
-def _auto(setting: Setting) -> Form:
+def automatic(setting: Setting) -> Form:
+    """Returns the form of :data:`auto`."""
     if setting.platform != "cpu":
         return "conv"
     if setting.patch_size > _MAX_PATCH:
@@ -218,7 +219,7 @@ blocked: Convolution = lowered(_blocks)
 canonical: Convolution = lowered(_conv)
 """Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
 
-auto: Convolution = lowered(_auto)
+auto: Convolution = lowered(automatic)
 """The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if
 O <= min(32, kh kw C)), or if there are at most 512 patches; otherwise an ordinary convolution.
 Accelerators: ordinary convolutions.
