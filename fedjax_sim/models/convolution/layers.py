@@ -10,7 +10,6 @@ maximum over four parts of the axis of channels instead of strided slices.  The 
   are copies of long runs.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -80,31 +79,31 @@ def layers_in_blocks(
     return x.transpose(3, 1, 2, 0) if conv is None else x
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def max_pool_blocks(x: Array, axis: int) -> Array:
     """``[B, H, W, 4 C] -> [B, H, W, C]``: the maximum of each block of pixels, along ``axis``."""
-    return _first_maximum(x, axis)[0]
+    # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
+    return _maximum(tuple(lax.split(x, [x.shape[axis] // 4] * 4, axis=axis)))
 
 
-@max_pool_blocks.defjvp
-def _max_pool_blocks_jvp(axis, primals, tangents):
-    maximum, place = _first_maximum(*primals, axis)
-    return maximum, lax.select_n(place, *_pixels_of_block(*tangents, axis))
+@jax.custom_jvp
+def _maximum(entries: tuple[Array, ...]) -> Array:
+    return _first_maximum(entries)[0]
 
 
-def _first_maximum(x: Array, axis: int) -> tuple[Array, Array]:
-    """The maximum of each block and the place of its first occurrence; NaN is propagated."""
-    maximum, *others = _pixels_of_block(x, axis)
+@_maximum.defjvp
+def _maximum_jvp(primals, tangents):
+    maximum, place = _first_maximum(*primals)
+    return maximum, lax.select_n(place, *tangents[0])
+
+
+def _first_maximum(entries: tuple[Array, ...]) -> tuple[Array, Array]:
+    """The maximum and the place of its first occurrence; NaN is propagated."""
+    maximum, *others = entries
     place = jnp.zeros(maximum.shape, jnp.int32)
     for number, entry in enumerate(others, 1):
         larger = (entry > maximum) | jnp.isnan(entry)
         maximum, place = jnp.where(larger, entry, maximum), jnp.where(larger, number, place)
     return maximum, place
-
-
-def _pixels_of_block(x: Array, axis: int) -> Sequence[Array]:
-    # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
-    return lax.split(x, [x.shape[axis] // 4] * 4, axis=axis)
 
 
 def _along(bias: Array, axis: int) -> Array:
