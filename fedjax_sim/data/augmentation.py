@@ -104,9 +104,12 @@ def crop_and_flip(images: Array, key: Array, padding: int = 4) -> Array:
     """:func:`random_crop`, then :func:`random_flip`: the usual augmentation of CIFAR.
 
     Args:
-        images: ``[B, H, W, C]``, of any dtype.
+        images: as for :func:`random_crop`.
         key: for both.
         padding: pixels by which :func:`random_crop` pads each side.
+
+    Raises:
+        ValueError: as :func:`random_crop`.
 
     Example:
         >>> images = jnp.ones((5, 32, 32, 3), jnp.uint8)

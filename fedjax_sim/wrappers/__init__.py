@@ -83,7 +83,11 @@ class AveragedRoundsState(NamedTuple):
     @property
     def params(self) -> Params:
         """The average so far, which is evaluated."""
-        return jax.tree.map(lambda x, y: x.astype(y.dtype), self.average, self.inner.params)
+        return jax.tree.map(
+            lambda x, y: x if x.dtype == y.dtype else x.astype(y.dtype),
+            self.average,
+            self.inner.params,
+        )
 
 
 def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
