@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_sim import objectives
+from fedjax_sim import models, objectives
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((6, 3)).astype(np.float32)
@@ -179,3 +179,11 @@ def test_outputs_without_classes_for_every_label_are_refused(outputs):
         objective(W, examples, None)
     with pytest.raises(ValueError, match=r"the outputs \[..., classes\] have shape"):
         objectives.check_labels(objective, W, examples)
+
+
+def test_examples_without_labels_or_inputs_are_refused():
+    model = models.softmax_regression(2, 3)
+    params = model.init(jax.random.key(0))
+    for examples, name in (({"x": jnp.ones((1, 2))}, "y"), ({"y": jnp.zeros(1, int)}, "x")):
+        with pytest.raises(ValueError, match=f"expected a dict with '{name}'"):
+            objectives.cross_entropy(model.apply)(params, examples, None)

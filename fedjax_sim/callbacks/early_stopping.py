@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_sim.callbacks.direction import Mode, better, run_of, sign
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.simulation.events import Action, Event
 
 
@@ -28,7 +28,8 @@ class EarlyStopping:
         min_delta: least change that counts as an improvement.
 
     Raises:
-        ValueError: a patience below 1 or another mode; during the run, an unknown metric.
+        ValueError: a patience that is no integer of at least 1, a negative
+            ``min_delta`` or another mode; during the run, an unknown metric.
 
     Example:
         >>> stop = EarlyStopping("loss", patience=2)
@@ -46,7 +47,8 @@ class EarlyStopping:
     def __init__(
         self, metric: str, patience: int, *, mode: Mode = None, min_delta: float = 0.0
     ) -> None:
-        check_at_least(1, patience=patience)
+        check_count(1, patience=patience)
+        check_at_least(0, min_delta=min_delta)
         self._metric, self._patience, self._min_delta = metric, patience, min_delta
         self._sign = sign(metric, mode)
         self._progress: dict[tuple, tuple[int, _Progress]] = {}

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.convolution.geometry import Setting
 from fedjax_sim.models.convolution.layers import Layer, layers_in_blocks
@@ -57,8 +58,8 @@ def cnn(
         dot: implementation of the dense layers' products, ``(x, kernel) -> x kernel^T``.
 
     Raises:
-        ValueError: ``pool_after`` and ``channels`` have different lengths, or the image is too
-            small for the layers.
+        ValueError: sizes that are no integers of at least 1, no channels, ``pool_after`` and
+            ``channels`` of different lengths, or an image that is too small for the layers.
 
     Example:
         >>> model = cnn((16, 16, 1), 4, channels=(8, 8), kernel_size=3, hidden=(32,))
@@ -71,6 +72,12 @@ def cnn(
         raise ValueError(
             f"pool_after has {len(pool_after)} entries; expected {len(channels)} as in channels"
         )
+    if not channels:
+        raise ValueError(f"channels is {channels!r}; expected at least one convolution")
+    check_count(1, num_classes=num_classes, kernel_size=kernel_size)
+    for name, sizes in (("image_shape", image_shape), ("channels", channels), ("hidden", hidden)):
+        for size in sizes:
+            check_count(1, **{name: size})
     height, width, _ = image_shape
     for pool in pool_after:
         height, width = height - kernel_size + 1, width - kernel_size + 1

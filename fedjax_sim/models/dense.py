@@ -1,15 +1,18 @@
 """Linear models and multilayer perceptrons."""
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model, from_nnx
 
 LECUN_NORMAL = jax.nn.initializers.lecun_normal()
@@ -71,13 +74,18 @@ def softmax_regression(features: int | Sequence[int], num_classes: int) -> Model
         features: number of features, or the shape of one example.
         num_classes: number of classes C.
 
+    Raises:
+        ValueError: sizes that are no integers of at least 1.
+
     Example:
         >>> model = softmax_regression((28, 28, 1), num_classes=10)
         >>> params = model.init(jax.random.key(0))
         >>> model.apply(params, jax.numpy.ones((5, 28, 28, 1))).shape
         (5, 10)
     """
-    return from_nnx(lambda rngs: _Linear(features, num_classes, rngs))
+    size = _size(features)
+    check_count(1, num_classes=num_classes)
+    return from_nnx(lambda rngs: _Linear(size, num_classes, rngs))
 
 
 def logistic_regression(features: int | Sequence[int]) -> Model:
@@ -88,12 +96,16 @@ def logistic_regression(features: int | Sequence[int]) -> Model:
     Args:
         features: number of features, or the shape of one example.
 
+    Raises:
+        ValueError: sizes that are no integers of at least 1.
+
     Example:
         >>> model = logistic_regression(123)
         >>> model.apply(model.init(jax.random.key(0)), jax.numpy.ones((5, 123))).shape
         (5,)
     """
-    linear = from_nnx(lambda rngs: _Linear(features, 1, rngs))
+    size = _size(features)
+    linear = from_nnx(lambda rngs: _Linear(size, 1, rngs))
     return Model(linear.init, lambda params, x: linear.apply(params, x)[:, 0])
 
 
@@ -116,13 +128,20 @@ def mlp(
             start at zero.  :func:`torch_uniform` draws kernels and biases.
         dot: implementation of the layers' products, ``(x, kernel) -> x kernel^T``.
 
+    Raises:
+        ValueError: sizes that are no integers of at least 1.
+
     Example:
         >>> model = mlp(64, hidden=(32, 16), num_classes=10)
         >>> sorted(model.init(jax.random.key(0)))
         ['dense1', 'dense2', 'dense3']
     """
+    size = _size(features)
+    for width in hidden:
+        check_count(1, hidden=width)
+    check_count(1, num_classes=num_classes)
     return from_nnx(
-        lambda rngs: Dense(_size(features), hidden, num_classes, activation, initializer, rngs, dot)
+        lambda rngs: Dense(size, hidden, num_classes, activation, initializer, rngs, dot)
     )
 
 
@@ -180,11 +199,15 @@ class Dense(nnx.Module):
 class _Linear(nnx.Module):
     def __init__(self, features, num_outputs, rngs):
         zeros = jax.nn.initializers.zeros
-        self.linear = Linear(_size(features), num_outputs, initializer=zeros, rngs=rngs)
+        self.linear = Linear(features, num_outputs, initializer=zeros, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         return self.linear(x.reshape(x.shape[0], -1))
 
 
 def _size(features: int | Sequence[int]) -> int:
-    return features if isinstance(features, int) else math.prod(features)
+    """Number of features of an example."""
+    sides = tuple(features) if np.ndim(features) else (features,)
+    for side in sides:
+        check_count(1, features=side)
+    return math.prod(map(operator.index, sides))

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -156,11 +156,11 @@ class OfApply:
 
     def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
         del key
-        return self.loss(_outputs(self.apply, params, examples), examples["y"])
+        return self.loss(_outputs(self.apply, params, examples), _part(examples, "y"))
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError for integer labels that the model has no output for."""
-        y = examples["y"]
+        y = _part(examples, "y")
         known = self.loss in (softmax, logistic) or isinstance(self.loss, MaskedSoftmax)
         if not known or not jnp.issubdtype(y.dtype, jnp.integer):
             return
@@ -191,13 +191,13 @@ class OfModel:
         return self.model.statistics
 
     def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
-        return self.weighted(params, examples, key, jnp.ones(examples["y"].shape[:1], bool))
+        return self.weighted(params, examples, key, jnp.ones(_part(examples, "y").shape[:1], bool))
 
     def weighted(self, params: Params, examples: PyTree, key: Any, weights: Array) -> Array:
         """Losses of a batch of which examples of weight 0 are no part."""
         assert self.model.train is not None
         outputs, new = self.model.train(params, _inputs(params, examples), key, weights)
-        losses = self.loss(outputs, examples["y"])
+        losses = self.loss(outputs, _part(examples, "y"))
         if self.statistics is None:
             return losses
         old, _ = leaves.split(params, self.statistics)
@@ -264,7 +264,7 @@ class LossAndAccuracy:
     correct: Callable[[Array, Array], Array]  # (outputs, y) -> bool [B, ...]
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
-        logits, y = _outputs(self.apply, params, examples), examples["y"]
+        logits, y = _outputs(self.apply, params, examples), _part(examples, "y")
         loss = self.loss(logits, y)
         accuracy = mean_per_example(self.correct(logits, y).astype(loss.dtype))
         return {"loss": loss, "accuracy": accuracy}
@@ -278,7 +278,7 @@ class MaskedLossAndAccuracy:
     ignore: int
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
-        logits, y = _outputs(self.apply, params, examples), examples["y"]
+        logits, y = _outputs(self.apply, params, examples), _part(examples, "y")
         loss = MaskedSoftmax(self.ignore)(logits, y)
         correct = largest_is_label(logits, y).astype(loss.dtype)
         return {"loss": loss, "accuracy": mean_per_example(correct, y != self.ignore)}
@@ -291,7 +291,15 @@ def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:
 def _inputs(params: Params, examples: PyTree) -> Array:
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(params)]
     floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
-    return as_float(examples["x"], *floats[:1])
+    return as_float(_part(examples, "x"), *floats[:1])
+
+
+def _part(examples: PyTree, name: str) -> Array:
+    """Inputs ``"x"`` or labels ``"y"``; ValueError for examples without."""
+    if not isinstance(examples, Mapping) or name not in examples:
+        given = sorted(examples) if isinstance(examples, Mapping) else type(examples).__name__
+        raise ValueError(f"examples is {given}; expected a dict with {name!r}")
+    return examples[name]
 
 
 def _zero_of_gradient(old: PyTree, new: PyTree) -> Array:

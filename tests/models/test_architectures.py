@@ -161,3 +161,28 @@ def test_errors():
         models.cnn((9, 9, 1), 2, channels=(1, 1), kernel_size=3, hidden=(), pool_after=(True,))
     with pytest.raises(ValueError, match=r"image_shape is \(8, 8, 1\); expected an image large"):
         models.cnn((8, 8, 1), 2, channels=(1, 1), kernel_size=5, hidden=())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: models.cnn((8, 8, 1), 3, channels=(), kernel_size=3, hidden=()), "channels is"),
+        (
+            lambda: models.cnn((8, 8, 1), 3, channels=(4,), kernel_size=0, hidden=()),
+            "kernel_size is 0",
+        ),
+        (lambda: models.mlp(4, (0,), 3), "hidden is 0"),
+        (lambda: models.mlp((4, 2.5), (3,), 3), "features is 2.5"),
+        (lambda: models.softmax_regression(4, 0), "num_classes is 0"),
+        (lambda: models.logistic_regression(0), "features is 0"),
+    ],
+)
+def test_sizes_below_one_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_sizes_may_be_integers_of_numpy():
+    model = models.mlp(np.int64(4), (np.int64(3),), np.int64(2))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    assert shapes["dense1"]["kernel"].shape == (3, 4)

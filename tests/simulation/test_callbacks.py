@@ -307,3 +307,9 @@ def test_bad_callbacks_are_refused(callback, message):
 def test_bad_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("options", [{"patience": 2.5}, {"patience": 1, "min_delta": -0.1}])
+def test_early_stopping_refuses_fractions_of_evaluations_and_negative_changes(options):
+    with pytest.raises(ValueError, match=next(reversed(options))):
+        callbacks.EarlyStopping("loss", **options)
