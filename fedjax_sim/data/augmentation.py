@@ -104,7 +104,7 @@ def crop_and_flip(images: Array, key: Array, padding: int = 4) -> Array:
     """:func:`random_crop`, then :func:`random_flip`: the usual augmentation of CIFAR.
 
     Args:
-        images: as for :func:`random_crop`.
+        images: ``[B, H, W, C]``, as for :func:`random_crop`.
         key: for both.
         padding: pixels by which :func:`random_crop` pads each side.
 

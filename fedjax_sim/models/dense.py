@@ -2,12 +2,11 @@
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
@@ -207,7 +206,7 @@ class _Linear(nnx.Module):
 
 def _size(features: int | Sequence[int]) -> int:
     """Number of features of an example."""
-    sides = tuple(features) if np.ndim(features) else (features,)
+    sides = tuple(features) if isinstance(features, Iterable) else (features,)
     for side in sides:
         check_count(1, features=side)
     return math.prod(map(operator.index, sides))
