@@ -103,9 +103,9 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
 
     If the module has running statistics, ``params`` is ``{"params": ..., "batch_stats": ...}``.
     Modules with random streams or running statistics have ``train`` as in :func:`from_nnx`.
-    Arguments ``train``, ``training``, ``deterministic`` and ``use_running_average`` of the
-    module's ``__call__`` are passed according to the mode; layers that leave ``deterministic`` or
-    ``use_running_average`` open get them, too.
+    Arguments ``train``, ``training``, ``is_training``, ``deterministic`` and
+    ``use_running_average`` of the module's ``__call__`` are passed according to the mode; layers
+    that leave ``deterministic`` or ``use_running_average`` open get them, too.
 
     Args:
         module: called as ``module(x)``.

@@ -156,6 +156,7 @@ def _mode(module: type, training: bool, by_batch: bool) -> dict[str, bool]:
     values = {
         "train": training,
         "training": training,
+        "is_training": training,
         "deterministic": not training,
         "use_running_average": not by_batch,
     }

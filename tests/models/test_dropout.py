@@ -22,10 +22,19 @@ class WithMode(linen.Module):
         return linen.Dropout(RATE, deterministic=not train, rng_collection="noise")(x)
 
 
+class WithDefault(linen.Module):
+    """Without the argument it would never drop anything."""
+
+    @linen.compact
+    def __call__(self, x, is_training: bool = False):
+        return linen.Dropout(RATE, deterministic=not is_training)(x)
+
+
 MODELS = {
     "nnx": lambda: from_nnx(lambda rngs: nnx.Dropout(RATE, rngs=rngs)),
     "linen, the mode is open": lambda: from_linen(linen.Dropout(RATE), jnp.ones((1, 4))),
     "linen, an argument": lambda: from_linen(WithMode(), jnp.ones((1, 4))),
+    "linen, a default": lambda: from_linen(WithDefault(), jnp.ones((1, 4))),
 }
 every_kind = pytest.mark.parametrize(
     "build",
