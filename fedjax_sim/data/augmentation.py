@@ -288,7 +288,7 @@ def _shifts(images: Array, key: Array, padding: int) -> Array:
 
 
 def _flips(images: Array, key: Array) -> Array:
-    """Whether each image is mirrored, ``[B]``."""
+    """True for the images that are mirrored, ``[B]``."""
     bits = jax.random.bits(key, (images.shape[0], 1, 1, 1), jnp.uint32)
     return bits[:, 0, 0, 0] >> 31 == 1
 
