@@ -264,7 +264,7 @@ class _Cnn(nnx.Module):
     def _convolutions(
         self, layers: list[tuple[nnx.Conv, bool]], count: int, conv: Convolution | None, x: Array
     ) -> Array:
-        """The layers, ``count`` of them with arrays in blocks."""
+        """The layers, the first ``count`` by :func:`layers_in_blocks` with ``conv``."""
         arrays = [
             Layer(layer.kernel[...], layer.bias[...], pool)
             for layer, pool in layers[:count]
