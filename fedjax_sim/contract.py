@@ -179,6 +179,8 @@ def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]
 def checked_weights(weights: Any, num_slots: int) -> Array:
     """Returns the weights ``[S]`` of a round's uploads as floats; one number is for all slots.
 
+    Negative weights become NaN, so that their round is a divergence: no mean has them.
+
     Raises:
         ValueError: an array of another shape, or no numbers.
 
@@ -196,7 +198,8 @@ def checked_weights(weights: Any, num_slots: int) -> Array:
         raise ValueError(
             f"weighting returns {_leaves(weights)}; expected [{num_slots}], one weight per slot"
         )
-    return jnp.broadcast_to(jnp.asarray(weights, jnp.result_type(float)), (num_slots,))
+    weights = jnp.asarray(weights, jnp.result_type(float))
+    return jnp.broadcast_to(jnp.where(weights < 0, jnp.nan, weights), (num_slots,))
 
 
 def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:

@@ -411,7 +411,7 @@ def _round(
     new_clients = jax.tree.map(
         lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
     )
-    # A round in which nobody reports changes nothing; weights with NaN make the model NaN.
+    # A round in which nobody reports changes nothing; NaN and negative weights make the model NaN.
     updated = checked_state("update", algorithm.update(state.server, mean, round), state.server)
     server = tree.where(weights.sum() <= 0, state.server, updated)
     finite = tree.all_finite(server)

@@ -477,7 +477,7 @@ class Setup:
     params: Params  # initial model [...], or one per seed [n, ...]
     eval_fn: EvalFn | None = None  # carries the evaluation set
     eval_every: int = 1  # static: rounds between evaluations; the last round is always evaluated
-    weighting: Weighting = uniform_weights  # static
+    weighting: Weighting = uniform_weights  # static; a negative weight makes the model NaN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "eval_fn", _as_pytree(self.eval_fn))

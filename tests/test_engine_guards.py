@@ -30,10 +30,11 @@ def test_upload_of_an_empty_slot_need_not_be_finite(allow_nans, strategy):
     np.testing.assert_array_equal(state.server.params, 1.0)
 
 
+@pytest.mark.parametrize("weights", [lambda work: jnp.nan, lambda work: work.client - 2])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_weights_that_are_nan_are_a_divergence(allow_nans, strategy):
-    """A run whose weights are 0 / 0 must not end as one whose model never moved."""
-    setup = fs.Setup(no_data(), timeline(3), jnp.zeros(()), weighting=lambda work: jnp.nan)
+def test_weights_of_no_mean_are_a_divergence(allow_nans, strategy, weights):
+    """A run with weights such as 0 / 0 or -1 must not end as one whose model is right."""
+    setup = fs.Setup(no_data(), timeline(3), jnp.zeros(()), weighting=weights)
     one = upload_algorithm(lambda message, work: jnp.ones(()))
     state, _ = fs.run(one, setup, KEY, execution=strategy)
     assert int(state.diverged_at) == 1

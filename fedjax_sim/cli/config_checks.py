@@ -112,6 +112,8 @@ def check(config: RunConfig) -> None:
             raise ValueError(
                 f"{option} is {every}; expected a multiple of eval_every, {config.eval_every}"
             )
+        if config.clock == "none" and every > config.rounds:  # only the initial model is evaluated
+            raise ValueError(f"{option} is {every}; expected at most rounds, {config.rounds}")
     own_examples = config.test_of == "clients" or (
         config.validation and config.validation_of == "clients"
     )
