@@ -97,6 +97,10 @@ def _column(place: int, name: str, label: str) -> Row:
 CIFAR10 = "cifar10-lenet5-dirichlet0.6"
 CIFAR100 = "cifar100-lenet5-dirichlet0.6"
 LONG = "table2-cpu-1000"
+COLUMNS_RUN = (
+    ("CIFAR-100", CIFAR100, "--columns cifar100-lenet5"),
+    ("CIFAR-10", f"{CIFAR10}-lr0.1", "--pilot-rounds 0"),
+)
 ROWS = (
     Row(
         "Table 1: optimisation errors",
@@ -164,18 +168,16 @@ ROWS = (
         f"{TABLE2} --scale cpu-wide --rounds 1000 --checkpoints --columns cifar100-lenet5 "
         "--seeds 1 --methods FedAvg FedSAM FedSWA FedMoSWA",
     ),
-    Row(
-        "Section 4: generalisation gap (test - train loss), CIFAR-100",
-        "no numbers; FedSWA and FedMoSWA generalise better",
-        "The file beside the numbers says which data: CIFAR-10 until the runs on CIFAR-100 exist. "
-        "One seed; the order is the paper's. " + NARROW,
-        (
-            f"fedswa/{LONG}/{CIFAR100}",
-            f"fedswa/{LONG}/{CIFAR10}-lr0.1",
-            f"fedswa/table2-cpu/{CIFAR10}",
-        ),
-        _losses,
-        f"{TABLE2} --rounds 1000 --checkpoints --columns cifar100-lenet5 --seeds 3",
+    *(
+        Row(
+            f"Section 4: generalisation gap (test - train loss), {label}",
+            "no numbers; FedSWA and FedMoSWA generalise better",
+            NARROW,
+            (f"fedswa/{LONG}/{name}",),
+            _losses,
+            f"{TABLE2} --rounds 1000 --checkpoints {options} --seeds 3",
+        )
+        for label, name, options in COLUMNS_RUN
     ),
     _column(4, "cifar100-vgg11", "CIFAR-100, VGG-11"),
     _column(5, "cifar100-resnet18", "CIFAR-100, ResNet-18"),
@@ -279,25 +281,22 @@ ROWS = (
             (f"fedswa/loss_surface-cpu-1000/{name}",),
             _flatness,
             "python -m experiments.fedswa.loss_surface --rounds 1000 --checkpoints "
-            f"--concentration 0.6 --points 25 --examples 2000 {options}",
+            "--concentration 0.6 --points 25 --examples 2000 "
+            + options.replace("--columns", "--column"),  # surfaces are of one column
         )
-        for label, name, options in (
-            ("CIFAR-100", CIFAR100, "--column cifar100-lenet5"),
-            ("CIFAR-10", f"{CIFAR10}-lr0.1", "--pilot-rounds 0"),
-        )
+        for label, name, options in COLUMNS_RUN
     ),
     Row("Figure 2", "an illustration", "No data in it."),
-    Row(
-        "Figures 3, 11 and 12: convergence plots",
-        "curves of Tables 2 and 3",
-        "The PNG file beside each report of Tables 2 and 3 above.",
-        (
-            f"fedswa/{LONG}/{CIFAR100}",
-            f"fedswa/{LONG}/{CIFAR10}-lr0.1",
-            f"fedswa/table2-cpu/{CIFAR10}",
-        ),
-        lambda result: "curves of " + ", ".join(result.table("", "method")["method"]),
-        f"{TABLE2} --rounds 1000 --checkpoints --columns cifar100-lenet5 --seeds 3",
+    *(
+        Row(
+            f"Figures 3, 11 and 12: convergence plots, {label}",
+            "curves of Tables 2 and 3",
+            "The PNG file beside the report.",
+            (f"fedswa/{LONG}/{name}",),
+            lambda result: "curves of " + ", ".join(result.table("", "method")["method"]),
+            f"{TABLE2} --rounds 1000 --checkpoints {options} --seeds 3",
+        )
+        for label, name, options in COLUMNS_RUN
     ),
     Row("Table 7: data sets", "sizes and classes", "Checked by the loaders of `datasets`."),
     Row(
