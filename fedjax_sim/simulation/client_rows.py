@@ -78,16 +78,16 @@ class ClientRows:
         self._num_evaluations = num_evaluations
         self._csv: HistoryFile | None = None
 
-    def resume(self, done: int) -> None:
-        """Removes rows of rounds after ``done``.
+    def resume(self, done: int | None) -> None:
+        """Removes rows of rounds after ``done``, the round of the checkpoint; None: all rows.
 
         Raises:
             FolderError: a row was changed, or is none.
         """
         for part in self._folder.glob("part-*.parquet"):
-            if int(part.stem.removeprefix("part-")) > done:
+            if done is None or int(part.stem.removeprefix("part-")) > done:
                 part.unlink()
-        if not done:
+        if done is None:
             self._file.unlink(missing_ok=True)
         elif self._file.exists():
             content = _until(self._file, done)

@@ -45,7 +45,9 @@ class Recorder:
             return None
         self._store.log_call(done, execution)
         clients = ClientRows(self._store.folder, num_evaluations)
-        distributed.on_first(lambda: clients.resume(done))
+        # A checkpoint of round 0 follows the evaluation of the initial model.
+        kept = None if self._store.checkpoints.newest is None else done
+        distributed.on_first(lambda: clients.resume(kept))
         self._clients = clients
         return _agreed(self._listeners.replay(self._store.history.path, done))
 

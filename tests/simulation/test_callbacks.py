@@ -1,6 +1,7 @@
 """Callbacks: events, early stopping, best models, limits, logs, also over resumed calls."""
 
 import csv
+import functools
 import signal
 import sys
 import types
@@ -106,6 +107,19 @@ def test_an_interruption_before_the_first_round(tmp_path, whole):
     frame = result.to_frame().query("metric == 'score'")
     assert frame.query("seed == 0")["round"].tolist() == list(range(9))
     np.testing.assert_array_equal(result.models(), whole.models())
+
+
+def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_path):
+    def values(params):
+        return {"per_client/size": abs(params), "per_client/num_examples": jnp.ones(2, jnp.int32)}
+
+    def interrupt(event):
+        return "interrupt" if event.round == 0 and not event.replayed else None
+
+    setup = fs.Setup(SETUP.task, SETUP.timeline[:2], SETUP.params, values)
+    run = functools.partial(fs.simulate, fs.fedavg(0.1), setup, KEYS, eval_initial=True)
+    assert run(directory=tmp_path, callbacks=[interrupt]).rounds_done == 0
+    assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
 def test_a_time_limit_interrupts_a_comparison(monkeypatch):
