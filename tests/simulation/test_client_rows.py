@@ -73,6 +73,13 @@ def test_rows_of_the_initial_model_stay_if_a_checkpoint_follows_them(
     assert not client_rows.has_clients(tmp_path)
 
 
+def test_a_torn_last_line_is_not_read(tmp_path):
+    ClientRows(tmp_path, num_evaluations=4).append(history(1), SEEDS)
+    path = tmp_path / "clients.csv"
+    path.write_bytes(path.read_bytes() + b"3,2,0,test,2,2")  # of a loss of 20.0
+    same(read_clients(tmp_path), expected(1))
+
+
 def test_torn_lines_are_cut_and_changed_ones_refused(tmp_path):
     rows = ClientRows(tmp_path, num_evaluations=4)
     rows.append(history(1), SEEDS)
