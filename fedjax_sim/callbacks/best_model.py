@@ -68,10 +68,17 @@ class BestModel:
         values = np.asarray(event.metrics[self._metric], float)
         models = self._merged(self._best.get(run), event, values)
         if models is not None:
+            if run not in self._best and event.folder is not None:
+                self._check_metric(event.folder / BEST)
             self._best[run] = models
             if event.folder is not None and distributed.is_first():
                 write_models(event.folder / BEST, models)
         return None
+
+    def _check_metric(self, path: pathlib.Path) -> None:
+        """Refuses a file of another metric, as of another :class:`BestModel` of the same run."""
+        if path.exists():
+            self._read(path)
 
     def _read(self, path: pathlib.Path) -> Models:
         models = read_models(path)

@@ -97,6 +97,15 @@ def test_best_models_of_another_metric_are_refused(tmp_path):
         callbacks.BestModel("score")(event)
 
 
+def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
+    metrics = {"loss": np.ones(1), "score": np.ones(1)}
+    event = Event("", ["0"], 1, 3, metrics, tmp_path, False, np.zeros((1, 2)))
+    callbacks.BestModel("loss")(event)
+    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
+        callbacks.BestModel("score")(event)
+    assert read_models(tmp_path / "best.npz").metrics == {"loss": [1.0]}
+
+
 def test_an_interruption_before_the_first_round(tmp_path, whole):
     def interrupt(event):
         return "interrupt" if event.round == 0 and not event.replayed else None
