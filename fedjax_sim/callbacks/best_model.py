@@ -22,8 +22,8 @@ class BestModel:
     """Keeps, for every seed, the model with the best value of a metric so far.
 
     With a directory the models are in ``best.npz`` beside the run's history, where
-    ``fs.load(directory).models("best")`` reads them; without one they are in :attr:`models`.  The
-    run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
+    ``fs.load(directory).models(which="best")`` reads them; without one they are in :attr:`models`.
+    The run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
 
     Args:
         metric: name of the metric, best of a validation part.
