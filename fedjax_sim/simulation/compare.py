@@ -17,6 +17,7 @@ from fedjax_sim.checks import (
     check_is_setup,
     check_keys,
     check_setup,
+    did_you_mean,
 )
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
@@ -168,8 +169,8 @@ def compare(
 
     Raises:
         ValueError: no algorithms, values that are none, names that are not distinct as folders,
-            contradictory arguments, or a directory that is a file, or holds another comparison, a
-            run or a sweep.
+            executions of other algorithms, contradictory arguments, or a directory that is a file,
+            or holds another comparison, a run or a sweep.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
@@ -211,6 +212,11 @@ def compare(
             check_kind(pathlib.Path(directory) / folder, "a comparison")
     if not isinstance(execution, Mapping):
         execution = dict.fromkeys(algorithms, execution)
+    for name in execution.keys() - algorithms.keys():
+        raise ValueError(
+            f"execution has {name!r}; expected names of algorithms, "
+            f"{', '.join(map(repr, algorithms))}{did_you_mean(name, algorithms)}"
+        )
     root = None if directory is None else pathlib.Path(directory)
     for name, part in parts.checked(algorithms):
         check_periods(part.setup, eval_initial=eval_initial)
