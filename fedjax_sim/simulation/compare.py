@@ -25,6 +25,7 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.simulation.folders import check_kind, folder_names
 from fedjax_sim.simulation.functions import share_functions
+from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import programs, stride, trace_first
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
@@ -206,6 +207,11 @@ def compare(
         check_kind(pathlib.Path(directory), "a comparison")
     for name, algorithm in algorithms.items():
         check_is_algorithm(algorithm, f"algorithms[{name!r}]")
+    if callable(config):
+        for name in algorithms:  # before the first one runs for hours
+            check_json(config(name), f"config({name!r})")
+    else:
+        check_json(config, "config")
     parts = _Parts(setup, values, names)
     if directory is not None and parts.per_seed:  # each algorithm's folder has folders of seeds
         for folder in folders.values():

@@ -22,6 +22,7 @@ from fedjax_sim.simulation.events import Action, Callback, Listeners, every_eval
 from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, latest
+from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride, trace_first
@@ -116,6 +117,7 @@ def simulate(
     check_batch(setup, len(names) if batched else None)
     check_periods(setup, eval_initial=eval_initial)
     check_algorithm(algorithm, setup)
+    check_json(config, "config")
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
