@@ -120,6 +120,14 @@ def test_descriptions_that_json_does_not_have(tmp_path):
     assert not folder["directory"].exists()
 
 
+@pytest.mark.parametrize("seconds", ["5", None, -1.0, float("nan")])
+def test_times_between_checkpoints(seconds):
+    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY)
+    refused(
+        "checkpoint_seconds is .*; expected a number of at least 0", run, checkpoint_seconds=seconds
+    )
+
+
 def test_a_sweep_whose_factory_returns_no_algorithm():
     setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
     refused("algorithm is None; expected", fs.sweep, lambda lr: None, setup, {"lr": [0.1]}, KEYS)
