@@ -128,6 +128,10 @@ def test_times_between_checkpoints(seconds):
     )
 
 
+def test_a_memory_that_no_device_has():
+    refused("memory is -1; expected 1", fs.forecast, ALGORITHM, GOOD, KEY, memory=-1)
+
+
 def test_a_sweep_whose_factory_returns_no_algorithm():
     setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
     refused("algorithm is None; expected", fs.sweep, lambda lr: None, setup, {"lr": [0.1]}, KEYS)
