@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from fedjax_sim.analysis.folders import (
@@ -17,7 +16,7 @@ from fedjax_sim.analysis.folders import (
 )
 from fedjax_sim.analysis.frames import configuration_columns, grid_values
 from fedjax_sim.analysis.labels import algorithm_labels, better, setting_label
-from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.analysis.selection import best, complete, scores
 
 _FIXED = ("seed", "diverged_at", "round", "metric", "value")
 
@@ -112,9 +111,7 @@ def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:
     mode = better(metric)
     score = scores(history, metric, mode=mode)
     config = configuration_columns(score)
-    counts = score.groupby(config, dropna=False)["seed"].transform("size")
-    complete = score.loc[np.asarray(counts) == np.max(np.asarray(counts)), :]
-    chosen = best(complete, per=["algorithm"], mode=mode)[config]
+    chosen = best(complete(score), per=["algorithm"], mode=mode)[config]
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 

@@ -60,6 +60,12 @@ def test_sweep_shows_the_best_configuration_and_marks_the_edge(losses, best):
     assert "1 runs of the grid are not finished." in text
 
 
+def test_sweep_leaves_out_configurations_that_lack_seeds():
+    result = sweep_of({0.1: 2.0, 0.2: 3.0, 0.4: 1.0})
+    text = result._replace(runs=result.runs[:-1])._repr_html_()
+    assert "<tr><th>loss</th><td>0.1*</td><td>2.000 ± 0.000</td></tr>" in text
+
+
 def test_results_without_runs():
     assert "No finished runs." in Sweep([], True, 0, 0, 0.0, 0.0)._repr_html_()
     assert "No evaluations." in Comparison({}, interrupted=True)._repr_html_()
