@@ -13,7 +13,7 @@ from fedjax_sim.analysis.labels import (
     metric_label,
     setting_label,
 )
-from fedjax_sim.analysis.rendering import html_table, results_table
+from fedjax_sim.analysis.rendering import html_table, interval_text, results_table
 from fedjax_sim.analysis.results import results
 from fedjax_sim.analysis.selection import best, complete, scores
 
@@ -83,8 +83,7 @@ def _best_by(history: pd.DataFrame, metric: str) -> dict[str, str]:
             texts[setting_label(name)] = text + ("*" if row.get(f"{name}_at_edge") else "")
     if row["num_failed"]:
         return texts | {"mean": row["diverged"] or f"{row['num_failed']} seeds failed"}
-    spread = "" if pd.isna(row["low"]) else f" ± {(row['high'] - row['low']) / 2:.3f}"
-    return texts | {"mean": f"{row['mean']:.3f}{spread}"}
+    return texts | {"mean": interval_text(row["mean"], row["low"], row["high"], 3)}
 
 
 def _common_metrics(history: pd.DataFrame) -> list[str]:

@@ -66,6 +66,15 @@ def test_sweep_leaves_out_configurations_that_lack_seeds():
     assert "<tr><th>loss</th><td>0.1*</td><td>2.000 ± 0.000</td></tr>" in text
 
 
+def test_sweep_writes_an_interval_that_was_cut_with_both_ends():
+    runs = [
+        SweepRun({"lr": 0.1}, seed, fs.History(np.array([5]), {"accuracy": np.array([x])}, {}), 0)
+        for seed, x in (("0", 0.98), ("1", 0.99))
+    ]
+    text = Sweep(runs, False, 0, 1, 0.0, 0.0)._repr_html_()  # half-width 12.7 * 0.005
+    assert "<td>0.985 [0.921, 1.000]</td>" in text
+
+
 def test_results_without_runs():
     assert "No finished runs." in Sweep([], True, 0, 0, 0.0, 0.0)._repr_html_()
     assert "No evaluations." in Comparison({}, interrupted=True)._repr_html_()
