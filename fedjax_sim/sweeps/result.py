@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
         Returns:
             columns: the names in the configurations, ``seed``, ``diverged_at``, ``round``,
-            ``metric``, ``value``; NaN where a configuration lacks a name.
+            ``metric``, ``value``; NaN where a configuration lacks a name.  Lists are tuples.
 
         Example:
             >>> Sweep([], False, 0, 0, 0.0, 0.0).to_frame().columns.tolist()
@@ -63,7 +63,7 @@ class Sweep(NamedTuple):
         seeds = [run.seed for run in self.runs]
         columns = dict(zip(seeds, seed_column(seeds), strict=True))
         rows = [
-            (*(configuration.get(name, np.nan) for name in names), columns[seed], *rest)
+            (*(_hashable(configuration.get(name, np.nan)) for name in names), columns[seed], *rest)
             for configuration, seed, *rest in self.rows()
         ]
         tail = ["seed", "diverged_at", "round", "metric", "value"]
@@ -94,7 +94,8 @@ class Sweep(NamedTuple):
             )
             part = client_frame(lead, [run.seed])
             for i, name in enumerate(names):
-                part.insert(i, name, run.configuration.get(name, np.nan))
+                value = _hashable(run.configuration.get(name, np.nan))
+                part.insert(i, name, pd.Series([value] * len(part), part.index))
             parts.append(part)
         parts = [part for part in parts if not part.empty]
         if not parts:
@@ -140,3 +141,11 @@ class Sweep(NamedTuple):
                 "with keep_models=True"
             )
         return jax.tree.map(lambda *leaves: np.stack(leaves), *models)
+
+
+def _hashable(value: Any) -> Any:
+    """Returns a value of a configuration with tuples for lists, which frames cannot group by.
+
+    Tuples become lists in the files of a sweep.
+    """
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

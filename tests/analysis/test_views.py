@@ -75,6 +75,17 @@ def test_sweep_writes_an_interval_that_was_cut_with_both_ends():
     assert "<td>0.985 [0.921, 1.000]</td>" in text
 
 
+def test_hyper_parameters_may_be_lists():
+    result = sweep_of({0.1: 2.0, 0.2: 1.0})
+    runs = [
+        run._replace(configuration={"hidden": [8, [int(10 * run.configuration["lr"])]]})
+        for run in result.runs
+    ]
+    result = result._replace(runs=runs)
+    assert result.to_frame()["hidden"].unique().tolist() == [(8, (1,)), (8, (2,))]
+    assert "<td>(8, (2,))</td><td>1.000 ± 0.000</td>" in result._repr_html_()
+
+
 def test_results_without_runs():
     assert "No finished runs." in Sweep([], True, 0, 0, 0.0, 0.0)._repr_html_()
     assert "No evaluations." in Comparison({}, interrupted=True)._repr_html_()
