@@ -128,6 +128,11 @@ def test_times_between_checkpoints(seconds):
     )
 
 
+def test_names_of_seeds_that_histories_cannot_hold():
+    message = r"replicas has 'a\\nb'; expected a name without line breaks"
+    refused(message, fs.simulate, ALGORITHM, GOOD, KEY, replicas=["a\nb"])
+
+
 def test_a_memory_that_no_device_has():
     refused("memory is -1; expected 1", fs.forecast, ALGORITHM, GOOD, KEY, memory=-1)
 
