@@ -5,7 +5,7 @@ import pathlib
 import jax
 import numpy as np
 
-from fedjax_sim.callbacks.direction import Mode, better, run_of, sign
+from fedjax_sim.callbacks.direction import Mode, begins, better, run_of, sign
 from fedjax_sim.execution import distributed
 from fedjax_sim.simulation.events import Action, Event
 from fedjax_sim.simulation.model_files import (
@@ -47,7 +47,7 @@ class BestModel:
     def __init__(self, metric: str, *, mode: Mode = None) -> None:
         self._metric, self._sign = metric, sign(metric, mode)
         self._best: dict[tuple, Models] = {}
-        self._round: dict[tuple, int] = {}
+        self._last: dict[tuple, Event] = {}
 
     @property
     def models(self) -> dict[str, Models]:
@@ -57,9 +57,9 @@ class BestModel:
     def __call__(self, event: Event) -> Action:
         measured = event.measured(self._metric)  # refuses an unknown metric
         run = run_of(event)
-        if event.round <= self._round.get(run, 0):  # another run begins
+        if begins(event, self._last.get(run)):
             self._best.pop(run, None)
-        self._round[run] = event.round
+        self._last[run] = event._replace(metrics={}, params=None)
         if event.replayed and event.folder is not None and (event.folder / BEST).exists():
             # A file of a later round, which a kill left, has the models that the run finds there.
             self._best.setdefault(run, self._read(event.folder / BEST))

@@ -90,6 +90,16 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
 
 
+def test_a_run_whose_first_evaluation_is_later_than_the_last_one_of_another():
+    stop, best = callbacks.EarlyStopping("loss", patience=1), callbacks.BestModel("loss")
+    first = Event("", ["0"], 5, 5, {"loss": np.array([1.0])}, None, False, np.ones(1))
+    other = first._replace(round=10, num_rounds=20, metrics={"loss": np.array([2.0])})
+    assert [stop(event) for event in (first, other)] == [None, None]
+    for event in (first, other):
+        best(event)
+    assert best.models[""].rounds == [10]
+
+
 def test_best_models_of_another_metric_are_refused(tmp_path):
     write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
     event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
