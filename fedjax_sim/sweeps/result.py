@@ -132,13 +132,18 @@ class Sweep(NamedTuple):
         """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.
 
         Raises:
-            ValueError: the sweep kept no models.
+            ValueError: the sweep kept no models, or they have different shapes.
         """
         models = [run.model for run in self.runs if run.model is not None]
         if not models or len(models) < len(self.runs):
             raise ValueError(
                 f"{len(models)} of {len(self.runs)} runs have a model; expected all: call sweep "
                 "with keep_models=True"
+            )
+        forms = {str(jax.tree.map(np.shape, model)) for model in models}
+        if len(forms) > 1:
+            raise ValueError(
+                f"runs have models of {len(forms)} forms; expected one: read run.model of every run"
             )
         return jax.tree.map(lambda *leaves: np.stack(leaves), *models)
 

@@ -86,6 +86,13 @@ def test_hyper_parameters_may_be_lists():
     assert "<td>(8, (2,))</td><td>1.000 ± 0.000</td>" in result._repr_html_()
 
 
+def test_models_of_several_shapes_are_not_stacked():
+    result = sweep_of({0.1: 2.0})
+    runs = [run._replace(model=np.zeros(i)) for i, run in enumerate(result.runs, start=1)]
+    with pytest.raises(ValueError, match="runs have models of 2 forms; expected one: read"):
+        result._replace(runs=runs).models()
+
+
 def test_results_without_runs():
     assert "No finished runs." in Sweep([], True, 0, 0, 0.0, 0.0)._repr_html_()
     assert "No evaluations." in Comparison({}, interrupted=True)._repr_html_()
