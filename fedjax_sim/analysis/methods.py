@@ -41,7 +41,8 @@ def read_folders(
         bits: as for :func:`read_folder`.
 
     Raises:
-        ValueError: as :func:`read_folder`; no folders; another value of ``configurations``.
+        ValueError: as :func:`read_folder`; no folders; another value of ``configurations``; no
+            metric to choose the best by.
 
     Example:
         >>> history = read_folders(["results/quickstart", "results/mine"])  # doctest: +SKIP
@@ -76,7 +77,12 @@ def _labelled(
     if "algorithm" not in history:
         history = history.assign(algorithm="")
     if hyper and configurations == "best":
-        history = _best_only(history, metric or default_metrics(history)[0])
+        if not (metric := metric or next(iter(default_metrics(history)), None)):
+            raise ValueError(
+                f"history has the metrics {history['metric'].unique().tolist()}; expected one of "
+                "the model, by which the best configuration is chosen, or configurations='all'"
+            )
+        history = _best_only(history, metric)
     known = algorithm_labels(str(name) for name in history["algorithm"].unique())
     varied = [name for name in hyper if len(grid_values(history, name)) > 1]
     shown = hyper if configurations == "best" else varied
