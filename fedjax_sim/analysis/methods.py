@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from fedjax_sim.analysis.folders import (
@@ -17,7 +16,7 @@ from fedjax_sim.analysis.folders import (
 )
 from fedjax_sim.analysis.frames import configuration_columns, grid_values
 from fedjax_sim.analysis.labels import algorithm_labels, better, setting_label
-from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.analysis.selection import best, complete, scores
 
 _FIXED = ("seed", "diverged_at", "round", "metric", "value")
 
@@ -42,7 +41,8 @@ def read_folders(
         bits: as for :func:`read_folder`.
 
     Raises:
-        ValueError: as :func:`read_folder`; no folders; another value of ``configurations``.
+        ValueError: as :func:`read_folder`; no folders; another value of ``configurations``; no
+            metric to choose the best by.
 
     Example:
         >>> history = read_folders(["results/quickstart", "results/mine"])  # doctest: +SKIP
@@ -77,7 +77,12 @@ def _labelled(
     if "algorithm" not in history:
         history = history.assign(algorithm="")
     if hyper and configurations == "best":
-        history = _best_only(history, metric or default_metrics(history)[0])
+        if not (metric := metric or next(iter(default_metrics(history)), None)):
+            raise ValueError(
+                f"history has the metrics {history['metric'].unique().tolist()}; expected one of "
+                "the model, by which the best configuration is chosen, or configurations='all'"
+            )
+        history = _best_only(history, metric)
     known = algorithm_labels(str(name) for name in history["algorithm"].unique())
     varied = [name for name in hyper if len(grid_values(history, name)) > 1]
     shown = hyper if configurations == "best" else varied
@@ -112,9 +117,7 @@ def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:
     mode = better(metric)
     score = scores(history, metric, mode=mode)
     config = configuration_columns(score)
-    counts = score.groupby(config, dropna=False)["seed"].transform("size")
-    complete = score.loc[np.asarray(counts) == np.max(np.asarray(counts)), :]
-    chosen = best(complete, per=["algorithm"], mode=mode)[config]
+    chosen = best(complete(score), per=["algorithm"], mode=mode)[config]
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 

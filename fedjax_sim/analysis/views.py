@@ -13,9 +13,9 @@ from fedjax_sim.analysis.labels import (
     metric_label,
     setting_label,
 )
-from fedjax_sim.analysis.rendering import html_table, results_table
+from fedjax_sim.analysis.rendering import html_table, interval_text, results_table
 from fedjax_sim.analysis.results import results
-from fedjax_sim.analysis.selection import best, scores
+from fedjax_sim.analysis.selection import best, complete, scores
 
 MOST_METRICS = 4
 
@@ -46,6 +46,8 @@ def runs_html(history: pd.DataFrame, note: str) -> str:
 def sweep_html(history: pd.DataFrame, note: str) -> str:
     """Returns the best configuration of a sweep by each metric at the last evaluation.
 
+    Configurations with the most seeds count; those of an unfinished sweep may have fewer.
+
     Args:
         history: tidy frame of a sweep, as ``to_frame`` returns it.  The table has the first four
             metrics that every configuration has, without progress and numbers of examples.
@@ -71,7 +73,7 @@ def sweep_html(history: pd.DataFrame, note: str) -> str:
 def _best_by(history: pd.DataFrame, metric: str) -> dict[str, str]:
     """Returns the texts of a row: the metric, the best configuration, its mean and interval."""
     mode = better(metric)
-    table = scores(history, metric, mode=mode)
+    table = complete(scores(history, metric, mode=mode))
     bounds = bounds_of(metric, score_values(table))
     row: dict[str, Any] = best(table, mode=mode, bounds=bounds).to_dict(orient="records")[0]
     texts = {"best by": metric_label(metric)}
@@ -81,8 +83,7 @@ def _best_by(history: pd.DataFrame, metric: str) -> dict[str, str]:
             texts[setting_label(name)] = text + ("*" if row.get(f"{name}_at_edge") else "")
     if row["num_failed"]:
         return texts | {"mean": row["diverged"] or f"{row['num_failed']} seeds failed"}
-    spread = "" if pd.isna(row["low"]) else f" ± {(row['high'] - row['low']) / 2:.3f}"
-    return texts | {"mean": f"{row['mean']:.3f}{spread}"}
+    return texts | {"mean": interval_text(row["mean"], row["low"], row["high"], 3)}
 
 
 def _common_metrics(history: pd.DataFrame) -> list[str]:

@@ -5,7 +5,7 @@ import pathlib
 import jax
 import numpy as np
 
-from fedjax_sim.callbacks.direction import Mode, better, run_of, sign
+from fedjax_sim.callbacks.direction import Mode, begins, better, run_of, sign
 from fedjax_sim.execution import distributed
 from fedjax_sim.simulation.events import Action, Event
 from fedjax_sim.simulation.model_files import (
@@ -22,8 +22,8 @@ class BestModel:
     """Keeps, for every seed, the model with the best value of a metric so far.
 
     With a directory the models are in ``best.npz`` beside the run's history, where
-    ``fs.load(directory).models("best")`` reads them; without one they are in :attr:`models`.  The
-    run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
+    ``fs.load(directory).models(which="best")`` reads them; without one they are in :attr:`models`.
+    The run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
 
     Args:
         metric: name of the metric, best of a validation part.
@@ -47,7 +47,7 @@ class BestModel:
     def __init__(self, metric: str, *, mode: Mode = None) -> None:
         self._metric, self._sign = metric, sign(metric, mode)
         self._best: dict[tuple, Models] = {}
-        self._round: dict[tuple, int] = {}
+        self._last: dict[tuple, Event] = {}
 
     @property
     def models(self) -> dict[str, Models]:
@@ -57,9 +57,9 @@ class BestModel:
     def __call__(self, event: Event) -> Action:
         measured = event.measured(self._metric)  # refuses an unknown metric
         run = run_of(event)
-        if event.round <= self._round.get(run, 0):  # another run begins
+        if begins(event, self._last.get(run)):
             self._best.pop(run, None)
-        self._round[run] = event.round
+        self._last[run] = event._replace(metrics={}, params=None)
         if event.replayed and event.folder is not None and (event.folder / BEST).exists():
             # A file of a later round, which a kill left, has the models that the run finds there.
             self._best.setdefault(run, self._read(event.folder / BEST))
@@ -68,10 +68,17 @@ class BestModel:
         values = np.asarray(event.metrics[self._metric], float)
         models = self._merged(self._best.get(run), event, values)
         if models is not None:
+            if run not in self._best and event.folder is not None:
+                self._check_metric(event.folder / BEST)
             self._best[run] = models
             if event.folder is not None and distributed.is_first():
                 write_models(event.folder / BEST, models)
         return None
+
+    def _check_metric(self, path: pathlib.Path) -> None:
+        """Refuses a file of another metric, as of another :class:`BestModel` of the same run."""
+        if path.exists():
+            self._read(path)
 
     def _read(self, path: pathlib.Path) -> Models:
         models = read_models(path)

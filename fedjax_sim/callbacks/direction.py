@@ -39,6 +39,23 @@ def run_of(event: Event) -> tuple[str, tuple[str, ...]]:
     return event.name, tuple(event.seeds)
 
 
+def begins(event: Event, last: Event | None) -> bool:
+    """Returns True for the first event of a run, if an object receives the events of several.
+
+    Args:
+        event: the event.
+        last: the one before of the same algorithm and the same seeds; None: there was none.
+
+    Example:
+        >>> first = Event("", ["0"], 5, 5, {}, None, False, None)
+        >>> begins(first._replace(round=10, num_rounds=20), first), begins(first, first)
+        (True, True)
+    """
+    if last is None or event.round <= last.round:
+        return True
+    return (event.num_rounds, event.folder) != (last.num_rounds, last.folder)
+
+
 def better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Returns True where a value is larger than an old one, or the old one is NaN.
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.callbacks.direction import Mode, better, run_of, sign
+from fedjax_sim.callbacks.direction import Mode, begins, better, run_of, sign
 from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.simulation.events import Action, Event
 
@@ -51,18 +51,18 @@ class EarlyStopping:
         check_at_least(0, min_delta=min_delta)
         self._metric, self._patience, self._min_delta = metric, patience, min_delta
         self._sign = sign(metric, mode)
-        self._progress: dict[tuple, tuple[int, _Progress]] = {}
+        self._progress: dict[tuple, tuple[Event, _Progress]] = {}
 
     def __call__(self, event: Event) -> Action:
         if not event.measured(self._metric):
             return None
         value = self._sign * event.mean(self._metric)
-        last_round, progress = self._progress.get(run_of(event), (0, None))
-        if progress is None or event.round <= last_round:  # another run begins
+        last, progress = self._progress.get(run_of(event), (None, _Progress(np.nan, 0)))
+        if begins(event, last):
             progress = _Progress(np.nan, 0)
         if better(np.array(value), np.array(progress.best + self._min_delta)):
             progress = _Progress(value, 0)
         else:
             progress = progress._replace(waited=progress.waited + 1)
-        self._progress[run_of(event)] = event.round, progress
+        self._progress[run_of(event)] = event._replace(params=None), progress
         return "stop" if progress.waited >= self._patience else None

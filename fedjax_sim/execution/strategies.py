@@ -134,7 +134,7 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
         axis: axis of the mesh, over which the clients are divided.
 
     Raises:
-        ValueError: the mesh lacks the axis.
+        ValueError: the mesh lacks the axis, or ``inner`` is made by :func:`gathered`.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("clients",))
@@ -144,6 +144,11 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
     """
     if axis not in mesh.shape:
         raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
+    if isinstance(inner, Gathered):
+        raise ValueError(
+            "inner is gathered(...); expected a strategy with the mean, since every device has a "
+            "part of the uploads: write gathered(aggregate, sharded(mesh))"
+        )
     platform = platform_named(mesh.devices.flat[0].platform)
     inner = inner or auto(devices=(), platform=platform)
     num_devices = mesh.shape[axis]

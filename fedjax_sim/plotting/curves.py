@@ -18,6 +18,7 @@ from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_d
 from fedjax_sim.analysis.frames import check_columns, check_unique
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
+from fedjax_sim.checks import check_count
 from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     add_caption,
@@ -100,6 +101,7 @@ def curves(
     if band is not None and band not in _BANDS:
         known = ", ".join(map(repr, _BANDS))
         raise ValueError(f"band is {band!r}; expected one of {known}, or None")
+    check_count(1, max_columns=max_columns)
     columns = min(max_columns, len(metrics))
     rows = math.ceil(len(metrics) / columns)
     size = size or (1.2 + 4.4 * columns, 0.8 + 3.2 * rows)

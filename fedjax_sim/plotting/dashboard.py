@@ -14,6 +14,7 @@ from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_d
 from fedjax_sim.analysis.folders import default_metrics
 from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.labels import bounds_of, metric_label
+from fedjax_sim.checks import check_count
 from fedjax_sim.plotting.curves import (
     by_seed,
     draw_line,
@@ -102,6 +103,7 @@ def dashboard(
     missing = [name for name in panels if name not in known and not _is_distribution(name, known)]
     if missing or not panels:
         raise ValueError(f"metrics contains {missing}; expected some of {sorted(known)}")
+    check_count(1, max_columns=max_columns)
     columns = min(max_columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = size or (2.4 * columns, 0.7 + 1.9 * rows)

@@ -103,7 +103,7 @@ def save(
     equal figures make equal files.
 
     Raises:
-        ValueError: another suffix; a dpi that is not positive.
+        ValueError: another suffix or format; a dpi that is not positive.
 
     Example:
         >>> import tempfile
@@ -114,7 +114,9 @@ def save(
         '<?xml'
     """
     check_positive(dpi=dpi)
-    kind = format or figure_format(path)
+    kind = figure_format(path) if format is None else format
+    if kind not in ("pdf", "svg", "png"):
+        raise ValueError(f"format is {kind!r}; expected 'pdf', 'svg' or 'png'")
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
     with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedjax_sim"}):
         figure.savefig(path, format=kind, dpi=dpi, metadata=undated)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.surfaces import Surface
 from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import COLORS, INK, SHADES, bare, style_axes
@@ -54,6 +55,7 @@ def contours(
     values, low, high = _common_scale(surfaces, high, log)
     _check_dots(dots, surfaces)
     steps = _levels(levels, low, high, log)
+    check_count(1, max_columns=max_columns)
     columns = min(max_columns, len(surfaces))
     rows = math.ceil(len(surfaces) / columns)
     figure = Figure(figsize=(1.6 + 3.4 * columns, 0.5 + 3.2 * rows), layout="constrained")
@@ -109,6 +111,7 @@ def reliefs(
     """
     values, low, high = _common_scale(surfaces, high, log=False)
     norm = Normalize(low, high)
+    check_count(1, max_columns=max_columns)
     columns = min(max_columns, len(surfaces))
     rows = math.ceil(len(surfaces) / columns)
     figure = Figure(figsize=(0.6 + 3.8 * columns, 0.3 + 3.5 * rows), layout="constrained")

@@ -10,6 +10,7 @@ round; resuming removes later rows, and the same rounds, run again, write the sa
 import csv
 import hashlib
 import importlib.util
+import io
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,16 +79,16 @@ class ClientRows:
         self._num_evaluations = num_evaluations
         self._csv: HistoryFile | None = None
 
-    def resume(self, done: int) -> None:
-        """Removes rows of rounds after ``done``.
+    def resume(self, done: int | None) -> None:
+        """Removes rows of rounds after ``done``, the round of the checkpoint; None: all rows.
 
         Raises:
             FolderError: a row was changed, or is none.
         """
         for part in self._folder.glob("part-*.parquet"):
-            if int(part.stem.removeprefix("part-")) > done:
+            if done is None or int(part.stem.removeprefix("part-")) > done:
                 part.unlink()
-        if not done:
+        if done is None:
             self._file.unlink(missing_ok=True)
         elif self._file.exists():
             content = _until(self._file, done)
@@ -144,7 +145,7 @@ def has_clients(directory: pathlib.Path) -> bool:
 
 
 def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
-    """Returns the clients' values in a run's folder.
+    """Returns the clients' values in a run's folder; a torn last line is left out.
 
     Raises:
         FolderError: the folder has none.
@@ -156,7 +157,10 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
         if parts:
             return pd.concat(parts, ignore_index=True)
     elif (file := directory / "clients.csv").exists():
-        return pd.read_csv(file, dtype={"seed": str, "split": str}).fillna({"split": ""})
+        # A kill or a full disk may leave a part of a line, whose last number would be another one.
+        whole = io.BytesIO(file.read_bytes().rpartition(b"\n")[0])
+        frame = pd.read_csv(whole, dtype={"seed": str, "split": str})
+        return frame.fillna({"split": ""})
     raise FolderError(
         f"{directory} has no clients.csv; expected a run that was evaluated per client"
     )

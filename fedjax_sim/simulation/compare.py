@@ -17,6 +17,7 @@ from fedjax_sim.checks import (
     check_is_setup,
     check_keys,
     check_setup,
+    did_you_mean,
 )
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
@@ -24,6 +25,7 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.simulation.folders import check_kind, folder_names
 from fedjax_sim.simulation.functions import share_functions
+from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import programs, stride, trace_first
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
@@ -168,8 +170,8 @@ def compare(
 
     Raises:
         ValueError: no algorithms, values that are none, names that are not distinct as folders,
-            contradictory arguments, or a directory that is a file, or holds another comparison, a
-            run or a sweep.
+            executions of other algorithms, contradictory arguments, or a directory that is a file,
+            or holds another comparison, a run or a sweep.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
@@ -205,12 +207,22 @@ def compare(
         check_kind(pathlib.Path(directory), "a comparison")
     for name, algorithm in algorithms.items():
         check_is_algorithm(algorithm, f"algorithms[{name!r}]")
+    if callable(config):
+        for name in algorithms:  # before the first one runs for hours
+            check_json(config(name), f"config({name!r})")
+    else:
+        check_json(config, "config")
     parts = _Parts(setup, values, names)
     if directory is not None and parts.per_seed:  # each algorithm's folder has folders of seeds
         for folder in folders.values():
             check_kind(pathlib.Path(directory) / folder, "a comparison")
     if not isinstance(execution, Mapping):
         execution = dict.fromkeys(algorithms, execution)
+    for name in execution.keys() - algorithms.keys():
+        raise ValueError(
+            f"execution has {name!r}; expected names of algorithms, "
+            f"{', '.join(map(repr, algorithms))}{did_you_mean(name, algorithms)}"
+        )
     root = None if directory is None else pathlib.Path(directory)
     for name, part in parts.checked(algorithms):
         check_periods(part.setup, eval_initial=eval_initial)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
+from fedjax_sim.checks import check_batch, check_bytes, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, Probes, RunState, check_algorithm
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
@@ -67,6 +67,7 @@ def forecast(
     check_setup(setup)
     check_batch(setup, replicas if batched else None)
     check_algorithm(algorithm, setup)
+    check_bytes(memory=memory)
     privacy = None if delta is None else _privacy(algorithm, setup, delta)
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every

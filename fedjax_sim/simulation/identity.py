@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import json
 import types
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -26,6 +27,24 @@ from fedjax_sim.simulation.fingerprint import (
 from fedjax_sim.types import FedAlgorithm, PyTree, Timeline
 
 _DEEPEST = 8  # levels of closures that are shown
+
+
+def check_json(value: object, argument: str) -> None:
+    """Refuses a description that is no dict, or has values that JSON does not have; None passes.
+
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
+
+    Example:
+        >>> check_json({"lr": 0.1}, "config")
+    """
+    expected = f"{argument} is {value!r:.60}; expected a dict of values that JSON has"
+    if not (value is None or isinstance(value, Mapping)):
+        raise ValueError(expected)
+    try:
+        json.dumps(dict(value or {}), sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{expected}: {error}") from error
 
 
 def description(value: Any) -> str:

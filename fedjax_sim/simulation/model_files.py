@@ -85,6 +85,19 @@ def read_models(path: pathlib.Path) -> Models:
         raise FolderError(f"{path} is damaged ({error}); delete it and run again") from error
 
 
+def rounds_of(path: pathlib.Path) -> list[int] | None:
+    """Returns the rounds of the models in a file, by seed; None if it has none.
+
+    Example:
+        >>> rounds_of(pathlib.Path("none.npz"))
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return list(json.loads(str(file[_DESCRIPTION]))["rounds"])
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile):
+        return None
+
+
 def named_leaves(params: PyTree) -> dict[str, np.ndarray]:
     """Returns the arrays of a tree by path, as ``dense/kernel``.
 

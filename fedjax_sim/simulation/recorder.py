@@ -11,7 +11,7 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.client_rows import ClientRows
 from fedjax_sim.simulation.events import Action, Listeners
 from fedjax_sim.simulation.history import Clock, rows
-from fedjax_sim.simulation.model_files import LAST, Models, write_models
+from fedjax_sim.simulation.model_files import LAST, Models, rounds_of, write_models
 from fedjax_sim.simulation.store import Store
 
 
@@ -45,7 +45,9 @@ class Recorder:
             return None
         self._store.log_call(done, execution)
         clients = ClientRows(self._store.folder, num_evaluations)
-        distributed.on_first(lambda: clients.resume(done))
+        # A checkpoint of round 0 follows the evaluation of the initial model.
+        kept = None if self._store.checkpoints.newest is None else done
+        distributed.on_first(lambda: clients.resume(kept))
         self._clients = clients
         return _agreed(self._listeners.replay(self._store.history.path, done))
 
@@ -65,11 +67,12 @@ class Recorder:
         path = self._store.folder / LAST
         if self.parts:
             self._store.save(state)
-        if distributed.is_first() and (self.parts or not path.exists()):
+        done = np.atleast_1d(np.asarray(state.round)).tolist()
+        # A kill after the last checkpoint may have left the models of an earlier call.
+        if distributed.is_first() and (self.parts or rounds_of(path) != done):
             batched = np.ndim(state.round) == 1
             params = jax.tree.map(np.asarray, state.server.params)
             params = params if batched else jax.tree.map(lambda x: x[None], params)
-            done = np.atleast_1d(np.asarray(state.round)).tolist()
             write_models(path, Models(params, list(self._seeds), done, {}))
 
     def history(self) -> History | None:

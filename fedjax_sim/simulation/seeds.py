@@ -9,7 +9,7 @@ def seed_names(seeds: Sequence[Seed] | None, count: int, argument: str = "seeds"
     """Returns the names of the seeds in histories and files: by default "0", "1", ...
 
     Raises:
-        ValueError: names that are not distinct, or another number of them.
+        ValueError: names that are not distinct or have line breaks, or another number of them.
 
     Example:
         >>> seed_names(None, 2), seed_names([7, 8], 2)
@@ -18,6 +18,9 @@ def seed_names(seeds: Sequence[Seed] | None, count: int, argument: str = "seeds"
     names = [str(seed) for seed in (range(count) if seeds is None else seeds)]
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"{argument} is {names}; expected {count} distinct names, one per key")
+    for name in names:
+        if len(f"{name}.".splitlines()) > 1:
+            raise ValueError(f"{argument} has {name!r}; expected a name without line breaks")
     return names
 
 

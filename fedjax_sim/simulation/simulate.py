@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup
+from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup, is_concrete
 from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
@@ -22,6 +22,7 @@ from fedjax_sim.simulation.events import Action, Callback, Listeners, every_eval
 from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, latest
+from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride, trace_first
@@ -116,6 +117,11 @@ def simulate(
     check_batch(setup, len(names) if batched else None)
     check_periods(setup, eval_initial=eval_initial)
     check_algorithm(algorithm, setup)
+    check_json(config, "config")
+    if not is_concrete(checkpoint_seconds) or not checkpoint_seconds >= 0:
+        raise ValueError(
+            f"checkpoint_seconds is {checkpoint_seconds!r}; expected a number of at least 0"
+        )
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"

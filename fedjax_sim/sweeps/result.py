@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
         Returns:
             columns: the names in the configurations, ``seed``, ``diverged_at``, ``round``,
-            ``metric``, ``value``; NaN where a configuration lacks a name.
+            ``metric``, ``value``; NaN where a configuration lacks a name.  Lists are tuples.
 
         Example:
             >>> Sweep([], False, 0, 0, 0.0, 0.0).to_frame().columns.tolist()
@@ -63,7 +63,7 @@ class Sweep(NamedTuple):
         seeds = [run.seed for run in self.runs]
         columns = dict(zip(seeds, seed_column(seeds), strict=True))
         rows = [
-            (*(configuration.get(name, np.nan) for name in names), columns[seed], *rest)
+            (*(_hashable(configuration.get(name, np.nan)) for name in names), columns[seed], *rest)
             for configuration, seed, *rest in self.rows()
         ]
         tail = ["seed", "diverged_at", "round", "metric", "value"]
@@ -94,7 +94,8 @@ class Sweep(NamedTuple):
             )
             part = client_frame(lead, [run.seed])
             for i, name in enumerate(names):
-                part.insert(i, name, run.configuration.get(name, np.nan))
+                value = _hashable(run.configuration.get(name, np.nan))
+                part.insert(i, name, pd.Series([value] * len(part), part.index))
             parts.append(part)
         parts = [part for part in parts if not part.empty]
         if not parts:
@@ -131,7 +132,7 @@ class Sweep(NamedTuple):
         """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.
 
         Raises:
-            ValueError: the sweep kept no models.
+            ValueError: the sweep kept no models, or they have different shapes.
         """
         models = [run.model for run in self.runs if run.model is not None]
         if not models or len(models) < len(self.runs):
@@ -139,4 +140,17 @@ class Sweep(NamedTuple):
                 f"{len(models)} of {len(self.runs)} runs have a model; expected all: call sweep "
                 "with keep_models=True"
             )
+        forms = {str(jax.tree.map(np.shape, model)) for model in models}
+        if len(forms) > 1:
+            raise ValueError(
+                f"runs have models of {len(forms)} forms; expected one: read run.model of every run"
+            )
         return jax.tree.map(lambda *leaves: np.stack(leaves), *models)
+
+
+def _hashable(value: Any) -> Any:
+    """Returns a value of a configuration with tuples for lists, which frames cannot group by.
+
+    Tuples become lists in the files of a sweep.
+    """
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -20,6 +20,7 @@ from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Callback, check_callbacks
+from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.sweeps.grid import Configuration, Grid, Plan, expand, groups
@@ -167,6 +168,7 @@ def sweep(
     names = seed_names(seeds, keys.shape[0])
     check_bytes(memory=memory)
     check_callbacks(callbacks)
+    check_json(config, "config")
     if only_finished and directory is None:
         raise ValueError("directory is None; expected the folder whose runs only_finished returns")
     if part is not None:
@@ -187,6 +189,7 @@ def sweep(
             {name: group.values[name][i] for name in group.names} for i in range(len(group.members))
         ]
         trials.check(group.static, members, values)
+        check_json(identity(**group.static) if callable(identity) else identity, "identity")
     where = list(device_list.workers() if devices is None else devices)
     if not where:
         raise ValueError("devices is empty; expected at least one device")

@@ -1,6 +1,7 @@
 """Rounds of divergence in folders of results."""
 
 import pandas as pd
+import pytest
 
 from fedjax_sim.analysis import methods
 from fedjax_sim.analysis.folders import divergences
@@ -27,3 +28,11 @@ def test_configurations_with_the_same_short_text_have_labels_of_their_own():
     assert frame["algorithm"].tolist() == [
         f"FedAvg, learning rate {text}" for text in ("0.1", "0.12345678", "0.12345679")
     ]
+
+
+def test_a_sweep_without_evaluations_has_no_best_configuration():
+    rows = [(lr, 0, 0, 1, "local_steps", 3.0) for lr in (0.1, 0.2)]
+    frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
+    message = r"history has the metrics \['local_steps'\]; expected one of the model"
+    with pytest.raises(ValueError, match=message):
+        methods._labelled(frame, "best", None, "")

@@ -60,6 +60,39 @@ def test_sweep_shows_the_best_configuration_and_marks_the_edge(losses, best):
     assert "1 runs of the grid are not finished." in text
 
 
+def test_sweep_leaves_out_configurations_that_lack_seeds():
+    result = sweep_of({0.1: 2.0, 0.2: 3.0, 0.4: 1.0})
+    text = result._replace(runs=result.runs[:-1])._repr_html_()
+    assert "<tr><th>loss</th><td>0.1*</td><td>2.000 ± 0.000</td></tr>" in text
+
+
+def test_sweep_writes_an_interval_that_was_cut_with_both_ends():
+    runs = [
+        SweepRun({"lr": 0.1}, seed, fs.History(np.array([5]), {"accuracy": np.array([x])}, {}), 0)
+        for seed, x in (("0", 0.98), ("1", 0.99))
+    ]
+    text = Sweep(runs, False, 0, 1, 0.0, 0.0)._repr_html_()  # half-width 12.7 * 0.005
+    assert "<td>0.985 [0.921, 1.000]</td>" in text
+
+
+def test_hyper_parameters_may_be_lists():
+    result = sweep_of({0.1: 2.0, 0.2: 1.0})
+    runs = [
+        run._replace(configuration={"hidden": [8, [int(10 * run.configuration["lr"])]]})
+        for run in result.runs
+    ]
+    result = result._replace(runs=runs)
+    assert result.to_frame()["hidden"].unique().tolist() == [(8, (1,)), (8, (2,))]
+    assert "<td>(8, (2,))</td><td>1.000 ± 0.000</td>" in result._repr_html_()
+
+
+def test_models_of_several_shapes_are_not_stacked():
+    result = sweep_of({0.1: 2.0})
+    runs = [run._replace(model=np.zeros(i)) for i, run in enumerate(result.runs, start=1)]
+    with pytest.raises(ValueError, match="runs have models of 2 forms; expected one: read"):
+        result._replace(runs=runs).models()
+
+
 def test_results_without_runs():
     assert "No finished runs." in Sweep([], True, 0, 0, 0.0, 0.0)._repr_html_()
     assert "No evaluations." in Comparison({}, interrupted=True)._repr_html_()

@@ -312,6 +312,12 @@ def test_run_holds_one_upload_at_a_time():
         (lambda: strategies.chunked(0), "size is 0; expected at least one client per chunk"),
         (lambda: strategies.chunked(1.5), "size is 1.5; expected an integer"),
         (
+            lambda: strategies.sharded(
+                mesh(2), strategies.gathered(lambda uploads, weights: uploads)
+            ),
+            r"inner is gathered\(...\); expected .*: write gathered\(aggregate, sharded",
+        ),
+        (
             lambda: strategies.sharded(mesh(2, "data")),
             r"axis is 'clients'; expected one of the mesh's \('data',\)",
         ),

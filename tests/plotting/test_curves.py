@@ -155,6 +155,11 @@ def test_bands_of_accuracies_stay_in_their_range():
         (lambda f: plotting.curves(f, []), r"metric is \[\]"),
         (lambda f: plotting.curves(f, "loss", x="time"), r"lacks the columns \['time'\]"),
         (lambda f: plotting.curves(f, "loss", band="sem"), "band is 'sem'"),
+        (
+            lambda f: plotting.curves(f, "loss", max_columns=0),
+            "max_columns is 0; expected at least 1",
+        ),
+        (lambda f: plotting.dashboard(f, max_columns=0), "max_columns is 0; expected at least 1"),
         (lambda f: plotting.curves(pd.concat([f, f]), "loss"), "two rows for.*'scaffold'"),
         (
             lambda f: plotting.curves(f.assign(round=f["round"] + 100 * f["seed"]), "loss"),

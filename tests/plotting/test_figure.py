@@ -5,6 +5,7 @@ import pathlib
 import pandas as pd
 import pytest
 from IPython.core.formatters import DisplayFormatter
+from matplotlib.figure import Figure
 
 from fedjax_sim import plotting
 
@@ -23,3 +24,8 @@ DRAWING = [path for path in SOURCES if "= Figure(" in path.read_text()]
 @pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.stem)
 def test_all_modules_make_the_figure_that_jupyter_shows(path):
     assert "from matplotlib.figure import Figure" not in path.read_text()
+
+
+def test_other_formats_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="format is 'eps'; expected 'pdf', 'svg' or 'png'"):
+        plotting.save(Figure(), tmp_path / "figure", format="eps")

@@ -119,6 +119,8 @@ def test_a_flat_surface_renders():
         ),
         (lambda: contours({"a": bowl(low=-1.0)}, log=True), "smallest value is -1; expected > 0"),
         (lambda: contours({"a": bowl()}, levels=0), "levels is 0"),
+        (lambda: contours({"a": bowl()}, max_columns=0), "max_columns is 0; expected at least 1"),
+        (lambda: reliefs({"a": bowl()}, max_columns=0), "max_columns is 0; expected at least 1"),
         (lambda: contours({"a": bowl()}, levels=[1.0, 1.0]), "at least two, increasing"),
         (lambda: reliefs({"a": bowl()}, high=0.1), "high is 0.1; expected more than .*0.5"),
         (lambda: reliefs({"a": Surface(A, B, np.full((9, 7), np.nan))}), "no finite value"),

@@ -103,6 +103,40 @@ def test_segments_of_a_fractional_number_of_evaluations():
     refused(r"evals_per_segment is 1\.5; expected an integer", run, evals_per_segment=1.5)
 
 
+def test_descriptions_that_json_does_not_have(tmp_path):
+    one, setup = {"lr": np.float32(0.1)}, dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
+    folder = {"directory": tmp_path / "results"}
+    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY, **folder)
+    refused(
+        r"config is \{'lr': .*; expected a dict of values that JSON has: .*float32", run, config=one
+    )
+    refused(r"config is \['lr'\]; expected a dict", run, config=["lr"])
+    many = functools.partial(fs.compare, {"a": ALGORITHM, "b": ALGORITHM}, setup, KEYS, **folder)
+    refused(r"config\('b'\) is \{'lr'", many, config=lambda name: one if name == "b" else {})
+    grid = functools.partial(fs.sweep, fs.fedavg, setup, {"lr": [0.1]}, KEYS, **folder)
+    refused(r"config is \{'lr'", grid, config=one)
+    refused(r"identity is \{'lr'", grid, identity=one)
+    refused(r"identity is \{'lr'", grid, identity=lambda: one)
+    assert not folder["directory"].exists()
+
+
+@pytest.mark.parametrize("seconds", ["5", None, -1.0, float("nan")])
+def test_times_between_checkpoints(seconds):
+    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY)
+    refused(
+        "checkpoint_seconds is .*; expected a number of at least 0", run, checkpoint_seconds=seconds
+    )
+
+
+def test_names_of_seeds_that_histories_cannot_hold():
+    message = r"replicas has 'a\\nb'; expected a name without line breaks"
+    refused(message, fs.simulate, ALGORITHM, GOOD, KEY, replicas=["a\nb"])
+
+
+def test_a_memory_that_no_device_has():
+    refused("memory is -1; expected 1", fs.forecast, ALGORITHM, GOOD, KEY, memory=-1)
+
+
 def test_a_sweep_whose_factory_returns_no_algorithm():
     setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
     refused("algorithm is None; expected", fs.sweep, lambda lr: None, setup, {"lr": [0.1]}, KEYS)

@@ -1,6 +1,7 @@
 """Callbacks: events, early stopping, best models, limits, logs, also over resumed calls."""
 
 import csv
+import functools
 import signal
 import sys
 import types
@@ -89,11 +90,30 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
 
 
+def test_a_run_whose_first_evaluation_is_later_than_the_last_one_of_another():
+    stop, best = callbacks.EarlyStopping("loss", patience=1), callbacks.BestModel("loss")
+    first = Event("", ["0"], 5, 5, {"loss": np.array([1.0])}, None, False, np.ones(1))
+    other = first._replace(round=10, num_rounds=20, metrics={"loss": np.array([2.0])})
+    assert [stop(event) for event in (first, other)] == [None, None]
+    for event in (first, other):
+        best(event)
+    assert best.models[""].rounds == [10]
+
+
 def test_best_models_of_another_metric_are_refused(tmp_path):
     write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
     event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
     with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
         callbacks.BestModel("score")(event)
+
+
+def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
+    metrics = {"loss": np.ones(1), "score": np.ones(1)}
+    event = Event("", ["0"], 1, 3, metrics, tmp_path, False, np.zeros((1, 2)))
+    callbacks.BestModel("loss")(event)
+    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
+        callbacks.BestModel("score")(event)
+    assert read_models(tmp_path / "best.npz").metrics == {"loss": [1.0]}
 
 
 def test_an_interruption_before_the_first_round(tmp_path, whole):
@@ -106,6 +126,19 @@ def test_an_interruption_before_the_first_round(tmp_path, whole):
     frame = result.to_frame().query("metric == 'score'")
     assert frame.query("seed == 0")["round"].tolist() == list(range(9))
     np.testing.assert_array_equal(result.models(), whole.models())
+
+
+def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_path):
+    def values(params):
+        return {"per_client/size": abs(params), "per_client/num_examples": jnp.ones(2, jnp.int32)}
+
+    def interrupt(event):
+        return "interrupt" if event.round == 0 and not event.replayed else None
+
+    setup = fs.Setup(SETUP.task, SETUP.timeline[:2], SETUP.params, values)
+    run = functools.partial(fs.simulate, fs.fedavg(0.1), setup, KEYS, eval_initial=True)
+    assert run(directory=tmp_path, callbacks=[interrupt]).rounds_done == 0
+    assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
 def test_a_time_limit_interrupts_a_comparison(monkeypatch):

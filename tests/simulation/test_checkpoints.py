@@ -11,6 +11,7 @@ import small_runs
 from fedjax_sim.simulation import checkpoints
 from fedjax_sim.simulation.checkpoints import damage, newest_mark
 from fedjax_sim.simulation.files import RecoveryWarning
+from fedjax_sim.simulation.model_files import read_models, write_models
 
 LAST = small_runs.NUM_ROUNDS
 
@@ -35,6 +36,17 @@ def flip(path: pathlib.Path, bit: int) -> None:
 
 def files_of(step: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in step.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_models_of_an_earlier_round_are_replaced(folder):
+    """A kill between the last checkpoint and the models leaves those of an earlier call."""
+    path = folder / "models.npz"
+    right = read_models(path)
+    write_models(path, right._replace(params=0 * right.params, rounds=[4, 4]))
+    assert small_runs.run(folder).history is None
+    assert read_models(path).rounds == [LAST, LAST]
+    np.testing.assert_array_equal(read_models(path).params, right.params)
 
 
 @pytest.mark.slow

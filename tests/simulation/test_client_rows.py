@@ -59,6 +59,27 @@ def test_rows_are_read_back_and_cut_when_resumed(tmp_path, monkeypatch, most_tex
     same(read_clients(tmp_path), expected(1, 2, 3, 4))
 
 
+@pytest.mark.parametrize("most_text", [1000, 0])
+def test_rows_of_the_initial_model_stay_if_a_checkpoint_follows_them(
+    tmp_path, monkeypatch, most_text
+):
+    if not most_text:
+        pytest.importorskip("pyarrow")
+    monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
+    ClientRows(tmp_path, num_evaluations=4).append(history(0), SEEDS)
+    ClientRows(tmp_path, num_evaluations=4).resume(0)
+    same(read_clients(tmp_path), expected(0))
+    ClientRows(tmp_path, num_evaluations=4).resume(None)
+    assert not client_rows.has_clients(tmp_path)
+
+
+def test_a_torn_last_line_is_not_read(tmp_path):
+    ClientRows(tmp_path, num_evaluations=4).append(history(1), SEEDS)
+    path = tmp_path / "clients.csv"
+    path.write_bytes(path.read_bytes() + b"3,2,0,test,2,2")  # of a loss of 20.0
+    same(read_clients(tmp_path), expected(1))
+
+
 def test_torn_lines_are_cut_and_changed_ones_refused(tmp_path):
     rows = ClientRows(tmp_path, num_evaluations=4)
     rows.append(history(1), SEEDS)

@@ -129,6 +129,7 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
         ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\]"),
         ({"seeds": [1]}, r"seeds is \['1'\]; expected 2 distinct names"),
         ({"setup": lambda sed: None}, "expected parameters among 'seed' and 'algorithm'"),
+        ({"execution": {"scafold": None}}, "has 'scafold'; expected names .*mean scaffold"),
     ],
 )
 def test_refusals(setup, change, message, tmp_path):
