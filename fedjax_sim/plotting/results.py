@@ -7,7 +7,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim.analysis.frames import configuration_columns, grid_values, score_values
-from fedjax_sim.analysis.labels import PROGRESS, bounds_of, measures_quality, metric_label
+from fedjax_sim.analysis.labels import (
+    PROGRESS,
+    better,
+    bounds_of,
+    measures_quality,
+    metric_label,
+)
 from fedjax_sim.analysis.selection import Mode, scores
 from fedjax_sim.plotting.curves import curves
 from fedjax_sim.plotting.heat_maps import heat_map
@@ -67,7 +73,7 @@ def sweep_figure(
     *,
     x: str | None = None,
     y: str | None = None,
-    mode: Mode = "min",
+    mode: Mode | None = None,
     last: int = 1,
 ) -> Figure:
     """Sensitivity of a metric to one hyper-parameter of a sweep, or its heat map over two.
@@ -80,7 +86,8 @@ def sweep_figure(
         metric: metric of the runs.
         x: hyper-parameter of the horizontal axis.
         y: hyper-parameter of the vertical axis; None: the vertical axis is the metric.
-        mode: ``"min"`` or ``"max"``, whether smaller or larger values are better.
+        mode: ``"min"`` or ``"max"``, whether smaller or larger values are better; default: "max"
+            for accuracies and the like, "min" for others.
         last: number of evaluations at the end of a run over which the metric is averaged.
 
     Raises:
@@ -94,6 +101,7 @@ def sweep_figure(
         >>> axes.get_xlabel(), axes.get_ylabel()
         ('learning rate', 'loss')
     """
+    mode = mode or better(metric)
     table = scores(history, metric, last=last, mode=mode)
     if x is None:
         if y is not None:

@@ -88,6 +88,12 @@ def test_algorithms_are_lines_and_the_better_direction_counts():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
+def test_best_accuracies_are_the_largest():
+    frame = sweep_frame(lr=[1.0, 2.0], mu=[3.0, 5.0]).assign(metric="test/accuracy")
+    figure = plotting.sweep_figure(frame, "test/accuracy", x="lr")
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [6.0, 7.0]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
