@@ -94,15 +94,15 @@ def log_normal(mean: np.ndarray | float, sigma: float) -> Durations:
         sigma: standard deviation of the logarithm; 1 gives a heavy tail.
 
     Raises:
-        ValueError: a mean that is not positive, a negative sigma.
+        ValueError: a mean that is not positive, a sigma that is negative or not finite.
 
     Example:
         >>> log_normal(2.0, 0.0)(np.random.default_rng(0), np.array([0]), 2).tolist()
         [[2.0, 2.0]]
     """
     mean = _positive("mean", mean)
-    if sigma < 0:
-        raise ValueError(f"sigma is {sigma}; expected a number >= 0")
+    if not 0 <= sigma < np.inf:
+        raise ValueError(f"sigma is {sigma}; expected a finite number >= 0")
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
         z = rng.standard_normal((len(clients), count))

@@ -158,7 +158,9 @@ def test_slow_clients_are_anyone():
         (lambda: exponential(np.array([1.0, np.inf])), r"mean is \[ *1\. inf\]"),
         (lambda: deterministic(-1.0), r"duration is -1\.0; expected positive finite"),
         (lambda: log_normal(0.0, 1.0), r"mean is 0\.0; expected positive finite"),
-        (lambda: log_normal(1.0, -0.5), r"sigma is -0\.5; expected a number >= 0"),
+        (lambda: log_normal(1.0, -0.5), r"sigma is -0\.5; expected a finite number >= 0"),
+        (lambda: log_normal(1.0, np.nan), r"sigma is nan; expected a finite number >= 0"),
+        (lambda: log_normal(1.0, np.inf), r"sigma is inf; expected a finite number >= 0"),
         (
             lambda: from_trace(np.ones(3)),
             r"durations has shape \(3,\); expected \[M, L\] of positive",
