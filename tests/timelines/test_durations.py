@@ -1,5 +1,7 @@
 """Laws of step durations: supports, means, traces and their files, speeds."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -176,3 +178,19 @@ def test_slow_clients_are_anyone():
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (geometric(np.ones(2)), "success has shape (2,)"),
+        (exponential(np.ones(2)), "mean has shape (2,)"),
+        (deterministic(np.ones(2)), "duration has shape (2,)"),
+        (log_normal(np.ones(2), 0.5), "mean has shape (2,)"),
+        (deterministic(np.ones((3, 2))), "duration has shape (3, 2)"),
+        (from_trace(np.ones((2, 4))), "durations has shape (2, 4)"),
+    ],
+)
+def test_laws_with_too_few_clients_name_the_argument(law, message):
+    with pytest.raises(ValueError, match=re.escape(message) + "; expected .* client 2"):
+        law(np.random.default_rng(0), np.array([0, 2]), 3)
