@@ -320,10 +320,16 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     earlier draw had its value, or if it is the number that an earlier step inserted because its own
     draw was an element already.  Such chains of steps are followed by doubling.
 
+    Raises:
+        ValueError: a size above the population, or a negative one.
+
     Example:
         >>> len(set(sample_without_replacement(jax.random.key(0), 10**6, 100).tolist()))
         100
     """
+    check_count(population=population, size=size)
+    if size > population:
+        raise ValueError(f"size is {size}; expected 0 .. population = {population}")
     if size * size >= 4 * population or size * 8 >= population:
         return jax.random.permutation(key, population)[:size]
 

@@ -150,6 +150,13 @@ def test_all_steps_of_floyds_algorithm_together(population, size):
     assert inserted > 0  # chains of steps occur
 
 
+def test_subsets_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match=r"size is 20; expected 0 .. population = 10"):
+        sample_without_replacement(KEY, 10, 20)
+    with pytest.raises(ValueError, match="size is -1; expected at least 0"):
+        sample_without_replacement(KEY, 10, -1)
+
+
 def test_uniform_includes_every_client_equally():
     timeline = sampling.uniform(KEY, 3000, 6, 4, 1)
     # Cohorts are subsets, 15 of them.
