@@ -411,6 +411,7 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
 
 def check_cohort(num_rounds: int, num_clients: int, cohort_size: int) -> None:
     check_count(1, num_rounds=num_rounds, num_clients=num_clients)
+    check_at_most(INT32_MAX, num_clients=num_clients)
     check_count(cohort_size=cohort_size)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")

@@ -288,6 +288,8 @@ def test_slices_of_a_batch_of_timelines():
         (lambda: sampling.full(1, 3, np.array([1, 2])), r"num_steps has shape \(2,\)"),
         (lambda: sampling.full(1, 3, 2**31), "num_steps is 2147483648; expected at most 2147483"),
         (lambda: sampling.full(2**31, 1, 1), "num_rounds is 2147483648; expected at most"),
+        (lambda: sampling.single(1, 2**32, 1, 2**31), "num_clients is 4294967296; expected at"),
+        (lambda: sampling.uniform(KEY, 1, 2**32, 1, 1), "num_clients is 4294967296; expected at"),
         (
             lambda: sampling.uniform(KEY, 10**9, 10**9, 10**6, 1),
             r"num_rounds x cohort_size is 1000000000 x 1000000, a timeline of 1\.3e\+07 GB; "
