@@ -249,6 +249,10 @@ def test_slices_of_a_batch_of_timelines():
     assert (batch.num_rounds, batch.cohort_size, part.num_rounds) == (6, 2, 3)
     np.testing.assert_array_equal(part.clients, batch.clients[:, 2:5])
     np.testing.assert_array_equal(part.time, batch.time[:, 2:5])
+    # Number 0 would be the first round of every replica, and not the first replica.
+    for number in (0, np.int64(1)):
+        with pytest.raises(ValueError, match=rf"rounds is .*{number}.*; expected a slice"):
+            batch[number]
 
 
 @pytest.mark.parametrize(
