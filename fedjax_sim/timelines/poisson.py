@@ -8,7 +8,12 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_at_most, check_count, check_positive
+from fedjax_sim.checks import (
+    check_at_most,
+    check_count,
+    check_one_number,
+    check_positive,
+)
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import check_cohort, rounds_of, sample_without_replacement
 from fedjax_sim.types import Timeline
@@ -55,6 +60,7 @@ def poisson(
     """
     if isinstance(probability, Tracer):
         raise ValueError("probability is traced; expected a number, which accountants need")
+    check_one_number(probability=probability)
     check_positive(probability=probability)
     check_at_most(1, probability=probability)
     check_count(slots=slots)

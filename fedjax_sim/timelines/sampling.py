@@ -14,7 +14,13 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import INT32_MAX, check_at_most, check_count, check_timeline_size
+from fedjax_sim.checks import (
+    INT32_MAX,
+    check_at_most,
+    check_count,
+    check_one_number,
+    check_timeline_size,
+)
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
@@ -165,6 +171,7 @@ def bernoulli(
         >>> 0.08 < float(timeline.mask.mean()) < 0.12
         True
     """
+    check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_count(1, num_clients=num_clients)
@@ -197,6 +204,7 @@ def full_or_uniform(
         >>> int(reports[0]), sorted(set(reports.tolist()))
         (10, [2, 10])
     """
+    check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_cohort(num_rounds, num_clients, cohort_size)
@@ -303,6 +311,7 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
         >>> 0.25 < 1 - float(dropout(jax.random.key(0), sampled, 0.3).mask.mean()) < 0.35
         True
     """
+    check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 <= probability < 1:
         raise ValueError(f"probability is {probability}; expected a number in [0, 1)")
     return _thinned(key, timeline, 1 - probability)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedjax_sim import timelines
 from fedjax_sim.timelines import poisson, sampling
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
@@ -317,3 +318,18 @@ def test_traced_probability_passes():
     )
     few, many = np.asarray(masks).sum(axis=(1, 2))
     assert few < many
+
+
+def test_vectors_of_probabilities_are_refused():
+    """Only lost and late uploads have probabilities per client."""
+    each, rounds = np.array([0.1, 0.5, 1.0]), sampling.full(2, 3, 1)
+    for build in (
+        lambda: sampling.bernoulli(KEY, 2, 3, each, 1),
+        lambda: sampling.dropout(KEY, rounds, each),
+        lambda: sampling.full_or_uniform(KEY, 2, 3, 1, each, 1),
+        lambda: poisson(KEY, 2, 3, each, 1, slots=2),
+        lambda: timelines.grouped_bernoulli(KEY, 2, 3, each, 1, num_groups=1),
+        lambda: timelines.geometric_steps(KEY, rounds, each, 4),
+    ):
+        with pytest.raises(ValueError, match=r"probability has shape \(3,\); expected one number"):
+            build()
