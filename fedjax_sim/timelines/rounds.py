@@ -21,7 +21,7 @@ def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
         times: repetitions of each round.
 
     Raises:
-        ValueError: fewer than one repetition, or a timeline that is not synchronous.
+        ValueError: fewer than one repetition, or a timeline that is not synchronous or a batch.
 
     Example:
         >>> import fedjax_sim as fs
@@ -64,7 +64,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
 
     Raises:
         ValueError: a probability outside of (0, 1], fewer than one step, or a timeline that is not
-            synchronous.
+            synchronous or a batch.
 
     Example:
         >>> import fedjax_sim as fs
@@ -92,6 +92,8 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
 
 
 def _check_synchronous(timeline: Timeline) -> None:
+    if timeline.clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
     if timeline.max_staleness or timeline.own_models or timeline.first_step is not None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}, or clients that continue "

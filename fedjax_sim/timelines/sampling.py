@@ -299,12 +299,12 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
     """Removes each sampled client independently with the given probability.
 
     Args:
-        timeline: any timeline.
+        timeline: any timeline ``[T, S]``.
         probability: probability that a sampled client does not report; it is rounded to a
             multiple of 2^-24, and that of a report to a multiple of 2^-32.
 
     Raises:
-        ValueError: a probability outside [0, 1).
+        ValueError: a probability outside [0, 1), or a batch of timelines.
 
     Example:
         >>> sampled = cyclic(200, num_clients=10, cohort_size=5, num_steps=1)
@@ -314,6 +314,8 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
     check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 <= probability < 1:
         raise ValueError(f"probability is {probability}; expected a number in [0, 1)")
+    if timeline.clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
     return _thinned(key, timeline, 1 - probability)
 
 

@@ -307,6 +307,18 @@ def test_refuses(build, message):
         build()
 
 
+def test_one_timeline_at_a_time():
+    """All replicas of a batch would get equal draws, or fields of other shapes."""
+    batch = jax.tree.map(lambda x: np.stack([x, x]), sampling.full(3, 2, 1))
+    for change in (
+        lambda: sampling.dropout(KEY, batch, 0.5),
+        lambda: timelines.repeat_rounds(batch, 2),
+        lambda: timelines.geometric_steps(KEY, batch, 0.5, 4),
+    ):
+        with pytest.raises(ValueError, match=r"timeline.clients has shape \(2, 3, 2\); expected"):
+            change()
+
+
 def test_refuses_traced_steps():
     with pytest.raises(ValueError, match="num_steps is traced"):
         jax.jit(lambda steps: sampling.full(1, 3, steps))(3)
