@@ -112,6 +112,18 @@ def check_clients_receive(timeline: Timeline) -> None:
         )
 
 
+def check_none_lost(timeline: Timeline, reason: str) -> None:
+    """Refuses timelines with lost uploads; traced ones pass.
+
+    Raises:
+        ValueError: naming the number of lost uploads, and the reason.
+    """
+    lost = timeline.lost
+    if lost is None or isinstance(lost, Tracer) or not np.any(lost):
+        return
+    raise ValueError(f"timeline.lost has {np.sum(lost)} lost uploads; expected none: {reason}")
+
+
 def check_all_clients(
     task: Task, timeline: Timeline, reason: str, *, empty_rounds: bool = True
 ) -> None:
