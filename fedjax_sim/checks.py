@@ -357,6 +357,21 @@ def check_at_most(bound: float, /, **values: Scalar) -> None:
             raise ValueError(f"{name} is {value}; expected at most {bound}")
 
 
+def check_one_number(**values: Scalar) -> None:
+    """Raises ValueError for arrays with axes, also for traced ones.
+
+    Example:
+        >>> check_one_number(probability=0.5)
+        >>> check_one_number(probability=np.ones(3))
+        Traceback (most recent call last):
+        ...
+        ValueError: probability has shape (3,); expected one number
+    """
+    for name, value in values.items():
+        if np.ndim(value):
+            raise ValueError(f"{name} has shape {np.shape(value)}; expected one number")
+
+
 def check_decay(**values: Scalar) -> None:
     """Raises ValueError for weights of the past outside of [0, 1); traced values pass.
 

@@ -405,7 +405,17 @@ class Timeline:
         return self.mask if self.lost is None else self.mask & ~self.lost
 
     def __getitem__(self, rounds: slice) -> "Timeline":
-        """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``."""
+        """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``.
+
+        Raises:
+            ValueError: no slice.  The first timeline of a batch is
+                ``jax.tree.map(lambda x: x[0], batch)``.
+        """
+        if not isinstance(rounds, slice):
+            raise ValueError(
+                f"rounds is {rounds!r:.60}; expected a slice, such as timeline[:9]; the first "
+                "timeline of a batch is jax.tree.map(lambda x: x[0], batch)"
+            )
 
         def cut(name: str) -> Array | np.ndarray | None:
             value = getattr(self, name)

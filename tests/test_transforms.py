@@ -157,6 +157,20 @@ def test_zero_gradient_stays_zero(oracle, x, transform):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(derivative))
 
 
+def test_norms_beyond_half_precision():
+    """Squares above 65,504 and numbers below 1e-7 do not exist in float16."""
+    quadratic = fs.Oracle(grad=lambda x, k: x, loss=lambda x, k: x @ x / 2, full_grad=lambda x: x)
+    zero, one = jnp.zeros(2, jnp.float16), jnp.ones(2, jnp.float16)
+    long, short = jnp.array([300, 400], jnp.float16), jnp.array([3e-5, 4e-5], jnp.float16)
+    clipped = transforms.clip_by_global_norm(quadratic, 5.0)
+    np.testing.assert_allclose(clipped.grad(long, 0), [3, 4], rtol=1e-3)
+    np.testing.assert_array_equal(clipped.grad(one, 0), one)
+    for perturbed in (transforms.sam, transforms.asam):
+        np.testing.assert_array_equal(perturbed(quadratic, 0.1).grad(zero, 0), zero)
+        np.testing.assert_allclose(perturbed(quadratic, 50.0).grad(long, 0), [330, 440], rtol=1e-3)
+        np.testing.assert_allclose(perturbed(quadratic, 0.5).grad(short, 0), [0.3, 0.4], rtol=1e-2)
+
+
 def test_clipped_scales_long_gradients_only(oracle, x):
     norm = global_norm(g(W, B))
     short = transforms.clip_by_global_norm(oracle, 2 * norm).grad(x, 0)

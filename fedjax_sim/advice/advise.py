@@ -11,7 +11,7 @@ from fedjax_sim.advice.predictions import predict
 from fedjax_sim.advice.result import Advice
 from fedjax_sim.advice.sources import value_of
 from fedjax_sim.advice.theorems import GAP, THEOREMS, Theorem
-from fedjax_sim.checks import check_at_least, check_keys, check_objective, check_positive
+from fedjax_sim.checks import check_at_least, check_key, check_objective, check_positive
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import Params, Setup
@@ -51,7 +51,7 @@ def advise(
 
     Args:
         setup: of one run; the task with whole arrays on the device.
-        key: for Lanczos and sampled gradients; default ``jax.random.key(0)``.
+        key: one key, for Lanczos and sampled gradients; default ``jax.random.key(0)``.
         target: of ``F - F*``, positive.
         gradient_target: of ``||grad F||^2``, positive, for theorems about gradients.
         known: constants that hold at every model; they replace measured ones.  A known mu says
@@ -97,7 +97,7 @@ def advise(
         raise ValueError("local_steps is empty; expected candidates")
     check_at_least(1, local_steps=min(local_steps), iterations=iterations, num_samples=num_samples)
     key = jax.random.key(0) if key is None else key
-    check_keys(key)
+    check_key(key)
     measurement = measure_constants(
         setup.task,
         setup.params,

@@ -33,6 +33,11 @@ def real(x: Scalar) -> Array:
     return jnp.asarray(x).astype(float)
 
 
+def real_vdot(x: Params, y: Params) -> Array:
+    """Returns the inner product in the precision of the run; in half precision it may overflow."""
+    return tree.vdot(jax.tree.map(real, x), jax.tree.map(real, y))
+
+
 def visit_of(work: Work, num_steps: int) -> Work:
     """Returns a visit of another, static number of steps; a visit without steps stays one."""
     return work._replace(num_steps=jnp.where(work.num_steps > 0, num_steps, 0), max_steps=num_steps)
@@ -110,6 +115,18 @@ def check_clients_receive(timeline: Timeline) -> None:
             "False: clients start from the model that they received, as in contacts with "
             "receives='new'"
         )
+
+
+def check_none_lost(timeline: Timeline, reason: str) -> None:
+    """Refuses timelines with lost uploads; traced ones pass.
+
+    Raises:
+        ValueError: naming the number of lost uploads, and the reason.
+    """
+    lost = timeline.lost
+    if lost is None or isinstance(lost, Tracer) or not np.any(lost):
+        return
+    raise ValueError(f"timeline.lost has {np.sum(lost)} lost uploads; expected none: {reason}")
 
 
 def check_all_clients(

@@ -11,7 +11,7 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import real
+from fedjax_sim.algorithms._shared import real, real_vdot
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
@@ -84,7 +84,7 @@ def apfl(
             gradient = oracle.grad(mixture(weight, v, other), k)
             new_v = tree.add_scale(v, -eta * weight, gradient)
             if adaptive:
-                slope = real(tree.vdot(tree.sub(v, other), gradient))
+                slope = real_vdot(tree.sub(v, other), gradient)
                 weight = jnp.clip(weight - eta * slope, 0, 1)
             return new_y, ApflState(new_v, weight)
 

@@ -12,6 +12,7 @@ from fedjax_sim.algorithms._shared import (
     ModelState,
     average_with_server,
     check_clients_receive,
+    check_none_lost,
     check_per_client,
     real,
 )
@@ -59,8 +60,8 @@ def favano(
 
     Raises:
         ValueError: another ``output``; when the run begins, a timeline of
-            ``contacts(receives="current")``, or an alpha whose vector does not have one entry per
-            client.
+            ``contacts(receives="current")``, an alpha whose vector does not have one entry per
+            client, or, with "mean", other weights than equal ones or lost uploads.
 
     References:
         Leconte et al., 2023, Algorithm 1, Equations 3 to 5 and 53.
@@ -82,6 +83,8 @@ def favano(
 
     def check(task: Task, timeline: Timeline) -> None:
         check_clients_receive(timeline)
+        if output == "mean":
+            check_none_lost(timeline, "the mean model follows the progress of every visit")
         if isinstance(alpha, PerClient):
             check_per_client(alpha.name, alpha.values, task)
 
@@ -105,5 +108,6 @@ def favano(
         update,
         lambda state, round: state.current,
         check=check,
+        uniform_weights_only="the mean model is the unweighted mean of all models",
         exact_mean_only=UPLOADS_MODELS,
     )

@@ -6,12 +6,11 @@ References:
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, real
+from fedjax_sim.algorithms._shared import ModelState, real_vdot
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
@@ -70,11 +69,11 @@ def fedexp(
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         delta = tree.sub(x, local_steps(sgd(rate(lr, work), oracle.grad), x, work))
-        return _Visit(delta, _squared_norm(delta)), state
+        return _Visit(delta, real_vdot(delta, delta)), state
 
     def moved(x: Params, mean: _Visit, round: Round) -> Params:
         number = eps(round.number) if callable(eps) else eps
-        squared = _squared_norm(mean.delta)
+        squared = real_vdot(mean.delta, mean.delta)
         below = 2 * (squared + jnp.asarray(number).astype(squared.dtype))
         ratio = mean.squared_norm / jnp.where(below > 0, below, 1)  # 0 / 1 without reports
         return tree.add_scale(x, -jnp.maximum(1, ratio), mean.delta)
@@ -98,9 +97,3 @@ def fedexp(
         broadcast=lambda state, round: state.iterate,
         exact_mean_only=_SQUARED,
     )
-
-
-def _squared_norm(x: Params) -> Array:
-    """Returns the squared norm in the precision of the run; in half precision it may overflow."""
-    x = jax.tree.map(real, x)
-    return tree.vdot(x, x)

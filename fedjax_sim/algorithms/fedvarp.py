@@ -7,10 +7,8 @@ References:
 
 from typing import NamedTuple
 
-import numpy as np
-from jax.core import Tracer
-
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
@@ -83,10 +81,5 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
 
 def _check(task: Task, timeline: Timeline) -> None:
     del task
-    lost = timeline.lost
-    if lost is None or isinstance(lost, Tracer) or not np.any(lost):
-        return
-    raise ValueError(
-        f"timeline.lost has {np.sum(lost)} lost uploads; expected none: the server's memory is the "
-        "mean of the displacements that the clients keep"
-    )
+    reason = "the server's memory is the mean of the displacements that the clients keep"
+    check_none_lost(timeline, reason)

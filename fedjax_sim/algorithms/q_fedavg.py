@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real, real_vdot
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
@@ -67,7 +67,7 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         exponent, bound = real(q), inverse_rate(real(eta))
         step = tree.scale(bound, tree.sub(x, y))
         power = loss**exponent
-        squared = real(tree.vdot(step, step))
+        squared = real_vdot(step, step)
         curvature = exponent * loss ** (exponent - 1) * squared + bound * power
         took_steps = work.num_steps > 0  # otherwise the upload counts nothing
         return _Visit(tree.scale(power, step), jnp.where(took_steps, curvature, 0)), state

@@ -104,7 +104,8 @@ def client_models(
             device.
 
     Raises:
-        ValueError: uploads of another form; examples or states that are not on one device.
+        ValueError: clients that do not exist; uploads of another form; examples or states that are
+            not on one device.
 
     Example:
         >>> import fedjax_sim as fs
@@ -116,7 +117,13 @@ def client_models(
         >>> client_models(fs.fedavg(0.5), setup, state, jax.random.key(1)).tolist()
         [1.0, 2.0]
     """
-    chosen = np.arange(setup.task.num_clients) if clients is None else np.asarray(clients)
+    count = setup.task.num_clients
+    chosen = np.arange(count) if clients is None else np.asarray(clients)
+    valid = chosen.ndim == 1 and chosen.dtype.kind in "iu" and len(chosen) > 0
+    if not valid or chosen.min() < 0 or chosen.max() >= count:
+        raise ValueError(
+            f"clients is {chosen.tolist()}; expected numbers of clients, 0 .. {count - 1}"
+        )
     execute = execution or auto(devices=())
 
     @jax.jit

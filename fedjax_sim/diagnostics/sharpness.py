@@ -224,5 +224,5 @@ def _rise(gradient: Gradient, params: Params, radius: Scalar) -> Array:
     total = jnp.zeros_like(step)
     for node, weight in zip(0.5 + nodes / 2, node_weights / 2, strict=True):
         slope = gradient(tree.add_scale(params, float(node), ascent))
-        total = total + float(weight) * tree.vdot(slope, ascent)
+        total = total + float(weight) * tree.vdot(slope, ascent).astype(total.dtype)
     return total

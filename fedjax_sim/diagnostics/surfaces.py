@@ -69,10 +69,11 @@ def surface(
     """
     check_count(2, points=points)
     check_count(1, chunk=chunk)
-    ranges = extent if isinstance(extent, tuple) else ((-extent, extent), (-extent, extent))
-    for low, high in ranges:
-        if not low < high:
-            raise ValueError(f"extent is {extent}; expected a positive number or two (low, high)")
+    ranges = np.asarray(extent, float)
+    if not ranges.ndim:
+        ranges = np.array([[-1.0, 1.0]] * 2) * ranges
+    if ranges.shape != (2, 2) or not (ranges[:, 0] < ranges[:, 1]).all():
+        raise ValueError(f"extent is {extent}; expected a positive number or two (low, high)")
     a, b = (np.linspace(low, high, points) for low, high in ranges)
     loss = loss if isinstance(loss, Partial) else Partial(loss)
     dtype = jnp.result_type(float)

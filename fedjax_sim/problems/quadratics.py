@@ -128,7 +128,8 @@ def fedavg_fixed_point(
         weights: [M] weights of the clients' uploads; uniform if None.
 
     Raises:
-        ValueError: lr <= 0, num_steps < 1 or of a wrong shape, weights of a wrong shape.
+        ValueError: lr <= 0, num_steps that are no integers, below 1 or of a wrong shape, weights of
+            a wrong shape.
 
     Example:
         >>> problem = Quadratics(np.array([[[1.0]], [[3.0]]]), np.array([[0.0], [4.0]]))
@@ -138,7 +139,7 @@ def fedavg_fixed_point(
     check_positive(lr=lr)
     num_clients = len(problem.b)
     steps = np.asarray(num_steps)
-    if steps.shape not in ((), (num_clients,)) or steps.min() < 1:
+    if steps.shape not in ((), (num_clients,)) or steps.dtype.kind not in "iu" or steps.min() < 1:
         raise ValueError(
             f"num_steps is {num_steps}; expected a positive integer, or [{num_clients}] of them"
         )

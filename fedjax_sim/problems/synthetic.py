@@ -35,8 +35,8 @@ def gaussian_clusters(
         ``{"x": [N, d] dtype, "y": [N] int32}``; within a client, class after class.
 
     Raises:
-        ValueError: means without three axes, counts that are negative or of another shape, a
-            negative scale.
+        ValueError: means without three axes, counts that are no integers, negative or of another
+            shape, a negative scale.
 
     Example:
         Two classes at (0, 0) and (1, 1); one client's second class is at (4, 4):
@@ -52,7 +52,11 @@ def gaussian_clusters(
         raise ValueError(f"means has shape {means.shape}; expected [clients, classes, features]")
     num_clients, num_classes, _ = means.shape
     counts = np.asarray(counts)
-    if counts.shape not in ((), (num_clients, num_classes)) or (counts < 0).any():
+    if (
+        counts.shape not in ((), (num_clients, num_classes))
+        or counts.dtype.kind not in "iu"
+        or (counts < 0).any()
+    ):
         raise ValueError(
             f"counts has shape {counts.shape}, minimum {counts.min()}; "
             f"expected non-negative integers [{num_clients}, {num_classes}], or one for all"
@@ -162,14 +166,14 @@ def sizes_of(num_clients: int, examples_per_client: int | Sequence[int]) -> np.n
     """Returns one size per client ``[M]``.
 
     Raises:
-        ValueError: a size below 1, another number of sizes.
+        ValueError: a size below 1 or no integer, another number of sizes.
 
     Example:
         >>> sizes_of(3, 5).tolist()
         [5, 5, 5]
     """
     sizes = np.asarray(examples_per_client)
-    if sizes.shape not in ((), (num_clients,)) or sizes.min() < 1:
+    if sizes.shape not in ((), (num_clients,)) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
         raise ValueError(
             f"examples_per_client is {examples_per_client}; "
             f"expected a positive integer, or {num_clients} of them"

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.timelines.availability import Availability, always
+from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight
 from fedjax_sim.timelines.durations import Durations, host_generator
@@ -57,7 +57,7 @@ def arrivals(
 
     Raises:
         ValueError: a count outside its range, a horizon that is infinite or before the first
-            update, or a negative interaction time.
+            update, a negative interaction time, or ``availability`` of another population.
 
     Example:
         >>> import jax
@@ -139,7 +139,7 @@ class _Replay:
         self.durations, self.drawing = durations, drawing
         self.num_steps, self.buffer, self.assign = num_steps, buffer, assign
         self.new = restart == "new"
-        self.available: Availability = available or always(num_clients)
+        self.available: Availability = checked_availability(available, num_clients)
         self.free = self.available.active(0.0)  # [M] end of the last job, in time of presence
         self.ends = np.zeros((num_clients, num_steps))  # of the steps of each client's last job
         self.version = np.zeros(num_clients, int)

@@ -67,6 +67,26 @@ def always(num_clients: int) -> Availability:
     return Availability(np.zeros((num_clients, 1)), np.full((num_clients, 1), np.inf))
 
 
+def checked_availability(availability: Availability | None, num_clients: int) -> Availability:
+    """Returns the periods of presence of a population; None: all clients are always present.
+
+    Raises:
+        ValueError: periods of another number of clients.
+
+    Example:
+        >>> checked_availability(always(2), num_clients=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: availability has 2 clients; expected 3, num_clients
+    """
+    if availability is None:
+        return always(num_clients)
+    count = len(availability.start)
+    if count != num_clients:
+        raise ValueError(f"availability has {count} clients; expected {num_clients}, num_clients")
+    return availability
+
+
 def alternating(
     key: Array, num_clients: int, horizon: float, *, mean_present: float, mean_absent: float
 ) -> Availability:

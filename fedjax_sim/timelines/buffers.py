@@ -113,7 +113,8 @@ def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> 
         new: clients that report to update t receive version t + 1; otherwise version t.
 
     Raises:
-        ValueError: a number of clients that is negative or no integer.
+        ValueError: a batch of timelines, a number of clients that is negative or no integer, or a
+            report of a client outside of the population.
 
     Example:
         >>> import fedjax_sim as fs
@@ -122,6 +123,13 @@ def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> 
     """
     check_count(num_clients=num_clients)
     clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
+    if clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+    last = int(clients[mask].max(initial=0))
+    if last >= num_clients:
+        raise ValueError(
+            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
     held = np.zeros((timeline.num_rounds, num_clients), np.int32)
     current = np.zeros(num_clients, np.int32)
     for t in range(timeline.num_rounds):

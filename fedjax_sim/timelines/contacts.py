@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive, check_timeline_size
-from fedjax_sim.timelines.availability import Availability, always
+from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
 from fedjax_sim.timelines.stepping import Stepper, Stepping
@@ -61,8 +61,8 @@ def contacts(
         availability: periods of presence; default always.
 
     Raises:
-        ValueError: a horizon that is infinite or before the first contact, or a count that is not
-            positive.
+        ValueError: a horizon that is infinite or before the first contact, a count that is not
+            positive, or ``availability`` of another population.
 
     Example:
         >>> import jax
@@ -142,7 +142,7 @@ class _Replay:
         self.rng: np.random.Generator = choosing
         self.stepper: Stepper = steps(durations, num_clients, max_steps)
         self.cohort_size, self.interval = cohort_size, interval
-        self.available: Availability = availability or always(num_clients)
+        self.available: Availability = checked_availability(availability, num_clients)
         self.clients = np.arange(num_clients)
         self.stepper.restart(self.clients, None)
         self.begun = self.available.active(0.0)  # [M] last contact, in time of presence

@@ -2,7 +2,8 @@
 
 A law ``law(rng, clients [S], count) -> [S, count]`` runs on the host and returns, in float64, the
 durations of ``count`` successive steps of each client, in simulated time.  Fast and slow clients
-share one law; :func:`two_speeds` assigns its parameters.
+share one law; :func:`two_speeds` assigns its parameters.  A law with fewer parameters than there
+are clients raises ValueError.
 """
 
 import pathlib
@@ -42,7 +43,7 @@ def geometric(success: np.ndarray | float) -> Durations:
         raise ValueError(f"success is {success}; expected probabilities in (0, 1]")
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
-        p = _per_client(success, clients)
+        p = _per_client("success", success, clients)
         return rng.geometric(p, (len(clients), count)).astype(np.float64)
 
     return law
@@ -62,7 +63,7 @@ def exponential(mean: np.ndarray | float) -> Durations:
     mean = _positive("mean", mean)
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
-        return _per_client(mean, clients) * rng.standard_exponential((len(clients), count))
+        return _per_client("mean", mean, clients) * rng.standard_exponential((len(clients), count))
 
     return law
 
@@ -81,7 +82,7 @@ def deterministic(duration: np.ndarray | float) -> Durations:
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
         del rng
-        return np.broadcast_to(_per_client(duration, clients), (len(clients), count))
+        return np.broadcast_to(_per_client("duration", duration, clients), (len(clients), count))
 
     return law
 
@@ -94,19 +95,19 @@ def log_normal(mean: np.ndarray | float, sigma: float) -> Durations:
         sigma: standard deviation of the logarithm; 1 gives a heavy tail.
 
     Raises:
-        ValueError: a mean that is not positive, a negative sigma.
+        ValueError: a mean that is not positive, a sigma that is negative or not finite.
 
     Example:
         >>> log_normal(2.0, 0.0)(np.random.default_rng(0), np.array([0]), 2).tolist()
         [[2.0, 2.0]]
     """
     mean = _positive("mean", mean)
-    if sigma < 0:
-        raise ValueError(f"sigma is {sigma}; expected a number >= 0")
+    if not 0 <= sigma < np.inf:
+        raise ValueError(f"sigma is {sigma}; expected a finite number >= 0")
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
         z = rng.standard_normal((len(clients), count))
-        return _per_client(mean, clients) * np.exp(sigma * z - sigma**2 / 2)
+        return _per_client("mean", mean, clients) * np.exp(sigma * z - sigma**2 / 2)
 
     return law
 
@@ -138,6 +139,12 @@ def from_trace(durations: np.ndarray) -> Durations:
     lengths = known.sum(axis=1)
 
     def law(rng: Generator, clients: np.ndarray, count: int) -> np.ndarray:
+        last = int(clients.max(initial=0))
+        if last >= len(durations):
+            raise ValueError(
+                f"durations has shape {durations.shape}; expected a row for each client, and there "
+                f"is client {last}"
+            )
         picks = rng.integers(0, lengths[clients][:, None], (len(clients), count))
         return durations[clients[:, None], picks]
 
@@ -211,8 +218,18 @@ def host_generator(key: Array) -> Generator:
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
-def _per_client(values: np.ndarray, clients: np.ndarray) -> np.ndarray:
-    """Parameters of the given clients, ``[S, 1]``."""
+def _per_client(name: str, values: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    """Parameters of the given clients, ``[S, 1]``.
+
+    Raises:
+        ValueError: a client without a parameter, or several per client.
+    """
+    last = int(clients.max(initial=0))
+    if values.ndim > 1 or (values.ndim and last >= len(values)):
+        raise ValueError(
+            f"{name} has shape {values.shape}; expected one number, or one per client, and there "
+            f"is client {last}"
+        )
     return np.broadcast_to(values[clients] if values.ndim else values, clients.shape)[:, None]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count, check_timeline_size
+from fedjax_sim.checks import check_count, check_one_number, check_timeline_size
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import _thinned, rounds_of
 from fedjax_sim.timelines.strata import strata
@@ -51,6 +51,7 @@ def grouped_bernoulli(
     """
     check_count(1, num_rounds=num_rounds)
     check_count(num_clients=num_clients, num_groups=num_groups)
+    check_one_number(probability=probability)
     if isinstance(probability, Tracer) or not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a concrete number in (0, 1]")
     if not 1 <= num_groups <= num_clients:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.types import Timeline
 
@@ -83,8 +83,8 @@ def delay_clients(
         delay: number of rounds; ``max_staleness`` grows by it.
 
     Raises:
-        ValueError: as :func:`remove_clients`; a delay below 1; clients that start from their own
-            models; a part of a timeline with allocated buffers.
+        ValueError: as :func:`remove_clients`; a delay that is no integer or below 1; clients that
+            start from their own models; a part of a timeline with allocated buffers.
 
     Example:
         >>> import fedjax_sim as fs
@@ -92,7 +92,7 @@ def delay_clients(
         >>> late.version.tolist(), late.max_staleness
         ([[0, 0], [1, 0], [2, 0], [3, 1]], 2)
     """
-    check_at_least(1, delay=delay)
+    check_count(1, delay=delay)
     if timeline.own_models:
         raise ValueError(
             "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "

@@ -8,7 +8,13 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_at_most, check_count, check_positive
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_count,
+    check_one_number,
+    check_positive,
+)
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import check_cohort, rounds_of, sample_without_replacement
 from fedjax_sim.types import Timeline
@@ -55,9 +61,13 @@ def poisson(
     """
     if isinstance(probability, Tracer):
         raise ValueError("probability is traced; expected a number, which accountants need")
+    check_one_number(probability=probability)
     check_positive(probability=probability)
     check_at_most(1, probability=probability)
+    check_count(1, num_clients=num_clients)
     check_count(slots=slots)
+    if not 1 <= slots <= num_clients:
+        raise ValueError(f"slots is {slots}; expected 1 .. num_clients = {num_clients}")
     check_cohort(num_rounds, num_clients, slots)
 
     # P(N > k) of the number N of clients, in two words: slot k is filled if N > k.
@@ -84,10 +94,17 @@ def poisson(
 def overflow_probability(num_clients: int, probability: float, slots: int) -> float:
     """Returns the probability that more clients take part in a round than there are slots.
 
+    Raises:
+        ValueError: a probability outside [0, 1], no clients, or a negative number of slots.
+
     Example:
         >>> round(overflow_probability(1000, 0.05, 70), 4)
         0.0023
     """
+    check_count(1, num_clients=num_clients)
+    check_count(slots=slots)
+    check_at_least(0, probability=probability)
+    check_at_most(1, probability=probability)
     return float(_tail(num_clients, probability, np.asarray(slots)))
 
 

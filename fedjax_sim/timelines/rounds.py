@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_one_number
 from fedjax_sim.types import Timeline
 
 
@@ -21,7 +21,7 @@ def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
         times: repetitions of each round.
 
     Raises:
-        ValueError: fewer than one repetition, or a timeline that is not synchronous.
+        ValueError: fewer than one repetition, or a timeline that is not synchronous or a batch.
 
     Example:
         >>> import fedjax_sim as fs
@@ -64,7 +64,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
 
     Raises:
         ValueError: a probability outside of (0, 1], fewer than one step, or a timeline that is not
-            synchronous.
+            synchronous or a batch.
 
     Example:
         >>> import fedjax_sim as fs
@@ -75,6 +75,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
         >>> bool(abs(timeline.num_steps.mean() - 4) < 0.3)
         True
     """
+    check_one_number(probability=probability)
     if not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_count(1, max_steps=max_steps)
@@ -91,6 +92,8 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
 
 
 def _check_synchronous(timeline: Timeline) -> None:
+    if timeline.clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
     if timeline.max_staleness or timeline.own_models or timeline.first_step is not None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}, or clients that continue "

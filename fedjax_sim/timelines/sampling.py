@@ -14,7 +14,13 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import INT32_MAX, check_at_most, check_count, check_timeline_size
+from fedjax_sim.checks import (
+    INT32_MAX,
+    check_at_most,
+    check_count,
+    check_one_number,
+    check_timeline_size,
+)
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
@@ -165,6 +171,7 @@ def bernoulli(
         >>> 0.08 < float(timeline.mask.mean()) < 0.12
         True
     """
+    check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_count(1, num_clients=num_clients)
@@ -197,6 +204,7 @@ def full_or_uniform(
         >>> int(reports[0]), sorted(set(reports.tolist()))
         (10, [2, 10])
     """
+    check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_cohort(num_rounds, num_clients, cohort_size)
@@ -291,20 +299,23 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
     """Removes each sampled client independently with the given probability.
 
     Args:
-        timeline: any timeline.
+        timeline: any timeline ``[T, S]``.
         probability: probability that a sampled client does not report; it is rounded to a
             multiple of 2^-24, and that of a report to a multiple of 2^-32.
 
     Raises:
-        ValueError: a probability outside [0, 1).
+        ValueError: a probability outside [0, 1), or a batch of timelines.
 
     Example:
         >>> sampled = cyclic(200, num_clients=10, cohort_size=5, num_steps=1)
         >>> 0.25 < 1 - float(dropout(jax.random.key(0), sampled, 0.3).mask.mean()) < 0.35
         True
     """
+    check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 <= probability < 1:
         raise ValueError(f"probability is {probability}; expected a number in [0, 1)")
+    if timeline.clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
     return _thinned(key, timeline, 1 - probability)
 
 
@@ -320,10 +331,16 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     earlier draw had its value, or if it is the number that an earlier step inserted because its own
     draw was an element already.  Such chains of steps are followed by doubling.
 
+    Raises:
+        ValueError: a size above the population, or a negative one.
+
     Example:
         >>> len(set(sample_without_replacement(jax.random.key(0), 10**6, 100).tolist()))
         100
     """
+    check_count(population=population, size=size)
+    if size > population:
+        raise ValueError(f"size is {size}; expected 0 .. population = {population}")
     if size * size >= 4 * population or size * 8 >= population:
         return jax.random.permutation(key, population)[:size]
 
@@ -405,6 +422,7 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
 
 def check_cohort(num_rounds: int, num_clients: int, cohort_size: int) -> None:
     check_count(1, num_rounds=num_rounds, num_clients=num_clients)
+    check_at_most(INT32_MAX, num_clients=num_clients)
     check_count(cohort_size=cohort_size)
     if not 1 <= cohort_size <= num_clients:
         raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")

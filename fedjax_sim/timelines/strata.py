@@ -87,7 +87,7 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
         num_strata: blocks of consecutive clients.
 
     Raises:
-        ValueError: more strata than clients.
+        ValueError: more strata than clients, or a report of a client outside of the population.
 
     Example:
         >>> from fedjax_sim.timelines import cyclic
@@ -102,6 +102,11 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
         return np.asarray(x).reshape(-1, timeline.cohort_size)
 
     clients, mask = flat(timeline.clients), flat(timeline.mask)
+    last = int(clients[mask].max(initial=0))
+    if last >= num_clients:
+        raise ValueError(
+            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
     stratum = np.where(mask, strata(num_clients, num_strata).of(clients), num_strata)
     # The old slots of each stratum in their order, the empty slots last.
     order = np.argsort(stratum, axis=1, kind="stable")

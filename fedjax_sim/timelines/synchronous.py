@@ -4,7 +4,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.timelines.availability import Availability, always
+from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, host_generator
 from fedjax_sim.types import Timeline
@@ -43,7 +43,7 @@ def synchronous(
 
     Raises:
         ValueError: a count outside its range, a horizon that is infinite or before the first
-            update, or a negative interaction time.
+            update, a negative interaction time, or ``availability`` of another population.
 
     Example:
         >>> import jax
@@ -62,7 +62,7 @@ def synchronous(
         raise ValueError(f"horizon is {horizon}; expected a finite time")
     check_at_least(0, interaction=interaction)
     choosing, drawing = host_generator(key).spawn(2)
-    available = availability or always(num_clients)
+    available = checked_availability(availability, num_clients)
     updates: list[Visits] = []
     time = 0.0
     while True:

@@ -7,6 +7,7 @@ carry (or fail under strict promotion).
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax.tree
 from jax import Array
 from optax.tree import add, norm, sub, where, zeros_like
@@ -64,10 +65,10 @@ def divide(x: PyTree, scalar: Scalar) -> PyTree:
 
 
 def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
-    """Returns ``scalar / (||x|| + eps)`` with the global norm, in the precision of x.
+    """Returns ``scalar / (||x|| + eps)`` with the global norm, in at least single precision.
 
     A norm of exactly 0 counts as 1e-12, so the result is finite; the derivative at x = 0 is 0, not
-    NaN.
+    NaN.  If x has leaves in float16, the result is at most the largest number of this type.
 
     Example:
         >>> float(over_norm(10.0, {"w": jnp.array([3.0, 4.0])}))
@@ -75,10 +76,15 @@ def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
         >>> float(over_norm(1e-12, jnp.zeros(3)))
         1.0
     """
-    squared = norm(x, squared=True)
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(x)}
+    # In float16 squares above 65,504 are infinite, and 1e-12 is 0.
+    wide = jax.tree.map(lambda leaf: leaf.astype(np.promote_types(leaf.dtype, np.float32)), x)
+    squared = norm(wide, squared=True)
     positive = squared > 0
     safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
-    return _as(safe, scalar) / (safe + _as(safe, eps))
+    result = _as(safe, scalar) / (safe + _as(safe, eps))
+    half = jnp.dtype(jnp.float16)
+    return jnp.minimum(result, float(jnp.finfo(half).max)) if half in dtypes else result
 
 
 def take(x: PyTree, index: Array) -> PyTree:

@@ -194,6 +194,14 @@ def test_logistic_regression_with_constants_that_hold_everywhere():
     ]
 
 
+def test_keys_of_several_runs_are_refused():
+    data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(lambda w, batch, key: (batch["x"] - w) ** 2, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(2, 2, 1), np.float32(0))
+    with pytest.raises(ValueError, match=r"key has shape \(3,\); expected one key"):
+        fs.advise(setup, jax.random.split(jax.random.key(0), 3))
+
+
 @pytest.mark.slow
 def test_partial_advice_for_a_network():
     """Suprema over all models stay unknown; the theorem on gradients needs estimates of them."""

@@ -275,6 +275,19 @@ def test_refuses_constants_of_another_number_of_clients(law, count):
         fs.init(favano(0.2, law(jnp.array(1.0))), setup)
 
 
+def test_mean_model_needs_equal_weights_and_all_uploads():
+    """Without them the progress of the contacted clients does not tell how their mean moves."""
+    algorithm = favano(0.2, expected_steps(jnp.ones(N)), output="mean")
+    setup = fs.Setup(task(), contacts(), jnp.asarray(START), weighting=fs.weight_by_examples)
+    message = "weighting is weight_by_examples; expected uniform_weights: the mean model"
+    with pytest.raises(ValueError, match=message):
+        fs.init(algorithm, setup)
+    fs.init(favano(0.2, expected_steps(jnp.ones(N))), setup)
+    lossy = timelines.lose_uploads_of(contacts(), 0)
+    with pytest.raises(ValueError, match=r"timeline.lost has \d+ lost uploads; expected none: "):
+        fs.init(algorithm, fs.Setup(task(), lossy, jnp.asarray(START)))
+
+
 ASYNCHRONOUS = {
     "favano": lambda: favano(0.2, expected_steps(jnp.ones(N))),
     "fedbuff": lambda: fedbuff(0.2, 1.0),

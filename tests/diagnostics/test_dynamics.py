@@ -186,3 +186,11 @@ def test_seeds_of_a_stateful_algorithm_with_examples():
     moved = jax.tree.map(lambda x, y: x - y, models, state.server.params)
     lengths = np.sqrt(np.sum(moved["w"] ** 2, axis=1) + moved["b"] ** 2)
     np.testing.assert_allclose(lengths, values["drift"][1, -1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("clients", [[5], [0, -1], [0.5], []])
+def test_models_of_clients_that_do_not_exist_are_refused(clients):
+    """JAX would clamp the number and return the model of another client."""
+    setup = setup_with(None)
+    with pytest.raises(ValueError, match=r"clients is .*; expected numbers of clients, 0 .. 4"):
+        client_models(ALGORITHM, setup, fs.init(ALGORITHM, setup), KEY, clients)

@@ -163,6 +163,8 @@ def test_errors():
         ({"chunk": 0}, "chunk is 0; expected at least 1"),
         ({"extent": 0.0}, "extent is 0.0; expected a positive number"),
         ({"extent": ((0.0, 1.0), (1.0, 1.0))}, "expected a positive number or two"),
+        ({"extent": (-1.0, 1.0)}, r"extent is \(-1.0, 1.0\); expected a positive number or two"),
+        ({"extent": [[0.0, 1.0], [1.0, 1.0]]}, "expected a positive number or two"),
     ):
         with pytest.raises(ValueError, match=match):
             surface(jnp.sum, x, x, x, **options)

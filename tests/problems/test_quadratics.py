@@ -128,6 +128,7 @@ def test_least_squares_with_fewer_examples_than_features():
     [
         ({"lr": 0.0, "num_steps": 1}, "lr is 0.0"),
         ({"lr": 0.1, "num_steps": 0}, "num_steps is 0"),
+        ({"lr": 0.1, "num_steps": 2.5}, "num_steps is 2.5; expected a positive integer"),
         ({"lr": 0.1, "num_steps": np.array([1, 2])}, r"num_steps is \[1 2\]"),
         ({"lr": 0.1, "num_steps": 1, "weights": np.ones(2)}, r"weights has shape \(2,\)"),
     ],

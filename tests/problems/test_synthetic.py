@@ -78,9 +78,17 @@ def test_dtypes_and_seeds(dtype):
             r"counts has shape \(2,\)",
         ),
         (lambda: synthetic.gaussian_clusters(np.zeros((2, 3, 1)), -1, 0), "minimum -1"),
+        (
+            lambda: synthetic.gaussian_clusters(np.zeros((2, 3, 1)), 2.5, 0),
+            r"counts has shape \(\), minimum 2.5; expected non-negative integers",
+        ),
         (lambda: synthetic.gaussian_clusters(np.zeros((1, 1, 1)), 1, 0, scale=-1.0), "scale is"),
         (lambda: synthetic.gaussian_classes(2, [1, 2, 3], 1, 2, 0), r"is \[1, 2, 3\]"),
         (lambda: synthetic.gaussian_classes(2, 0, 1, 2, 0), "examples_per_client is 0"),
+        (
+            lambda: synthetic.linear_regression(2, [2.5, 1], 1, 0),
+            r"examples_per_client is \[2.5, 1\]; expected a positive integer",
+        ),
         (lambda: synthetic.gaussian_classes(0, 1, 1, 2, 0), "num_clients is 0"),
         (lambda: synthetic.linear_regression(1, 1, 1, 0, noise=-0.1), "noise is -0.1"),
         (lambda: synthetic.linear_regression(1, 1, 1, 0, -1.0), "heterogeneity is -1.0"),

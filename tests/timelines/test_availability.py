@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedjax_sim.timelines import Availability, alternating, always
+from fedjax_sim.timelines import (
+    Availability,
+    alternating,
+    always,
+    arrivals,
+    contacts,
+    deterministic,
+    renewal_counts,
+    synchronous,
+)
 
 # Lengths of absences and presences in turn, in quarters: sums are exact.
 quarters = st.integers(1, 40).map(lambda n: n / 4)
@@ -119,3 +128,19 @@ def test_refuses(name, value):
     options = {"horizon": 5.0, "mean_present": 1.0, "mean_absent": 1.0} | {name: value}
     with pytest.raises(ValueError, match=rf"{name} is {value}; expected a positive finite number"):
         alternating(jax.random.key(0), 2, **options)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_periods_of_another_population_are_refused(count):
+    """Clients beyond the population would report; clients without periods never would."""
+    sizes = {"horizon": 90.0, "num_clients": 3, "availability": always(count)}
+    key, durations = jax.random.key(0), deterministic(1.0)
+    builds = [
+        lambda: synchronous(key, durations, cohort_size=2, num_steps=1, **sizes),
+        lambda: arrivals(key, durations, num_steps=1, **sizes),
+        lambda: contacts(key, renewal_counts(durations), cohort_size=2, max_steps=1, **sizes),
+    ]
+    for build in builds:
+        message = f"availability has {count} clients; expected 3, num_clients"
+        with pytest.raises(ValueError, match=message):
+            build()

@@ -343,3 +343,11 @@ def damaged(**changes):
 def test_damaged_plans_are_refused(timeline, message):
     with pytest.raises(ValueError, match=message):
         fs.run(ECHO, fs.Setup(no_data(M), timeline(), jnp.array(0.0)), jax.random.key(0))
+
+
+def test_held_versions_of_a_batch_or_of_fewer_clients_are_refused():
+    timeline = fs.timelines.cyclic(3, 4, 2, 1)
+    with pytest.raises(ValueError, match=r"timeline.clients has client 3; expected 0 .. "):
+        held_versions(timeline, 2)
+    with pytest.raises(ValueError, match=r"timeline.clients has shape \(5, 3, 2\); expected"):
+        held_versions(stacked([timeline] * 5), 4)

@@ -1,5 +1,7 @@
 """Laws of step durations: supports, means, traces and their files, speeds."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -158,7 +160,9 @@ def test_slow_clients_are_anyone():
         (lambda: exponential(np.array([1.0, np.inf])), r"mean is \[ *1\. inf\]"),
         (lambda: deterministic(-1.0), r"duration is -1\.0; expected positive finite"),
         (lambda: log_normal(0.0, 1.0), r"mean is 0\.0; expected positive finite"),
-        (lambda: log_normal(1.0, -0.5), r"sigma is -0\.5; expected a number >= 0"),
+        (lambda: log_normal(1.0, -0.5), r"sigma is -0\.5; expected a finite number >= 0"),
+        (lambda: log_normal(1.0, np.nan), r"sigma is nan; expected a finite number >= 0"),
+        (lambda: log_normal(1.0, np.inf), r"sigma is inf; expected a finite number >= 0"),
         (
             lambda: from_trace(np.ones(3)),
             r"durations has shape \(3,\); expected \[M, L\] of positive",
@@ -174,3 +178,19 @@ def test_slow_clients_are_anyone():
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (geometric(np.ones(2)), "success has shape (2,)"),
+        (exponential(np.ones(2)), "mean has shape (2,)"),
+        (deterministic(np.ones(2)), "duration has shape (2,)"),
+        (log_normal(np.ones(2), 0.5), "mean has shape (2,)"),
+        (deterministic(np.ones((3, 2))), "duration has shape (3, 2)"),
+        (from_trace(np.ones((2, 4))), "durations has shape (2, 4)"),
+    ],
+)
+def test_laws_with_too_few_clients_name_the_argument(law, message):
+    with pytest.raises(ValueError, match=re.escape(message) + "; expected .* client 2"):
+        law(np.random.default_rng(0), np.array([0, 2]), 3)

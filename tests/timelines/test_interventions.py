@@ -67,6 +67,8 @@ def test_refusals():
         lose_uploads_of(cohorts(), 0.5)
     with pytest.raises(ValueError, match=r"delay is 0; expected at least 1"):
         delay_clients(cohorts(), 0, 0)
+    with pytest.raises(ValueError, match=r"delay is 1.5; expected an integer"):
+        delay_clients(cohorts(), 0, 1.5)
     with pytest.raises(ValueError, match=r"timeline.own_models is True"):
         delay_clients(dataclasses.replace(cohorts(), own_models=True), 0, 1)
     allocated = fs.timelines.allocate_buffers(delay_clients(cohorts(), 0, 1))

@@ -63,11 +63,25 @@ def test_overflow_is_the_tail_of_the_binomial_law(clients, probability):
         np.testing.assert_allclose(tail, stats.binom.sf(slots, clients, probability), rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((9, 1.5, 4), "probability is 1.5; expected at most 1"),
+        ((9, -0.5, 4), "probability is -0.5; expected at least 0"),
+        ((9, 0.5, -1), "slots is -1; expected at least 0"),
+        ((0, 0.5, 4), "num_clients is 0; expected at least 1"),
+    ],
+)
+def test_an_overflow_without_a_meaning_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        timelines.overflow_probability(*arguments)
+
+
 def test_bad_arguments_are_refused():
     for probability, slots, message in [
         (0.0, 2, "probability is 0.0; expected a positive number"),
         (1.5, 2, "probability is 1.5; expected at most 1"),
-        (0.5, 9, "cohort_size is 9; expected 1 .. num_clients = 4"),
+        (0.5, 9, "slots is 9; expected 1 .. num_clients = 4"),
     ]:
         with pytest.raises(ValueError, match=message):
             timelines.poisson(KEY, 3, 4, probability, 1, slots=slots)

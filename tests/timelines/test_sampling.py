@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedjax_sim import timelines
 from fedjax_sim.timelines import poisson, sampling
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
@@ -150,6 +151,13 @@ def test_all_steps_of_floyds_algorithm_together(population, size):
     assert inserted > 0  # chains of steps occur
 
 
+def test_subsets_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match=r"size is 20; expected 0 .. population = 10"):
+        sample_without_replacement(KEY, 10, 20)
+    with pytest.raises(ValueError, match="size is -1; expected at least 0"):
+        sample_without_replacement(KEY, 10, -1)
+
+
 def test_uniform_includes_every_client_equally():
     timeline = sampling.uniform(KEY, 3000, 6, 4, 1)
     # Cohorts are subsets, 15 of them.
@@ -242,6 +250,10 @@ def test_slices_of_a_batch_of_timelines():
     assert (batch.num_rounds, batch.cohort_size, part.num_rounds) == (6, 2, 3)
     np.testing.assert_array_equal(part.clients, batch.clients[:, 2:5])
     np.testing.assert_array_equal(part.time, batch.time[:, 2:5])
+    # Number 0 would be the first round of every replica, and not the first replica.
+    for number in (0, np.int64(1)):
+        with pytest.raises(ValueError, match=rf"rounds is .*{number}.*; expected a slice"):
+            batch[number]
 
 
 @pytest.mark.parametrize(
@@ -281,6 +293,8 @@ def test_slices_of_a_batch_of_timelines():
         (lambda: sampling.full(1, 3, np.array([1, 2])), r"num_steps has shape \(2,\)"),
         (lambda: sampling.full(1, 3, 2**31), "num_steps is 2147483648; expected at most 2147483"),
         (lambda: sampling.full(2**31, 1, 1), "num_rounds is 2147483648; expected at most"),
+        (lambda: sampling.single(1, 2**32, 1, 2**31), "num_clients is 4294967296; expected at"),
+        (lambda: sampling.uniform(KEY, 1, 2**32, 1, 1), "num_clients is 4294967296; expected at"),
         (
             lambda: sampling.uniform(KEY, 10**9, 10**9, 10**6, 1),
             r"num_rounds x cohort_size is 1000000000 x 1000000, a timeline of 1\.3e\+07 GB; "
@@ -291,6 +305,18 @@ def test_slices_of_a_batch_of_timelines():
 def test_refuses(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_one_timeline_at_a_time():
+    """All replicas of a batch would get equal draws, or fields of other shapes."""
+    batch = jax.tree.map(lambda x: np.stack([x, x]), sampling.full(3, 2, 1))
+    for change in (
+        lambda: sampling.dropout(KEY, batch, 0.5),
+        lambda: timelines.repeat_rounds(batch, 2),
+        lambda: timelines.geometric_steps(KEY, batch, 0.5, 4),
+    ):
+        with pytest.raises(ValueError, match=r"timeline.clients has shape \(2, 3, 2\); expected"):
+            change()
 
 
 def test_refuses_traced_steps():
@@ -304,3 +330,18 @@ def test_traced_probability_passes():
     )
     few, many = np.asarray(masks).sum(axis=(1, 2))
     assert few < many
+
+
+def test_vectors_of_probabilities_are_refused():
+    """Only lost and late uploads have probabilities per client."""
+    each, rounds = np.array([0.1, 0.5, 1.0]), sampling.full(2, 3, 1)
+    for build in (
+        lambda: sampling.bernoulli(KEY, 2, 3, each, 1),
+        lambda: sampling.dropout(KEY, rounds, each),
+        lambda: sampling.full_or_uniform(KEY, 2, 3, 1, each, 1),
+        lambda: poisson(KEY, 2, 3, each, 1, slots=2),
+        lambda: timelines.grouped_bernoulli(KEY, 2, 3, each, 1, num_groups=1),
+        lambda: timelines.geometric_steps(KEY, rounds, each, 4),
+    ):
+        with pytest.raises(ValueError, match=r"probability has shape \(3,\); expected one number"):
+            build()

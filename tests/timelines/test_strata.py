@@ -139,3 +139,14 @@ def test_all_schedules_of_a_batch_get_equally_many_slots():
         assert visits(alone, fields) == visits(timeline, fields)
         own = np.arange(alone.cohort_size) // (alone.cohort_size // 3)
         assert (strata(11, 3).of(alone.clients) == own)[alone.mask].all()
+
+
+def test_clients_beyond_the_population_are_refused():
+    """No stratum has them, so their visits would be lost."""
+    timeline = sampling.cyclic(2, 10, 5, 1)
+    message = r"timeline.clients has client 9; expected 0 .. num_clients - 1 = 3"
+    with pytest.raises(ValueError, match=message):
+        timelines.arrange_by_stratum(timeline, 4, 2)
+    absent = timelines.remove_clients(timeline, range(4, 10))
+    arranged = timelines.arrange_by_stratum(absent, 4, 2)
+    assert visits(arranged, ["clients"]) == visits(absent, ["clients"])
