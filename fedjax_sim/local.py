@@ -11,6 +11,7 @@ from jax import Array
 from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_one_number
 from fedjax_sim.types import Params, PyTree, Scalar, Work
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
@@ -287,12 +288,17 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
 
     The round is the one whose broadcast the client started from.
 
+    Raises:
+        ValueError: a rate with axes, which would be multiplied entry by entry with the model.
+
     Example:
         >>> work = Work(jnp.array(3), 0, 1, 1, jnp.array(1), None, 1)
         >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
         (0.25, 0.1)
     """
-    return lr(work.round - work.staleness) if callable(lr) else lr
+    value = lr(work.round - work.staleness) if callable(lr) else lr
+    check_one_number(**{"lr(round)" if callable(lr) else "lr": value})
+    return value
 
 
 def inverse_rate(lr: Scalar) -> Scalar:

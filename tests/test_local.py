@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim
-from fedjax_sim.local import exponential_decay, local_steps
+from fedjax_sim.local import exponential_decay, local_steps, rate
 from fedjax_sim.types import Work
 
 UNUSED: Any = None
@@ -76,3 +76,18 @@ def test_nothing_is_decided_by_the_default_backend():
 def test_decay_of_rounds_of_any_kind(round):
     """A schedule is read outside of runs, too, for a table or a figure."""
     assert float(exponential_decay(0.5, 0.5)(round)) == 0.125
+
+
+@pytest.mark.parametrize(
+    ("lr", "message"),
+    [
+        (np.array([0.1, 0.5]), r"lr has shape \(2,\); expected one number"),
+        (lambda round: jnp.array([0.1, 0.5]), r"lr\(round\) has shape \(2,\); expected one number"),
+    ],
+    ids=["vector", "schedule of vectors"],
+)
+def test_a_rate_is_one_number(lr, message):
+    """A vector of rates, one per client or per round, would scale the entries of the model."""
+    work = Work(jnp.array(3), 0, 1, 1, jnp.array(1), None, 1)
+    with pytest.raises(ValueError, match=message):
+        rate(lr, work)

@@ -48,7 +48,7 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
     cohorts = np.where(mask, clients, -1)
     pairs = timeline.num_rounds // 2
     first, second = cohorts[..., : 2 * pairs : 2, :], cohorts[..., 1 : 2 * pairs : 2, :]
-    differ = (first != second).any(axis=-1).reshape(-1, pairs).any(axis=0)
+    differ = np.atleast_2d((first != second).any(axis=-1)).any(axis=0)
     if differ.any():
         number = 2 * int(differ.argmax()) + 1
         raise ValueError(
@@ -57,7 +57,7 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
             "timelines.repeat_rounds(timeline, 2) or --sampling pairs"
         )
     sent, received = (x[..., : 2 * pairs : 2, :].any(axis=-1) for x in (mask, arrived))
-    lost = (sent & ~received).reshape(-1, pairs).any(axis=0)
+    lost = np.atleast_2d(sent & ~received).any(axis=0)
     if lost.any():
         raise ValueError(
             f"round {2 * int(lost.argmax())} of the timeline loses all uploads; expected at least "

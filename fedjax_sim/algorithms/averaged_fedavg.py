@@ -7,12 +7,14 @@ References:
 
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -22,7 +24,7 @@ __all__ = ["averaged_fedavg"]
 class Average(NamedTuple):
     """A weighted sum of iterates and its weight."""
 
-    total: Params
+    total: Params  # in single precision at least
     weight: Array
 
 
@@ -59,7 +61,8 @@ def averaged_fedavg(
     ==========================  ============================  ==========
 
     The weights of Theorem 2.19, :math:`(1 + 1/(KR))^{-(t + 1)}`, are these up to a common factor.
-    Before the first upload the model is the initial one.
+    Before the first upload the model is the initial one.  Iterates in half precision are summed in
+    single precision, since the later ones would be rounded away.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
@@ -100,7 +103,8 @@ def averaged_fedavg(
         )
         # The update of an empty round is computed, then discarded: it must not divide by 0.
         safe = jnp.where(average.weight > 0, average.weight, 1.0)
-        output = tree.divide(average.total, safe)
+        mean_iterate = tree.divide(average.total, safe)
+        output = jax.tree.map(lambda x, old: x.astype(old.dtype), mean_iterate, state.params)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(
@@ -114,8 +118,11 @@ def averaged_fedavg(
 
 
 def _empty(params: Params) -> Average:
-    return Average(tree.zeros_like(params), jnp.zeros((), jnp.result_type(float)))
+    return Average(
+        tree.zeros_like(jax.tree.map(wide, params)), jnp.zeros((), jnp.result_type(float))
+    )
 
 
 def _add(average: Average, factor: Scalar, x: Params) -> Average:
-    return Average(tree.add_scale(x, factor, average.total), factor * average.weight + 1)
+    total = tree.add_scale(jax.tree.map(wide, x), factor, average.total)
+    return Average(total, factor * average.weight + 1)

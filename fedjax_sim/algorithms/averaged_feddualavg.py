@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import dual_step, total_rate
 from fedjax_sim.algorithms.feddualavg import feddualavg
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Work
 
 __all__ = ["averaged_feddualavg"]
 
@@ -45,8 +46,8 @@ def averaged_feddualavg(
         x = \frac{1}{K R} \sum_{r < R} \sum_{k=1}^K \hat x^{(r,k)}
 
     with unit server rate.  P is not linear, so the clients' dual states are uploaded step by step:
-    an upload is as many models as a visit has steps.  Visits must be equally long, since a
-    client that has finished keeps its last dual state.
+    an upload is as many models as a visit has steps.  Visits must be equally long: a client that
+    has finished would keep its last dual state, and the average would count it again.
 
     Args:
         lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
@@ -54,7 +55,8 @@ def averaged_feddualavg(
         project_start: as for :func:`~fedjax_sim.algorithms.feddualavg`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: a number outside its range; at the start of the run, staleness, or a visit with
+            fewer steps than the timeline's ``max_steps``.
 
     References:
         Yuan, 2023, Theorems 4.4 and 4.7; for Theorem 4.3 see
@@ -106,4 +108,18 @@ def averaged_feddualavg(
         plain.broadcast,
         synchronous_only="the average is over means of clients that started from one dual state",
         exact_mean_only=plain.exact_mean_only,
+        check=_check,
     )
+
+
+def _check(task: Task, timeline: Timeline) -> None:
+    del task
+    if not (is_concrete(timeline.num_steps) and is_concrete(timeline.mask)):
+        return
+    steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
+    least, expected = steps.min(initial=timeline.max_steps), timeline.max_steps
+    if least < expected:
+        raise ValueError(
+            f"timeline.num_steps is {least} in a visit; expected {expected}, timeline.max_steps, "
+            "in all visits: the average is over the steps of equally long visits"
+        )

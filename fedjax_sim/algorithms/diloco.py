@@ -51,7 +51,7 @@ def diloco(
 
     Args:
         lr: rate of the local steps, or a schedule over rounds; not with ``local_optimizer``.
-        server_lr: server learning rate :math:`\eta_s`, or a schedule over rounds.
+        server_lr: server learning rate :math:`\eta_s`, or a schedule over server updates.
         momentum: :math:`\beta` of the server.
         weight_decay: decoupled weight decay of the local steps, in units of ``lr``.
         b1: AdamW's decay of the mean of gradients, or Muon's momentum.

@@ -20,6 +20,7 @@ from fedjax_sim.algorithms.staleness import PerClient, Reweighting
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Upload, Work
+from fedjax_sim.wrappers._memory import takes_models
 
 __all__ = ["favano"]
 
@@ -97,6 +98,7 @@ def favano(
         model, state = local(w_init, state, oracle, work)
         return _Visit(model, tree.sub(model, w_init)), state
 
+    @takes_models
     def update(state: MeanModelState, mean: _Visit, round: Round) -> MeanModelState:
         w = average_with_server(ModelState(state.current), mean.model, round).params
         share = real(round.num_uploads) / (round.num_clients + 1)

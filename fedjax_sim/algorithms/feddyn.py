@@ -33,6 +33,11 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
 
     The visit's local steps solve the proximal problem inexactly.  A client's state is :math:`u_i`.
 
+    A client receives no confirmation: after a lost upload
+    (:func:`~fedjax_sim.timelines.lose_uploads`) its :math:`u_i` has moved and h has not.  Nothing
+    corrects the difference later, and the limit is no longer the optimum: the mean gradient there
+    is the mean of the :math:`u_i` minus h.
+
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         mu: weight of the proximal term, positive, the paper's :math:`\alpha`.

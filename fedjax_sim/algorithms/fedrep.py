@@ -16,7 +16,17 @@ from fedjax_sim.checks import check_at_least, check_at_most, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection, last_layer
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Task,
+    Timeline,
+    Upload,
+    Work,
+)
 from fedjax_sim.wrappers.parts import PartState
 
 __all__ = ["fedrep"]
@@ -58,7 +68,8 @@ def fedrep(
 
     Raises:
         ValueError: a share outside of [0, 1], a negative number of steps, ``where`` is no
-            predicate.
+            predicate; at the start of the run, ``head_steps`` that leave no visit a step of the
+            body.
 
     References:
         Collins et al., 2021, Algorithm 1.
@@ -109,11 +120,22 @@ def fedrep(
         del round
         return state._replace(inner=ModelState(tree.sub(state.inner.params, mean)))
 
+    def check(task: Task, timeline: Timeline) -> None:
+        del task
+        if head_steps is None or not is_concrete(head_steps):
+            return
+        if head_steps >= timeline.max_steps:
+            raise ValueError(
+                f"head_steps is {head_steps}; expected less than {timeline.max_steps}, "
+                "timeline.max_steps: without further steps the body never moves"
+            )
+
     return FedAlgorithm(
         init,
         local,
         update,
         broadcast=lambda state, round: state.inner.params,
         init_client=lambda params: FedRepClient(leaves.split(params, where)[0]),
+        check=check,
         personal=lambda x, state, oracle, work: leaves.join(state.head, x),
     )

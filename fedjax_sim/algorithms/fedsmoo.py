@@ -51,6 +51,7 @@ def fedsmoo(
     The server rule is the one of the authors' program, which drops a term :math:`e_{i,K}` of the
     paper's rule.  In that program clipping includes :math:`\lambda (h_i - x)`; here ``transform``
     acts on :math:`g_i(y + e)` alone, as in every other method.  With ``radius=0`` it is FedDyn.
+    Lost uploads shift the limit, as for :func:`~fedjax_sim.algorithms.feddyn`.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.

@@ -42,6 +42,11 @@ def scaffold(
     more communication.  A visit of zero steps leaves :math:`c_i`, the client's state, unchanged,
     and with option II so does a visit at the rate 0.
 
+    A client receives no confirmation: after a lost upload
+    (:func:`~fedjax_sim.timelines.lose_uploads`) its :math:`c_i` has moved and c has not.  Nothing
+    corrects the difference later, and the limit is no longer the optimum: the mean gradient there
+    is the mean of the :math:`c_i` minus c.
+
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         server_lr: server learning rate :math:`\eta_s`.

@@ -83,7 +83,8 @@ def streaming_diloco(
 
     Args:
         lr: rate of the local steps, or a schedule over rounds; not with ``local_optimizer``.
-        server_lr: server learning rate :math:`\eta_s`.
+        server_lr: server learning rate :math:`\eta_s`, or a schedule over the synchronisations of
+            a fragment, which every fragment counts for itself.
         momentum: :math:`\beta` of the server.
         weight_decay: as for :func:`~fedjax_sim.algorithms.diloco`.
         b1: as for :func:`~fedjax_sim.algorithms.diloco`.

@@ -57,7 +57,8 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         server_lr: server learning rate :math:`\eta_s`.
 
     Raises:
-        ValueError: in the first round, a task whose oracle has no ``full_loss``.
+        ValueError: a timeline with staleness, since uploads with different offsets have no common
+            softmax; in the first round, a task whose oracle has no ``full_loss``.
 
     References:
         Li et al., 2021, Eq. (2); between clients, as in its hierarchical form (section 2.4).
@@ -88,5 +89,6 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         local=local,
         update=update,
         broadcast=send_state,
+        synchronous_only="the offset of all exponents in a round must be the same",
         exact_mean_only=UPLOADS_COUNTS,
     )

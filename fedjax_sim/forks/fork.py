@@ -129,7 +129,7 @@ def fork(
     rest = dataclasses.replace(setup, timeline=timeline[done:])
     histories, states = {}, {}
     prepared = {
-        name: _prepared(name, alternative, rest, state, done, batched, execution)
+        name: _prepared(name, alternative, rest, timeline[:done], state, batched, execution)
         for name, alternative in alternatives.items()
     }
     together = continue_together(prepared, keys, execution) if one_program else {}
@@ -161,15 +161,15 @@ def _prepared(
     name: str,
     alternative: FedAlgorithm | Alternative,
     rest: Setup,
+    before: Timeline,
     state: RunState,
-    done: int,
     batched: bool,
     execution: Execution | None,
 ) -> Continuation:
     """Returns an alternative with its program and its first state; refuses what does not fit."""
     if not isinstance(alternative, Alternative):
         alternative = Alternative(alternative)
-    change, restart = alternative.change, alternative.restart
+    change, restart, done = alternative.change, alternative.restart, before.num_rounds
     factory, numbers = _factory(name, alternative)
     algorithm = factory(**numbers)
     setup = rest
@@ -182,7 +182,9 @@ def _prepared(
                 f"{rest.timeline.num_rounds}"
             )
         setup = dataclasses.replace(rest, timeline=jax.tree.map(np.asarray, timeline))
-    check_algorithm(algorithm, setup)
+    # A check may depend on the first round, or on the parity of a round, of the whole run.
+    checked = setup.timeline if restart else _joined(before, setup.timeline)
+    check_algorithm(algorithm, dataclasses.replace(setup, timeline=checked))
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
     put = everywhere(setup.task)
     arguments = setup.task, put(setup.params), put(setup.timeline)
@@ -203,6 +205,26 @@ def _prepared(
                 f"{done} or later, since the run kept no earlier ones"
             )
     return Continuation(factory, numbers, setup, first)
+
+
+def _joined(before: Timeline, rest: Timeline) -> Timeline:
+    """Returns both parts of a run as one timeline for checks, without buffers."""
+    slots = max(before.cohort_size, rest.cohort_size)
+
+    def both(name: str) -> np.ndarray:
+        parts = []
+        for part in (before, rest):
+            value = getattr(part, name)
+            value = np.zeros(part.clients.shape, bool) if value is None else np.asarray(value)
+            padding = [(0, 0)] * (value.ndim - 1) + [(0, slots - value.shape[-1])]
+            parts.append(np.pad(value, padding))
+        return np.concatenate(parts, axis=-2)
+
+    fields = ("clients", "version", "num_steps", "mask", "lost")
+    time = np.concatenate([before.time, rest.time], axis=-1)
+    absent = dict.fromkeys(("first_step", "idle", "write_buffer", "read_buffer"))
+    joined = {name: both(name) for name in fields}
+    return dataclasses.replace(rest, **joined, **absent, time=time, num_buffers=0)
 
 
 def _factory(

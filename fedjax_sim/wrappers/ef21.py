@@ -40,6 +40,7 @@ from fedjax_sim.wrappers._memory import (
     check_sends_changes,
     encode,
     if_present,
+    marked_like,
     personal_inner,
     visit_of,
     with_estimate,
@@ -225,6 +226,6 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
 
     return algorithm._replace(
         init=init,
-        update=update,
+        update=marked_like(update, algorithm),
         broadcast=with_message_bits(lambda state, round: sent(state, round)[0], coder.bits),
     )

@@ -3,10 +3,11 @@
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_is_algorithm
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Upload, Work
+from fedjax_sim.wrappers._memory import check_sends_changes
 
 __all__ = ["per_step_uploads"]
 
@@ -30,14 +31,15 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         lr: the client rate of the algorithm, or its schedule over rounds.
 
     Raises:
-        ValueError: a value that is no algorithm, or a negative ``lr``.
+        ValueError: a value that is no algorithm, one whose uploads are models, as those of FAVANO,
+            or a negative ``lr``.
 
     Example:
         >>> import optax
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
     """
-    check_is_algorithm(algorithm)
+    check_sends_changes(algorithm)
     check_at_least(0, lr=lr)
 
     def local(

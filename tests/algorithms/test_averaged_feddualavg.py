@@ -1,5 +1,7 @@
 """Averages over steps and over rounds of FedDualAvg against NumPy."""
 
+import dataclasses
+
 import jax
 import network
 import numpy as np
@@ -59,3 +61,20 @@ def test_averages_over_rounds_and_over_steps():
     over_rounds = run(fs.average_rounds(fs.feddualavg(LR, composite)))
     assert_close(over_rounds, np.mean(ends, axis=0), TOLERANCE)
     assert np.abs(over_steps - over_rounds).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "message"),
+    [([[4, 4], [4, 3]], "num_steps is 3 in a visit; expected 4"), ([[2, 2], [2, 2]], "is 2 in a")],
+    ids=["one is shorter", "all are shorter than max_steps"],
+)
+def test_refuses_visits_of_other_lengths(num_steps, message):
+    """The average would count the last models of the shorter visits several times."""
+    task = fs.empirical_task(network_losses, network_data(), fs.full_batch(4))
+    timeline = fs.timelines.cyclic(2, len(SIZES), 2, 4)
+    algorithm = fs.averaged_feddualavg(LR, prox.composite(prox.L1(0.4)))
+    other = dataclasses.replace(timeline, num_steps=np.array(num_steps, np.int32))
+    for fits in (timeline, dataclasses.replace(other, mask=other.num_steps == 4)):
+        fs.init(algorithm, fs.Setup(task, fits, network_params()))
+    with pytest.raises(ValueError, match=message):
+        fs.init(algorithm, fs.Setup(task, other, network_params()))

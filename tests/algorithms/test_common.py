@@ -124,10 +124,8 @@ def test_without_compilation_in_single_precision(name):
     timeline = timeline_of(name)
     steps = 4 if name == "fedac" else 3  # FedAc's constants are those of 4 steps
     timeline = dataclasses.replace(timeline, num_steps=jnp.minimum(timeline.num_steps, steps))
-    # This one averages max_steps models.
-    most = timeline.max_steps if name == "averaged_feddualavg" else steps
     with jax.enable_x64(False), jax.disable_jit(), jax.debug_nans(False):
-        visits = dataclasses.replace(timeline[:2], max_steps=most)
+        visits = dataclasses.replace(timeline[:2], max_steps=steps)
         eager = train(name, hyper(name), task(), visits, jax.random.key(2))
     later = jnp.arange(timeline.num_rounds)[:, None] >= 2
     state = trained(name, dataclasses.replace(timeline, mask=timeline.mask & ~later))

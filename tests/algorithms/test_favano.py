@@ -33,6 +33,7 @@ import fedjax_sim as fs
 from fedjax_sim import models, objectives, timelines
 from fedjax_sim.algorithms import async_sgd, favano, fedasync, fedbuff, quafl
 from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
+from fedjax_sim.diagnostics.client_updates import model_change
 from fedjax_sim.diagnostics.potential import client_variance, mean_model, potential
 from fedjax_sim.models import Quantizers, quantized
 from fedjax_sim.models.dense import dense_product
@@ -307,3 +308,14 @@ def test_refuses_a_timeline_made_for_quafl(name):
         fs.init(ASYNCHRONOUS[name](), fs.Setup(task(), timeline, jnp.asarray(START)))
     assert not contacts("new").own_models
     fs.init(ASYNCHRONOUS[name](), fs.Setup(task(), contacts("new"), jnp.asarray(START)))
+
+
+@pytest.mark.parametrize("output", ["server", "mean"])
+def test_diagnostics_know_that_uploads_contain_models(output):
+    """A visit of two steps from 2 on w^2 / 2 with alpha = 1 ends at 0.5."""
+    algorithm = fs.favano(0.5, lambda work: jnp.array(1.0), output)
+    zero, x = jnp.array(0), jnp.array(2.0)
+    work = fs.Work(zero, zero, zero + 2, zero, zero, jax.random.key(0), max_steps=2)
+    oracle = fs.Oracle(lambda w, step: w, lambda w, step: w**2 / 2, lambda w: w)
+    upload, _ = algorithm.local(x, (), oracle, work)
+    assert float(model_change(algorithm, x, upload)) == 1.5

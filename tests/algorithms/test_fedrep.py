@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bilinear import COHORTS, U, V, by_hand, gradient, head, run
+from bilinear import COHORTS, U, V, by_hand, gradient, head, run, setup
 from flax import nnx
 from instance_q import assert_printed
 from small_problems import KEY, assert_close, assert_identical, compiled
@@ -82,6 +82,14 @@ def test_linear_representation_is_recovered():
         return np.sqrt(max(1 - cosine**2, 0))
 
     assert angle(fs.fedrep(0.1, head_steps=5, where=nnx.PathContains("head"))) < 1e-3
+
+
+def test_refuses_head_steps_that_leave_none_for_the_body():
+    fs.init(fs.fedrep(0.1, head_steps=2, where=head), setup(3))
+    for steps in (3, 5):
+        message = f"head_steps is {steps}; expected less than 3, timeline.max_steps"
+        with pytest.raises(ValueError, match=message):
+            fs.init(fs.fedrep(0.1, head_steps=steps, where=head), setup(3))
 
 
 @pytest.mark.parametrize(

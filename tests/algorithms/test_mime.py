@@ -8,8 +8,8 @@ import optax
 import pytest
 from catalogue import ALGORITHMS, current_timeline, paired_timeline, trained
 from derivations import flat, gradient, start, visits, whole_data_weights
-from instance_q import LR, OPTIMUM, assert_printed, models, setup, task
-from small_problems import assert_close
+from instance_q import LR, OPTIMUM, assert_printed, final_state, models, setup, task
+from small_problems import assert_close, assert_identical
 
 import fedjax_sim as fs
 
@@ -105,6 +105,14 @@ def test_refuses_steps_without_a_gradient():
         ValueError, match="round 2 of the timeline loses all uploads; expected at l"
     ):
         fs.init(fs.mime(LR), setup(with_lost(full, 2, [True, True])))
+
+
+@pytest.mark.parametrize("algorithm", [fs.mime(LR), fs.fedlin(LR)], ids=["mime", "fedlin"])
+def test_one_round_only_sends_gradients(algorithm):
+    one = setup(fs.timelines.full(1, 2, 5))
+    fs.init(algorithm, one)
+    path = final_state(algorithm, one)[1]
+    assert_identical(path[-1], one.params)
 
 
 def with_lost(timeline, row, lost) -> fs.Timeline:

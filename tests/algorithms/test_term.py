@@ -1,5 +1,7 @@
 """TERM against NumPy, printed weights and value, FedAvg at t = 0, and large exponents."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -80,6 +82,15 @@ def test_tilts_order_the_largest_loss():
         assert x == pytest.approx(grid[tilted.argmin()], abs=1e-5)
         largest.append((a / 2 * (x - c) ** 2).max())
     assert largest == sorted(largest, reverse=True)
+
+
+def test_refuses_stale_uploads():
+    """Client 0 would weigh its loss against an offset of another round than client 1."""
+    timeline = fs.timelines.full(2, 3, 2)
+    version = np.array([[0, 0, 0], [0, 1, 1]], np.int32)
+    timeline = dataclasses.replace(timeline, version=version, max_staleness=1)
+    with pytest.raises(ValueError, match="expected none: the offset of all exponents"):
+        fs.init(fs.term(0.1), setup(timeline, **THREE))
 
 
 def test_refuses_oracles_without_a_loss():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim.compression import identity
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 
 ROUNDS, AT, SEEDS = 6, 4, 3
@@ -174,6 +175,36 @@ def test_refusals():
         fs.fork(state, same, setup(), KEYS, reference="other")
     with pytest.raises(ValueError, match=r"start has states of shape \(3,\); expected \(\)"):
         fs.fork(state, same, dataclasses.replace(setup(), params=np.float32(0)), KEYS[0])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "mask", "at"),
+    [
+        (fs.mime(0.1), [[1, 1, 0], [1, 1, 0], [0, 1, 1], [0, 1, 1]], 1),
+        (fs.pp_marina(fs.fedsgd(0.1), identity()), [[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 1]], 2),
+    ],
+    ids=["second round of a pair", "no round of all clients"],
+)
+def test_checks_see_the_whole_run(algorithm, mask, at):
+    """The rounds from the fork on do not begin as these algorithms require of a run."""
+    timeline = dataclasses.replace(fs.timelines.full(4, 3, 2), mask=np.array(mask, bool))
+    whole = dataclasses.replace(setup(), timeline=timeline, params=np.float32(0))
+    start = fs.simulate(algorithm, dataclasses.replace(whole, timeline=timeline[:at]), KEYS[0])
+    result = fs.fork(start, {"same": algorithm}, whole, KEYS[0])
+    equal(result.states["same"], fs.simulate(algorithm, whole, KEYS[0]).state)
+    wider = fs.Alternative(algorithm, _with_empty_slot)
+    states = fs.fork(start, {"wider": wider}, whole, KEYS[0]).states
+    np.testing.assert_allclose(
+        states["wider"].server.params, result.states["same"].server.params, rtol=1e-6
+    )
+
+
+def _with_empty_slot(rest):
+    def wider(x):
+        return np.pad(np.asarray(x), [(0, 0), (0, 1)])
+
+    slots = ("clients", "version", "num_steps", "mask")
+    return dataclasses.replace(rest, **{name: wider(getattr(rest, name)) for name in slots})
 
 
 def _from_0(rest):

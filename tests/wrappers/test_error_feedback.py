@@ -400,6 +400,7 @@ def test_files_of_a_run_have_the_bits_of_the_code(algorithm, bits):
         fs.wrappers.average_rounds,
         lambda algorithm: fs.freeze(algorithm, lambda path, leaf: path[0] == "a"),
         lambda algorithm: fs.private(algorithm, lambda path, leaf: path[0] == "a", 0.1),
+        lambda algorithm: fs.ef21_p(algorithm, top_k(0.5)),
     ],
 )
 def test_wrapped_algorithms_still_upload_models(wrapper):
@@ -407,3 +408,9 @@ def test_wrapped_algorithms_still_upload_models(wrapper):
     with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
         fs.ef14(wrapper(models), top_k(0.5))
     fs.ef14(wrapper(fs.fedavg(0.1)), top_k(0.5))
+
+
+def test_per_step_uploads_refuses_uploads_of_models():
+    """A model divided by the rate is no gradient."""
+    with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
+        fs.per_step_uploads(fs.quafl(0.1), 0.1)
