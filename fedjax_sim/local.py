@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.extend.core import get_opaque_trace_state
@@ -287,12 +288,21 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
 
     The round is the one whose broadcast the client started from.
 
+    Raises:
+        ValueError: a list or an array of rates, which would be one rate per coordinate.
+
     Example:
         >>> work = Work(jnp.array(3), 0, 1, 1, jnp.array(1), None, 1)
         >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
         (0.25, 0.1)
     """
-    return lr(work.round - work.staleness) if callable(lr) else lr
+    value = lr(work.round - work.staleness) if callable(lr) else lr
+    if np.ndim(value):
+        raise ValueError(
+            f"learning rate has shape {list(np.shape(value))}; expected a number, or a schedule: "
+            "lambda round: rates[round], with rates as an array of JAX"
+        )
+    return value
 
 
 def inverse_rate(lr: Scalar) -> Scalar:

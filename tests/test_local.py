@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim
-from fedjax_sim.local import exponential_decay, local_steps
+from fedjax_sim.local import exponential_decay, local_steps, rate
 from fedjax_sim.types import Work
 
 UNUSED: Any = None
@@ -76,3 +76,13 @@ def test_nothing_is_decided_by_the_default_backend():
 def test_decay_of_rounds_of_any_kind(round):
     """A schedule is read outside of runs, too, for a table or a figure."""
     assert float(exponential_decay(0.5, 0.5)(round)) == 0.125
+
+
+@pytest.mark.parametrize("lr", [[0.1, 0.2], np.array([0.1, 0.2]), lambda round: jnp.ones(1)])
+def test_a_learning_rate_is_one_number(lr):
+    """An array would be broadcast over the coordinates of the parameters."""
+    work = Work(jnp.array(0), 0, 1, 1, jnp.array(0), UNUSED, max_steps=1)
+    with pytest.raises(
+        ValueError, match=r"learning rate has shape \[[12]\]; expected a number, or"
+    ):
+        rate(lr, work)
