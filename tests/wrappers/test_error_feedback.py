@@ -26,6 +26,7 @@ from fedjax_sim.compression import (
 )
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.simulation.outcome import describe
+from fedjax_sim.wrappers.received import dry_visit
 
 pytestmark = pytest.mark.usefixtures("x64")
 A, B, BEST = instance()
@@ -407,3 +408,17 @@ def test_wrapped_algorithms_still_upload_models(wrapper):
     with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
         fs.ef14(wrapper(models), top_k(0.5))
     fs.ef14(wrapper(fs.fedavg(0.1)), top_k(0.5))
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        lambda algorithm: fs.freeze(algorithm, lambda path, leaf: path[0] == "a"),
+        lambda algorithm: fs.private(algorithm, lambda path, leaf: path[0] == "a", 0.1),
+    ],
+)
+def test_a_memory_of_a_part_of_the_model_names_the_order_of_wrappers(wrapper):
+    algorithm = fs.ef14(wrapper(fs.fedavg(0.1)), top_k(0.5))
+    params = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"uploads of a part of the model, .*: apply freeze, "):
+        jax.eval_shape(lambda x: dry_visit(algorithm, x, 4, 1), params)
