@@ -81,10 +81,10 @@ def test_decay_of_rounds_of_any_kind(round):
 @pytest.mark.parametrize(
     ("lr", "message"),
     [
-        (np.array([0.1, 0.5]), r"lr has shape \(2,\); expected one number"),
+        ([0.1, 0.5], r"lr has shape \(2,\); expected one number"),
         (lambda round: jnp.array([0.1, 0.5]), r"lr\(round\) has shape \(2,\); expected one number"),
     ],
-    ids=["vector", "schedule of vectors"],
+    ids=["list", "schedule of vectors"],
 )
 def test_a_rate_is_one_number(lr, message):
     """A vector of rates, one per client or per round, would scale the entries of the model."""

@@ -25,7 +25,9 @@ PROGRESS = {
 _WORDS = {"train": "training", "eval": "evaluation"}
 _SETTING_WORDS = {"lr": "learning rate", "num": "number of"}
 # Metrics with these words are better when larger, and lie in [0, 1].
-_FRACTIONS = {"accuracy", "precision", "recall", "f1", "auc", "jain"}
+_FRACTIONS = {
+    "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",
+}  # fmt: skip
 
 
 def algorithm_label(name: str) -> str:
@@ -100,6 +102,8 @@ def better(metric: str) -> Mode:
     Example:
         >>> better("test/accuracy"), better("train/loss")
         ('max', 'min')
+        >>> better("top-5"), better("top-5 error")
+        ('max', 'min')
     """
     return "max" if _is_fraction(metric) else "min"
 
@@ -118,4 +122,7 @@ def bounds_of(metric: str, values: np.ndarray) -> tuple[float, float] | None:
 
 
 def _is_fraction(metric: str) -> bool:
-    return not _FRACTIONS.isdisjoint(re.split(r"[^a-z0-9]+", metric.lower()))
+    name = metric.lower()
+    words = re.split(r"[^a-z0-9]+", name)
+    in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
+    return bool(in_top) or not _FRACTIONS.isdisjoint(words)

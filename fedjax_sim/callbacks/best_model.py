@@ -27,7 +27,8 @@ class BestModel:
 
     Args:
         metric: name of the metric, best of a validation part.
-        mode: "min" or "max"; default: "min" for names with "loss" or "error".
+        mode: "min" or "max"; default: "min" for names with "loss" or "error" and for "perplexity",
+            "mse", "gap" and the like, "max" for others.
 
     Raises:
         ValueError: another mode; during the run, an unknown metric, or a ``best.npz`` of another

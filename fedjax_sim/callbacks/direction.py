@@ -1,5 +1,6 @@
 """Direction of a metric: smaller losses and larger accuracies are better."""
 
+import re
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -8,6 +9,9 @@ from fedjax_sim.simulation.events import Event
 
 Mode: TypeAlias = Literal["min", "max"] | None
 
+# Words of metrics, besides losses and errors, of which smaller values are better.
+_SMALLER = {"perplexity", "ppl", "nll", "mse", "rmse", "mae", "gap", "distance", "regret"}
+
 
 def sign(metric: str, mode: Mode) -> int:
     """Returns 1 if larger values are better and -1 if smaller ones are.
@@ -15,7 +19,7 @@ def sign(metric: str, mode: Mode) -> int:
     Args:
         metric: name of the metric.
         mode: "min" or "max"; None: "min" for names with "loss" or "error", in any case of
-            letters, else "max".
+            letters, and for "perplexity", "mse", "gap" and the like, else "max".
 
     Raises:
         ValueError: another mode.
@@ -23,14 +27,15 @@ def sign(metric: str, mode: Mode) -> int:
     Example:
         >>> sign("test/accuracy", None), sign("train/loss", None), sign("train/loss", "max")
         (1, -1, 1)
-        >>> sign("Test Loss", None)
-        -1
+        >>> sign("Test Loss", None), sign("valid/perplexity", None)
+        (-1, -1)
     """
     if mode not in (None, "min", "max"):
         raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")
     if mode is None:
         name = metric.lower()
-        mode = "min" if "loss" in name or "error" in name else "max"
+        smaller = not _SMALLER.isdisjoint(re.split(r"[^a-z0-9]+", name))
+        mode = "min" if "loss" in name or "error" in name or smaller else "max"
     return 1 if mode == "max" else -1
 
 

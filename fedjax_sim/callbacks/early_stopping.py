@@ -24,7 +24,8 @@ class EarlyStopping:
     Args:
         metric: name of the metric, best of a validation part.
         patience: evaluations.
-        mode: "min" or "max"; default: "min" for names with "loss" or "error".
+        mode: "min" or "max"; default: "min" for names with "loss" or "error" and for "perplexity",
+            "mse", "gap" and the like, "max" for others.
         min_delta: least change that counts as an improvement.
 
     Raises:

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import pathlib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,16 +58,20 @@ def configurations(config: SweepConfig) -> list[Configuration]:
     resolved = hyper_parameters(config)
     option = "points" if config.points else "grid"
     kinds = static_hyper(config)
-    entries = (
-        _read_points(config.points, kinds) if config.points else [_parse_grid(config.grid, kinds)]
-    )
     algorithms = algorithms_of(config.algorithms)
     takers = {name: set(entry.hyper) for name, entry in algorithms.items()}
     known = RUN_SETTINGS if config.clock == "none" else SETTINGS
+
+    def check_name(name: str) -> None:
+        _check_taker(option, name, takers, known)
+
+    entries = (
+        _read_points(config.points, kinds, check_name)
+        if config.points
+        else [_parse_grid(config.grid, kinds, check_name)]
+    )
     expanded: list[Configuration] = []
     for entry in entries:
-        for name in entry:
-            _check_taker(option, name, takers, known)
         for algorithm, own in takers.items():
             settings = {name: values for name, values in entry.items() if name in SETTINGS}
             hyper = {
@@ -188,8 +192,10 @@ def _check_taker(
         )
 
 
-def _parse_grid(grid: Sequence[str], kinds: Mapping[str, type]) -> dict[str, list[Any]]:
-    """Returns ``{name: values}`` for ``NAME=...`` strings."""
+def _parse_grid(
+    grid: Sequence[str], kinds: Mapping[str, type], check_name: Callable[[str], None]
+) -> dict[str, list[Any]]:
+    """Returns ``{name: values}`` for ``NAME=...`` strings; the name decides how values are read."""
     parsed: dict[str, list[Any]] = {}
     for text in grid:
         name, equals, values = text.partition("=")
@@ -197,6 +203,7 @@ def _parse_grid(grid: Sequence[str], kinds: Mapping[str, type]) -> dict[str, lis
             raise ValueError(
                 f"grid has {text!r}; expected NAME=V1,V2,... or NAME=LOW:HIGH:COUNT, each name once"
             )
+        check_name(name)
         kind = _kind(name, kinds)
         if values.count(":") == 2 and "," not in values:
             parsed[name] = _geometric(text, name, kind, *values.split(":"))
@@ -225,7 +232,9 @@ def _geometric(text: str, name: str, kind: type, low: str, high: str, count: str
     return [float(f"{value:.12g}") for value in values]
 
 
-def _read_points(path: pathlib.Path, kinds: Mapping[str, type]) -> list[dict[str, list[Any]]]:
+def _read_points(
+    path: pathlib.Path, kinds: Mapping[str, type], check_name: Callable[[str], None]
+) -> list[dict[str, list[Any]]]:
     """The rows of a CSV file; empty fields are left out."""
     try:
         with path.open(newline="") as file:
@@ -237,6 +246,9 @@ def _read_points(path: pathlib.Path, kinds: Mapping[str, type]) -> list[dict[str
         raise ValueError(
             f"points is {str(path)!r}; expected a line of distinct names and a row or more"
         )
+    for name in names:
+        if any(row[name] for row in rows):
+            check_name(name)
     return [
         {name: [_value("points", name, _kind(name, kinds), v)] for name, v in row.items() if v}
         for row in rows

@@ -5,7 +5,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Literal
 
+import pandas as pd
+
 from fedjax_sim.analysis.folders import default_metrics
+from fedjax_sim.analysis.labels import algorithm_labels
 from fedjax_sim.analysis.methods import read_folders
 from fedjax_sim.analysis.rendering import Format, results_table
 from fedjax_sim.analysis.results import Target, results
@@ -14,6 +17,8 @@ DESCRIPTION = """\
 Prints a table of the results in FOLDER, which fedjax-sim run or sweep, or simulate, compare or
 sweep in Python wrote: mean over seeds and 95 % confidence interval, the best in bold with those
 that a paired t test over seeds (two-sided, Holm's correction) does not distinguish from it."""
+
+_MOST_NAMED = 10  # methods whose rounds are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,5 +71,32 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
         digits=options.digits,
         percent=options.percent,
         target=options.target,
-        note=content.setting,
+        note=" ".join(filter(None, (content.setting, _last_rounds(content.history, metrics[0])))),
     )
+
+
+def _last_rounds(history: pd.DataFrame, metric: str) -> str:
+    """Returns a sentence with the last evaluated rounds if those of the runs differ.
+
+    They do if a run was extended, interrupted or stopped early, or has a clock of its own.
+
+    Example:
+        >>> columns = ["algorithm", "seed", "round", "metric", "value"]
+        >>> rows = [("fedavg", 0, 5, "loss", 0.1), ("scaffold", 0, 3, "loss", 0.2)]
+        >>> _last_rounds(pd.DataFrame(rows, columns=columns), "loss")
+        'Last evaluation: round 5 (FedAvg), 3 (SCAFFOLD).'
+    """
+    measured = history.loc[history["metric"] == metric, :]
+    last = measured.groupby(["algorithm", "seed"], sort=False)["round"].max()
+    if last.nunique() < 2:
+        return ""
+    labels = algorithm_labels(measured["algorithm"])
+    if len(labels) > _MOST_NAMED:
+        return f"Last evaluation: round {_range(last)}, by method."
+    texts = [f"{_range(last.loc[name])} ({label})" for name, label in labels.items()]
+    return f"Last evaluation: round {', '.join(texts)}."
+
+
+def _range(numbers: pd.Series) -> str:
+    low, high = int(numbers.min()), int(numbers.max())
+    return str(low) if low == high else f"{low} to {high}"

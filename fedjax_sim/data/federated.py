@@ -147,13 +147,19 @@ def from_lists(examples: PyTree) -> PyTree:
     """Returns the examples with lists of numbers as arrays; floats in single precision.
 
     Raises:
-        ValueError: a ragged list, or text; :func:`fedjax_sim.datasets.from_arrays` numbers labels
-            and clients that are text.
+        ValueError: a table of pandas, whose columns would lose their names; a ragged list, or text;
+            :func:`fedjax_sim.datasets.from_arrays` numbers labels and clients that are text.
 
     Example:
         >>> from_lists({"x": [[0.5], [1.5]], "y": [0, 1]})["x"].dtype
         dtype('float32')
     """
+    if type(examples).__name__ == "DataFrame":
+        raise ValueError(
+            "examples is a DataFrame; expected a pytree of arrays, such as {'x': "
+            "frame[columns].to_numpy(), 'y': frame['label'].to_numpy()}, or "
+            "fs.from_table(frame, client_column=...).clients()"
+        )
     if not isinstance(examples, dict):
         return _array("", examples) if _is_list(examples) else examples
     arrays = {k: _array(f"[{k!r}]", v) if _is_list(v) else v for k, v in examples.items()}

@@ -117,7 +117,17 @@ def fork(
     if isinstance(setup.task.placement, OnHost):
         raise ValueError("setup.task has its examples on the host; expected them on the device")
     state = start.state if isinstance(start, Simulation) else start
+    if not isinstance(state, RunState):
+        raise ValueError(
+            f"start is a {type(start).__name__}; expected a simulation or its state: of a "
+            "comparison, simulations[name][0]"
+        )
     done = _round_of(state, keys, setup)
+    if not isinstance(alternatives, Mapping):
+        raise ValueError(
+            f"alternatives is a {type(alternatives).__name__}; expected a dict of alternatives by "
+            "name"
+        )
     if not alternatives:
         raise ValueError("alternatives is empty; expected at least one")
     reference = next(iter(alternatives)) if reference is None else reference

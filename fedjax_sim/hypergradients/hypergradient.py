@@ -113,6 +113,11 @@ def hypergradient(
         shape = setup.timeline.clients.shape
         raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
     check_objective(setup, batched=False)
+    if not callable(algorithm_of):
+        raise ValueError(
+            f"algorithm_of is {algorithm_of!r:.60}; expected a function of the hyper-parameters "
+            "that returns an algorithm: fs.fedavg, not fs.fedavg(0.1)"
+        )
     if isinstance(setup.task.placement, OnHost):
         raise ValueError(
             "setup.task has its examples on the host; expected them on the device, since the "

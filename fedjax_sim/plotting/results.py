@@ -56,7 +56,12 @@ def result_curves(
         metrics = [name for name in history["metric"].unique() if measures_quality(name)]
     if x != "round":
         if x not in set(history["metric"]):
-            raise ValueError(f"x is {x!r}, which the history does not have; expected 'round'")
+            known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
+            raise ValueError(
+                f"x is {x!r}, which the history does not have; expected one of "
+                f"{', '.join(map(repr, known))}"
+                + (" (fs.load of a directory has bits)" if x == "bits" else "")
+            )
         run = [*([] if by is None else [by]), "seed"]
         measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
         history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])

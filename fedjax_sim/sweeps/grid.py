@@ -170,6 +170,6 @@ def _check_number(name: str, value: Any) -> None:
         good = False
     if not good:
         raise ValueError(
-            f"grid has {value!r} for {name!r}; expected a finite number, or a function with a "
-            f"parameter {name!r} as the setup"
+            f"grid has {value!r:.60} for {name!r}; expected a finite number, static=[{name!r}] for "
+            f"a Python value of the factory, or a function with a parameter {name!r} as the setup"
         )

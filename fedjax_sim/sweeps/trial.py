@@ -58,6 +58,11 @@ class Trials:
         execution: Execution | None,
         probes: Probes,
     ):
+        if isinstance(factory, FedAlgorithm) or not callable(factory):
+            raise ValueError(
+                f"factory is {factory!r:.60}; expected a function of the hyper-parameters that "
+                "returns an algorithm: fs.fedavg, not fs.fedavg(0.1)"
+            )
         self._factory, self._setup = factory, setup
         self._execution, self._probes = execution, probes
         taken = set() if isinstance(setup, Setup) else set(inspect.signature(setup).parameters)
@@ -87,6 +92,12 @@ class Trials:
         Raises:
             ValueError: naming the argument, its value and what was expected.
         """
+        for name in members[0]:
+            if name in self._taken - self._both:
+                raise ValueError(
+                    f"static is {sorted(self.static)}; expected {name!r} among them, since it is "
+                    "a parameter of setup"
+                )
         fixed = self._of_factory(static)
         check_names(self._factory, [*fixed, *members[0]])
         for seed in seeds if self.per_seed else [None]:

@@ -156,12 +156,22 @@ def check_form(upload: Upload, params: Params) -> None:
     Raises:
         ValueError: with both forms.
     """
+    if _paths(upload) < _paths(params):
+        raise ValueError(
+            f"algorithm has uploads of a part of the model, {_shown(upload)}; expected the whole, "
+            f"{_shown(params)}: apply freeze, private and running_statistics after wrappers with a "
+            "memory, such as freeze(ef14(fedavg(0.1), codec), where)"
+        )
     if _form(upload) != _form(params):
         raise ValueError(
             f"algorithm has uploads of the form {_shown(upload)}; expected that of the model, "
             f"{_shown(params)}: memories are kept of changes of the model, such as the uploads of "
             "fedavg, and not of uploads with further parts"
         )
+
+
+def _paths(x: PyTree) -> set[str]:
+    return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)}
 
 
 def _form(x: PyTree) -> tuple[Any, list[tuple]]:

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from fedjax_sim.analysis.labels import algorithm_label, algorithm_labels, metric_label
+from fedjax_sim.analysis.labels import algorithm_label, algorithm_labels, better, metric_label
+from fedjax_sim.callbacks.direction import sign
 from fedjax_sim.cli import registry
 
 
@@ -36,3 +37,20 @@ def test_names_of_users_stay(name):
 def test_metrics_have_words():
     assert metric_label("test_accuracy") == "test accuracy"
     assert metric_label("client/loss/q90") == "client loss, 90 % quantile"
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("acc", "max"),
+        ("top-2", "max"),
+        ("test/top5", "max"),
+        ("top-5 error", "min"),
+        ("stopped", "min"),
+        ("valid/perplexity", "min"),
+    ],
+)
+def test_the_better_direction_of_metrics_of_users(metric, mode):
+    assert better(metric) == mode
+    if metric != "stopped":  # callbacks know losses, tables know accuracies
+        assert sign(metric, None) == {"max": 1, "min": -1}[mode]

@@ -258,6 +258,12 @@ OF_FEDAVG = (
         (("fedavg.mu=0.1",), r"grid has 'fedavg.mu'; expected a hyper-parameter"),
         (("fedavg.rounds=3",), r"grid has 'fedavg.rounds'; expected a hyper-parameter"),
         ((".lr=3",), r"grid has '.lr'; expected a hyper-parameter"),
+        # The name is wrong, whatever its values are.
+        (
+            ("samplng=full,uniform",),
+            r"grid has 'samplng'; expected a hyper-parameter .*; did you mean sampling\?",
+        ),
+        (("algorithm=fedavg,scaffold",), r"grid has 'algorithm'; expected a hyper-parameter"),
     ],
 )
 def test_bad_grids(grid, message, no_data):
@@ -325,6 +331,7 @@ def test_everybody_may_be_sampled_whatever_the_cohort_size():
         ("lr\n0.1,0.2\n", "expected a line of distinct names and a row or more"),
         ("lr,lr\n0.1,0.2\n", "expected a line of distinct names and a row or more"),
         ("lr,speed\n0.1,3\n", "points has 'speed'; expected a hyper-parameter"),
+        ("lr,speed\n0.1,fast\n", "points has 'speed'; expected a hyper-parameter"),
         ("lr\nfast\n", "points has lr=fast; expected a number"),
         ("cohort_size\n1.5\n", "points has cohort_size=1.5; expected an integer"),
         ("lr\n-1\n", "points has {.*-1.0}: hyper has .*; expected a positive number"),

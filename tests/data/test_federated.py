@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +55,14 @@ def test_sizes_work_inside_jit():
     [
         (lambda: from_clients([]), "clients is empty"),
         (lambda: from_clients({"ann": {"x": np.ones(2)}}), "clients is a dict; expected a list"),  # type: ignore
+        (
+            lambda: from_clients([pd.DataFrame({"x": [1.0]})]),
+            "examples is a DataFrame; expected a pytree of arrays",
+        ),
+        (
+            lambda: from_assignment(pd.DataFrame({"x": [1.0]}), [np.array([0])]),
+            "examples is a DataFrame; expected a pytree of arrays",
+        ),
         (lambda: from_clients([{"x": np.float32(1)}]), r"clients\[0\] has a leaf that is one num"),
         (
             lambda: from_clients([{"x": np.ones(2)}, {"y": np.ones(2)}]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim import Comparison
 from fedjax_sim.compression import identity
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 
@@ -157,6 +158,8 @@ def test_refusals():
     same = {"same": scaffold()}
     for arguments, message in [
         ((state, {}, setup(), KEYS), r"alternatives is empty"),
+        ((state, [scaffold()], setup(), KEYS), r"alternatives is a list; expected a dict"),
+        ((Comparison({}, False), same, setup(), KEYS), r"start is a Comparison; expected a sim"),
         ((state, same, setup(), KEYS[:2]), r"expected|params has leaves"),
         ((state, {"avg": fs.fedavg(0.1)}, setup(), KEYS), r"alternatives\['avg'\] has a state \(s"),
         ((state, same, begun_setup(), KEYS), r"start is the state after 4 to 4 rounds; expected"),

@@ -252,6 +252,8 @@ def test_refuses_bad_arguments():
             build(setup, KEY, **options)
     with pytest.raises(ValueError, match=r"keys is 0; expected jax.random.key"):
         build(setup, 0)
+    with pytest.raises(ValueError, match=r"algorithm_of is .*: fs\.fedavg, not fs\.fedavg\(0\.1\)"):
+        fs.hypergradient("error", fs.fedavg(0.1), setup, KEY)
     with pytest.raises(ValueError, match=r"metric is 3; expected a function of the model"):
         fs.hypergradient(3, fs.fedavg, setup, KEY)
     with pytest.raises(ValueError, match=r"metric is 'accuracy'; expected one of \['error'\]"):

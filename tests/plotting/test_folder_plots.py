@@ -11,6 +11,7 @@ import fedjax_sim as fs
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.plot import PlotOptions, plot
+from fedjax_sim.cli.table import TableOptions, table
 from fedjax_sim.simulation import outcome
 
 CONFIG = {
@@ -20,12 +21,12 @@ CONFIG = {
 
 
 def write_run(folder, values, diverged_at, uploads=5, recorded=True):
-    """A run with two seeds and evaluations in rounds 0, 2 and 4."""
+    """A run with two seeds and evaluations in rounds 0, 2 and 4, or in the first of them."""
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"replicas": ["0", "1"]}')
     lines = ["replica,round,metric,value"]
     for seed in ("0", "1"):
-        for done, value in zip((0, 2, 4), values, strict=True):
+        for done, value in zip((0, 2, 4), values, strict=False):
             loss = np.nan if 0 < diverged_at[seed] <= done else 1 - value
             lines += [f"{seed},{done},time,{done}.0", f"{seed},{done},test/accuracy,{value}"]
             lines += [f"{seed},{done},train/loss,{loss}"]
@@ -128,6 +129,14 @@ def test_commands_write_figures_and_tables(folder, tmp_path, capsys):
     assert new.read_text() == printed
     assert "| SCAFFOLD | **0.900 ± 0.000** | 4 |" in printed
     assert "| FedAvg | diverged in round 3 (1 of 2 seeds) | 4 (1 of 2 seeds) |" in printed
+
+
+def test_tables_name_the_last_rounds_if_these_differ(folder, tmp_path):
+    assert "Last evaluation" not in table([folder], TableOptions())
+    write_run(tmp_path / "fedavg", (0.1, 0.3, 0.4), {"0": 0, "1": 0})
+    write_run(tmp_path / "scaffold", (0.1, 0.3), {"0": 0, "1": 0})  # was not extended
+    shown = table([tmp_path], TableOptions())
+    assert "5 per round. Last evaluation: round 4 (FedAvg), 2 (SCAFFOLD). Mean over" in shown
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,11 @@ def test_unknown_measures_of_progress_are_refused():
     history = pd.DataFrame([("a", 0, 1, "loss", 1.0)], columns=COLUMNS)
     with pytest.raises(ValueError, match="x is 'epoch'; expected one of 'round', 'time', 'loc"):
         plotting.result_curves(history, x="epoch")
-    with pytest.raises(ValueError, match="x is 'bits', which the history does not have"):
+    with pytest.raises(ValueError, match=r"x is 'bits', which the history does not .* 'round' \("):
         plotting.result_curves(history, x="bits")
+    timed = pd.concat([history, history.assign(metric="time")])
+    with pytest.raises(ValueError, match=r"expected one of 'round', 'time' \(fs\.load of a dir"):
+        plotting.result_curves(timed, x="bits")
 
 
 def test_updates_without_reports_repeat_no_point():

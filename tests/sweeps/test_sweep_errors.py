@@ -96,9 +96,28 @@ def fails_for_the_second(rounds):
             "grid gives mu to fedavg",
         ),
         (fails_for_the_second, {"lr": [0.1], "rounds": [1, 2]}, None, "eval_every is 0"),
+        (
+            needs_cohort_size,
+            {"lr": [0.1], "cohort_size": [3]},
+            {"mu"},
+            r"static is \['mu'\]; expected 'cohort_size' among them, since it is a parameter",
+        ),
     ],
 )
 def test_setups_that_are_functions(setup, grid, static, message):
     with compilations() as names, pytest.raises(ValueError, match=message):
         fs.sweep(fs.fedavg, setup, grid, KEYS, static=static, devices=ONE_DEVICE)
     assert names == []
+
+
+@pytest.mark.parametrize("factory", [fs.fedavg(0.1), "fedavg", None])
+def test_a_factory_is_a_function(factory):
+    message = r"factory is .*; expected a function of the hyper-parameters .*: fs\.fedavg, not"
+    with pytest.raises(ValueError, match=message):
+        fs.sweep(factory, GOOD, {"lr": [0.1]}, KEYS, devices=ONE_DEVICE)
+
+
+def test_a_value_of_the_factory_that_is_no_number_names_static():
+    message = "grid has 'a' for 'mode'; expected a finite number, static=.'mode'."
+    with pytest.raises(ValueError, match=message):
+        fs.sweep(lambda mode: fs.fedavg(0.1), GOOD, {"mode": ["a"]}, KEYS, devices=ONE_DEVICE)

@@ -26,6 +26,7 @@ from fedjax_sim.compression import (
 )
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.simulation.outcome import describe
+from fedjax_sim.wrappers.received import dry_visit
 
 pytestmark = pytest.mark.usefixtures("x64")
 A, B, BEST = instance()
@@ -414,3 +415,17 @@ def test_per_step_uploads_refuses_uploads_of_models():
     """A model divided by the rate is no gradient."""
     with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
         fs.per_step_uploads(fs.quafl(0.1), 0.1)
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        lambda algorithm: fs.freeze(algorithm, lambda path, leaf: path[0] == "a"),
+        lambda algorithm: fs.private(algorithm, lambda path, leaf: path[0] == "a", 0.1),
+    ],
+)
+def test_a_memory_of_a_part_of_the_model_names_the_order_of_wrappers(wrapper):
+    algorithm = fs.ef14(wrapper(fs.fedavg(0.1)), top_k(0.5))
+    params = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"uploads of a part of the model, .*: apply freeze, "):
+        jax.eval_shape(lambda x: dry_visit(algorithm, x, 4, 1), params)
