@@ -96,7 +96,7 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
         >>> arranged.clients.tolist(), arranged.mask.tolist()
         ([[0, 1, 2, 2], [0, 1, 3, 3]], [[True, True, True, False], [True, True, True, False]])
     """
-    batch = timeline.clients.shape[:-1]
+    batch, blocks = timeline.clients.shape[:-1], strata(num_clients, num_strata)
 
     def flat(x: np.ndarray | Array) -> np.ndarray:
         return np.asarray(x).reshape(-1, timeline.cohort_size)
@@ -107,7 +107,7 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
         raise ValueError(
             f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
         )
-    stratum = np.where(mask, strata(num_clients, num_strata).of(clients), num_strata)
+    stratum = np.where(mask, blocks.of(clients), num_strata)
     # The old slots of each stratum in their order, the empty slots last.
     order = np.argsort(stratum, axis=1, kind="stable")
     counts = (stratum[:, None, :] == np.arange(num_strata)[:, None]).sum(axis=2)  # [T, strata]
