@@ -173,7 +173,8 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
     else:
         score = scores(history, ACCURACY, mode="max")
     chosen = best(score, per="method", mode="max")
-    return dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
+    lrs = dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
+    return {method: lrs[method] for method in methods if method in lrs}
 
 
 def compared(
