@@ -41,7 +41,9 @@ def test_other_uploads_are_refused_with_the_reason(name):
         assert form(upload) == form(logistic_params())
         return
     assert name not in TAKEN
-    with pytest.raises(ValueError, match=r"expected that of the model|uploads models, which"):
+    with pytest.raises(
+        ValueError, match=r"expected that of the model|of a part of the model|uploads models, which"
+    ):
         traced_visit(fs.ef21(plain, top_k(1)))
 
 
