@@ -86,9 +86,3 @@ def test_scaffold_on_the_shared_leaves():
     assert_close(state.server.params["u"], u, 1e-13)
     assert_close(state.server.inner.control["u"], control, 1e-12)
     assert_close((state.clients.inner["u"], state.clients.personal["v"]), (controls, heads), 1e-12)
-
-
-def test_a_selection_without_leaves_is_refused():
-    algorithm = fs.private(fs.fedavg(0.1), lambda path, leaf: path[0] == "heads", 0.1)
-    with pytest.raises(ValueError, match="where selects none of the leaves; expected some of body"):
-        algorithm.init({"body": np.ones(2), "head": np.ones(2)})

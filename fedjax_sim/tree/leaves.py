@@ -134,17 +134,6 @@ def names(path: tuple[Any, ...]) -> Path:
     return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
 
 
-def listed(params: Params) -> str:
-    """Returns the paths of all leaves as a text, for messages.
-
-    Example:
-        >>> listed({"layers": [1.0, 2.0], "head": 3.0})
-        'head, layers/0, layers/1'
-    """
-    paths = jax.tree_util.tree_leaves_with_path(params)
-    return ", ".join("/".join(names(path)) for path, _ in paths)
-
-
 # ---- selections by the layers of a model
 
 _HEADS = {"classifier", "fc", "head", "logits", "output"}

@@ -8,7 +8,6 @@ References:
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -82,7 +81,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         ValueError: a negative ``lr``; ``where`` is no predicate; the algorithm updates running
             statistics (apply
             :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
-            of the run, a message without a model, or no leaf is selected.
+            of the run, a message without a model.
 
     Example:
         SCAFFOLD on the body, while every client keeps a head:
@@ -102,10 +101,6 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
 
     def init(params: Params) -> PartState:
         own, shared = leaves.split(params, where)
-        if not jax.tree.leaves(own):
-            raise ValueError(
-                f"where selects none of the leaves; expected some of {leaves.listed(params)}"
-            )
         check_received(algorithm, shared)
         return PartState(algorithm.init(shared), own)
 

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 QUICK = {"fedadam", "fedasync"}
 # The rest of the model has one leaf. It cannot be divided into fragments, or into a frozen head and
-# a body, and it has no private leaf.
-TWO_LEAVES = {"fedbabu", "fedbn", "fedper", "lg_fedavg", "streaming_diloco"}
+# a body.
+TWO_LEAVES = {"fedbabu", "streaming_diloco"}
 
 
 def is_bias(path, leaf):
