@@ -372,6 +372,35 @@ def check_one_number(**values: Scalar) -> None:
             raise ValueError(f"{name} has shape {np.shape(value)}; expected one number")
 
 
+def check_one_timeline(clients: np.ndarray | Array) -> None:
+    """Raises ValueError if ``timeline.clients`` is that of a batch of timelines.
+
+    Example:
+        >>> check_one_timeline(np.zeros((3, 9, 2), int))
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has shape (3, 9, 2); expected [T, S]
+    """
+    if clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+
+
+def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) -> None:
+    """Raises ValueError for a report of a client outside of the population.
+
+    Example:
+        >>> check_population(np.array([[0, 7]]), np.array([[True, True]]), num_clients=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has client 7; expected 0 .. num_clients - 1 = 2
+    """
+    last = int(clients[mask].max(initial=0))
+    if last >= num_clients:
+        raise ValueError(
+            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
+
+
 def check_decay(**values: Scalar) -> None:
     """Raises ValueError for weights of the past outside of [0, 1); traced values pass.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_one_timeline, check_population
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
 
@@ -123,13 +123,8 @@ def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> 
     """
     check_count(num_clients=num_clients)
     clients, mask = np.asarray(timeline.clients), np.asarray(timeline.mask)
-    if clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
-    last = int(clients[mask].max(initial=0))
-    if last >= num_clients:
-        raise ValueError(
-            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
-        )
+    check_one_timeline(clients)
+    check_population(clients, mask, num_clients)
     held = np.zeros((timeline.num_rounds, num_clients), np.int32)
     current = np.zeros(num_clients, np.int32)
     for t in range(timeline.num_rounds):

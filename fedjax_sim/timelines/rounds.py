@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_one_number
+from fedjax_sim.checks import check_count, check_one_number, check_one_timeline
 from fedjax_sim.types import Timeline
 
 
@@ -92,8 +92,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
 
 
 def _check_synchronous(timeline: Timeline) -> None:
-    if timeline.clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
+    check_one_timeline(timeline.clients)
     if timeline.max_staleness or timeline.own_models or timeline.first_step is not None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}, or clients that continue "

@@ -19,6 +19,7 @@ from fedjax_sim.checks import (
     check_at_most,
     check_count,
     check_one_number,
+    check_one_timeline,
     check_timeline_size,
 )
 from fedjax_sim.timelines.coins import occurs
@@ -314,8 +315,7 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
     check_one_number(probability=probability)
     if not isinstance(probability, Tracer) and not 0 <= probability < 1:
         raise ValueError(f"probability is {probability}; expected a number in [0, 1)")
-    if timeline.clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {timeline.clients.shape}; expected [T, S]")
+    check_one_timeline(timeline.clients)
     return _thinned(key, timeline, 1 - probability)
 
 

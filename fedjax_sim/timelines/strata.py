@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_population
 from fedjax_sim.types import Timeline
 
 
@@ -102,11 +102,7 @@ def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) ->
         return np.asarray(x).reshape(-1, timeline.cohort_size)
 
     clients, mask = flat(timeline.clients), flat(timeline.mask)
-    last = int(clients[mask].max(initial=0))
-    if last >= num_clients:
-        raise ValueError(
-            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
-        )
+    check_population(clients, mask, num_clients)
     stratum = np.where(mask, blocks.of(clients), num_strata)
     # The old slots of each stratum in their order, the empty slots last.
     order = np.argsort(stratum, axis=1, kind="stable")
