@@ -120,8 +120,8 @@ def proportional(
     and ``exp(i)``, i = 1, ..., M, up to rounding.
 
     Raises:
-        ValueError: weights not one-dimensional, negative, not finite or all 0; fewer than
-            ``M * min_size`` examples.
+        ValueError: weights not one-dimensional, negative, not finite, all 0 or with an infinite
+            sum; fewer than ``M * min_size`` examples.
 
     Example:
         >>> [len(rows) for rows in proportional(60, [1, 2, 3], seed=0, min_size=0)]
@@ -130,8 +130,12 @@ def proportional(
     weights = np.asarray(weights, np.float64)
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"weights is {weights}; expected M numbers of at least 0")
-    if not weights.sum() > 0:
-        raise ValueError(f"weights is {weights}; expected at least one positive number")
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if not 0 < total < np.inf:
+        raise ValueError(
+            f"weights is {weights}, with the sum {total}; expected a positive, finite sum"
+        )
     check_clients(len(weights), num_examples, min_size)
     sizes = min_size + apportion(num_examples - len(weights) * min_size, weights)
     return cut(np.random.default_rng(seed).permutation(num_examples), sizes)
