@@ -141,7 +141,7 @@ def build(
         )
     chosen = best(ends)
     edges = [at_edge(rate, options["outer_rates"]) for rate in chosen["outer_rate"]]
-    chosen.insert(chosen.columns.get_loc("outer_rate") + 1, "grid", edges)
+    chosen.insert(list(chosen.columns).index("outer_rate") + 1, "grid", edges)
     report = Report(
         f"DiLoCo and data-parallel AdamW, {counted(options['seeds'], 'seed')}",
         f"A transformer with {facts['parameters']:,} parameters ({options['depth']} blocks of "
