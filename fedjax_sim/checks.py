@@ -118,6 +118,25 @@ def check_keys(keys: object) -> None:
         raise ValueError(f"keys has shape {keys.shape}; expected () or [n], one per seed")
 
 
+def check_split_keys(keys: Any) -> None:
+    """Refuses values that are not an array of keys, such as a single key.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_split_keys(jax.random.key(0))
+        Traceback (most recent call last):
+        ...
+        ValueError: keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)
+    """
+    check_keys(keys)
+    if not keys.ndim:
+        raise ValueError(
+            "keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)"
+        )
+
+
 def check_key(key: object) -> None:
     """Refuses a value that is not one key of JAX.
 
@@ -151,7 +170,7 @@ def check_batch(setup: Setup, count: int | None) -> None:
     if count is not None and any(shape[:1] != (count,) for shape in shapes):
         raise ValueError(
             f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
-            "model per key"
+            f"model per key, such as jax.vmap(model.init)(jax.random.split(key, {count}))"
         )
     check_objective(setup, batched=count is not None)
 

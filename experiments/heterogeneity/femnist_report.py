@@ -95,7 +95,7 @@ def build(
     slow = ", ".join(f"{runs.slow_down:.2f}" for runs in comparisons)
     report = Report(
         "FedAvg by writer and IID",
-        facts["described"],
+        facts["described"][:1].upper() + facts["described"][1:],
         table(comparisons),
         f"Rounds by writer over rounds IID to the equivalent target, one number per seed: {slow}.  "
         f"Report, to {100 * TARGET:g} %: {PAPER['by writer'] / PAPER['iid']:.2f}.",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.harness import Claim, Report, claims_table, counted
+from experiments.harness import Claim, Report, at_edge, claims_table, counted
 
 BYTES = 4  # per parameter that is sent
 CASE = ["method", "workers", "local_steps"]
@@ -139,6 +139,9 @@ def build(
             f"The text has {options['characters']:,} characters of a Markov chain over a lexicon "
             f"of 200 words, whose entropy is {entropy:.4f} nats per character. "
         )
+    chosen = best(ends)
+    edges = [at_edge(rate, options["outer_rates"]) for rate in chosen["outer_rate"]]
+    chosen.insert(list(chosen.columns).index("outer_rate") + 1, "grid", edges)
     report = Report(
         f"DiLoCo and data-parallel AdamW, {counted(options['seeds'], 'seed')}",
         f"A transformer with {facts['parameters']:,} parameters ({options['depth']} blocks of "
@@ -150,7 +153,7 @@ def build(
         "optimizer is Nesterov's with momentum 0.9. Losses are those of "
         f"{options['test_windows']} windows of the end of the text, in nats per character; "
         "megabytes are uploads of one worker in float32.",
-        best(ends),
+        chosen,
     )
     report.section("Expectations", claims_table(claims(ends)))
     report.section("All outer rates", ends[ends["method"] == "DiLoCo"])

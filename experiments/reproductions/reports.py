@@ -198,8 +198,9 @@ SYSTEM = Paper(
             "Douillard et al., 2023, at other sizes",
             "Test loss of a transformer with 0.2 million parameters at the best outer rate, after "
             "480 steps from random values (the paper: 88,000). DiLoCo is behind, and with one "
-            "worker already, so the drift between workers is not the whole reason. Other outer "
-            "momenta and longer runs were not tried.",
+            "worker already, so the drift between workers is not the whole reason. At H = 5 and 20 "
+            "the best outer rate is the least that was tried. Other outer momenta and longer runs "
+            "were not tried.",
             ("language/diloco/diloco",),
             lambda result: ", ".join(
                 f"{row['method']} {row['loss']} (W = {row['workers']}, H = {row['local_steps']})"

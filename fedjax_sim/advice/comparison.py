@@ -14,7 +14,7 @@ from fedjax_sim.advice.measurement import Measurement
 from fedjax_sim.advice.predictions import Prediction
 from fedjax_sim.advice.runs import evaluated, run_setting, with_local_steps
 from fedjax_sim.advice.theorems import GAP, Measure
-from fedjax_sim.checks import check_keys
+from fedjax_sim.checks import check_split_keys
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.sweeps.sweep import sweep
 from fedjax_sim.theory.conditions import positive
@@ -51,9 +51,7 @@ def compare_with_practice(
     Raises:
         ValueError: no prescribed setting, or as :func:`fedjax_sim.sweep`.
     """
-    check_keys(keys)
-    if keys.ndim != 1 or not keys.shape[0]:
-        raise ValueError(f"keys has shape {keys.shape}; expected [n], one per run")
+    check_split_keys(keys)
     prescribed = [(p.theorem, p.prescribed) for p in predictions if p.prescribed is not None]
     if not prescribed:
         raise ValueError("no theorem prescribes a setting; expected one: see Advice.to_frame()")

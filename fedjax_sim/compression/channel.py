@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_is_algorithm
-from fedjax_sim.compression.codec import Codec, check_codec
+from fedjax_sim.compression.codec import Codec, check_codec, decoded
 from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
@@ -100,7 +100,7 @@ def compressed(
         received = _received(down, message, state, work)
         upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
-        return codec.through(key, upload, near(message, upload)), new
+        return decoded(codec, key, upload, near(message, upload)), new
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None
@@ -124,7 +124,7 @@ def _received(down: Codec | None, message: Message, state: ClientState, work: Wo
     if down is None:
         return message
     reference = state if _same_form(state, message) else tree.zeros_like(message)
-    return down.through(jax.random.fold_in(work.key, _MESSAGE), message, reference)
+    return decoded(down, jax.random.fold_in(work.key, _MESSAGE), message, reference)
 
 
 def _same_form(a: PyTree, b: PyTree) -> bool:

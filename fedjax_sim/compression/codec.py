@@ -83,6 +83,27 @@ def check_codec(codec: Any, name: str = "codec") -> None:
         )
 
 
+def decoded(codec: Codec, key: Array, x: PyTree, near: PyTree) -> PyTree:
+    """Returns x after a codec, which must keep its structure, shapes and dtypes.
+
+    Raises:
+        ValueError: the codec returns another form.
+
+    Example:
+        >>> x = jnp.ones(2)
+        >>> decoded(Codec(lambda key, x, near: x[:1], lambda x: 32), jax.random.key(0), x, x)
+        Traceback (most recent call last):
+        ValueError: codec.through returns float32[1]; expected float32[2], the form of its argument
+    """
+    result = codec.through(key, x, near)
+    form, expected = (_form(value) for value in (result, x))
+    if form != expected:
+        raise ValueError(
+            f"codec.through returns {form}; expected {expected}, the form of its argument"
+        )
+    return result
+
+
 def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     """Returns a codec as one with a memory, which is empty for a :class:`Codec`.
 
@@ -101,7 +122,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     check_codec(codec)
 
     def through(key: Array, x: PyTree, memory: tuple) -> tuple[PyTree, tuple]:
-        return codec.through(key, x, jax.tree.map(jnp.zeros_like, x)), memory
+        return decoded(codec, key, x, jax.tree.map(jnp.zeros_like, x)), memory
 
     return StatefulCodec(lambda x: (), through, codec.bits)
 
@@ -220,3 +241,8 @@ def is_coded(leaf: Any) -> bool:
         (True, False, False)
     """
     return jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 0
+
+
+def _form(x: PyTree) -> str:
+    """Returns a pytree with the dtypes and shapes of its leaves as text."""
+    return str(jax.tree.map(lambda v: f"{jnp.result_type(v)}{list(jnp.shape(v))}", x))

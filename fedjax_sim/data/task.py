@@ -327,10 +327,11 @@ def check_losses(losses: Any) -> None:
     Raises:
         ValueError: naming the shape.
     """
-    if losses.shape != (2,):
+    shape = getattr(losses, "shape", None)
+    if shape != (2,):
+        value = f"a {type(losses).__name__}" if shape is None else f"an array of shape {shape}"
         raise ValueError(
-            f"objective returns an array of shape {losses.shape} for 2 examples; "
-            "expected (2,), one loss per example"
+            f"objective returns {value} for 2 examples; expected (2,), one loss per example"
         )
 
 

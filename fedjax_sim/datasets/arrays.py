@@ -166,7 +166,9 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
         or (y.dtype.kind == "f" and not (y == np.rint(y)).all())
     ):
         raise DataError(
-            f"{where} labels are {y.dtype}{list(y.shape)}; expected a list of integers or text"
+            f"{where} labels are {y.dtype}{list(y.shape)}; expected a list of integers or text, "
+            "the classes (real numbers, for regression: fs.from_assignment({'x': x, 'y': y}, rows) "
+            "with rows, names = fs.data.partition.by_group(clients))"
         )
     if len(x) != len(y) or not len(y):
         raise DataError(f"{where} has {len(x)} examples and {len(y)} labels; expected one each")

@@ -83,7 +83,7 @@ def from_text(
     Raises:
         DataError: a text that is too short for one window per shard and for a test window, or a
             character outside of the vocabulary.
-        ValueError: numbers outside of their ranges.
+        ValueError: numbers outside of their ranges, or no str.
 
     Example:
         >>> data = from_text("to be, or not to be" * 20, num_clients=3, context=16)
@@ -94,6 +94,11 @@ def from_text(
     """
     check_count(1, num_clients=num_clients)
     _check(context, test_fraction)
+    if not isinstance(text, str):
+        raise ValueError(
+            f"text is a {type(text).__name__}; expected a str (a text per client: "
+            "from_texts({name: text, ...}))"
+        )
     vocabulary = Characters.of(text) if vocabulary is None else vocabulary
     ids = vocabulary.encode(text)
     end = len(ids) - round(test_fraction * len(ids))
@@ -178,6 +183,10 @@ def from_texts(
         ('NURSE', 'CADE')
     """
     _check(context, test_fraction)
+    if not isinstance(texts, Mapping):
+        raise ValueError(
+            f"texts is a {type(texts).__name__}; expected a dict of texts by the client's name"
+        )
     if not texts:
         raise DataError("texts is empty; expected at least one text")
     vocabulary = Characters.of(*texts.values()) if vocabulary is None else vocabulary

@@ -87,7 +87,8 @@ def merge_evaluators(
         evaluators: evaluators by prefix.
 
     Raises:
-        ValueError: no evaluators. The result raises it if two metrics have one name.
+        ValueError: no evaluators, or values that are no functions. The result raises it if two
+            metrics have one name.
 
     Example:
         >>> metrics = lambda params, examples: {"loss": params * examples["x"]}
@@ -101,6 +102,12 @@ def merge_evaluators(
     """
     if not plain and not evaluators:
         raise ValueError("evaluators is empty; expected at least one, given by name")
+    for part in (*plain, *evaluators.values()):
+        if not callable(part):
+            raise ValueError(
+                f"evaluators has a {type(part).__name__}; expected functions of the parameters, "
+                "with prefixes as keywords: merge_evaluators(train=..., test=...)"
+            )
     parts = tuple(
         part if isinstance(part, Partial) else Partial(part)
         for part in (*plain, *evaluators.values())

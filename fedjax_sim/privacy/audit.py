@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup
+from fedjax_sim.checks import check_batch, check_count, check_setup, check_split_keys
 from fedjax_sim.engine import check_algorithm, run
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.randomizers import check_delta
@@ -81,9 +81,7 @@ def audit(
     check_algorithm(algorithm, setup)
     check_count(1, batch_size=batch_size)
     check_count(client=client)
-    check_keys(keys)
-    if keys.ndim != 1:
-        raise ValueError(f"keys has shape {keys.shape}; expected [n], as of jax.random.split")
+    check_split_keys(keys)
     check_delta(delta)
     if not 0 < significance < 0.5:
         raise ValueError(f"significance is {significance}; expected a number in (0, 0.5)")

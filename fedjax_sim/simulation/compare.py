@@ -15,8 +15,8 @@ from fedjax_sim.checks import (
     check_batch,
     check_is_algorithm,
     check_is_setup,
-    check_keys,
     check_setup,
+    check_split_keys,
     did_you_mean,
 )
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
@@ -193,9 +193,7 @@ def compare(
         >>> [line.get_label() for line in figure.axes[0].lines]
         ['FedAvg', 'slow']
     """
-    check_keys(keys)
-    if keys.ndim != 1 or not keys.shape[0]:
-        raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
+    check_split_keys(keys)
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
     if not isinstance(algorithms, Mapping):

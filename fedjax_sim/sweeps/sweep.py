@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_bytes, check_keys
+from fedjax_sim.checks import check_bytes, check_split_keys
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
@@ -161,9 +161,7 @@ def sweep(
         >>> figure.axes[0].get_xlabel()
         'learning rate'
     """
-    check_keys(keys)
-    if keys.ndim != 1 or not keys.shape[0]:
-        raise ValueError(f"keys has shape {keys.shape}; expected [n], one per seed")
+    check_split_keys(keys)
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
     check_bytes(memory=memory)

@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_most, check_positive, is_concrete
-from fedjax_sim.compression.codec import Codec, identity
+from fedjax_sim.compression.codec import Codec, decoded, identity
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -211,7 +211,7 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         old, _ = algorithm.local(message.previous, state, oracle, work.inside())
         difference = tree.sub(new, old)
         key = jax.random.fold_in(work.key, UPLOAD)
-        sent = codec.through(key, difference, tree.zeros_like(difference))
+        sent = decoded(codec, key, difference, tree.zeros_like(difference))
         sent = tree.where(message.full, new, sent)
         return tree.where(work.num_steps > 0, sent, tree.zeros_like(sent)), state
 

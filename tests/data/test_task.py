@@ -142,6 +142,12 @@ LOGISTIC = fs.objectives.binary_cross_entropy(lambda w, x: (x @ w)[:, 0])
             3,
             r"objective returns an array of shape \(\) for 2 examples; expected \(2,\), one loss",
         ),
+        (
+            lambda w, batch, key: (LINEAR(w, batch, key), {}),
+            [0, 1, 2, 0],
+            3,
+            r"objective returns a tuple for 2 examples; expected \(2,\), one loss",
+        ),
     ],
 )
 def test_labels_and_losses_that_do_not_fit_are_refused(objective, labels, outputs, message):

@@ -112,6 +112,7 @@ def test_clients_of_test_examples_need_those_of_training_examples():
     ("x", "y", "test", "message"),
     [
         ([[0.0], [1.0]], [0.0, np.inf], None, "train labels have inf; expected below 2"),
+        ([[0.0], [1.0]], [0.5, 1.0], None, r"train labels are float64\[2\]; .* for regression: "),
         ([[0.0], [1e300]], [0, 1], None, "train examples have NaN or infinity at"),
         ([[0.0], [1.0]], [0, 1], ([[0.0, 1.0]], [0]), r"test examples have shape \[2\]; expected"),
         (np.zeros((2, 1), np.uint8), [0, 1], ([[0.0]], [0]), "dtype float32 and .* uint8"),

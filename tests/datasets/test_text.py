@@ -62,6 +62,10 @@ def test_messages():
         from_text("abcdefgh", test_fraction=1)
     with pytest.raises(DataError, match=r"text has 'd' at position 3; expected characters of the"):
         from_text("abcdef", vocabulary=Characters("abc"))
+    with pytest.raises(ValueError, match=r"text is a dict; expected a str .*from_texts"):
+        from_text({"ann": "abcdefgh"})
+    with pytest.raises(ValueError, match="texts is a list; expected a dict of texts by"):
+        from_texts(["abcdefgh"])
     with pytest.raises(DataError, match="texts is empty"):
         from_texts({})
     with pytest.raises(ValueError, match="length is 1; expected at least 2"):

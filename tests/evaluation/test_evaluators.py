@@ -335,6 +335,8 @@ def test_errors():
         client_evaluator(metrics, data, quantiles=(10,))
     with pytest.raises(ValueError, match="evaluators is empty"):
         merge_evaluators()
+    with pytest.raises(ValueError, match="evaluators has a dict; expected functions"):
+        merge_evaluators({"test": evaluator(metrics, {"x": X, "y": Y})})
     for wrong in (lambda values: values.mean(), lambda values: values > 0):
         evaluate = evaluator(
             lambda p, e, f=wrong: {"loss": f(metrics(p, e)["loss"])}, data.examples

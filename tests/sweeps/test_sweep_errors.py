@@ -44,7 +44,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
         "grid gives size, lr to fedavg: .*'size'",
     ),
     "eval_every": ({"change": {"eval_every": 0}}, "eval_every is 0; expected at least 1"),
-    "one model": ({"change": {"params": np.zeros(2, np.float32)}}, "expected a leading axis of 3"),
+    "one model": ({"change": {"params": np.zeros(2, np.float32)}}, "axis of 3, .*jax.vmap"),
     "no model": ({"change": {"params": ()}}, "params has no leaves"),
     "schedules": ({"change": {"timeline": bad_schedules()}}, "timeline has 2 replicas; expected 3"),
 }

@@ -85,6 +85,7 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path):
     folder = tmp_path / "language" / "diloco"
     text = (folder / "diloco.md").read_text()
     assert text.count("| DiLoCo | 2 | 2 |") == 3  # the best rate, and both
+    assert text.count("| at the edge |") == 2  # with one worker and with two
     (folder / "diloco.md").unlink()
     redraw(tmp_path / "language")
     assert (folder / "diloco.md").read_text() == text
