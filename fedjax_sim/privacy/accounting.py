@@ -15,6 +15,7 @@ from fedjax_sim.checks import check_positive
 from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, independent
+from fedjax_sim.privacy.renyi import renyi_accountant
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 from fedjax_sim.wrappers.applied_last import applied_last
 
@@ -280,7 +281,7 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     dp = library("dp_accounting")
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
-        return library("dp_accounting.rdp").RdpAccountant(neighboring_relation=relation)
+        return renyi_accountant(relation)
     return library("dp_accounting.pld").PLDAccountant(relation, interval)
 
 
