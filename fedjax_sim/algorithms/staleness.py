@@ -81,20 +81,28 @@ def constant(staleness: Array) -> Array:
 def polynomial(power: Scalar) -> StalenessWeight:
     r"""The weight :math:`(1 + \tau)^{-c}`.
 
+    Raises:
+        ValueError: a negative power.
+
     Example:
         >>> float(polynomial(0.5)(jnp.array(3)))
         0.5
     """
+    check_at_least(0, power=power)
     return lambda staleness: (1 + real(staleness)) ** -real(power)
 
 
 def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
     r"""The weight 1 up to a staleness of b, then :math:`1 / (c (\tau - b) + 1)`.
 
+    Raises:
+        ValueError: a negative number, with which a weight may be infinite.
+
     Example:
         >>> [round(float(w), 3) for w in hinge(4, 10)(jnp.array([4, 5]))]
         [1.0, 0.091]
     """
+    check_at_least(0, patience=patience, slope=slope)
 
     def weight(staleness: Array) -> Array:
         late = jnp.maximum(real(staleness) - real(patience), 0)
