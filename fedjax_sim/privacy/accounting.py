@@ -193,6 +193,11 @@ def calibrate(
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")
     first = mechanism(1.0)
+    if not _inner(first.event)[1]:
+        raise ValueError(
+            f"mechanism has no release ({first.rule}); expected some, since without any each noise "
+            "multiplier gives epsilon 0"
+        )
     name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     dp = library("dp_accounting.mechanism_calibration")

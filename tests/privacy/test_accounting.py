@@ -90,6 +90,14 @@ def test_sampling_without_replacement(size, clients, z, rounds, delta, rdp, redu
         guarantee(subset(size, clients), rounds, z, delta, accountant="pld")
 
 
+def test_no_noise_is_calibrated_for_a_timeline_without_reports():
+    setup = setup_of(None, 2)
+    empty = dataclasses.replace(setup.timeline, mask=np.zeros((2, 1), bool))
+    setup = dataclasses.replace(setup, timeline=empty)
+    with pytest.raises(ValueError, match=r"mechanism has no release .*at most 0 visits"):
+        fs.privacy.noise_multiplier(setup, 1.0, 1e-5)
+
+
 @pytest.mark.parametrize("rounds", [1, 10])
 def test_large_samples_without_replacement_cost_no_more_than_everybody(rounds):
     """The bound for small samples, which is the larger one here, is not used."""
