@@ -467,6 +467,31 @@ def check_timeline_size(num_rounds: int, cohort_size: int) -> None:
         )
 
 
+def check_horizon(horizon: float, time: float, num_rounds: int, cohort_size: int) -> None:
+    """Raises ValueError for a horizon that needs more rounds than a timeline can have.
+
+    The number of rounds is predicted from that until ``time``, from the 4096th round on and then
+    whenever it has doubled.  Durations so short that simulated time stands still are refused, too.
+
+    Example:
+        >>> check_horizon(10.0, time=5.0, num_rounds=4096, cohort_size=2)
+        >>> check_horizon(10.0, time=1e-30, num_rounds=4096, cohort_size=2)
+        Traceback (most recent call last):
+        ...
+        ValueError: horizon is 10.0, but after 4096 updates the simulated time is 1e-30, ...
+    """
+    if num_rounds < 4096 or num_rounds & (num_rounds - 1):
+        return
+    most = min(INT32_MAX, host_memory() // (SLOT_BYTES * cohort_size))
+    if num_rounds * horizon > most * time:
+        largest = most / num_rounds * time
+        raise ValueError(
+            f"horizon is {horizon}, but after {num_rounds} updates the simulated time is "
+            f"{time:.3g}, since durations are short; expected at most {largest:.3g}, which gives "
+            f"about {most} updates"
+        )
+
+
 def host_memory() -> int:
     """Returns the bytes of the machine's memory.
 

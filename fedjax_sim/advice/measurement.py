@@ -124,7 +124,7 @@ def measure_constants(
         constants,
         quadratic=quadratic,
         spectrum=iterations >= size,
-        shared=is_shared(task, params),
+        shared=task.num_clients == 1 or is_shared(task, params),
         deterministic=deterministic,
     )
     constants = constants._replace(**{name: value for name, (value, _) in exact.items()})

@@ -6,6 +6,9 @@ References:
 
 from typing import Literal, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import (
     UPLOADS_MODELS,
@@ -17,7 +20,7 @@ from fedjax_sim.algorithms._shared import (
     real,
 )
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Upload, Work
 from fedjax_sim.wrappers._memory import takes_models
@@ -62,7 +65,8 @@ def favano(
     Raises:
         ValueError: another ``output``; when the run begins, a timeline of
             ``contacts(receives="current")``, an alpha whose vector does not have one entry per
-            client, or, with "mean", other weights than equal ones or lost uploads.
+            client or has 0 for a client that does steps, or, with "mean", other weights than equal
+            ones or lost uploads.
 
     References:
         Leconte et al., 2023, Algorithm 1, Equations 3 to 5 and 53.
@@ -80,7 +84,9 @@ def favano(
     def local(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         w = local_steps(sgd(rate(lr, work), oracle.grad), w_init, work)
         progress = tree.sub(w, w_init)
-        return tree.add_scale(w_init, 1 / alpha(work), progress), state  # w_unb, Algorithm 1
+        # A visit without steps has no progress to divide: 0 / 0 := 0.
+        divisor = jnp.where(work.num_steps > 0, alpha(work), 1)
+        return tree.add_scale(w_init, 1 / divisor, progress), state  # w_unb, Algorithm 1
 
     def check(task: Task, timeline: Timeline) -> None:
         check_clients_receive(timeline)
@@ -88,6 +94,7 @@ def favano(
             check_none_lost(timeline, "the mean model follows the progress of every visit")
         if isinstance(alpha, PerClient):
             check_per_client(alpha.name, alpha.values, task)
+            _check_divisors(alpha, timeline)
 
     if output == "server":
         return FedAlgorithm(  # Eq. (4)
@@ -113,3 +120,16 @@ def favano(
         uniform_weights_only="the mean model is the unweighted mean of all models",
         exact_mean_only=UPLOADS_MODELS,
     )
+
+
+def _check_divisors(alpha: PerClient, timeline: Timeline) -> None:
+    """Refuses the entry 0 for a client that does steps; traced values pass."""
+    clients, num_steps, mask = timeline.clients, timeline.num_steps, timeline.mask
+    if not all(map(is_concrete, (alpha.values, clients, num_steps, mask))):
+        return
+    active = np.asarray(clients)[np.asarray(mask) & (np.asarray(num_steps) > 0)]
+    if (zero := active[np.asarray(alpha.values)[active] == 0]).size:
+        raise ValueError(
+            f"{alpha.name} is 0 for client {zero[0]}, which does steps in the timeline; expected a "
+            "positive number"
+        )

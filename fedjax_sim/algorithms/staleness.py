@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.algorithms._shared import real
+from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.types import Scalar, Work
 
 StalenessWeight = Callable[[Array], Array]
@@ -35,26 +36,34 @@ class PerClient(NamedTuple):
 def expected_steps(mean: Array) -> PerClient:
     r"""FAVANO's deterministic :math:`\alpha_i = E[E_i \wedge K]`; ``mean`` ``[M]`` per client.
 
+    Raises:
+        ValueError: a negative mean.
+
     Example:
         >>> work = Work(0, jnp.array(1), jnp.array(3), 1, 0, None, 20)
         >>> float(expected_steps(jnp.array([12.5, 2.2]))(work)) > 2
         True
     """
+    check_at_least(0, mean=mean)
     return PerClient("expected_steps.mean", mean, lambda mean, work: mean)  # Eq. (3)
 
 
 def realised_steps(p_active: Array) -> PerClient:
     r"""FAVANO's stochastic :math:`\alpha_i = P(E_i > 0)\,(E_i \wedge K)`; ``p_active`` ``[M]``.
 
+    Raises:
+        ValueError: a probability outside [0, 1].
+
     Example:
         >>> work = Work(0, jnp.array(1), jnp.array(3), 1, 0, None, 20)
         >>> float(realised_steps(jnp.array([1.0, 0.5]))(work))
         1.5
     """
+    check_at_least(0, p_active=p_active)
+    check_at_most(1, p_active=p_active)
 
     def alpha(p_active: Array, work: Work) -> Array:
-        # A visit without steps has no progress to divide: 0 / 0 := 0.
-        return p_active * real(jnp.maximum(work.num_steps, 1))  # Eq. (3)
+        return p_active * real(work.num_steps)  # Eq. (3)
 
     return PerClient("realised_steps.p_active", p_active, alpha)
 
@@ -72,20 +81,28 @@ def constant(staleness: Array) -> Array:
 def polynomial(power: Scalar) -> StalenessWeight:
     r"""The weight :math:`(1 + \tau)^{-c}`.
 
+    Raises:
+        ValueError: a negative power.
+
     Example:
         >>> float(polynomial(0.5)(jnp.array(3)))
         0.5
     """
+    check_at_least(0, power=power)
     return lambda staleness: (1 + real(staleness)) ** -real(power)
 
 
 def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
     r"""The weight 1 up to a staleness of b, then :math:`1 / (c (\tau - b) + 1)`.
 
+    Raises:
+        ValueError: a negative number, with which a weight may be infinite.
+
     Example:
         >>> [round(float(w), 3) for w in hinge(4, 10)(jnp.array([4, 5]))]
         [1.0, 0.091]
     """
+    check_at_least(0, patience=patience, slope=slope)
 
     def weight(staleness: Array) -> Array:
         late = jnp.maximum(real(staleness) - real(patience), 0)

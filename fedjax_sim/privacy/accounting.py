@@ -15,6 +15,7 @@ from fedjax_sim.checks import check_positive
 from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, independent
+from fedjax_sim.privacy.renyi import renyi_accountant
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 from fedjax_sim.wrappers.applied_last import applied_last
 
@@ -192,6 +193,11 @@ def calibrate(
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")
     first = mechanism(1.0)
+    if not _inner(first.event)[1]:
+        raise ValueError(
+            f"mechanism has no release ({first.rule}); expected some, since without any each noise "
+            "multiplier gives epsilon 0"
+        )
     name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     dp = library("dp_accounting.mechanism_calibration")
@@ -280,7 +286,7 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     dp = library("dp_accounting")
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
-        return library("dp_accounting.rdp").RdpAccountant(neighboring_relation=relation)
+        return renyi_accountant(relation)
     return library("dp_accounting.pld").PLDAccountant(relation, interval)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, check_horizon
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight
@@ -56,8 +56,9 @@ def arrivals(
             when it returns.
 
     Raises:
-        ValueError: a count outside its range, a horizon that is infinite or before the first
-            update, a negative interaction time, or ``availability`` of another population.
+        ValueError: a count outside its range, a horizon that is infinite, before the first update
+            or too far for the durations, a negative interaction time, or ``availability`` of
+            another population.
 
     Example:
         >>> import jax
@@ -177,6 +178,7 @@ class _Replay:
             clients = np.array([client for _, _, client, _ in arrived])
             end = np.array([end for end, *_ in arrived])
             self.time = full + interaction
+            check_horizon(horizon, self.time, t + 1, self.buffer)
             visits = Visits(
                 self.time,
                 clients,

@@ -3,7 +3,7 @@
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, check_horizon
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, host_generator
@@ -42,8 +42,9 @@ def synchronous(
             always.
 
     Raises:
-        ValueError: a count outside its range, a horizon that is infinite or before the first
-            update, a negative interaction time, or ``availability`` of another population.
+        ValueError: a count outside its range, a horizon that is infinite, before the first update
+            or too far for the durations, a negative interaction time, or ``availability`` of
+            another population.
 
     Example:
         >>> import jax
@@ -78,6 +79,7 @@ def synchronous(
         time = float(last) + interaction
         if not time <= horizon:
             break
+        check_horizon(horizon, time, len(updates) + 1, cohort_size)
         version, steps = np.full(size, len(updates)), np.full(size, num_steps)
         idle = np.where(returns, last - np.where(returns, ends, 0.0), 0.0)
         updates.append(Visits(time, chosen, version, steps, idle, returns))

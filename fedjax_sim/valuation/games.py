@@ -122,6 +122,7 @@ class Game:
 
         Raises:
             ValueError: another shape, values that are not booleans, an unknown metric.
+            FloatingPointError: the metric of a coalition is not finite, since its run diverged.
         """
         coalitions = np.asarray(coalitions)
         if coalitions.ndim != 2 or coalitions.shape[1] != self.num_clients:
@@ -139,6 +140,13 @@ class Game:
             known = ", ".join(sorted(outcomes[0]))
             raise ValueError(f"metric is {self.metric!r}; expected one of {known}")
         metrics = np.array([metrics[self.metric] for metrics in outcomes])
+        if (failed := np.flatnonzero(~np.isfinite(metrics))).size:
+            members = np.flatnonzero(np.concatenate([empty, coalitions])[failed[0]]).tolist()
+            raise FloatingPointError(
+                f"{self.metric} is {metrics[failed[0]]} for the coalition of the clients {members} "
+                f"({len(failed)} of {len(metrics)} coalitions); expected finite numbers, of which "
+                "values of clients are sums: try a smaller learning rate"
+            )
         return sign(self.metric, self.mode) * (metrics[1:] - metrics[0])
 
     def total(self) -> float:

@@ -10,6 +10,7 @@ from small_problems import quadratic_task, random_quadratics
 import fedjax_sim as fs
 from fedjax_sim.advice import THEOREMS
 from fedjax_sim.advice import conditions as names
+from fedjax_sim.advice.measurement import measure_constants
 from fedjax_sim.theory import ProblemConstants
 
 KEYS = jax.random.split(jax.random.key(1), 2)
@@ -192,6 +193,16 @@ def test_logistic_regression_with_constants_that_hold_everywhere():
     assert advice.predictions[0].undecided == [
         f"{names.INDEPENDENT}: not checked; with_replacement satisfies it, epochs do not"
     ]
+
+
+def test_a_single_client_has_one_objective():
+    """Although its gradients depend on its number, by the rows of its data."""
+    data = fs.FederatedData(np.array([2.0], np.float32), np.array([0, 1]))
+    task = fs.empirical_task(lambda w, x, key: (w - x) ** 2, data, fs.full_batch(1))
+    measurement = measure_constants(task, jnp.array(0.0), KEYS[0])
+    assert measurement.constants.zeta == 0
+    assert measurement.sources["zeta"] == measurement.sources["zeta_mean"]
+    assert measurement.sources["zeta"].kind == "exact"
 
 
 def test_keys_of_several_runs_are_refused():

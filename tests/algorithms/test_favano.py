@@ -259,6 +259,20 @@ def test_masked_steps_are_an_early_stop(steps):
 
 
 @pytest.mark.parametrize("law", [expected_steps, realised_steps])
+def test_a_client_that_never_does_a_step_may_have_the_weight_0(law):
+    timeline = contacts()
+    idle = dataclasses.replace(
+        timeline, num_steps=jnp.where(timeline.clients == 0, 0, timeline.num_steps)
+    )
+    ones, zero = jnp.ones(N), jnp.ones(N).at[0].set(0)
+    assert_identical(path(favano(0.2, law(zero)), idle), path(favano(0.2, law(ones)), idle))
+    with pytest.raises(ValueError, match=rf"{law.__name__}\.\w+ is 0 for client 0, which does"):
+        path(favano(0.2, law(zero)), timeline)
+    with pytest.raises(ValueError, match=r"is \[ ?-1.*expected at least 0"):
+        law(-ones)
+
+
+@pytest.mark.parametrize("law", [expected_steps, realised_steps])
 @pytest.mark.parametrize("count", [N - 1, N + 1, 1])
 def test_refuses_constants_of_another_number_of_clients(law, count):
     """JAX would clamp the index and train another model."""

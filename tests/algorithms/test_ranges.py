@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.algorithms.staleness import expected_steps
+from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial
 from fedjax_sim.prox import ElasticNet, composite
 
 REQUIRED = {
@@ -81,6 +81,19 @@ def test_negative_numbers(name, key):
 def test_ranges(name, key, value, expected):
     with pytest.raises(ValueError, match=f"{key} is {value}; expected {expected}"):
         build(name, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: polynomial(-0.5), "power is -0.5"),
+        (lambda: hinge(-1, 1.0), "patience is -1"),
+        (lambda: hinge(4, -1.0), "slope is -1.0"),  # else infinite at a staleness of 5
+    ],
+)
+def test_weights_by_staleness(build, message):
+    with pytest.raises(ValueError, match=f"{message}; expected at least 0"):
+        build()
 
 
 def test_traced_numbers_and_schedules_pass():

@@ -90,6 +90,24 @@ def test_sampling_without_replacement(size, clients, z, rounds, delta, rdp, redu
         guarantee(subset(size, clients), rounds, z, delta, accountant="pld")
 
 
+def test_no_noise_is_calibrated_for_a_timeline_without_reports():
+    setup = setup_of(None, 2)
+    empty = dataclasses.replace(setup.timeline, mask=np.zeros((2, 1), bool))
+    setup = dataclasses.replace(setup, timeline=empty)
+    with pytest.raises(ValueError, match=r"mechanism has no release .*at most 0 visits"):
+        fs.privacy.noise_multiplier(setup, 1.0, 1e-5)
+
+
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_large_samples_without_replacement_cost_no_more_than_everybody(rounds):
+    """The bound for small samples, which is the larger one here, is not used."""
+    everybody, most, half = (
+        guarantee(subset(size, 20), rounds, 5.0, 1e-3).epsilon for size in (20, 19, 10)
+    )
+    assert most == everybody
+    assert half < everybody
+
+
 def test_the_two_accountants_differ_by_a_factor_of_two_in_the_sensitivity_under_replacement():
     """So the event has z / 2 and PLD is not admitted for it."""
     dp = pytest.importorskip("dp_accounting")

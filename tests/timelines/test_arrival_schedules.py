@@ -14,6 +14,7 @@ from fedjax_sim.timelines import (
     deterministic,
     exponential,
     geometric,
+    log_normal,
     two_speeds,
 )
 
@@ -320,6 +321,13 @@ def test_refuses(change, message):
 def test_refuses_assignments_and_horizons(change, message):
     with pytest.raises(ValueError, match=message):
         arrivals(KEY, deterministic(1.0), **GOOD | change)
+
+
+@pytest.mark.parametrize("durations", [deterministic(1e-9), log_normal(1.0, 40.0)])
+def test_refuses_durations_that_let_time_stand_still(durations):
+    """Of sigma = 40 most durations round to 0: the updates would never reach the horizon."""
+    with pytest.raises(ValueError, match=r"horizon is 50\.0, but after 4096 updates .* is \d"):
+        arrivals(KEY, durations, **GOOD)
 
 
 def test_refuses_moments_that_are_none():

@@ -178,3 +178,8 @@ def test_only_those_present_begin():
 def test_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         rounds(**{"horizon": 50.0} | change)
+
+
+def test_refuses_durations_that_let_time_stand_still():
+    with pytest.raises(ValueError, match=r"horizon is 50\.0, but after 4096 updates"):
+        rounds(1e-9 * DURATIONS, horizon=50.0, interaction=0.0)

@@ -286,6 +286,14 @@ def test_values_are_one_number_per_coalition(values):
         valuation.exact_shapley(game)
 
 
+def test_a_coalition_that_diverges_is_named():
+    """Its value would make those of all clients NaN."""
+    game = valuation.from_values(lambda S: np.where(S[:, 1] & ~S[:, 0], np.inf, 1.0), 3, mode="min")
+    assert game.total() == 0
+    with pytest.raises(FloatingPointError, match=r"value is inf .* clients \[1\] \(2 of 9 coal"):
+        valuation.exact_shapley(game)
+
+
 def test_refusals_of_numbers_and_keys_of_estimates():
     game, key = valuation.from_values(lambda S: S.sum(1), 8), jax.random.key(0)
     with pytest.raises(ValueError, match=r"pilot is 2\.5; expected an integer"):
