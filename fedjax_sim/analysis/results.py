@@ -53,8 +53,8 @@ def results(
         history: tidy frame: columns of the configuration, ``seed``, ``round``, ``metric``,
             ``value`` and, if runs may have diverged, ``diverged_at``.
         metrics: metrics of the rows.
-        modes: per metric "max" or "min", the better direction; default: "max" for accuracies and
-            the like, "min" for others.
+        modes: per metric "max" or "min", the better direction; default: as its name says, "min" if
+            it does not.
         last: number of evaluations at the end of a run over which the metric is averaged.
         target: adds the median rounds to a value of a metric, over the seeds that reach it.
         level: level of the intervals.

@@ -27,12 +27,12 @@ class BestModel:
 
     Args:
         metric: name of the metric, best of a validation part.
-        mode: "min" or "max"; default: "min" for names with "loss" or "error" and for "perplexity",
-            "mse", "gap" and the like, "max" for others.
+        mode: "min" or "max"; may be left out for losses, errors, accuracies and the like, whose
+            names say it.
 
     Raises:
-        ValueError: another mode; during the run, an unknown metric, or a ``best.npz`` of another
-            metric.
+        ValueError: another mode, or none where the name does not say it; during the run, an
+            unknown metric, or a ``best.npz`` of another metric.
 
     Example:
         >>> best = BestModel("accuracy")

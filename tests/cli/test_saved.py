@@ -114,6 +114,8 @@ def test_damaged_models_are_refused(folder, tmp_path):
         ({"stop_early": "norm"}, "stop_early is 'norm'; expected METRIC:PATIENCE"),
         ({"stop_early": "norm:0"}, "stop_early is 'norm:0'; expected METRIC:PATIENCE"),
         ({"stop_early": "loss:2"}, "stop_early is 'loss:2'; expected one of norm"),
+        ({"keep_best": "norm"}, "keep_best is 'norm'; expected norm:min or norm:max"),
+        ({"stop_early": "norm:2"}, "stop_early is 'norm:2'; expected norm:2:min or norm:2:max"),
         ({"time_limit": 0.0}, "time_limit is 0.0; expected a positive number"),
     ],
 )
@@ -125,7 +127,7 @@ def test_bad_options_are_refused(options, message):
 
 def test_options_become_callbacks(tmp_path):
     setup = fs.Setup(None, None, np.zeros((2, 3)), lambda w: {"norm": abs(w).max()})
-    watching = Watching([f"csv:{tmp_path}/a.csv"], "norm", "norm:3", 60.0)
+    watching = Watching([f"csv:{tmp_path}/a.csv"], "norm:max", "norm:3:min", 60.0)
     kinds = [type(callback) for callback in watching.callbacks(setup)]
     names = ["CsvLog", "BestModel", "EarlyStopping", "TimeLimit"]
     assert kinds == [getattr(callbacks, name) for name in names]

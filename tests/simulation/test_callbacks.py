@@ -56,12 +56,12 @@ def test_stopping_early_also_when_resumed(tmp_path, whole):
     means = whole.history.metrics["score"].mean(0)
     best = int(means.argmax())
     assert 0 < best < 5
-    stop = callbacks.EarlyStopping("score", patience=2)
+    stop = callbacks.EarlyStopping("score", patience=2, mode="max")
     result = go(tmp_path, callbacks=[stop])
     assert (result.rounds_done, result.stopped, result.interrupted) == (best + 3, True, False)
-    again = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=2)])
+    again = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=2, mode="max")])
     assert (again.rounds_done, again.stopped, again.history) == (best + 3, True, None)
-    rest = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=20)])
+    rest = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=20, mode="max")])
     assert (rest.rounds_done, rest.stopped) == (8, False)
     np.testing.assert_array_equal(rest.models(), whole.models())
     # The same object serves another run, which begins with nothing.
@@ -73,8 +73,8 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
         if event.round == 3:
             signal.raise_signal(signal.SIGINT)
 
-    assert go(tmp_path, callbacks=[callbacks.BestModel("score"), interrupt]).interrupted
-    best = callbacks.BestModel("score")
+    assert go(tmp_path, callbacks=[callbacks.BestModel("score", mode="max"), interrupt]).interrupted
+    best = callbacks.BestModel("score", mode="max")
     events = []
     go(tmp_path, callbacks=[best, events.append])
     assert [event.replayed for event in events] == 3 * [True] + 5 * [False]
@@ -104,7 +104,7 @@ def test_best_models_of_another_metric_are_refused(tmp_path):
     write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
     event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
     with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score")(event)
+        callbacks.BestModel("score", mode="max")(event)
 
 
 def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
@@ -112,7 +112,7 @@ def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
     event = Event("", ["0"], 1, 3, metrics, tmp_path, False, np.zeros((1, 2)))
     callbacks.BestModel("loss")(event)
     with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score")(event)
+        callbacks.BestModel("score", mode="max")(event)
     assert read_models(tmp_path / "best.npz").metrics == {"loss": [1.0]}
 
 
@@ -191,7 +191,7 @@ def test_a_comparison_goes_on_after_a_stop():
 
 @pytest.mark.slow
 def test_a_sweep_passes_on_finished_runs(tmp_path):
-    events, best = [], callbacks.BestModel("norm")
+    events, best = [], callbacks.BestModel("norm", mode="max")
     result = small_runs.sweep(tmp_path, callbacks=[events.append, best], keep_models=True)
     names = [f"lr={run.configuration['lr']}" for run in result.runs]
     assert sorted(names) == sorted(event.name for event in events if event.round == 8)
@@ -286,7 +286,10 @@ def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
     setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, evaluator)
 
     def watched(folder, *more):
-        best, stop = callbacks.BestModel("slow/size"), callbacks.EarlyStopping("slow/size", 2)
+        best, stop = (
+            callbacks.BestModel("slow/size", mode="max"),
+            callbacks.EarlyStopping("slow/size", 2, mode="max"),
+        )
         log = callbacks.CsvLog(folder / "log.csv")
         events = []
         watching = [best, stop, log, events.append, *more]
