@@ -21,9 +21,10 @@ from fedjax_sim.checks import (
 )
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
+from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
-from fedjax_sim.simulation.folders import check_kind, folder_names
+from fedjax_sim.simulation.folders import check_kind, folder_names, record_names
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.locks import locked
@@ -239,6 +240,8 @@ def compare(
         try:
             if root is not None:
                 stack.enter_context(locked(root))
+                if distributed.is_first():
+                    record_names(root, folders)
             for name, algorithm in algorithms.items():
                 if on_progress is not None:
                     on_progress(name, None)

@@ -34,8 +34,8 @@ class Models(NamedTuple):
 def write_models(path: pathlib.Path, models: Models) -> None:
     """Writes models, whole or not at all.
 
-    Dictionaries, lists and tuples of arrays are kept as they are; other containers, such as
-    NamedTuples, become dictionaries or lists.
+    Dictionaries with names or integers as keys, lists and tuples of arrays are kept as they are;
+    other containers, such as NamedTuples, become dictionaries or lists.
 
     Example:
         >>> import tempfile
@@ -122,11 +122,13 @@ def _take_apart(tree: PyTree, path: str, arrays: dict[str, np.ndarray]) -> Any:
         arrays[name] = np.asarray(tree)
         return name
     kind = "list" if isinstance(tree, list) else "tuple" if type(tree) is tuple else "dict"
+    if isinstance(tree, dict) and tree and all(type(key) is int for key in tree):
+        kind = "dict of integers"  # keys are text in JSON
     parts = [
         (name, _take_apart(part, f"{path}/{name}" if path else name, arrays))
         for name, part in items
     ]
-    return {kind: dict(parts) if kind == "dict" else [part for _, part in parts]}
+    return {kind: [part for _, part in parts] if kind in ("list", "tuple") else dict(parts)}
 
 
 def _items(tree: PyTree) -> Iterator[tuple[str, PyTree]]:
@@ -145,6 +147,8 @@ def _put_together(tree: Any, arrays: Mapping[str, np.ndarray]) -> PyTree:
     ((kind, parts),) = tree.items()
     if kind == "dict":
         return {name: _put_together(part, arrays) for name, part in parts.items()}
+    if kind == "dict of integers":
+        return {int(name): _put_together(part, arrays) for name, part in parts.items()}
     return {"list": list, "tuple": tuple}[kind](_put_together(part, arrays) for part in parts)
 
 
