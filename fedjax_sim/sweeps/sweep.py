@@ -124,7 +124,7 @@ def sweep(
             nor in the arrays of the setup, or a function of the static hyper-parameters that
             returns them; runs on disk with other values are refused.
         keep_models: keep the final model of every run in memory and in the directory.
-        only_finished: return the runs that the directory has, and start none.
+        only_finished: return the runs that the directory has; start none, create no directory.
         part: ``(i, n)``: run the i-th of n parts of the grid only, for the jobs of an array that
             share the directory (:func:`~fedjax_sim.sweeps.parts.divide`).  The result also has
             those runs of other parts that are finished; ``missing`` counts the others.
@@ -194,7 +194,8 @@ def sweep(
     if not where:
         raise ValueError("devices is empty; expected at least one device")
     budget = memory or device_list.memory_limit(where[0])
-    store = SweepStore(pathlib.Path(directory) if directory is not None else None, config)
+    root = None if directory is None else pathlib.Path(directory)
+    store = SweepStore(root, config, create=not only_finished)
     programs = Programs(where, budget)
 
     new: dict[RunNumber, SweepRun] = {}
