@@ -21,11 +21,16 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
     Example:
         >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
         {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
+        >>> folder_names(["-1", "1"], "seeds")  # a number keeps its sign
+        {'-1': '-1', '1': '1'}
     """
     names = list(names)
     if any(not isinstance(name, str) for name in names):
         raise ValueError(f"{argument} has the names {names}; expected text")
-    folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
+    folders = {
+        name: name if re.fullmatch(r"-\d+", name) else re.sub(r"[^\w.+=-]+", "-", name).strip("-.")
+        for name in names
+    }
     if not folders:
         raise ValueError(f"{argument} is empty; expected at least one name")
     used: dict[str, str] = {}
