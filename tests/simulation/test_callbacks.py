@@ -279,6 +279,30 @@ def test_calls_of_tracking_services(monkeypatch):
     assert batches[-1][0][2:] == (0, 8)
 
 
+def test_mlflow_continues_a_run_whose_name_has_quotes(monkeypatch):
+    """MLflow's filters cannot escape the quote that ends a text."""
+    runs, filters = [], []
+
+    def create_run(experiment, run_name):
+        runs.append(types.SimpleNamespace(info=types.SimpleNamespace(run_id=0, run_name=run_name)))
+        return runs[-1]
+
+    def search_runs(experiments, where):
+        filters.append(where)
+        return runs
+
+    client = _Service()
+    client.create_run, client.search_runs = create_run, search_runs
+    mlflow = types.SimpleNamespace(MlflowClient=lambda uri: client)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", types.SimpleNamespace(Metric=print))
+    for name in ("it's", "it's", "plain"):
+        event = Event(name, ["0"], 1, 3, {"loss": np.ones(1)}, None, False, None)
+        callbacks.MLflow("experiment")(event)
+    assert [run.info.run_name for run in runs] == ["it's-0", "plain-0"]
+    assert filters[1:] == ["attributes.run_name LIKE 'it_s-0'", "attributes.run_name = 'plain-0'"]
+
+
 @pytest.mark.slow
 def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
     slow = fs.evaluation.at_rounds(bump, 4)
