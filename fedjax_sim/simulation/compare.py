@@ -247,6 +247,7 @@ def compare(
                     on_progress(name, None)
                 done = simulations.setdefault(name, [])
                 for part in parts.of(name):
+                    turn = {"seeds_done": len(done), "num_seeds": parts.count}
                     result = simulate(
                         algorithm,
                         part.setup,
@@ -260,12 +261,12 @@ def compare(
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
                         on_divergence=on_divergence,
-                        on_progress=None if on_progress is None else _named(on_progress, name),
+                        on_progress=on_progress and _named(on_progress, name, turn),
                     )
                     done.append(result)
                     num_rounds = part.setup.timeline.num_rounds
                     if result.history is None and on_progress is not None:
-                        on_progress(name, Progress(num_rounds, num_rounds, {}))
+                        on_progress(name, Progress(num_rounds, num_rounds, {}, **turn))
                     if on_finished is not None:
                         on_finished(name, result)
                     if result.interrupt_requested:
@@ -348,5 +349,7 @@ class _Named:
         return self._callback(event._replace(name=self._name))
 
 
-def _named(on_progress: OnProgress, name: str) -> Callable[[Progress], None]:
-    return lambda progress: on_progress(name, progress)
+def _named(
+    on_progress: OnProgress, name: str, turn: Mapping[str, int]
+) -> Callable[[Progress], None]:
+    return lambda progress: on_progress(name, progress._replace(**turn))
