@@ -85,6 +85,22 @@ def read_models(path: pathlib.Path) -> Models:
         raise FolderError(f"{path} is damaged ({error}); delete it and run again") from error
 
 
+def joined(parts: Sequence[Models]) -> Models:
+    """Returns the models of several runs as those of one, whose seeds follow each other.
+
+    Example:
+        >>> one = Models(np.zeros((1, 3)), ["0"], [5], {"loss": [0.5]})
+        >>> joined([one, one._replace(seeds=["1"])]).params.shape
+        (2, 3)
+    """
+    return Models(
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
+        [seed for part in parts for seed in part.seeds],
+        [done for part in parts for done in part.rounds],
+        {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
+    )
+
+
 def rounds_of(path: pathlib.Path) -> list[int] | None:
     """Returns the rounds of the models in a file, by seed; None if it has none.
 

@@ -190,14 +190,38 @@ def test_a_comparison_goes_on_after_a_stop():
 
 
 @pytest.mark.slow
+def test_seeds_with_setups_of_their_own(tmp_path):
+    """Their best models and their progress are those of one algorithm."""
+
+    def own(seed):
+        params = jax.tree.map(lambda x: x[seed], SETUP.params)
+        return fs.Setup(SETUP.task, SETUP.timeline, params, bump)
+
+    best, seen = callbacks.BestModel("score", mode="max"), []
+    options = {"callbacks": [best], "directory": tmp_path}
+    for _ in range(2):  # the second call finds both seeds finished
+        fs.compare(
+            {"a": fs.fedavg(0.1)}, own, KEYS, on_progress=lambda *x: seen.append(x), **options
+        )
+        np.testing.assert_array_equal(
+            best.models["a"].params, fs.load(tmp_path).models(which="best").params
+        )
+        assert best.models["a"].seeds == ["0", "1"]
+    fractions = [progress.fraction for _, progress in seen if progress]
+    assert fractions == [*np.arange(1, 17) / 16, 0.5, 1.0]
+
+
+@pytest.mark.slow
 def test_a_sweep_passes_on_finished_runs(tmp_path):
-    events, best = [], callbacks.BestModel("norm", mode="max")
-    result = small_runs.sweep(tmp_path, callbacks=[events.append, best], keep_models=True)
+    events = []
+    result = small_runs.sweep(tmp_path, callbacks=[events.append], keep_models=True)
     names = [f"lr={run.configuration['lr']}" for run in result.runs]
     assert sorted(names) == sorted(event.name for event in events if event.round == 8)
     assert [event.round for event in events] == 4 * [2, 4, 6, 8]
-    assert best.models["lr=0.1"].seeds == ["1"]  # of the seed that ended last
-    np.testing.assert_array_equal(best.models["lr=0.1"].params[0], result.runs[-1].model)
+    assert (events[-1].name, events[-1].seeds) == ("lr=0.1", ["1"])
+    np.testing.assert_array_equal(events[-1].params[0], result.runs[-1].model)
+    with pytest.raises(ValueError, match="BestModel, which needs the model of every evaluation"):
+        small_runs.sweep(None, callbacks=[callbacks.BestModel("norm", mode="max")])
     assert small_runs.sweep(tmp_path, callbacks=[events.append], keep_models=True).resumed == 4
     assert len(events) == 16
 
