@@ -50,7 +50,7 @@ def test_export(folder, tmp_path, kind, capsys):
     path = tmp_path / "new" / "folder" / "model"
     options = ["--algorithm", "fedavg", "--seed", "1", "--format", kind, "--output", str(path)]
     assert main(["export", str(folder), *options]) == 0
-    assert capsys.readouterr().out == f"model: {path}\n"
+    assert capsys.readouterr().out == f"model: {path} (fedavg, seed 1, after round 4)\n"
     params = named_leaves(fs.load(folder).params("fedavg", 1))
     if kind == "orbax":
         import orbax.checkpoint as ocp
