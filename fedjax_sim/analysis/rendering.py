@@ -109,14 +109,14 @@ def explanation(table: pd.DataFrame, level: float | None = None) -> str:
         >>> explanation(pd.DataFrame([row]))
         'One seed.'
     """
-    level = table.attrs.get("level", 0.95) if level is None else level
+    percent = 100 * (table.attrs.get("level", 0.95) if level is None else level)
     num_seeds = np.asarray(table["num_seeds"], int)
     fewest, most = num_seeds.min(), num_seeds.max()
     if most == 1:
         text = "One seed."
     else:
         seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
-        text = f"Mean over {seeds} seeds and its {100 * level:g} % interval (Student's t)."
+        text = f"Mean over {seeds} seeds and its {percent:g} % interval (Student's t)."
     if np.isfinite(np.asarray(table["p_holm"], np.float64)).any():
         text += (
             " Bold: the best mean, and those that a two-sided paired t test over the seeds does not"
