@@ -146,15 +146,22 @@ def unfinished(
     Example:
         >>> history = pd.DataFrame({"method": ["a", "a", "b"], "seed": [0, 1, 0]})
         >>> unfinished(history, ["a", "b", "c"], 2)
-        'Not finished yet: b has 1 seed of 2, c has none.'
+        'Not finished yet: b has 1 seed of 2; c has none.'
+        >>> unfinished(history, ["c", "d"], 2)
+        'Not finished yet: all methods have none.'
         >>> unfinished(history, ["a"], 2)
         ''
     """
     counts = history.groupby(by)["seed"].nunique().to_dict()
-    parts = []
+    groups: dict[int, list[str]] = {}
     for method in methods:
         count = counts.get(method, 0)
         if count < seeds:
-            few = f"{counted(count, 'seed')} of {seeds}" if count else "none"
-            parts.append(f"{method} has {few}")
-    return f"Not finished yet: {', '.join(parts)}." if parts else ""
+            groups.setdefault(count, []).append(method)
+    parts = []
+    for count, names in groups.items():
+        several = len(names) > 1
+        who = "all methods" if several and names == list(methods) else ", ".join(names)
+        few = f"{counted(count, 'seed')} of {seeds}" if count else "none"
+        parts.append(f"{who} {'have' if several else 'has'} {few}")
+    return f"Not finished yet: {'; '.join(parts)}." if parts else ""

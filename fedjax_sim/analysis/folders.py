@@ -11,7 +11,7 @@ import pandas as pd
 from fedjax_sim.analysis.labels import measures_quality
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.client_rows import INDEX, read_clients
-from fedjax_sim.simulation.folders import is_seed
+from fedjax_sim.simulation.folders import is_seed, recorded_names
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.simulation.store import read_history
 from fedjax_sim.sweeps.result import Sweep, SweepRun
@@ -161,7 +161,7 @@ def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list
 def run_folders(
     path: pathlib.Path, config: Mapping[str, Any] | None = None
 ) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm: one of all seeds, or one per seed.
+    """Returns the run folders of every algorithm, by its name: one of all seeds, or one per seed.
 
     Args:
         path: folder of a run or a comparison.
@@ -171,15 +171,18 @@ def run_folders(
     if (path / "run.json").exists():
         return {config.get("algorithm") or path.resolve().name: [path]}
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
-    order: dict[str, int] = {name: i for i, name in enumerate(config.get("algorithms") or ())}
+    names = recorded_names(path)
+    known = config.get("algorithms") or names
+    order: dict[str, int] = {name: i for i, name in enumerate(known)}
     folders.sort(key=lambda folder: order.get(folder.name, len(order)))
-    runs = {folder.name: [folder] for folder in folders if (folder / "run.json").exists()}
+    names = {folder.name: names.get(folder.name, folder.name) for folder in folders}
+    runs = {names[folder.name]: [folder] for folder in folders if (folder / "run.json").exists()}
     if runs and all(is_seed(folder) for (folder,) in runs.values()):
         return {path.resolve().name: [folder for (folder,) in runs.values()]}
     for folder in folders:
         parts = sorted(file.parent for file in folder.glob("*/run.json"))
         if parts and all(map(is_seed, parts)):
-            runs[folder.name] = parts
+            runs[names[folder.name]] = parts
     return runs
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_sim import algorithms
 from fedjax_sim.analysis.selection import Mode
+from fedjax_sim.evaluation.direction import direction, is_fraction
 
 LONGEST = 30  # characters of an algorithm's name; longer beginnings are sentences
 
@@ -24,10 +25,6 @@ PROGRESS = {
 }
 _WORDS = {"train": "training", "eval": "evaluation"}
 _SETTING_WORDS = {"lr": "learning rate", "num": "number of"}
-# Metrics with these words are better when larger, and lie in [0, 1].
-_FRACTIONS = {
-    "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",
-}  # fmt: skip
 
 
 def algorithm_label(name: str) -> str:
@@ -97,15 +94,13 @@ def setting_label(name: str | None) -> str:
 
 
 def better(metric: str) -> Mode:
-    """Returns "max" for a metric of which larger values are better, such as accuracies.
+    """Returns the better direction of a metric; "min" if its name does not say it.
 
     Example:
-        >>> better("test/accuracy"), better("train/loss")
-        ('max', 'min')
-        >>> better("top-5"), better("top-5 error")
-        ('max', 'min')
+        >>> better("test/accuracy"), better("train/loss"), better("norm")
+        ('max', 'min', 'min')
     """
-    return "max" if _is_fraction(metric) else "min"
+    return direction(metric) or "min"
 
 
 def bounds_of(metric: str, values: np.ndarray) -> tuple[float, float] | None:
@@ -118,11 +113,4 @@ def bounds_of(metric: str, values: np.ndarray) -> tuple[float, float] | None:
     """
     finite = values[np.isfinite(values)]
     inside = bool(((finite >= 0) & (finite <= 1)).all())
-    return (0.0, 1.0) if _is_fraction(metric) and inside else None
-
-
-def _is_fraction(metric: str) -> bool:
-    name = metric.lower()
-    words = re.split(r"[^a-z0-9]+", name)
-    in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
-    return bool(in_top) or not _FRACTIONS.isdisjoint(words)
+    return (0.0, 1.0) if is_fraction(metric) and inside else None

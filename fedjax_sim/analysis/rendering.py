@@ -32,7 +32,7 @@ def results_table(
     digits: int = 3,
     percent: bool = False,
     target: float | None = None,
-    level: float = 0.95,
+    level: float | None = None,
     note: str = "",
 ) -> str:
     r"""Returns the frame of :func:`results` as text: a row per configuration, a column per metric.
@@ -48,7 +48,7 @@ def results_table(
         digits: decimals of the means and intervals.
         percent: write accuracies in percent, with ``digits`` - 2 decimals.
         target: value of the rounds to the target, for the column's heading.
-        level: level of the intervals, as :func:`results` had it, for the note.
+        level: level of the intervals, for the note; default: the level that :func:`results` had.
         note: text before the note.
 
     Raises:
@@ -68,7 +68,8 @@ def results_table(
         raise ValueError(f"format is {format!r}; expected one of {known}")
     if digits < 1:
         raise ValueError(f"digits is {digits}; expected at least 1")
-    check_level(level)
+    if level is not None:
+        check_level(level)
     check_columns(table, list(_STATISTICS[:-2]), "table")
     if format == "csv":
         return table.to_csv(index=False, lineterminator="\n").removesuffix("\n")
@@ -96,25 +97,31 @@ def results_table(
     return render(heads, list(rows.values()), len(config), notes)
 
 
-def explanation(table: pd.DataFrame, level: float = 0.95) -> str:
-    """Returns the sentences that explain a table of :func:`results`, which had that ``level``.
+def explanation(table: pd.DataFrame, level: float | None = None) -> str:
+    """Returns the sentences that explain a table of :func:`results`.
+
+    Args:
+        table: as :func:`results` returns it; a frame without its ``attrs`` has the defaults.
+        level: level of the intervals; default: the table's.
 
     Example:
         >>> row = {"num_seeds": 1, "diverged": "", "p_holm": float("nan")}
         >>> explanation(pd.DataFrame([row]))
         'One seed.'
     """
+    percent = 100 * (table.attrs.get("level", 0.95) if level is None else level)
     num_seeds = np.asarray(table["num_seeds"], int)
     fewest, most = num_seeds.min(), num_seeds.max()
     if most == 1:
         text = "One seed."
     else:
         seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
-        text = f"Mean over {seeds} seeds and its {100 * level:g} % interval (Student's t)."
+        text = f"Mean over {seeds} seeds and its {percent:g} % interval (Student's t)."
     if np.isfinite(np.asarray(table["p_holm"], np.float64)).any():
         text += (
             " Bold: the best mean, and those that a two-sided paired t test over the seeds does not"
-            " distinguish from it (p of at least 0.05 after Holm's correction)."
+            f" distinguish from it (p of at least {table.attrs.get('alpha', 0.05):g} after Holm's"
+            " correction)."
         )
         if fewest < _FEW_SEEDS:
             text += f" With fewer than {_FEW_SEEDS} seeds the test distinguishes little."

@@ -53,8 +53,8 @@ def results(
         history: tidy frame: columns of the configuration, ``seed``, ``round``, ``metric``,
             ``value`` and, if runs may have diverged, ``diverged_at``.
         metrics: metrics of the rows.
-        modes: per metric "max" or "min", the better direction; default: "max" for accuracies and
-            the like, "min" for others.
+        modes: per metric "max" or "min", the better direction; default: as its name says, "min" if
+            it does not.
         last: number of evaluations at the end of a run over which the metric is averaged.
         target: adds the median rounds to a value of a metric, over the seeds that reach it.
         level: level of the intervals.
@@ -67,8 +67,11 @@ def results(
         ties), and with a target ``rounds_to_target`` (infinite if no seed reaches it) and
         ``reached`` (seeds).
 
+        The frame's ``attrs`` have ``level`` and ``alpha``.
+
     Raises:
-        ValueError: as :func:`~fedjax_sim.analysis.scores`; no metrics; another mode.
+        ValueError: as :func:`~fedjax_sim.analysis.scores`; no metrics; another mode; ``alpha`` or
+            ``level`` outside (0, 1).
 
     Example:
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
@@ -82,6 +85,8 @@ def results(
     metrics = [metrics] if isinstance(metrics, str) else list(metrics)
     if not metrics:
         raise ValueError("metrics is empty; expected at least one")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha is {alpha}; expected a number between 0 and 1")
     if "diverged_at" not in history:
         history = history.assign(diverged_at=0)
     parts, config = [], []
@@ -97,7 +102,9 @@ def results(
         reached = _reached(history, target, (modes or {}).get(target.metric))
         table = table.merge(reached, on=config, how="left") if config else table.join(reached)
     order = _order_of_appearance(history, table, config)
-    return table.iloc[order].reset_index(drop=True)
+    table = table.iloc[order].reset_index(drop=True)
+    table.attrs |= {"level": level, "alpha": alpha}  # for the note under a rendered table
+    return table
 
 
 def _rows(

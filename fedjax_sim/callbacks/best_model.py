@@ -11,6 +11,7 @@ from fedjax_sim.simulation.events import Action, Event
 from fedjax_sim.simulation.model_files import (
     BEST,
     Models,
+    joined,
     named_leaves,
     read_models,
     write_models,
@@ -24,15 +25,16 @@ class BestModel:
     With a directory the models are in ``best.npz`` beside the run's history, where
     ``fs.load(directory).models(which="best")`` reads them; without one they are in :attr:`models`.
     The run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
+    A sweep refuses it, since a sweep has the final models only.
 
     Args:
         metric: name of the metric, best of a validation part.
-        mode: "min" or "max"; default: "min" for names with "loss" or "error" and for "perplexity",
-            "mse", "gap" and the like, "max" for others.
+        mode: "min" or "max"; may be left out for losses, errors, accuracies and the like, whose
+            names say it.
 
     Raises:
-        ValueError: another mode; during the run, an unknown metric, or a ``best.npz`` of another
-            metric.
+        ValueError: another mode, or none where the name does not say it; during the run, an
+            unknown metric, or a ``best.npz`` of another metric.
 
     Example:
         >>> best = BestModel("accuracy")
@@ -44,6 +46,7 @@ class BestModel:
     """
 
     every_evaluation = True
+    needs_models = True
 
     def __init__(self, metric: str, *, mode: Mode = None) -> None:
         self._metric, self._sign = metric, sign(metric, mode)
@@ -52,14 +55,18 @@ class BestModel:
 
     @property
     def models(self) -> dict[str, Models]:
-        """The best models by algorithm; of seeds with setups of their own, the last seed's."""
-        return {name: models for (name, _), models in self._best.items()}
+        """The best models by algorithm, also of seeds that run one after the other."""
+        parts: dict[str, list[Models]] = {}
+        for (name, _), models in self._best.items():
+            parts.setdefault(name, []).append(models)
+        return {name: joined(of_name) for name, of_name in parts.items()}
 
     def __call__(self, event: Event) -> Action:
         measured = event.measured(self._metric)  # refuses an unknown metric
         run = run_of(event)
         if begins(event, self._last.get(run)):
-            self._best.pop(run, None)
+            for other in [run for run in self._best if _replaces(event, run)]:
+                del self._best[other]
         self._last[run] = event._replace(metrics={}, params=None)
         if event.replayed and event.folder is not None and (event.folder / BEST).exists():
             # A file of a later round, which a kill left, has the models that the run finds there.
@@ -106,6 +113,12 @@ class BestModel:
         metrics = {self._metric: np.where(improved, values, kept).tolist()}
         rounds = np.where(improved, event.round, rounds).tolist()
         return Models(jax.tree.map(chosen, new, before), list(event.seeds), rounds, metrics)
+
+
+def _replaces(event: Event, run: tuple[str, tuple[str, ...]]) -> bool:
+    """Returns True for a run that begins and has seeds of an earlier run of the same name."""
+    name, seeds = run
+    return name == event.name and not set(seeds).isdisjoint(event.seeds)
 
 
 def _with_structure(params: PyTree, like: PyTree) -> PyTree:

@@ -1,16 +1,13 @@
-"""Direction of a metric: smaller losses and larger accuracies are better."""
+"""Metrics of events: their direction, and the first event of a run."""
 
-import re
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fedjax_sim.evaluation.direction import direction
 from fedjax_sim.simulation.events import Event
 
 Mode: TypeAlias = Literal["min", "max"] | None
-
-# Words of metrics, besides losses and errors, of which smaller values are better.
-_SMALLER = {"perplexity", "ppl", "nll", "mse", "rmse", "mae", "gap", "distance", "regret"}
 
 
 def sign(metric: str, mode: Mode) -> int:
@@ -18,24 +15,26 @@ def sign(metric: str, mode: Mode) -> int:
 
     Args:
         metric: name of the metric.
-        mode: "min" or "max"; None: "min" for names with "loss" or "error", in any case of
-            letters, and for "perplexity", "mse", "gap" and the like, else "max".
+        mode: "min" or "max"; None: as the name says
+            (:func:`fedjax_sim.evaluation.direction.direction`).
 
     Raises:
-        ValueError: another mode.
+        ValueError: another mode; None for a name that does not say it, since a wrong direction
+            would keep the worst model.
 
     Example:
         >>> sign("test/accuracy", None), sign("train/loss", None), sign("train/loss", "max")
         (1, -1, 1)
-        >>> sign("Test Loss", None), sign("valid/perplexity", None)
-        (-1, -1)
     """
     if mode not in (None, "min", "max"):
         raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")
     if mode is None:
-        name = metric.lower()
-        smaller = not _SMALLER.isdisjoint(re.split(r"[^a-z0-9]+", name))
-        mode = "min" if "loss" in name or "error" in name or smaller else "max"
+        mode = direction(metric)
+        if mode is None:
+            raise ValueError(
+                f"mode is None; expected 'min' or 'max', since the name of metric {metric!r} does "
+                "not say whether smaller or larger values are better"
+            )
     return 1 if mode == "max" else -1
 
 

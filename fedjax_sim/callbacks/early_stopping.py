@@ -24,13 +24,14 @@ class EarlyStopping:
     Args:
         metric: name of the metric, best of a validation part.
         patience: evaluations.
-        mode: "min" or "max"; default: "min" for names with "loss" or "error" and for "perplexity",
-            "mse", "gap" and the like, "max" for others.
+        mode: "min" or "max"; may be left out for losses, errors, accuracies and the like, whose
+            names say it.
         min_delta: least change that counts as an improvement.
 
     Raises:
         ValueError: a patience that is no integer of at least 1, a negative
-            ``min_delta`` or another mode; during the run, an unknown metric.
+            ``min_delta``, another mode, or none where the name does not say it; during the run,
+            an unknown metric.
 
     Example:
         >>> stop = EarlyStopping("loss", patience=2)

@@ -51,7 +51,10 @@ class MLflow:
             self._client.set_terminated(run)
 
     def _run(self, name: str) -> str:
-        where = f"attributes.run_name = '{name}'"
-        found: list[Any] = self._client.search_runs([self._experiment], where, max_results=1)
-        run = found[0] if found else self._client.create_run(self._experiment, run_name=name)
+        # Filters cannot escape a quote; "_" stands for any character.
+        quoted = "'" in name
+        where = f"attributes.run_name {'LIKE' if quoted else '='} '{name.replace(chr(39), '_')}'"
+        found: list[Any] = self._client.search_runs([self._experiment], where) or []
+        same = [run for run in found if run.info.run_name == name]
+        run = same[0] if same else self._client.create_run(self._experiment, run_name=name)
         return run.info.run_id

@@ -306,10 +306,12 @@ class RunOptions(RunConfig):
     """Logs of every evaluation: csv:FILE, tensorboard:DIRECTORY, wandb:PROJECT or
     mlflow:EXPERIMENT."""
     keep_best: str | None = None
-    """Metric, e.g. valid/accuracy, by which the best model of every seed is kept (best.npz)."""
+    """Metric, e.g. valid/accuracy, by which the best model of every seed is kept (best.npz).
+    METRIC:max or METRIC:min for a metric of your own whose name does not say which is better."""
     stop_early: str | None = None
     """METRIC:PATIENCE, e.g. valid/loss:10: ends an algorithm after 10 evaluations without an
-    improvement of the metric's mean over the seeds."""
+    improvement of the metric's mean over the seeds. METRIC:PATIENCE:max or :min for a metric of
+    your own whose name does not say which is better."""
     time_limit: float | None = None
     """Seconds after which the comparison is interrupted; the same command continues."""
     distributed: bool = False

@@ -18,7 +18,7 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnPro
     bars = Progress(
         TextColumn(f"{{task.description:<{width}}}"),
         BarColumn(bar_width=20),
-        TextColumn("round {task.completed}/{task.fields[rounds]}"),
+        TextColumn("{task.fields[position]}"),
         TextColumn("{task.fields[status]}"),
         TextColumn("ETA"),
         TimeRemainingColumn(compact=True),
@@ -28,15 +28,18 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnPro
 
     def on_progress(name, progress) -> None:
         if progress is None:
-            lines[name] = bars.add_task(name, total=None, status="compiling", rounds="?")
+            lines[name] = bars.add_task(name, total=None, status="compiling", position="round 0/?")
             return
         metrics = progress.metrics
         status = "finished before"
         if metrics:
             status = f"loss {metrics[LOSS]:.3f}  accuracy {metrics[ACCURACY]:.3f}"
-        rounds = progress.num_rounds
         bars.update(
-            lines[name], total=rounds, completed=progress.round, status=status, rounds=rounds
+            lines[name],
+            total=1,
+            completed=progress.fraction,
+            status=status,
+            position=progress.position,
         )
 
     with bars:

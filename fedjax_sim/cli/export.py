@@ -37,8 +37,8 @@ class ExportOptions:
     the suffix of the format."""
 
 
-def export(folder: pathlib.Path, options: ExportOptions) -> pathlib.Path:
-    """Writes the model and returns its path.
+def export(folder: pathlib.Path, options: ExportOptions) -> tuple[pathlib.Path, str]:
+    """Writes the model and returns its path and what it is: algorithm, seed and round.
 
     Folders above the path are created.
 
@@ -48,15 +48,20 @@ def export(folder: pathlib.Path, options: ExportOptions) -> pathlib.Path:
         ImportError: the package safetensors is not installed.
 
     Example:
-        >>> path = export(pathlib.Path("results"), ExportOptions())  # doctest: +SKIP
+        >>> path, text = export(pathlib.Path("results"), ExportOptions())  # doctest: +SKIP
     """
     path = options.output or pathlib.Path(f"model{_SUFFIXES[options.format]}")
+    saved = load(folder)
+    params = saved.params(options.algorithm, options.seed, options.which)
+    models = saved.models(options.algorithm, options.which)
+    seed = models.seeds[0] if options.seed is None else options.seed
+    done = models.rounds[list(models.seeds).index(seed)]
     if path.exists():
         raise ValueError(f"output is '{path}', which exists; expected a new path")
-    params = load(folder).params(options.algorithm, options.seed, options.which)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(params, path, options.format)
-    return path
+    name = options.algorithm or saved.algorithms[0]
+    return path, f"{name}, seed {seed}, after round {done}"
 
 
 def write(params: Params, path: pathlib.Path, kind: Format) -> None:

@@ -59,7 +59,8 @@ def export(arguments: list[str]) -> int:
         folder, options = _of_folder(
             exporting.ExportOptions, "export", exporting.DESCRIPTION, arguments
         )
-        print(f"model: {exporting.export(folder, options)}")
+        path, text = exporting.export(folder, options)
+        print(f"model: {path} ({text})")
     return 0
 
 

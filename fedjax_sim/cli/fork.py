@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +46,8 @@ class ForkOptions:
     metric: str = "test/accuracy"
     """Metric to compare."""
     output: pathlib.Path | None = None
-    """File of the figure; default: fork_ROUND.png in FOLDER."""
+    """File of the figure; default: fork_ROUND.png in FOLDER, or fork_ROUND_2.png and so on if there
+    is one."""
 
 
 def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]:
@@ -80,7 +82,7 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
         result = forking.fork(
             start, alternatives, setup, keys, execution=execution, seeds=comparison.seeds
         )
-    figure = options.output or folder / f"fork_{options.round}.png"
+    figure = options.output or _unused(folder / f"fork_{options.round}.png")
     figure.parent.mkdir(parents=True, exist_ok=True)
     save(result.plot(options.metric), figure)
     return _table(result.differences(options.metric), options.metric), figure
@@ -185,6 +187,12 @@ def _number(text: str, value: str) -> int:
     if not value.isdecimal():
         raise ValueError(f"alternatives has {text!r} with {value!r}; expected a number")
     return int(value)
+
+
+def _unused(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path, with a number behind its name if there is such a file."""
+    later = (path.with_stem(f"{path.stem}_{number}") for number in itertools.count(2))
+    return next(file for file in itertools.chain([path], later) if not file.exists())
 
 
 def _table(differences: pd.DataFrame, metric: str) -> str:

@@ -15,7 +15,7 @@ from fedjax_sim.analysis.folders import read_folder, run_folders
 from fedjax_sim.cli.config_file import read_saved
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
-from fedjax_sim.simulation.model_files import BEST, LAST, Models, read_models
+from fedjax_sim.simulation.model_files import BEST, LAST, Models, joined, read_models
 from fedjax_sim.types import Params
 
 if TYPE_CHECKING:
@@ -91,13 +91,7 @@ class SavedResults:
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}; expected 'last' or 'best'")
         name = {"last": LAST, "best": BEST}[which]
-        parts = [read_models(folder / name) for folder in self.runs[self._name(algorithm)]]
-        return Models(
-            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
-            [seed for part in parts for seed in part.seeds],
-            [done for part in parts for done in part.rounds],
-            {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
-        )
+        return joined([read_models(path / name) for path in self.runs[self._name(algorithm)]])
 
     def params(
         self, algorithm: str | None = None, seed: int | str | None = None, which: Which = "last"

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
-from fedjax_sim.analysis.folders import default_metrics
+from fedjax_sim.analysis.folders import default_metrics, read_config
 from fedjax_sim.analysis.labels import algorithm_labels
 from fedjax_sim.analysis.methods import read_folders
 from fedjax_sim.analysis.rendering import Format, results_table
@@ -28,7 +28,7 @@ class TableOptions:
     metric: tuple[str, ...] = ()
     """Metrics, one column each; default: test accuracy and training loss, else the first three."""
     mode: Literal["auto", "max", "min"] = "auto"
-    """Better values: larger (max) or smaller (min); auto: larger for accuracies and the like."""
+    """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
     last: int = 1
     """Number of evaluations at the end of a run over which a metric is averaged."""
     target: float | None = None
@@ -65,36 +65,50 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
         last=options.last,
         target=target,
     )
+    rounds = _last_rounds(content.history, metrics[0], _planned_rounds(folders))
     return results_table(
         frame,
         options.format,
         digits=options.digits,
         percent=options.percent,
         target=options.target,
-        note=" ".join(filter(None, (content.setting, _last_rounds(content.history, metrics[0])))),
+        note=" ".join(filter(None, (content.setting, rounds))),
     )
 
 
-def _last_rounds(history: pd.DataFrame, metric: str) -> str:
+def _planned_rounds(folders: Sequence[pathlib.Path]) -> int | None:
+    """Returns the number of rounds of runs in several folders, if it is one number."""
+    configs = [read_config(folder) for folder in folders]
+    counts = {config.get("rounds") for config in configs if config.get("clock", "none") == "none"}
+    sweeps = any((folder / "slices").is_dir() for folder in folders)
+    return counts.pop() if len(counts) == 1 and not sweeps else None
+
+
+def _last_rounds(history: pd.DataFrame, metric: str, planned: int | None = None) -> str:
     """Returns a sentence with the last evaluated rounds if those of the runs differ.
 
-    They do if a run was extended, interrupted or stopped early, or has a clock of its own.
+    They do if a run was extended, interrupted or stopped early, or has a clock of its own.  Also if
+    all runs end before the ``planned`` number of rounds.
 
     Example:
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
         >>> rows = [("fedavg", 0, 5, "loss", 0.1), ("scaffold", 0, 3, "loss", 0.2)]
         >>> _last_rounds(pd.DataFrame(rows, columns=columns), "loss")
         'Last evaluation: round 5 (FedAvg), 3 (SCAFFOLD).'
+        >>> _last_rounds(pd.DataFrame(rows[:1], columns=columns), "loss", planned=9)
+        'Last evaluation: round 5 of 9.'
     """
     measured = history.loc[history["metric"] == metric, :]
     last = measured.groupby(["algorithm", "seed"], sort=False)["round"].max()
+    early = planned is not None and last.min() < planned
+    end = f" of {planned}." if early else "."
     if last.nunique() < 2:
-        return ""
+        return f"Last evaluation: round {_range(last)}{end}" if early else ""
     labels = algorithm_labels(measured["algorithm"])
     if len(labels) > _MOST_NAMED:
-        return f"Last evaluation: round {_range(last)}, by method."
+        return f"Last evaluation: round {_range(last)}, by method{end}"
     texts = [f"{_range(last.loc[name])} ({label})" for name, label in labels.items()]
-    return f"Last evaluation: round {', '.join(texts)}."
+    return f"Last evaluation: round {', '.join(texts)}{end}"
 
 
 def _range(numbers: pd.Series) -> str:

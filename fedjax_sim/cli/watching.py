@@ -7,7 +7,9 @@ import jax
 
 from fedjax_sim import callbacks
 from fedjax_sim.callbacks import Callback
+from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import did_you_mean
+from fedjax_sim.evaluation.direction import direction
 from fedjax_sim.evaluation.state import takes_state
 from fedjax_sim.types import Setup
 
@@ -45,17 +47,19 @@ class Watching(NamedTuple):
         """
         result = [_log(text) for text in self.log]
         if self.keep_best is not None:
-            _check_metric("keep_best", self.keep_best, self.keep_best, setup)
-            result.append(callbacks.BestModel(self.keep_best))
+            metric, mode = _with_mode("keep_best", self.keep_best, self.keep_best, setup)
+            result.append(callbacks.BestModel(metric, mode=mode))
         if self.stop_early is not None:
-            metric, colon, patience = self.stop_early.rpartition(":")
+            text = self.stop_early.removesuffix(":min").removesuffix(":max")
+            metric, colon, patience = text.rpartition(":")
             if not (colon and metric and patience.isdecimal() and int(patience)):
                 raise ValueError(
                     f"stop_early is {self.stop_early!r}; expected METRIC:PATIENCE, as "
                     "valid/loss:10 for 10 evaluations"
                 )
-            _check_metric("stop_early", self.stop_early, metric, setup)
-            result.append(callbacks.EarlyStopping(metric, int(patience)))
+            metric += self.stop_early.removeprefix(text)
+            metric, mode = _with_mode("stop_early", self.stop_early, metric, setup)
+            result.append(callbacks.EarlyStopping(metric, int(patience), mode=mode))
         if self.time_limit is not None:
             if not self.time_limit > 0:
                 raise ValueError(f"time_limit is {self.time_limit}; expected a positive number")
@@ -75,14 +79,28 @@ def _log(text: str) -> Callback:
         raise ImportError(f"log has {text!r}, which {need}") from error
 
 
-def _check_metric(option: str, value: str, metric: str, setup: Setup) -> None:
-    """Refuses a metric that the evaluation does not have, before anything is compiled."""
+def _with_mode(option: str, value: str, text: str, setup: Setup) -> tuple[str, Mode]:
+    """Returns the metric and the mode of METRIC[:MODE].
+
+    Refuses a metric that the evaluation does not have, before anything is compiled, and one whose
+    name does not say whether smaller or larger values are better, without a mode.
+    """
+    metric, _, word = text.rpartition(":")
+    modes: dict[str, Mode] = {"min": "min", "max": "max"}
+    mode = modes.get(word)
+    metric = text if mode is None else metric
     names = _metrics(setup)
     if names and metric not in names:
         raise ValueError(
             f"{option} is {value!r}; expected one of {', '.join(names)}"
             f"{did_you_mean(metric, names)}"
         )
+    if mode is None and direction(metric) is None:
+        raise ValueError(
+            f"{option} is {value!r}; expected {value}:min or {value}:max, since the name does not "
+            "say whether smaller or larger values are better"
+        )
+    return metric, mode
 
 
 def _metrics(setup: Setup) -> list[str]:

@@ -164,6 +164,8 @@ def number_groups(
 ) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
     """Numbers the names of clients, the train part first, in order of first appearance.
 
+    Names are compared as texts (:func:`group_text`).
+
     Returns:
         The int32 group of each train row, of each test row (None without ``test``), and the names.
 
@@ -174,11 +176,26 @@ def number_groups(
     index: dict[str, int] = {}
 
     def numbers(names: Iterable[Any]) -> np.ndarray:
-        return np.array([index.setdefault(str(name), len(index)) for name in names], np.int32)
+        texts = map(group_text, names)
+        return np.array([index.setdefault(text, len(index)) for text in texts], np.int32)
 
     train_groups = numbers(train)
     test_groups = None if test is None else numbers(test)
     return train_groups, test_groups, tuple(index)
+
+
+def group_text(name: Any) -> str:
+    """Returns a label or a client's name as a text; whole numbers are integers.
+
+    A column of integers becomes floating where one of its rows has no value, and the other part of
+    a data set may still have integers.
+
+    Example:
+        >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0")
+        ('1', '1.5', '1.0')
+    """
+    whole = isinstance(name, float | np.floating) and float(name).is_integer()
+    return str(int(name)) if whole else str(name)
 
 
 def import_extra(module: str) -> ModuleType:

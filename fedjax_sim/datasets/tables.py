@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.columns import Columns, columns_of
-from fedjax_sim.datasets.dataset import DataError, Dataset, import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 LABELS = ("y", "label")  # default names of the labels' column
@@ -160,7 +160,7 @@ def _from_parts(
         y = _values(own, part, "label_column", label)
         clients = None
         if client_column is not None and (client_column in part.names or key == "train"):
-            clients = _values(own, part, "client_column", client_column).astype(str)
+            clients = _values(own, part, "client_column", client_column)
         elif client_column is not None:
             clients = np.full(len(y), "test")
         values[key] = (x, y, clients)
@@ -243,7 +243,7 @@ def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
         row = int(is_missing.argmax()) + 1
         raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
     values = table.read(name)
-    return values.astype(str) if values.dtype == object else values
+    return np.array([group_text(v) for v in values]) if values.dtype == object else values
 
 
 def _with_class_names(dataset: Dataset, names: Sequence[str] | None) -> Dataset:

@@ -44,14 +44,15 @@ class Characters(NamedTuple):
         known = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
         order = np.argsort(known)
         places = np.searchsorted(known[order], codes)
-        ids = order[np.minimum(places, len(known) - 1)].astype(np.int32)
-        missing = np.flatnonzero(known[ids] != codes)
+        found = places < len(known)
+        found[found] = known[order[places[found]]] == codes[found]
+        missing = np.flatnonzero(~found)
         if len(missing):
             raise DataError(
                 f"text has {text[missing[0]]!r} at position {missing[0]}; expected characters of "
                 f"the vocabulary {self.characters!r}"
             )
-        return ids
+        return order[places].astype(np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns the text of ids."""

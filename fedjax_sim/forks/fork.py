@@ -16,12 +16,12 @@ from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.forks.result import Fork
-from fedjax_sim.forks.together import Continuation, continue_together
+from fedjax_sim.forks.together import Continuation, continue_together, parts_of
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.programs import Resident, programs
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_column, seed_names
-from fedjax_sim.types import FedAlgorithm, Setup, Timeline
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 
 
 class Alternative(NamedTuple):
@@ -38,8 +38,9 @@ class Alternative(NamedTuple):
     algorithm: FedAlgorithm | Callable[..., FedAlgorithm]
     # Intervention: a function of the timeline of the remaining rounds. None: it stays as it is.
     change: Callable[[Timeline], Timeline] | None = None
-    # True: the algorithm's state starts afresh from the model. Required where the algorithm's state
-    # is not of the same form as the run's.
+    # True: server and clients get new states of the algorithm, with the server's model of round t;
+    # what clients kept, such as controls and personal models, is lost. Required where the
+    # algorithm's state is not of the same form as the run's.
     restart: bool = False
     # Arguments of the function ``algorithm``, by name.
     numbers: Mapping[str, float] | None = None
@@ -87,11 +88,11 @@ def fork(
         one_program: run all alternatives together.
 
     Returns:
-        Histories from round t on (with the metrics at round t), final states, paired differences
-        and a figure.
+        Histories with the metrics at round t and after the later rounds that the whole run
+        evaluates, final states, paired differences and a figure.
 
     Raises:
-        ValueError: contradictory arguments; a state that does not fit an alternative, which
+        ValueError: contradictory arguments; a state that does not fit an alternative, where
             ``restart`` helps; an alternative whose clients start from a broadcast before round t.
 
     Example:
@@ -204,15 +205,19 @@ def _prepared(
         first = first._replace(round=state.round, diverged_at=state.diverged_at)
     else:
         first = state
-    if not jax.tree.leaves(first.past) and jax.tree.leaves(shapes.past):
+    # Clients that started before round t have what the run sent them, also after a restart.
+    kept = bool(jax.tree.leaves(state.past)) and _form(state.past) == _form(shapes.past)
+    if kept:
+        first = first._replace(past=state.past)
+    elif not jax.tree.leaves(first.past) and jax.tree.leaves(shapes.past):
         first = first._replace(past=compiled.initial(*arguments).past)
     _check_state(name, first, shapes)
-    if not jax.tree.leaves(state.past):
+    if not kept:
         oldest = np.where(setup.timeline.mask, setup.timeline.version, done).min()
         if oldest < done:
             raise ValueError(
                 f"alternatives[{name!r}] has clients that start from broadcast {oldest}; expected "
-                f"{done} or later, since the run kept no earlier ones"
+                f"{done} or later, since the run kept no earlier ones of the algorithm's form"
             )
     return Continuation(factory, numbers, setup, first)
 
@@ -266,18 +271,19 @@ def _factory(
 
 def _check_state(name: str, state: RunState, expected: RunState) -> None:
     """Refuses a state whose structure or shapes are not those of an algorithm's states."""
-
-    def shapes(tree: object) -> tuple:
-        leaves, structure = jax.tree.flatten(tree)
-        return structure, [(np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves]
-
     for part in ("server", "clients", "past"):
-        if shapes(getattr(state, part)) != shapes(getattr(expected, part)):
+        if _form(getattr(state, part)) != _form(getattr(expected, part)):
             raise ValueError(
                 f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "
                 "expected an algorithm with the same state, or Alternative(..., restart=True), "
                 "which starts from the model"
             )
+
+
+def _form(tree: PyTree) -> tuple:
+    """Returns the structure, shapes and types of a tree."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves]
 
 
 def _continued(
@@ -296,7 +302,8 @@ def _continued(
         initial = compiled.evaluation(setup.task, put(setup.eval_fn), part, state, put(keys))
         evaluated = [jax.tree.map(np.asarray, initial)]
     execute = Resident(compiled, setup.task, setup.eval_fn, setup.timeline, keys, put)
-    state, history = execute(0, setup.timeline.num_rounds, state)
-    evaluated.append(jax.tree.map(np.asarray, history))
+    for first, last in parts_of(setup, state):
+        state, history = execute(first, last, state)
+        evaluated.append(jax.tree.map(np.asarray, history))
     together = jax.tree.map(lambda *x: np.concatenate(x, axis), *evaluated)
     return together, state

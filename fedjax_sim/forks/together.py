@@ -1,5 +1,6 @@
 """Continuations of several alternatives in one compiled program."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -45,7 +46,8 @@ def continue_together(
     Alternatives with equal factories, names of numbers and shapes are vmapped over.
     """
     groups = [_group(members, keys, execution) for members in _alike(continuations)]
-    setup = next(iter(continuations.values())).setup  # they differ in timelines only
+    _, _, setup, begin = next(iter(continuations.values()))  # they differ in timelines only
+    parts = parts_of(setup, begin)
     per_seed = 0 if setup.timeline.clients.ndim == 3 else None
 
     def continued(group: _Group, task, eval_fn, keys, number, arguments):
@@ -55,11 +57,15 @@ def continue_together(
             state = state._replace(round=number)
             algorithm = group.factory(**numbers)
             part = Setup(task, timeline, None, eval_fn, setup.eval_every, setup.weighting)
-            final, history = advance(algorithm, part, state, key, execution=group.execution)
+            histories = []
             if eval_fn is not None:
                 context = evaluation_context(algorithm, task, timeline[:1], state, key)
-                history = _after(number, evaluate(eval_fn, context), history)
-            return history, final
+                histories = [_initial(number, evaluate(eval_fn, context))]
+            for first, last in parts:
+                now = dataclasses.replace(part, timeline=timeline[first:last])
+                state, history = advance(algorithm, now, state, key, execution=group.execution)
+                histories.append(history)
+            return jax.tree.map(lambda *x: jnp.concatenate(x), *histories), state
 
         if keys.ndim:
             one = group.over(one, (None, per_seed, 0, 0))
@@ -71,7 +77,7 @@ def continue_together(
         pairs = zip(groups, arguments, strict=True)
         return put([continued(group, task, eval_fn, keys, number, own) for group, own in pairs])
 
-    number = jnp.max(next(iter(continuations.values())).state.round)
+    number = jnp.max(begin.round)
     shared = setup.task, put(setup.eval_fn), put(keys), put(number)
     results = jax.jit(program)(*shared, [put(group.arguments) for group in groups])
     found = {
@@ -82,14 +88,30 @@ def continue_together(
     return {name: found[name] for name in continuations}
 
 
-def _after(number: Array, metrics: Mapping[str, Any], history: History) -> History:
-    """Puts the evaluation of the first state in front of a history."""
-    first = {name: jnp.asarray(value) for name, value in metrics.items()}
-    rounds, later = history.round, history.metrics
-    return history._replace(
-        round=jnp.concatenate([number[None].astype(rounds.dtype), rounds]),
-        metrics={name: jnp.concatenate([first[name][None], later[name]]) for name in later},
-    )
+def parts_of(setup: Setup, state: RunState) -> list[tuple[int, int]]:
+    """Returns the parts of the remaining rounds that are evaluated after the whole run's rounds.
+
+    The first part ends with the run's next evaluation.
+
+    Args:
+        setup: of the remaining rounds.
+        state: before them, after any number of rounds.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> setup = fs.Setup(None, fs.timelines.full(7, 2, 1), 0.0, eval_every=5)
+        >>> state = RunState(jnp.array(3), None, (), (), jnp.array(0))
+        >>> parts_of(setup, state), parts_of(setup, state._replace(round=jnp.array(5)))
+        ([(0, 2), (2, 7)], [(0, 7)])
+    """
+    last = setup.timeline.num_rounds
+    first = min(-int(np.max(state.round)) % setup.eval_every, last)
+    return [(a, b) for a, b in ((0, first), (first, last)) if a < b]
+
+
+def _initial(number: Array, metrics: Mapping[str, Any]) -> History:
+    """Returns the history of the evaluation before the first round."""
+    return History(number[None], {k: jnp.asarray(x)[None] for k, x in metrics.items()}, {})
 
 
 def _alike(continuations: Mapping[str, Continuation]) -> list[dict[str, Continuation]]:

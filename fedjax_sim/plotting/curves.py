@@ -18,7 +18,7 @@ from fedjax_sim.analysis.divergence import divergence_text, finite_part, first_d
 from fedjax_sim.analysis.frames import check_columns, check_unique
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, did_you_mean
 from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     add_caption,
@@ -196,7 +196,8 @@ def _check_history(history: "pd.DataFrame", metrics: list[str], x: str, by: str 
     check_columns(history, [*points, "value"], "history")
     known = history["metric"].unique().tolist()
     if not metrics or not set(metrics) <= set(known):
-        raise ValueError(f"metric is {metrics}; expected some of {known}")
+        similar = "".join(did_you_mean(name, known) for name in metrics if name not in known)
+        raise ValueError(f"metric is {metrics}; expected some of {known}{similar}")
     check_unique(history.loc[history["metric"].isin(metrics), :], points, "history")
 
 

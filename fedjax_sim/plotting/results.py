@@ -91,8 +91,8 @@ def sweep_figure(
         metric: metric of the runs.
         x: hyper-parameter of the horizontal axis.
         y: hyper-parameter of the vertical axis; None: the vertical axis is the metric.
-        mode: ``"min"`` or ``"max"``, whether smaller or larger values are better; default: "max"
-            for accuracies and the like, "min" for others.
+        mode: ``"min"`` or ``"max"``, whether smaller or larger values are better; default: as
+            the metric's name says, "min" if it does not.
         last: number of evaluations at the end of a run over which the metric is averaged.
 
     Raises:

@@ -124,16 +124,7 @@ class ClientRows:
         self._folder.mkdir(exist_ok=True)
         if not parts:
             return
-        columns: dict[str, Any] = {
-            "seed": np.concatenate([[t.seed] * len(t.columns["client"]) for t in parts]),
-            "round": np.concatenate([np.full(len(t.columns["client"]), t.round) for t in parts]),
-            "split": np.concatenate([[t.split] * len(t.columns["client"]) for t in parts]),
-        }
-        for name in ("client", "num_examples", *metrics):
-            columns[name] = np.concatenate(
-                [t.columns.get(name, np.full(len(t.columns["client"]), np.nan)) for t in parts]
-            )
-        table = pyarrow.table({name: columns[name] for name in (*INDEX, *metrics)})
+        table = pyarrow.table(_joined(parts, metrics))
         with replacing(self._folder / f"part-{last:09d}.parquet") as partial:
             pyarrow.parquet.write_table(table, partial)
 
@@ -174,13 +165,31 @@ def client_frame(history: History, seeds: Sequence[str]) -> "pd.DataFrame":
     """
     import pandas as pd  # slow to import
 
-    columns = [*INDEX, *_metrics(_splits(history))]
-    frame = pd.DataFrame(columns=pd.Index(columns))
-    for table in tables(history, seeds):
-        fixed = {"seed": table.seed, "round": table.round, "split": table.split}
-        part = pd.DataFrame({**table.columns, **fixed}, columns=pd.Index(columns))
-        frame = part if frame.empty else pd.concat([frame, part], ignore_index=True)
-    return frame
+    metrics, parts = _metrics(_splits(history)), list(tables(history, seeds))
+    if not parts:
+        return pd.DataFrame(columns=pd.Index([*INDEX, *metrics]))
+    return pd.DataFrame(_joined(parts, metrics))
+
+
+def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the columns of several tables, one below the other; NaN for a metric that one lacks.
+
+    Joined once: a frame that grows table by table takes quadratic time.
+    """
+    sizes = [len(table.columns["client"]) for table in parts]
+    columns: dict[str, Any] = {
+        "seed": np.repeat([table.seed for table in parts], sizes),
+        "round": np.repeat([table.round for table in parts], sizes),
+        "split": np.repeat([table.split for table in parts], sizes),
+    }
+    for name in ("client", "num_examples", *metrics):
+        columns[name] = np.concatenate(
+            [
+                table.columns.get(name, np.full(size, np.nan))
+                for table, size in zip(parts, sizes, strict=True)
+            ]
+        )
+    return {name: columns[name] for name in (*INDEX, *metrics)}
 
 
 def _splits(history: History) -> dict[str, list[tuple[str, str]]]:

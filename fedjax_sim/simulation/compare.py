@@ -21,9 +21,10 @@ from fedjax_sim.checks import (
 )
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
+from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
-from fedjax_sim.simulation.folders import check_kind, folder_names
+from fedjax_sim.simulation.folders import check_kind, folder_names, record_names
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.locks import locked
@@ -237,11 +238,14 @@ def compare(
         try:
             if root is not None:
                 stack.enter_context(locked(root))
+                if distributed.is_first():
+                    record_names(root, folders)
             for name, algorithm in algorithms.items():
                 if on_progress is not None:
                     on_progress(name, None)
                 done = simulations.setdefault(name, [])
                 for part in parts.of(name):
+                    turn = {"seeds_done": len(done), "num_seeds": parts.count}
                     result = simulate(
                         algorithm,
                         part.setup,
@@ -255,12 +259,12 @@ def compare(
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
                         on_divergence=on_divergence,
-                        on_progress=None if on_progress is None else _named(on_progress, name),
+                        on_progress=on_progress and _named(on_progress, name, turn),
                     )
                     done.append(result)
                     num_rounds = part.setup.timeline.num_rounds
                     if result.history is None and on_progress is not None:
-                        on_progress(name, Progress(num_rounds, num_rounds, {}))
+                        on_progress(name, Progress(num_rounds, num_rounds, {}, **turn))
                     if on_finished is not None:
                         on_finished(name, result)
                     if result.interrupt_requested:
@@ -343,5 +347,7 @@ class _Named:
         return self._callback(event._replace(name=self._name))
 
 
-def _named(on_progress: OnProgress, name: str) -> Callable[[Progress], None]:
-    return lambda progress: on_progress(name, progress)
+def _named(
+    on_progress: OnProgress, name: str, turn: Mapping[str, int]
+) -> Callable[[Progress], None]:
+    return lambda progress: on_progress(name, progress._replace(**turn))

@@ -3,12 +3,13 @@
 import json
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.simulation.files import FolderError, write_text
 
 Kind = Literal["a run", "a comparison", "a sweep"]
+NAMES = "algorithms.json"  # of a comparison: the algorithms' names, by folder
 
 
 def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str, str]:
@@ -20,11 +21,16 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
     Example:
         >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
         {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
+        >>> folder_names(["-1", "1"], "seeds")  # a number keeps its sign
+        {'-1': '-1', '1': '1'}
     """
     names = list(names)
     if any(not isinstance(name, str) for name in names):
         raise ValueError(f"{argument} has the names {names}; expected text")
-    folders = {name: re.sub(r"[^\w.+=-]+", "-", name).strip("-.") for name in names}
+    folders = {
+        name: name if re.fullmatch(r"-\d+", name) else re.sub(r"[^\w.+=-]+", "-", name).strip("-.")
+        for name in names
+    }
     if not folders:
         raise ValueError(f"{argument} is empty; expected at least one name")
     used: dict[str, str] = {}
@@ -37,6 +43,44 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
             )
         used[folder.lower()] = name
     return folders
+
+
+def record_names(folder: pathlib.Path, folders: Mapping[str, str]) -> None:
+    """Writes the algorithms' names in a comparison's folder, beside those of earlier calls.
+
+    Args:
+        folder: the comparison's.
+        folders: names of the algorithms' folders, by the algorithms' names.
+    """
+    old = recorded_names(folder)
+    new = {inner: name for name, inner in folders.items()}
+    if old | new != old:  # a finished comparison may be in a folder that can only be read
+        write_text(folder / NAMES, json.dumps(old | new, indent=2) + "\n")
+
+
+def recorded_names(folder: pathlib.Path) -> dict[str, str]:
+    """Returns the algorithms' names in a comparison's folder, by folder; empty if it has none.
+
+    Raises:
+        FolderError: the file is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     record_names(pathlib.Path(folder), folder_names(["FedAvg, lr 0.1"]))
+        ...     recorded_names(pathlib.Path(folder))
+        {'FedAvg-lr-0.1': 'FedAvg, lr 0.1'}
+    """
+    path = folder / NAMES
+    if not path.exists():
+        return {}
+    try:
+        names = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FolderError(
+            f"{path} is damaged ({error}); delete it (results then have the names of their folders)"
+        ) from error
+    return {str(inner): str(name) for inner, name in names.items()}
 
 
 def is_seed(folder: pathlib.Path) -> bool:

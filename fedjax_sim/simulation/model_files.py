@@ -34,8 +34,8 @@ class Models(NamedTuple):
 def write_models(path: pathlib.Path, models: Models) -> None:
     """Writes models, whole or not at all.
 
-    Dictionaries, lists and tuples of arrays are kept as they are; other containers, such as
-    NamedTuples, become dictionaries or lists.
+    Dictionaries with names or integers as keys, lists and tuples of arrays are kept as they are;
+    other containers, such as NamedTuples, become dictionaries or lists.
 
     Example:
         >>> import tempfile
@@ -85,6 +85,22 @@ def read_models(path: pathlib.Path) -> Models:
         raise FolderError(f"{path} is damaged ({error}); delete it and run again") from error
 
 
+def joined(parts: Sequence[Models]) -> Models:
+    """Returns the models of several runs as those of one, whose seeds follow each other.
+
+    Example:
+        >>> one = Models(np.zeros((1, 3)), ["0"], [5], {"loss": [0.5]})
+        >>> joined([one, one._replace(seeds=["1"])]).params.shape
+        (2, 3)
+    """
+    return Models(
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
+        [seed for part in parts for seed in part.seeds],
+        [done for part in parts for done in part.rounds],
+        {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
+    )
+
+
 def rounds_of(path: pathlib.Path) -> list[int] | None:
     """Returns the rounds of the models in a file, by seed; None if it has none.
 
@@ -122,11 +138,13 @@ def _take_apart(tree: PyTree, path: str, arrays: dict[str, np.ndarray]) -> Any:
         arrays[name] = np.asarray(tree)
         return name
     kind = "list" if isinstance(tree, list) else "tuple" if type(tree) is tuple else "dict"
+    if isinstance(tree, dict) and tree and all(type(key) is int for key in tree):
+        kind = "dict of integers"  # keys are text in JSON
     parts = [
         (name, _take_apart(part, f"{path}/{name}" if path else name, arrays))
         for name, part in items
     ]
-    return {kind: dict(parts) if kind == "dict" else [part for _, part in parts]}
+    return {kind: [part for _, part in parts] if kind in ("list", "tuple") else dict(parts)}
 
 
 def _items(tree: PyTree) -> Iterator[tuple[str, PyTree]]:
@@ -145,6 +163,8 @@ def _put_together(tree: Any, arrays: Mapping[str, np.ndarray]) -> PyTree:
     ((kind, parts),) = tree.items()
     if kind == "dict":
         return {name: _put_together(part, arrays) for name, part in parts.items()}
+    if kind == "dict of integers":
+        return {int(name): _put_together(part, arrays) for name, part in parts.items()}
     return {"list": list, "tuple": tuple}[kind](_put_together(part, arrays) for part in parts)
 
 

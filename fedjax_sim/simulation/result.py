@@ -22,23 +22,36 @@ FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
 
 
 class Progress(NamedTuple):
-    """Argument of a progress callback after every segment."""
+    """Argument of a progress callback after every segment.
+
+    Example:
+        >>> progress = Progress(5, 10, {"loss": 0.25}, seeds_done=1, num_seeds=2)
+        >>> progress.fraction, progress.status
+        (0.75, 'seed 2/2, round 5/10, loss 0.25')
+    """
 
     round: int
     num_rounds: int
     metrics: Mapping[str, float]  # last evaluation, mean over replicas
+    seeds_done: int = 0
+    num_seeds: int = 1  # seeds that run one after the other; 1: all of them run together
 
     @property
     def fraction(self) -> float:
         """Share of the work that is done, in [0, 1]."""
-        return self.round / max(self.num_rounds, 1)
+        return (self.seeds_done + self.round / max(self.num_rounds, 1)) / self.num_seeds
+
+    @property
+    def position(self) -> str:
+        """Seed, if seeds run one after the other, and round as a text."""
+        seed = f"seed {self.seeds_done + 1}/{self.num_seeds}, " if self.num_seeds > 1 else ""
+        return f"{seed}round {self.round}/{self.num_rounds}"
 
     @property
     def status(self) -> str:
-        """Rounds and the first three metrics as a text."""
+        """Position and the first three metrics as a text."""
         metrics = [name for name in self.metrics if name not in ("time", "local_steps")][:3]
-        values = [f"{name} {self.metrics[name]:.3g}" for name in metrics]
-        return ", ".join([f"round {self.round}/{self.num_rounds}", *values])
+        return ", ".join([self.position, *(f"{name} {self.metrics[name]:.3g}" for name in metrics)])
 
 
 class Record(NamedTuple):

@@ -1,5 +1,6 @@
 """Names of seeds."""
 
+import re
 from collections.abc import Sequence
 
 Seed = str | int
@@ -30,7 +31,9 @@ def seed_column(names: Sequence[str]) -> list[Seed]:
     Example:
         >>> seed_column(["0", "1"]), seed_column(["0", "a"]), seed_column(["1", "01"])
         ([0, 1], ['0', 'a'], ['1', '01'])
+        >>> seed_column(["-1", "1"])
+        [-1, 1]
     """
-    if all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names):
+    if all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names):
         return [int(name) for name in names]
     return list(names)

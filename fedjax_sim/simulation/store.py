@@ -163,7 +163,7 @@ def claim(
             "delete this one"
         ) from error
     new = json.loads(text)
-    differing = sorted(name for name in known if known[name] != new.get(name))
+    differing = sorted(name for name in known if not _same(known[name], new.get(name)))
     if differing and extends(known):
         write_text(path, text)
         return
@@ -172,6 +172,11 @@ def claim(
             f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "
             "choose another directory or delete this one"
         )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Returns True for equal JSON values; NaN equals NaN, which is the same text in a file."""
+    return one == other or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 class RunIdentity(NamedTuple):
@@ -235,7 +240,7 @@ def identify(
         }
         expected = values | beginning
         same = known.keys() <= expected.keys() and all(
-            value == known.get(name, value) for name, value in expected.items()
+            _same(value, known.get(name, value)) for name, value in expected.items()
         )
         if same and rounds % setup.eval_every:
             raise FolderError(

@@ -63,9 +63,21 @@ def portable(x: np.ndarray) -> np.ndarray:
 
 
 class SweepStore:
-    """Folder of a sweep; with None as directory nothing is kept."""
+    """Folder of a sweep; with None as directory nothing is kept.
 
-    def __init__(self, directory: pathlib.Path | None, config: Mapping[str, Any] | None):
+    Args:
+        directory: the folder.
+        config: JSON-able values of the sweep.
+        create: make the folder if there is none; otherwise such a folder has no runs.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path | None,
+        config: Mapping[str, Any] | None,
+        *,
+        create: bool = True,
+    ):
         self._folder = None if directory is None else directory / "slices"
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
@@ -73,6 +85,9 @@ class SweepStore:
         if self._folder is None or directory is None:
             return
         check_kind(directory, "a sweep")
+        if not create and not (directory / "sweep.json").exists():
+            self._folder = None
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(directory, wait=True):  # of two sweeps that start together, one is refused
             claim(directory / "sweep.json", {"config": dict(config or {})})

@@ -19,7 +19,7 @@ from fedjax_sim.checks import check_bytes, check_split_keys
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation.events import Callback, check_callbacks
+from fedjax_sim.simulation.events import Callback
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.seeds import Seed, seed_names
@@ -30,7 +30,7 @@ from fedjax_sim.sweeps.result import Sweep, SweepRun
 from fedjax_sim.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
 from fedjax_sim.sweeps.store import SweepStore
 from fedjax_sim.sweeps.trial import Factory, MakeSetup, RunIdentity, Trials, identities
-from fedjax_sim.sweeps.watchers import Watchers
+from fedjax_sim.sweeps.watchers import Watchers, check_watchers
 from fedjax_sim.types import Device, Setup
 
 
@@ -124,13 +124,14 @@ def sweep(
             nor in the arrays of the setup, or a function of the static hyper-parameters that
             returns them; runs on disk with other values are refused.
         keep_models: keep the final model of every run in memory and in the directory.
-        only_finished: return the runs that the directory has, and start none.
+        only_finished: return the runs that the directory has; start none, create no directory.
         part: ``(i, n)``: run the i-th of n parts of the grid only, for the jobs of an array that
             share the directory (:func:`~fedjax_sim.sweeps.parts.divide`).  The result also has
             those runs of other parts that are finished; ``missing`` counts the others.
         callbacks: functions of an :class:`~fedjax_sim.simulation.events.Event`, called after every
             slice with each evaluation of its runs; ``event.name`` is the configuration.  Runs of a
-            slice end together, so "stop" has no effect; "interrupt" ends the sweep.
+            slice end together, so "stop" has no effect; "interrupt" ends the sweep.  A
+            :class:`~fedjax_sim.callbacks.BestModel` is refused.
         on_progress: called when a group's program is ready and after every segment.
 
     Raises:
@@ -165,7 +166,7 @@ def sweep(
     values = list(range(keys.shape[0]) if seeds is None else seeds)
     names = seed_names(seeds, keys.shape[0])
     check_bytes(memory=memory)
-    check_callbacks(callbacks)
+    check_watchers(callbacks)
     check_json(config, "config")
     if only_finished and directory is None:
         raise ValueError("directory is None; expected the folder whose runs only_finished returns")
@@ -192,7 +193,8 @@ def sweep(
     if not where:
         raise ValueError("devices is empty; expected at least one device")
     budget = memory or device_list.memory_limit(where[0])
-    store = SweepStore(pathlib.Path(directory) if directory is not None else None, config)
+    root = None if directory is None else pathlib.Path(directory)
+    store = SweepStore(root, config, create=not only_finished)
     programs = Programs(where, budget)
 
     new: dict[RunNumber, SweepRun] = {}

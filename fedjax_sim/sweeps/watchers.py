@@ -6,9 +6,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_sim.simulation.events import Callback, Event, act
+from fedjax_sim.simulation.events import Callback, Event, act, check_callbacks
 from fedjax_sim.simulation.history import measured
 from fedjax_sim.sweeps.result import SweepRun
+
+
+def check_watchers(callbacks: Sequence[Callback]) -> None:
+    """Refuses callbacks that cannot be called, and those that need the model of every evaluation.
+
+    Raises:
+        ValueError: naming the callback.
+    """
+    check_callbacks(callbacks)
+    for callback in callbacks:
+        if getattr(callback, "needs_models", False):
+            raise ValueError(
+                f"callbacks has {type(callback).__name__}, which needs the model of every "
+                "evaluation; expected others, since a sweep has the final models only: run the "
+                "best configuration again by fs.simulate with this callback"
+            )
 
 
 class Watchers:

@@ -48,9 +48,14 @@ def test_metrics_have_words():
         ("top-5 error", "min"),
         ("stopped", "min"),
         ("valid/perplexity", "min"),
+        ("accuracy gap", "min"),
+        ("client/accuracy/std", "min"),
     ],
 )
 def test_the_better_direction_of_metrics_of_users(metric, mode):
     assert better(metric) == mode
-    if metric != "stopped":  # callbacks know losses, tables know accuracies
+    if metric == "stopped":  # tables have a default, callbacks do not guess
+        with pytest.raises(ValueError, match="expected 'min' or 'max', since the name of metric"):
+            sign(metric, None)
+    else:
         assert sign(metric, None) == {"max": 1, "min": -1}[mode]

@@ -97,9 +97,14 @@ def test_bad_arguments_are_named(call, match):
         call(history())
 
 
-def test_the_note_states_the_level():
-    wide = results(history(), ACCURACY, level=0.99)
-    assert "its 99 % interval" in results_table(wide, level=0.99)
+def test_the_note_states_the_levels():
+    wide = results(history(), ACCURACY, level=0.99, alpha=0.01)
+    assert "its 99 % interval" in results_table(wide)
+    assert "its 90 % interval" in results_table(wide, level=0.9)
+    assert "(p of at least 0.01 after Holm's correction)" in results_table(wide)
+    assert "(p of at least 0.05 after" in results_table(results(history(), ACCURACY))
+    with pytest.raises(ValueError, match="alpha is 5; expected a number between 0 and 1"):
+        results(history(), ACCURACY, alpha=5)
     assert "its 95 % interval" in results_table(results(history(), ACCURACY))
     with pytest.raises(ValueError, match="level is 95; expected a number between 0 and 1"):
         results_table(wide, level=95)

@@ -52,6 +52,7 @@ def test_command(tmp_path, capsys):
     assert main(["run", "quickstart", *options]) == 0
     capsys.readouterr()
     tables = []
+    (tmp_path / "fork_3.png").write_text("of an earlier fork")
     for at in ("3", "4"):
         code = main(["fork", str(tmp_path), "--round", at, "--alternatives", "lr=0.2", "remove=1"])
         tables.append(capsys.readouterr())
@@ -61,6 +62,7 @@ def test_command(tmp_path, capsys):
     assert rows[0].startswith("lr=0.2")
     assert "+0.0000 [+0.0000, +0.0000]" in rows[0]  # the rate of the run
     assert rows[1].startswith("remove=1")
-    assert rows[2] == f"figure: {tmp_path / 'fork_3.png'}"
-    assert (tmp_path / "fork_3.png").exists()
+    assert rows[2] == f"figure: {tmp_path / 'fork_3_2.png'}"
+    assert (tmp_path / "fork_3_2.png").exists()
+    assert (tmp_path / "fork_3.png").read_text() == "of an earlier fork"
     assert "round is 4; expected 1 .. 3" in tables[1].err

@@ -1,5 +1,6 @@
 """A model goes from a run's folder into another program."""
 
+import jax
 import numpy as np
 import pytest
 import small_runs
@@ -9,7 +10,7 @@ import fedjax_sim as fs
 from fedjax_sim import callbacks
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.watching import Watching
-from fedjax_sim.simulation.model_files import named_leaves, read_models
+from fedjax_sim.simulation.model_files import Models, named_leaves, read_models, write_models
 
 OPTIONS = """run quickstart --algorithms fedavg scaffold --rounds 4 --eval-every 2 --seeds 2
 --num-clients 10 --cohort-size 2 --local-steps 1 --model softmax_regression --validation 0.2
@@ -49,7 +50,7 @@ def test_export(folder, tmp_path, kind, capsys):
     path = tmp_path / "new" / "folder" / "model"
     options = ["--algorithm", "fedavg", "--seed", "1", "--format", kind, "--output", str(path)]
     assert main(["export", str(folder), *options]) == 0
-    assert capsys.readouterr().out == f"model: {path}\n"
+    assert capsys.readouterr().out == f"model: {path} (fedavg, seed 1, after round 4)\n"
     params = named_leaves(fs.load(folder).params("fedavg", 1))
     if kind == "orbax":
         import orbax.checkpoint as ocp
@@ -75,6 +76,34 @@ def test_a_folder_of_python(tmp_path):
         saved.predict(np.ones((2, 3)), name)
     outputs = saved.predict(np.ones((2, 1)), name, apply=lambda params, x: x * params.sum())
     assert outputs.shape == (2, 1)
+
+
+@pytest.mark.slow
+def test_algorithms_keep_their_names_and_order(tmp_path):
+    """Names of folders have fewer characters; without the file they are all there is."""
+    task, timeline = fs.Task(_halves, np.ones(2), np.ones(2)), fs.timelines.full(2, 2, 1)
+    setup = fs.Setup(task, timeline, np.zeros(1, np.float32))
+    names = ["with a rate of 0.5", "FedAvg, lr 0.1"]
+    keys = jax.random.split(jax.random.key(0), 1)
+    for name, lr in zip(names, (0.5, 0.1), strict=True):  # the second call keeps the first name
+        fs.compare({name: fs.fedavg(lr)}, setup, keys, directory=tmp_path)
+    saved = fs.load(tmp_path)
+    assert saved.algorithms == names
+    assert saved.params(names[0]) == 0.75
+    (tmp_path / "algorithms.json").unlink()
+    assert fs.load(tmp_path).algorithms == ["FedAvg-lr-0.1", "with-a-rate-of-0.5"]
+
+
+def _halves(client, key, max_steps):
+    del client, key, max_steps
+    return fs.Oracle(lambda x, step: x - 1, lambda x, step: x**2, lambda x: x - 1)
+
+
+def test_integer_keys_of_models_stay_integers(tmp_path):
+    params = {0: np.zeros((1, 2)), 10: [{"w": np.ones((1, 3))}], 9: {}}
+    write_models(tmp_path / "models.npz", Models(params, ["0"], [1], {}))
+    read = read_models(tmp_path / "models.npz").params
+    assert jax.tree.structure(read) == jax.tree.structure(params)
 
 
 @pytest.mark.slow
@@ -114,6 +143,8 @@ def test_damaged_models_are_refused(folder, tmp_path):
         ({"stop_early": "norm"}, "stop_early is 'norm'; expected METRIC:PATIENCE"),
         ({"stop_early": "norm:0"}, "stop_early is 'norm:0'; expected METRIC:PATIENCE"),
         ({"stop_early": "loss:2"}, "stop_early is 'loss:2'; expected one of norm"),
+        ({"keep_best": "norm"}, "keep_best is 'norm'; expected norm:min or norm:max"),
+        ({"stop_early": "norm:2"}, "stop_early is 'norm:2'; expected norm:2:min or norm:2:max"),
         ({"time_limit": 0.0}, "time_limit is 0.0; expected a positive number"),
     ],
 )
@@ -125,7 +156,7 @@ def test_bad_options_are_refused(options, message):
 
 def test_options_become_callbacks(tmp_path):
     setup = fs.Setup(None, None, np.zeros((2, 3)), lambda w: {"norm": abs(w).max()})
-    watching = Watching([f"csv:{tmp_path}/a.csv"], "norm", "norm:3", 60.0)
+    watching = Watching([f"csv:{tmp_path}/a.csv"], "norm:max", "norm:3:min", 60.0)
     kinds = [type(callback) for callback in watching.callbacks(setup)]
     names = ["CsvLog", "BestModel", "EarlyStopping", "TimeLimit"]
     assert kinds == [getattr(callbacks, name) for name in names]

@@ -19,6 +19,16 @@ NUMBERS = {
 IMAGES = RNG.integers(0, 255, (6, 8, 8)).astype(np.uint8)
 
 
+def test_clients_of_integers_and_floats_are_the_same():
+    """Columns of integers become floating where a row of the whole table has no value."""
+    test = {"a": [0.0], "label": [0], "who": np.array([2.0])}
+    train = {"a": [0.0, 1.0], "label": [0, 1], "who": np.array([1, 2])}
+    data = fs.from_table(train, test=test, client_column="who")
+    assert data.group_names == ("1", "2")
+    objects = {**train, "who": np.array([1, 1.0], object)}
+    assert fs.from_table(objects, client_column="who").group_names == ("1",)
+
+
 class Feature:
     """Type of a column in the interface of Hugging Face's data sets."""
 

@@ -72,6 +72,12 @@ def test_messages():
         padded_chunks([], 1, begin=1, end=2, pad=0)
 
 
+def test_a_vocabulary_without_characters():
+    assert Characters("").encode("").shape == (0,)
+    with pytest.raises(DataError, match="text has 'a' at position 0; expected characters of"):
+        Characters("").encode("a")
+
+
 def test_windows_with_a_gap_are_passages():
     windows = np.full((2, 80), 4, np.uint16)  # "p"
     part = {"x": windows, "y": np.array([1, 2], np.int32)}

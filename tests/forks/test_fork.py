@@ -119,6 +119,24 @@ def test_delay_restart_and_one_key():
     assert np.isnan(result.differences("x")["low"]).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("one_program", [False, True])
+def test_fork_between_evaluations_with_late_clients(one_program):
+    """Rounds of evaluation are the run's; a restart keeps what late clients had downloaded."""
+    timeline = delay_clients(setup().timeline, [0], 1)
+    whole = dataclasses.replace(setup(), timeline=timeline)
+    start = fs.simulate(fs.fedavg(0.1), dataclasses.replace(whole, timeline=timeline[:3]), KEYS)
+    same = fs.Alternative(fs.fedavg, numbers={"lr": 0.1})
+    alternatives = {"same": same, "restart": same._replace(restart=True)}
+    result = fs.fork(start, alternatives, whole, KEYS, one_program=one_program)
+    history, restarted = result.histories["same"], result.histories["restart"]
+    assert history.round.tolist() == [[3, 4, 6]] * SEEDS
+    np.testing.assert_allclose(restarted.metrics["x"], history.metrics["x"], rtol=1e-6)
+    other = {"scaffold": fs.Alternative(scaffold(), restart=True)}
+    with pytest.raises(ValueError, match="start from broadcast 2; expected 3 or later"):
+        fs.fork(start, other, whole, KEYS)
+
+
 def _mean_noise(key, number):
     """Mean of the clients' noise in a round, by the engine's rule for keys."""
     of_round = jax.random.fold_in(key, number)

@@ -146,6 +146,7 @@ def test_tables_name_the_last_rounds_if_these_differ(folder, tmp_path):
         (["plot", "nowhere"], "folder is 'nowhere', which does not exist"),
         (["plot", "{}", "--output", "x.jpg"], "--output is 'x.jpg'; expected a name that ends in"),
         (["plot", "{}", "--y", "loss"], r"--y is ['loss']; expected some of"),
+        (["plot", "{}", "--y", "test/accurcy"], "did you mean test/accuracy?"),
         (["plot", "{}", "--size", "0", "1"], "--size is (0.0, 1.0); expected"),
         (["plot", "{}", "--clients", "rounds"], "has no clients.csv"),
         (["table", "{}", "--metric", "loss"], "--metric is 'loss'; expected one of"),

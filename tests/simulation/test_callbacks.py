@@ -56,12 +56,12 @@ def test_stopping_early_also_when_resumed(tmp_path, whole):
     means = whole.history.metrics["score"].mean(0)
     best = int(means.argmax())
     assert 0 < best < 5
-    stop = callbacks.EarlyStopping("score", patience=2)
+    stop = callbacks.EarlyStopping("score", patience=2, mode="max")
     result = go(tmp_path, callbacks=[stop])
     assert (result.rounds_done, result.stopped, result.interrupted) == (best + 3, True, False)
-    again = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=2)])
+    again = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=2, mode="max")])
     assert (again.rounds_done, again.stopped, again.history) == (best + 3, True, None)
-    rest = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=20)])
+    rest = go(tmp_path, callbacks=[callbacks.EarlyStopping("score", patience=20, mode="max")])
     assert (rest.rounds_done, rest.stopped) == (8, False)
     np.testing.assert_array_equal(rest.models(), whole.models())
     # The same object serves another run, which begins with nothing.
@@ -73,8 +73,8 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
         if event.round == 3:
             signal.raise_signal(signal.SIGINT)
 
-    assert go(tmp_path, callbacks=[callbacks.BestModel("score"), interrupt]).interrupted
-    best = callbacks.BestModel("score")
+    assert go(tmp_path, callbacks=[callbacks.BestModel("score", mode="max"), interrupt]).interrupted
+    best = callbacks.BestModel("score", mode="max")
     events = []
     go(tmp_path, callbacks=[best, events.append])
     assert [event.replayed for event in events] == 3 * [True] + 5 * [False]
@@ -104,7 +104,7 @@ def test_best_models_of_another_metric_are_refused(tmp_path):
     write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
     event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
     with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score")(event)
+        callbacks.BestModel("score", mode="max")(event)
 
 
 def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
@@ -112,7 +112,7 @@ def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
     event = Event("", ["0"], 1, 3, metrics, tmp_path, False, np.zeros((1, 2)))
     callbacks.BestModel("loss")(event)
     with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score")(event)
+        callbacks.BestModel("score", mode="max")(event)
     assert read_models(tmp_path / "best.npz").metrics == {"loss": [1.0]}
 
 
@@ -190,14 +190,38 @@ def test_a_comparison_goes_on_after_a_stop():
 
 
 @pytest.mark.slow
+def test_seeds_with_setups_of_their_own(tmp_path):
+    """Their best models and their progress are those of one algorithm."""
+
+    def own(seed):
+        params = jax.tree.map(lambda x: x[seed], SETUP.params)
+        return fs.Setup(SETUP.task, SETUP.timeline, params, bump)
+
+    best, seen = callbacks.BestModel("score", mode="max"), []
+    options = {"callbacks": [best], "directory": tmp_path}
+    for _ in range(2):  # the second call finds both seeds finished
+        fs.compare(
+            {"a": fs.fedavg(0.1)}, own, KEYS, on_progress=lambda *x: seen.append(x), **options
+        )
+        np.testing.assert_array_equal(
+            best.models["a"].params, fs.load(tmp_path).models(which="best").params
+        )
+        assert best.models["a"].seeds == ["0", "1"]
+    fractions = [progress.fraction for _, progress in seen if progress]
+    assert fractions == [*np.arange(1, 17) / 16, 0.5, 1.0]
+
+
+@pytest.mark.slow
 def test_a_sweep_passes_on_finished_runs(tmp_path):
-    events, best = [], callbacks.BestModel("norm")
-    result = small_runs.sweep(tmp_path, callbacks=[events.append, best], keep_models=True)
+    events = []
+    result = small_runs.sweep(tmp_path, callbacks=[events.append], keep_models=True)
     names = [f"lr={run.configuration['lr']}" for run in result.runs]
     assert sorted(names) == sorted(event.name for event in events if event.round == 8)
     assert [event.round for event in events] == 4 * [2, 4, 6, 8]
-    assert best.models["lr=0.1"].seeds == ["1"]  # of the seed that ended last
-    np.testing.assert_array_equal(best.models["lr=0.1"].params[0], result.runs[-1].model)
+    assert (events[-1].name, events[-1].seeds) == ("lr=0.1", ["1"])
+    np.testing.assert_array_equal(events[-1].params[0], result.runs[-1].model)
+    with pytest.raises(ValueError, match="BestModel, which needs the model of every evaluation"):
+        small_runs.sweep(None, callbacks=[callbacks.BestModel("norm", mode="max")])
     assert small_runs.sweep(tmp_path, callbacks=[events.append], keep_models=True).resumed == 4
     assert len(events) == 16
 
@@ -279,6 +303,30 @@ def test_calls_of_tracking_services(monkeypatch):
     assert batches[-1][0][2:] == (0, 8)
 
 
+def test_mlflow_continues_a_run_whose_name_has_quotes(monkeypatch):
+    """MLflow's filters cannot escape the quote that ends a text."""
+    runs, filters = [], []
+
+    def create_run(experiment, run_name):
+        runs.append(types.SimpleNamespace(info=types.SimpleNamespace(run_id=0, run_name=run_name)))
+        return runs[-1]
+
+    def search_runs(experiments, where):
+        filters.append(where)
+        return runs
+
+    client = _Service()
+    client.create_run, client.search_runs = create_run, search_runs
+    mlflow = types.SimpleNamespace(MlflowClient=lambda uri: client)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", types.SimpleNamespace(Metric=print))
+    for name in ("it's", "it's", "plain"):
+        event = Event(name, ["0"], 1, 3, {"loss": np.ones(1)}, None, False, None)
+        callbacks.MLflow("experiment")(event)
+    assert [run.info.run_name for run in runs] == ["it's-0", "plain-0"]
+    assert filters[1:] == ["attributes.run_name LIKE 'it_s-0'", "attributes.run_name = 'plain-0'"]
+
+
 @pytest.mark.slow
 def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
     slow = fs.evaluation.at_rounds(bump, 4)
@@ -286,7 +334,10 @@ def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
     setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, evaluator)
 
     def watched(folder, *more):
-        best, stop = callbacks.BestModel("slow/size"), callbacks.EarlyStopping("slow/size", 2)
+        best, stop = (
+            callbacks.BestModel("slow/size", mode="max"),
+            callbacks.EarlyStopping("slow/size", 2, mode="max"),
+        )
         log = callbacks.CsvLog(folder / "log.csv")
         events = []
         watching = [best, stop, log, events.append, *more]

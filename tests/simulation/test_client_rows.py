@@ -144,6 +144,18 @@ def test_rows_of_a_run(tmp_path):
     assert len(table["test/loss"]) == 8
 
 
+def test_a_frame_is_joined_once(monkeypatch):
+    """Time is linear in the number of evaluations; metrics of other splits are numbers, too."""
+    many = history(*range(100))
+    other = {"valid/per_client/accuracy": np.ones((2, 100, 3), np.float32)}
+    other["valid/per_client/num_examples"] = many.metrics["test/per_client/num_examples"]
+    monkeypatch.setattr(pd, "concat", None)
+    frame = client_frame(many._replace(metrics=many.metrics | other), SEEDS)
+    assert len(frame) == 2 * 2 * 100 * 2
+    assert [frame[name].dtype.kind for name in ("accuracy", "loss")] == ["f", "f"]
+    assert frame["accuracy"].isna().equals(frame["split"] == "test")
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_without_an_evaluation_per_client_there_are_no_rows(tmp_path, kept):
     data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.arange(3))

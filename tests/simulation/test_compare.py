@@ -71,7 +71,7 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
     assert stopped.interrupted
     assert seen[-1] == ("scaffold", 2)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [".lock", "FedAvg-lr-0.1", "scaffold"]
+    assert names == [".lock", "FedAvg-lr-0.1", "algorithms.json", "scaffold"]
     third = {"FedAvg, lr 0.2": fs.fedavg(0.2)}
     finished = []
     resumed = go(ALGORITHMS | third, on_finished=lambda name, run: finished.append(name))

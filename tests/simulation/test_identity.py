@@ -16,6 +16,7 @@ from small_problems import ZERO, no_data
 from sweep_problems import compilations, quadratic_trial
 
 import fedjax_sim as fs
+from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.fingerprint import fingerprint
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
@@ -24,6 +25,7 @@ from fedjax_sim.simulation.identity import (
     sharded_digest,
     timeline_arrays,
 )
+from fedjax_sim.simulation.store import claim
 
 
 @pytest.fixture(scope="module")
@@ -303,3 +305,11 @@ def test_a_folder_shows_the_algorithm(setup, tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run.json is damaged .*; expected a JSON object"):
         fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+
+
+def test_a_configuration_with_nan_is_the_same_again(tmp_path):
+    identity = {"config": {"target": float("nan"), "lr": 1}, "rounds": 3}
+    claim(tmp_path / "run.json", identity)
+    claim(tmp_path / "run.json", identity)
+    with pytest.raises(FolderError, match="config differ"):
+        claim(tmp_path / "run.json", identity | {"config": {"target": 0.5, "lr": 1}})

@@ -174,6 +174,7 @@ def test_only_finished_runs_are_returned_on_request(tmp_path):
     assert files(tmp_path) == before
     same_runs(part, first)
     assert go(tmp_path / "empty", only_finished=True).runs == []
+    assert not (tmp_path / "empty").exists()
     with pytest.raises(ValueError, match="directory is None; expected the folder whose runs"):
         go(only_finished=True)
 

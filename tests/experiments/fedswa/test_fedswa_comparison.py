@@ -92,7 +92,7 @@ def test_partial_results_say_what_is_missing():
         skewed(COLUMNS["cifar10-lenet5"]), made, names, dict.fromkeys(names, 0.1), {},
         Options(seeds=2, pilot_rounds=0),
     ).text  # fmt: skip
-    assert "Not finished yet: FedSWA has 1 seed of 2, FedMo has none." in text
+    assert "Not finished yet: FedSWA has 1 seed of 2; FedMo has none." in text
     assert "| FedSWA | 0.1 |" in text
     assert "| FedMo |" not in text
     assert unfinished(made, ["FedAvg"], 2) == ""

@@ -1,0 +1,51 @@
+"""Direction of a metric, read from its name: smaller losses and larger accuracies are better."""
+
+import re
+from typing import Literal
+
+# Words of metrics of which larger values are better, and which lie in [0, 1].
+_FRACTIONS = {
+    "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",
+}  # fmt: skip
+# Words of metrics, besides losses and errors, of which smaller values are better; the spread of
+# accuracies over clients is one of them.
+_SMALLER = {
+    "perplexity", "ppl", "nll", "mse", "rmse", "mae", "gap", "distance", "regret", "std",
+    "variance",
+}  # fmt: skip
+
+
+def direction(metric: str) -> Literal["min", "max"] | None:
+    """Returns "max" if larger values of a metric are better, "min" if smaller ones are.
+
+    The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
+    like "perplexity", "mse", "gap" and "std", else "max" for accuracies and the like.  None: the
+    name has no such word.
+
+    Example:
+        >>> direction("test/accuracy"), direction("train/loss"), direction("valid/bleu")
+        ('max', 'min', None)
+        >>> direction("top-5"), direction("Top-5 Error"), direction("client/accuracy/std")
+        ('max', 'min', 'min')
+    """
+    name = metric.lower()
+    if "loss" in name or "error" in name or not _SMALLER.isdisjoint(_words(name)):
+        return "min"
+    return "max" if is_fraction(metric) else None
+
+
+def is_fraction(metric: str) -> bool:
+    """Returns True for the name of an accuracy or the like, whose values lie in [0, 1].
+
+    Example:
+        >>> is_fraction("test/accuracy"), is_fraction("top-5 error"), is_fraction("loss")
+        (True, False, False)
+    """
+    name = metric.lower()
+    words = _words(name)
+    in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
+    return bool(in_top) or not _FRACTIONS.isdisjoint(words)
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", name)
