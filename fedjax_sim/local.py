@@ -38,8 +38,7 @@ class Carried:
             raise ValueError(
                 "the gradient of a client with running statistics or private leaves is taken "
                 "inside a loop or a transformed function of the algorithm; expected calls in the "
-                "steps of "
-                "fedjax_sim.local.local_steps or local_path, or outside of loops"
+                "steps of fedjax_sim.local.local_steps or local_path, or outside of loops"
             )
         return self._value
 

@@ -354,9 +354,8 @@ class Timeline:
     """
 
     clients: Array | np.ndarray  # [T, S] int
-    version: (
-        Array | np.ndarray
-    )  # [T, S] int    server update whose broadcast the client started from
+    # [T, S] int    server update whose broadcast the client started from
+    version: Array | np.ndarray
     num_steps: Array | np.ndarray  # [T, S] int    local steps done
     mask: Array | np.ndarray  # [T, S] bool
     time: Array | np.ndarray  # [T] float    simulated time of each server update
@@ -364,12 +363,10 @@ class Timeline:
     max_staleness: int = 0  # static: bounds t - version[t]
     first_step: Array | np.ndarray | None = None  # [T, S] int    steps of the client before
     idle: Array | np.ndarray | None = None  # [T, S] float    waiting time before the report
-    write_buffer: Array | np.ndarray | None = (
-        None  # [T] int    buffer of broadcast t; num_buffers: none
-    )
-    read_buffer: Array | np.ndarray | None = (
-        None  # [T, S] int    buffer that the client starts from
-    )
+    # [T] int    buffer of broadcast t; num_buffers: none
+    write_buffer: Array | np.ndarray | None = None
+    # [T, S] int    buffer that the client starts from
+    read_buffer: Array | np.ndarray | None = None
     num_buffers: int = 0  # static: buffers for past broadcasts; 0: a ring of max_staleness + 1
     # Static. True: a client starts from its own model and mixes the server's model into it at the
     # report (QuAFL). False: it starts from the broadcast that `version` names.

@@ -100,9 +100,8 @@ class Options(Folders):
     pilot_rounds: int = 30  # 0: no pilot, every method has lr 0.1
     pilot_on: Literal["held-out", "test"] = "held-out"  # data whose accuracy decides
     compressed: bool = False  # the rate falls as much over the rounds run as over the paper's
-    pretrained: pathlib.Path | None = (
-        None  # parameters of a vision transformer, see models.load_vit
-    )
+    # Parameters of a vision transformer, see models.load_vit.
+    pretrained: pathlib.Path | None = None
     checkpoints: bool = False  # of every run: a killed one continues, and its final state is kept
     finished: bool = False  # report the finished runs of --work and start none
     work: pathlib.Path = pathlib.Path("results/fedswa")  # finished runs, to continue from
