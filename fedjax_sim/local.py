@@ -12,7 +12,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_one_number
-from fedjax_sim.types import Params, PyTree, Scalar, Work
+from fedjax_sim.types import Params, PyTree, Round, Scalar, Work
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
 
@@ -296,7 +296,25 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
         >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
         (0.25, 0.1)
     """
-    value = lr(work.round - work.staleness) if callable(lr) else lr
+    return _at(lr, work.round - work.staleness)
+
+
+def server_rate(lr: ScalarOrSchedule, round: Round) -> Scalar:
+    """Returns the rate of a server update: ``lr`` itself, or ``lr(round)`` if it is a schedule.
+
+    Raises:
+        ValueError: a rate with axes, as for :func:`rate`.
+
+    Example:
+        >>> round = Round(jnp.array(2), jnp.array(1), num_clients=1, key=jax.random.key(0))
+        >>> float(server_rate(lambda round: 0.5**round, round)), server_rate(0.1, round)
+        (0.25, 0.1)
+    """
+    return _at(lr, round.number)
+
+
+def _at(lr: ScalarOrSchedule, round: Array) -> Scalar:
+    value = lr(round) if callable(lr) else lr
     check_one_number(**{"lr(round)" if callable(lr) else "lr": value})
     return value
 

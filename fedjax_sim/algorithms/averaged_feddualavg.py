@@ -15,7 +15,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import dual_step, total_rate
 from fedjax_sim.algorithms.feddualavg import feddualavg
-from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -66,7 +66,7 @@ def averaged_feddualavg(
         >>> from fedjax_sim import prox
         >>> algorithm = averaged_feddualavg(0.01, prox.composite(prox.L1(0.2)))
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     plain = feddualavg(lr, composite, project_start=project_start)
 
     def init(params: Params) -> AveragedDualState:

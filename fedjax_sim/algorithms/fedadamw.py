@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -85,7 +85,8 @@ def fedadamw(
     Example:
         >>> algorithm = fedadamw(lr=1e-3)
     """
-    check_at_least(0, lr=lr, correction=correction, weight_decay=weight_decay, eps=eps)
+    check_rates(lr=lr)
+    check_at_least(0, correction=correction, weight_decay=weight_decay, eps=eps)
     check_decay(b1=b1, b2=b2)
     if blocks not in ("leaf", "entry"):
         raise ValueError(f"blocks is {blocks!r}; expected 'leaf' or 'entry'")

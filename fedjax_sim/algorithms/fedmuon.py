@@ -13,7 +13,13 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon, split
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.checks import check_at_least, check_at_most, check_decay, check_positive
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_decay,
+    check_positive,
+    check_rates,
+)
 from fedjax_sim.local import (
     ScalarOrSchedule,
     inverse_rate,
@@ -97,7 +103,8 @@ def fedmuon(
         >>> algorithm = fedmuon(lr=0.01)
         >>> of_blocks = fedmuon(lr=0.01, matrices=lambda path, leaf: path[-1] == "kernel")
     """
-    check_at_least(0, lr=lr, weight_decay=weight_decay)
+    check_rates(lr=lr)
+    check_at_least(0, weight_decay=weight_decay)
     check_decay(momentum=momentum, b1=b1, b2=b2)
     check_positive(mix=mix)
     check_at_most(1, mix=mix)

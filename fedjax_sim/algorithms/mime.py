@@ -19,7 +19,7 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -70,7 +70,7 @@ def mimelite(
         >>> algorithm = mimelite(lr=0.1)
         >>> adam = mimelite(lr=0.01, optimizer=optax.scale_by_adam())
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeLiteState:
@@ -123,7 +123,7 @@ def mime(
     Example:
         >>> algorithm = mime(lr=0.1)
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeState:

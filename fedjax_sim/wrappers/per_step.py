@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_rates
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Upload, Work
@@ -40,7 +40,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
     """
     check_sends_changes(algorithm)
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
