@@ -418,6 +418,18 @@ def test_per_step_uploads_refuses_uploads_of_models():
 
 
 @pytest.mark.parametrize(
+    "algorithm",
+    [fs.scaffold(0.1), fs.mb_sgd(0.1), fs.skip_nonfinite(fs.fedavg(0.1))],
+    ids=["controls", "counts", "left_out"],
+)
+def test_per_step_uploads_refuses_further_parts(algorithm):
+    with pytest.raises(ValueError, match=r"uploads of the form \{.*; expected changes of the mod"):
+        fs.per_step_uploads(algorithm, 0.1).init(jnp.ones(3))
+    part = fs.freeze(fs.fedavg(0.1), lambda path, leaf: path[0] == "a")
+    fs.per_step_uploads(part, 0.1).init({"a": jnp.ones(3), "b": jnp.ones(2)})
+
+
+@pytest.mark.parametrize(
     "wrapper",
     [
         lambda algorithm: fs.freeze(algorithm, lambda path, leaf: path[0] == "a"),
