@@ -104,8 +104,7 @@ def averaged_fedavg(
         )
         # The update of an empty round is computed, then discarded: it must not divide by 0.
         safe = jnp.where(average.weight > 0, average.weight, 1.0)
-        mean_iterate = tree.divide(average.total, safe)
-        output = jax.tree.map(lambda x, old: x.astype(old.dtype), mean_iterate, state.params)
+        output = tree.cast_like(tree.divide(average.total, safe), state.params)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(
