@@ -16,7 +16,14 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
 from fedjax_sim.algorithms._shared import check_optimizer
 from fedjax_sim.checks import check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate, sgd
+from fedjax_sim.local import (
+    ScalarOrSchedule,
+    local_steps,
+    optimizer_init,
+    optimizer_update,
+    rate,
+    sgd,
+)
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work
 
 __all__ = ["fedavg", "fedsgd"]
@@ -128,7 +135,7 @@ def _served(optimizer: optax.GradientTransformation, local: Callable) -> FedAlgo
     """An algorithm whose server optimizer receives the mean upload as the gradient."""
 
     def init(params: Params) -> FedAvgState:
-        return FedAvgState(params, optimizer.init(params))
+        return FedAvgState(params, optimizer_init(optimizer, params))
 
     def update(state: FedAvgState, gradient: Upload, round: Round) -> FedAvgState:
         del round

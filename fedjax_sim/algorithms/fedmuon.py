@@ -6,6 +6,7 @@ References:
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -20,10 +21,12 @@ from fedjax_sim.checks import (
     check_positive,
     check_rates,
 )
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import (
     ScalarOrSchedule,
     inverse_rate,
     local_steps,
+    optimizer_init,
     optimizer_update,
     per_step,
     rate,
@@ -113,7 +116,8 @@ def fedmuon(
 
     def init(params: Params) -> FedMuonState:
         zeros = tree.zeros_like(params)
-        return FedMuonState(params, zeros, split(zeros, matrices)[0])
+        momentum = jax.tree.map(wide, split(zeros, matrices)[0])
+        return FedMuonState(params, zeros, momentum)
 
     def local(
         message: FedMuonState, state: tuple, oracle: Oracle, work: Work
@@ -131,7 +135,7 @@ def fedmuon(
             return tree.add_scale(y, -eta, descent), muon_state, adam_state
 
         others = split(x, matrices)[1]
-        start = x, MuonState(message.momentum), adam.init(others)
+        start = x, MuonState(message.momentum), optimizer_init(adam, others)
         y, (end,), _ = local_steps(step, start, work)
         delta, present = tree.sub(x, y), real(work.num_steps > 0)
         direction = tree.scale(inverse_rate(eta), per_step(delta, work))

@@ -20,7 +20,7 @@ from fedjax_sim.algorithms._two_phase import (
     sends_gradient,
 )
 from fedjax_sim.checks import check_decay, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate
+from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["mime", "mimelite"]
@@ -74,7 +74,7 @@ def mimelite(
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeLiteState:
-        return MimeLiteState(params, base.init(params))
+        return MimeLiteState(params, optimizer_init(base, params))
 
     def local(
         message: MimeLiteState, state: tuple, oracle: Oracle, work: Work
@@ -127,7 +127,7 @@ def mime(
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeState:
-        return MimeState(params, base.init(params), tree.zeros_like(params))
+        return MimeState(params, optimizer_init(base, params), tree.zeros_like(params))
 
     def local(message: MimeState, state: tuple, oracle: Oracle, work: Work) -> tuple[Params, tuple]:
         x = message.params
