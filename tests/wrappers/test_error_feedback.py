@@ -193,6 +193,21 @@ def test_both_directions_follow_their_derivation(final_states):
     assert_close(state.clients.memory, memory, 1e-12)
 
 
+def test_codecs_of_ef21_p_inside_each_other_draw_independently():
+    """Both send the same one of 16 entries with the probability 1 / 16; with one key always."""
+    inner = fs.ef21_p(fs.fedavg(0.1), random_k(1))
+    algorithm, x = fs.ef21_p(inner, random_k(1)), jnp.zeros(16)
+    state = algorithm.init(x)
+    moved = inner.init(x)._replace(inner=fs.fedavg(0.1).init(x + 1))
+
+    def reaches(key):
+        round = fs.Round(jnp.array(0), jnp.array(1), 1, key)
+        return jnp.any(algorithm.broadcast(state._replace(inner=moved), round) != 0)
+
+    hits = jax.jit(jax.vmap(reaches))(jax.random.split(jax.random.key(0), 400)).sum() / 400
+    assert abs(float(hits) - 1 / 16) < 5 * np.sqrt(1 / 16 * 15 / 16 / 400)
+
+
 def test_messages_of_ef21_p_are_those_of_error_feedback_on_the_server():
     """DoubleSqueeze's server: c = C(e + d), w <- w - c, e <- e + d - c, with the mean d."""
     w, e = np.zeros(10), np.zeros(10)
