@@ -77,6 +77,24 @@ def carrying(value: PyTree) -> Iterator[Carried]:
         _CARRIED.reset(token)
 
 
+@contextlib.contextmanager
+def carried_unchanged() -> Iterator[None]:
+    """Context after which carried values are what they were before, for a visit that only compares.
+
+    Example:
+        >>> with carrying(jnp.array(1)) as count:
+        ...     with carried_unchanged():
+        ...         count.value = 2 * count.value
+        ...     result = count.value
+        >>> int(result)
+        1
+    """
+    carried = _CARRIED.get()
+    values = _values(carried)
+    yield
+    _set(carried, values)
+
+
 def local_steps(
     step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int = 1
 ) -> PyTree:
