@@ -305,8 +305,26 @@ def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) ->
                 )
 
 
+def check_rates(**values: object) -> None:
+    """Raises ValueError for negative learning rates; schedules, traced values and None pass.
+
+    Example:
+        >>> check_rates(lr=lambda round: 0.1 / (1 + round), server_lr=1.0)
+        >>> check_rates(lr=-0.1)
+        Traceback (most recent call last):
+        ...
+        ValueError: lr is -0.1; expected at least 0
+    """
+    check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
+
+
+def _check_no_schedule(name: str, value: object) -> None:
+    if callable(value):
+        raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
+
+
 def check_at_least(bound: float, /, **values: object) -> None:
-    """Raises ValueError for numbers below a bound; traced values, schedules and None pass.
+    """Raises ValueError for schedules and numbers below a bound; traced values and None pass.
 
     Example:
         >>> check_at_least(1, num_clients=3)
@@ -316,6 +334,7 @@ def check_at_least(bound: float, /, **values: object) -> None:
         ValueError: noise is -1.0; expected at least 0
     """
     for name, value in values.items():
+        _check_no_schedule(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) >= bound):
             raise ValueError(f"{name} is {value}; expected at least {bound:g}")
 
@@ -349,7 +368,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def check_positive(**values: Scalar) -> None:
-    """Raises ValueError for numbers that are not above 0; traced values pass.
+    """Raises ValueError for schedules and numbers that are not above 0; traced values pass.
 
     Example:
         >>> check_positive(lr=0.0)
@@ -358,12 +377,13 @@ def check_positive(**values: Scalar) -> None:
         ValueError: lr is 0.0; expected a positive number
     """
     for name, value in values.items():
+        _check_no_schedule(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"{name} is {value}; expected a positive number")
 
 
 def check_at_most(bound: float, /, **values: Scalar) -> None:
-    """Raises ValueError for numbers above a bound; traced values pass.
+    """Raises ValueError for schedules and numbers above a bound; traced values pass.
 
     Example:
         >>> check_at_most(INT32_MAX, num_steps=2**31)
@@ -372,6 +392,7 @@ def check_at_most(bound: float, /, **values: Scalar) -> None:
         ValueError: num_steps is 2147483648; expected at most 2147483647
     """
     for name, value in values.items():
+        _check_no_schedule(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) <= bound):
             raise ValueError(f"{name} is {value}; expected at most {bound}")
 
@@ -421,7 +442,7 @@ def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) ->
 
 
 def check_decay(**values: Scalar) -> None:
-    """Raises ValueError for weights of the past outside of [0, 1); traced values pass.
+    """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass.
 
     Example:
         >>> check_decay(momentum=0.9)
@@ -431,6 +452,7 @@ def check_decay(**values: Scalar) -> None:
         ValueError: b2 is 1.0; expected a number in [0, 1)
     """
     for name, value in values.items():
+        _check_no_schedule(name, value)
         if is_concrete(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) < 1)):
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
 

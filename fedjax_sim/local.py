@@ -12,7 +12,8 @@ from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_one_number
-from fedjax_sim.types import Params, PyTree, Scalar, Work
+from fedjax_sim.compression.quantizers.rounding import wide
+from fedjax_sim.types import Params, PyTree, Round, Scalar, Work
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
 
@@ -73,6 +74,24 @@ def carrying(value: PyTree) -> Iterator[Carried]:
         yield carried
     finally:
         _CARRIED.reset(token)
+
+
+@contextlib.contextmanager
+def carried_unchanged() -> Iterator[None]:
+    """Context after which carried values are what they were before, for a visit that only compares.
+
+    Example:
+        >>> with carrying(jnp.array(1)) as count:
+        ...     with carried_unchanged():
+        ...         count.value = 2 * count.value
+        ...     result = count.value
+        >>> int(result)
+        1
+    """
+    carried = _CARRIED.get()
+    values = _values(carried)
+    yield
+    _set(carried, values)
 
 
 def local_steps(
@@ -224,7 +243,8 @@ def optimizer_steps(
     Args:
         optimizer: any optax optimizer.
         grad: ``(y, k) -> gradient`` of step k.
-        start: the model and the state of the optimizer before the first step.
+        start: the model and the state of the optimizer before the first step, as that of
+            :func:`optimizer_init`.
         work: the visit.
         scale: factor of the optimizer's updates, for example ``-lr`` for a transform that returns
             directions, such as ``optax.scale_by_adam()``.
@@ -232,7 +252,8 @@ def optimizer_steps(
     Example:
         >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=3)
         >>> heavy_ball, x = optax.sgd(0.5, momentum=0.5), jnp.array(1.0)
-        >>> y, _ = optimizer_steps(heavy_ball, lambda y, k: y, (x, heavy_ball.init(x)), work)
+        >>> start = x, optimizer_init(heavy_ball, x)
+        >>> y, _ = optimizer_steps(heavy_ball, lambda y, k: y, start, work)
         >>> float(y)  # 1 - 0.5, then 0.5 - 0.5 (0.5 + 0.5 * 1)
         0.0
     """
@@ -246,6 +267,22 @@ def optimizer_steps(
     return local_steps(step, start, work)
 
 
+def optimizer_init(optimizer: optax.GradientTransformation, params: Params) -> optax.OptState:
+    """Returns the initial state of an optax optimizer, in single precision at least.
+
+    In half precision squares of small gradients are 0, and decays near 1 are rounded to 1.
+
+    Example:
+        >>> optimizer_init(optax.scale_by_adam(), jnp.ones(2, jnp.bfloat16)).nu.dtype
+        dtype('float32')
+    """
+    return jax.tree.map(jnp.asarray, optimizer.init(_wide(params)))
+
+
+def _wide(x: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: wide(jnp.asarray(leaf)), x)
+
+
 def optimizer_update(
     optimizer: optax.GradientTransformation,
     gradient: Params,
@@ -254,18 +291,17 @@ def optimizer_update(
 ) -> tuple[Params, optax.OptState]:
     """Returns the updates of an optax optimizer and its new state, in the dtypes of before.
 
-    Updates have the dtypes of the gradient, also where a hyper-parameter of a sweep, a float32
-    array, meets a bfloat16 model.
+    Updates have the dtypes of the gradient, and are computed in single precision at least.
 
     Example:
         >>> heavy_ball, g = optax.sgd(0.5, momentum=jnp.float32(0.9)), jnp.ones(2, jnp.bfloat16)
-        >>> updates, _ = optimizer_update(heavy_ball, g, heavy_ball.init(g))
+        >>> updates, _ = optimizer_update(heavy_ball, g, optimizer_init(heavy_ball, g))
         >>> updates.tolist(), str(updates.dtype)
         ([-0.5, -0.5], 'bfloat16')
     """
     # optax raises float decays to integer step counts, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
-        updates, new = optimizer.update(gradient, opt_state, params)
+        updates, new = optimizer.update(_wide(gradient), opt_state, _wide(params))
     return _as_before(updates, gradient), _as_before(new, opt_state)
 
 
@@ -295,7 +331,25 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
         >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
         (0.25, 0.1)
     """
-    value = lr(work.round - work.staleness) if callable(lr) else lr
+    return _at(lr, work.round - work.staleness)
+
+
+def server_rate(lr: ScalarOrSchedule, round: Round) -> Scalar:
+    """Returns the rate of a server update: ``lr`` itself, or ``lr(round)`` if it is a schedule.
+
+    Raises:
+        ValueError: a rate with axes, as for :func:`rate`.
+
+    Example:
+        >>> round = Round(jnp.array(2), jnp.array(1), num_clients=1, key=jax.random.key(0))
+        >>> float(server_rate(lambda round: 0.5**round, round)), server_rate(0.1, round)
+        (0.25, 0.1)
+    """
+    return _at(lr, round.number)
+
+
+def _at(lr: ScalarOrSchedule, round: Array) -> Scalar:
+    value = lr(round) if callable(lr) else lr
     check_one_number(**{"lr(round)" if callable(lr) else "lr": value})
     return value
 

@@ -65,6 +65,18 @@ def test_sam_perturbs_the_shared_leaves_only():
     assert_close((state.server.params["u"], state.clients.personal["v"]), (u, heads), 1e-13)
 
 
+@pytest.mark.usefixtures("x64")
+def test_heads_move_once_in_both_visits_of_marina():
+    """With the probability 1 it is FedAvg; the visit from the previous message only compares."""
+    plain = fs.fedavg(LR)
+    marina = fs.marina(plain, fs.compression.identity(), 1.0)
+    twice = [[True, True]] * 2
+    expected = run(fs.private(plain, head, LR), 3, twice)
+    state = run(fs.private(marina, head, LR), 3, twice)
+    assert_close(state.server.params["u"], expected.server.params["u"], 1e-13)
+    assert_close(state.clients.personal["v"], expected.clients.personal["v"], 1e-13)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_scaffold_on_the_shared_leaves():

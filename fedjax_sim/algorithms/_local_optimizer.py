@@ -10,7 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import check_optimizer
-from fedjax_sim.local import optimizer_steps
+from fedjax_sim.local import optimizer_init, optimizer_steps
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -98,17 +98,17 @@ def locally_optimized(
     if local_state == "reset":
         return serve(
             lambda x, state, oracle, work: (
-                visit(x, _initial(optimizer, x), oracle, work)[0],
+                visit(x, optimizer_init(optimizer, x), oracle, work)[0],
                 state,
             )
         )
     if local_state == "keep":
-        return serve(visit)._replace(init_client=lambda params: _initial(optimizer, params))
+        return serve(visit)._replace(init_client=lambda params: optimizer_init(optimizer, params))
 
     served = serve(visit)
 
     def init(params: Params) -> SharedLocalState:
-        start = _initial(optimizer, params)
+        start = optimizer_init(optimizer, params)
         for path, leaf in jax.tree_util.tree_leaves_with_path(start):
             if not (_floating(leaf) or jnp.issubdtype(leaf.dtype, jnp.integer)):
                 raise ValueError(
@@ -153,11 +153,6 @@ def locally_optimized(
         broadcast=lambda state, round: (state.inner.params, state.local),
         exact_mean_only="clients upload the states of their optimizers, not changes of them",
     )
-
-
-def _initial(optimizer: optax.GradientTransformation, params: Params) -> optax.OptState:
-    """Returns the optimizer's initial state as arrays."""
-    return jax.tree.map(jnp.asarray, optimizer.init(params))
 
 
 def _floating(leaf: Array) -> bool:

@@ -11,7 +11,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, check_rates
+from fedjax_sim.local import ScalarOrSchedule, server_rate
 from fedjax_sim.prox.constraints import Simplex
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -40,7 +41,10 @@ class _Visit(NamedTuple):
 
 
 def afl(
-    lr: Scalar, num_clients: int, ascent_lr: Scalar = 0.1, average: bool = True
+    lr: ScalarOrSchedule,
+    num_clients: int,
+    ascent_lr: Scalar = 0.1,
+    average: bool = True,
 ) -> FedAlgorithm:
     r"""AFL: descent of the model and ascent of the clients' weights on the worst mixture of losses.
 
@@ -61,7 +65,7 @@ def afl(
     all but one are 0.
 
     Args:
-        lr: :math:`\gamma_x`.
+        lr: :math:`\gamma_x`, or a schedule over rounds.
         num_clients: population M; the command line sets it.
         ascent_lr: :math:`\gamma_\lambda`.
         average: the model that is evaluated is the mean over the rounds, which the paper's theorem
@@ -78,7 +82,8 @@ def afl(
         >>> algorithm.init(jnp.zeros(3)).inner.weights.shape
         (100,)
     """
-    check_at_least(0, lr=lr, ascent_lr=ascent_lr)
+    check_rates(lr=lr)
+    check_at_least(0, ascent_lr=ascent_lr)
     check_count(1, num_clients=num_clients)
 
     def init(params: Params) -> AflState:
@@ -94,8 +99,7 @@ def afl(
         return tree.where(work.num_steps > 0, visit, tree.zeros_like(visit)), state
 
     def update(state: AflState, mean: _Visit, round: Round) -> AflState:
-        del round
-        params = tree.add_scale(state.params, -lr, mean.gradient)
+        params = tree.add_scale(state.params, -server_rate(lr, round), mean.gradient)
         raised = state.weights + num_clients * real(ascent_lr) * mean.losses
         return AflState(params, Simplex().prox(raised, 0.0))
 

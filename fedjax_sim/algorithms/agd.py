@@ -9,7 +9,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.mb_ac_sgd import mb_ac_sgd
-from fedjax_sim.checks import check_positive
+from fedjax_sim.checks import check_positive, is_concrete
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work
 
 __all__ = ["agd"]
@@ -42,7 +42,9 @@ def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
         >>> algorithm = agd(smoothness=2.0, mu=1e-3)
     """
 
-    check_positive(smoothness=smoothness)
+    check_positive(smoothness=smoothness, mu=mu)
+    if is_concrete(smoothness) and is_concrete(mu) and mu > smoothness:
+        raise ValueError(f"mu is {mu}; expected at most the smoothness, {smoothness}")
 
     def local(
         x: Params, state: tuple, oracle: Oracle, work: Work

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
-from fedjax_sim.checks import check_at_least
-from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.checks import check_at_least, check_rates
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -25,7 +25,7 @@ __all__ = ["async_sgd"]
 
 
 def async_sgd(
-    lr: Scalar, *, patience: Scalar | None = None, bound: Scalar | None = None
+    lr: ScalarOrSchedule, *, patience: Scalar | None = None, bound: Scalar | None = None
 ) -> FedAlgorithm:
     r"""Asynchronous SGD: every gradient is applied when it arrives, to a newer model.
 
@@ -38,7 +38,8 @@ def async_sgd(
     random assignment are options there.
 
     Args:
-        lr: learning rate :math:`\eta`.
+        lr: learning rate :math:`\eta`, or a schedule over server updates, of which the one that
+            applies the gradient counts.
         patience: staleness :math:`\tau_c` up to which gradients count fully; None: any staleness.
         bound: c, the bound on the rate times the staleness of staler gradients; with ``patience``.
             It is the paper's constant over L.
@@ -53,12 +54,14 @@ def async_sgd(
     Example:
         >>> algorithm = async_sgd(lr=0.1, patience=10, bound=1.0)
     """
-    check_at_least(0, lr=lr, patience=patience, bound=bound)
+    check_rates(lr=lr)
+    check_at_least(0, patience=patience, bound=bound)
     if (patience is None) != (bound is None):
         raise ValueError(f"patience is {patience} and bound {bound}; expected both or none")
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
-        eta = real(lr)
+        # A gradient has the rate of the update that applies it, however old its model is.
+        eta = real(rate(lr, work._replace(staleness=jnp.zeros_like(work.round))))
         if patience is not None and bound is not None:
             delay = real(work.staleness)
             late = jnp.minimum(eta, real(bound) / jnp.maximum(delay, 1))

@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
@@ -75,7 +75,8 @@ def averaged_fedavg(
     Example:
         >>> strongly_convex = averaged_fedavg(lr=0.1, factor=1 - 0.1 * 1e-2 / 2, at="start")
     """
-    check_at_least(0, lr=lr, factor=factor)
+    check_rates(lr=lr)
+    check_at_least(0, factor=factor)
     if at not in ("start", "end"):
         raise ValueError(f"at is {at!r}; expected 'start' or 'end'")
 
@@ -103,8 +104,7 @@ def averaged_fedavg(
         )
         # The update of an empty round is computed, then discarded: it must not divide by 0.
         safe = jnp.where(average.weight > 0, average.weight, 1.0)
-        mean_iterate = tree.divide(average.total, safe)
-        output = jax.tree.map(lambda x, old: x.astype(old.dtype), mean_iterate, state.params)
+        output = tree.cast_like(tree.divide(average.total, safe), state.params)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(

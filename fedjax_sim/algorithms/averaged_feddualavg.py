@@ -15,7 +15,8 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import dual_step, total_rate
 from fedjax_sim.algorithms.feddualavg import feddualavg
-from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.checks import check_rates, is_concrete
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -25,10 +26,15 @@ __all__ = ["averaged_feddualavg"]
 
 
 class AveragedDualState(NamedTuple):
-    params: Params  # the average so far, which is evaluated
+    average: Params  # so far, in single precision at least
     dual: Params  # y
     elapsed: Array  # H
     num_averaged: Array  # number of models in the average
+
+    @property
+    def params(self) -> Params:
+        """The average so far, which is evaluated."""
+        return tree.cast_like(self.average, self.dual)
 
 
 class _Path(NamedTuple):
@@ -47,7 +53,8 @@ def averaged_feddualavg(
 
     with unit server rate.  P is not linear, so the clients' dual states are uploaded step by step:
     an upload is as many models as a visit has steps.  Visits must be equally long: a client that
-    has finished would keep its last dual state, and the average would count it again.
+    has finished would keep its last dual state, and the average would count it again.  Models in
+    half precision are averaged in single precision, since the later ones would be rounded away.
 
     Args:
         lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
@@ -66,13 +73,14 @@ def averaged_feddualavg(
         >>> from fedjax_sim import prox
         >>> algorithm = averaged_feddualavg(0.01, prox.composite(prox.L1(0.2)))
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     plain = feddualavg(lr, composite, project_start=project_start)
 
     def init(params: Params) -> AveragedDualState:
         state = plain.init(params)
         zero = jnp.zeros_like(state.elapsed)
-        return AveragedDualState(state.params, state.dual, state.elapsed, zero)
+        average = jax.tree.map(wide, state.params)
+        return AveragedDualState(average, state.dual, state.elapsed, zero)
 
     def local(message: tuple, state: tuple, oracle: Oracle, work: Work) -> tuple[_Path, tuple]:
         dual, elapsed = message
@@ -95,11 +103,11 @@ def averaged_feddualavg(
 
         def extended(old: Array, models: Array) -> Array:
             # The initial model has the weight 0 and drops out.
-            return old + (models - old).sum(axis=0) / like(old, count)
+            return old + (wide(models) - old).sum(axis=0) / like(old, count)
 
-        params = jax.tree.map(extended, state.params, models)
+        average = jax.tree.map(extended, state.average, models)
         dual, elapsed = jax.tree.map(lambda x: x[-1], (duals, elapsed))
-        return AveragedDualState(params, dual, elapsed, count)
+        return AveragedDualState(average, dual, elapsed, count)
 
     return FedAlgorithm(
         init,

@@ -15,7 +15,7 @@ from fedjax_sim.algorithms._local_optimizer import locally_optimized
 from fedjax_sim.algorithms._muon import is_matrix, muon_or_adam
 from fedjax_sim.algorithms._shared import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -81,7 +81,7 @@ def diloco(
 
 def nesterov(server_lr: optax.ScalarOrSchedule, momentum: Scalar) -> optax.GradientTransformation:
     """Returns the server's optimizer; a schedule counts server updates."""
-    check_at_least(0, server_lr=server_lr)
+    check_rates(server_lr=server_lr)
     check_decay(momentum=momentum)
     return optax.sgd(server_lr, momentum, nesterov=True)
 
@@ -100,7 +100,8 @@ def local_transform(
     Raises:
         ValueError: as :func:`diloco`.
     """
-    check_at_least(0, lr=lr, weight_decay=weight_decay)
+    check_rates(lr=lr)
+    check_at_least(0, weight_decay=weight_decay)
     check_decay(b1=b1, b2=b2)
     if inner not in ("adamw", "muon"):
         raise ValueError(f"inner is {inner!r}; expected 'adamw' or 'muon'")

@@ -20,7 +20,7 @@ from fedjax_sim.algorithms._shared import (
     real,
 )
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
-from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Upload, Work
 from fedjax_sim.wrappers._memory import takes_models
@@ -77,7 +77,7 @@ def favano(
         >>> algorithm = favano(lr=0.5, alpha=realised_steps(jnp.full(100, 0.9)))
     """
 
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     if output not in ("server", "mean"):
         raise ValueError(f"output is {output!r}; expected 'server' or 'mean'")
 

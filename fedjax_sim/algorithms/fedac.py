@@ -60,15 +60,17 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
     =========  ==========================================  ===================================
 
     FedAc-II requires :math:`\gamma \mu < 1`, all require :math:`\eta \le \gamma \le
-    \sqrt{\eta / \mu}`.
+    \sqrt{\eta / \mu}`.  With :math:`K \ge 1` both follow from
+    :math:`\eta \mu < 1`.
 
     Args:
-        lr: eta.
+        lr: eta, positive.
         mu: estimate of the strong convexity, positive.
         num_steps: K.
 
     Raises:
-        ValueError: another variant, or a mu or K that is not positive.
+        ValueError: another variant, a number that is not positive, or :math:`\eta \mu` above 1,
+            for FedAc-II 1 or above.
 
     References:
         Yuan and Ma, 2020, Equations (3.2) and (3.3); thesis, section 3.2.
@@ -80,7 +82,8 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
     """
     if variant not in ("I", "II", "vanilla"):
         raise ValueError(f"variant is {variant!r}; expected 'I', 'II' or 'vanilla'")
-    check_positive(mu=mu, num_steps=num_steps)
+    check_positive(lr=lr, mu=mu, num_steps=num_steps)
+    _check_product(lr, mu, variant)
     real = jnp.result_type(float)
     lr, mu, steps = (jnp.asarray(x).astype(real) for x in (lr, mu, num_steps))
     if variant == "vanilla":
@@ -92,6 +95,18 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
         return Coupling(gamma, alpha, alpha + 1)
     alpha = 3 / (2 * gamma * mu) - 0.5
     return Coupling(gamma, alpha, (2 * alpha**2 - 1.0) / (alpha - 1))
+
+
+def _check_product(lr: Scalar, mu: Scalar, variant: Variant) -> None:
+    if not (is_concrete(lr) and is_concrete(mu)):
+        return
+    product = float(np.max(np.asarray(lr) * np.asarray(mu)))
+    bound = "below 1" if variant == "II" else "at most 1"
+    if product > 1 or (product == 1 and variant == "II"):
+        raise ValueError(
+            f"lr * mu is {product:g}, with lr {lr} and mu {mu}; expected {bound}, since the "
+            "smoothness is not below the strong convexity"
+        )
 
 
 def fedac(
@@ -121,11 +136,13 @@ def fedac(
         variant: FedAc-I, FedAc-II or vanilla FedAc.
         augmentation: weight lambda for convex objectives: clients descend
             :math:`F(x) + \frac{\lambda}{2} \|x - x_0\|^2`, x_0 the initial model.  None: F.
-        numbers: gamma, alpha and beta themselves; ``num_steps`` and ``variant`` are then not used.
+        numbers: gamma, alpha and beta themselves, alpha and beta at least 1; ``num_steps`` and
+            ``variant`` are then not used.
 
     Raises:
-        ValueError: another variant; when the run begins, stale broadcasts, or visits of which none
-            has ``num_steps`` steps or more, or none has ``num_steps`` or fewer.
+        ValueError: another variant, or a number outside its range; when the run begins, stale
+            broadcasts, or visits of which none has ``num_steps`` steps or more, or none has
+            ``num_steps`` or fewer.
 
     References:
         Yuan and Ma, 2020, Algorithm 1; augmentation: its section 3.3.
@@ -136,7 +153,7 @@ def fedac(
     """
     check_at_least(0, lr=lr, augmentation=augmentation)
     # With num_steps=None these numbers are not used, but other variants are refused now.
-    fixed = numbers or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
+    fixed = _checked(numbers) or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
     by_timeline = numbers is None and num_steps is None
 
     def init(params: Params) -> FedAcState:
@@ -175,6 +192,16 @@ def fedac(
         synchronous_only="FedAc couples two sequences, which must be at the same time everywhere",
         check=check,
     )
+
+
+def _checked(numbers: Coupling | None) -> Coupling | None:
+    if numbers is not None:
+        if not isinstance(numbers, Coupling):
+            raise ValueError(f"numbers is {numbers!r:.60}; expected a Coupling(gamma, alpha, beta)")
+        check_at_least(0, **{"numbers.gamma": numbers.gamma})
+        # 1 / alpha and 1 / beta are weights of means of two iterates.
+        check_at_least(1, **{"numbers.alpha": numbers.alpha, "numbers.beta": numbers.beta})
+    return numbers
 
 
 def _check_num_steps(num_steps: Scalar, timeline: Timeline) -> None:

@@ -7,7 +7,7 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
@@ -47,7 +47,8 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> 
         >>> algorithm = fedacg(lr=0.1)
     """
 
-    check_at_least(0, lr=lr, mu=mu)
+    check_rates(lr=lr)
+    check_at_least(0, mu=mu)
     check_decay(momentum=momentum)
 
     def init(params: Params) -> FedAcgState:

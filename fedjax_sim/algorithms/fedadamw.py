@@ -13,7 +13,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_at_least, check_decay, check_rates
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -64,6 +65,9 @@ def fedadamw(
         \Delta \leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
         \bar v \leftarrow \operatorname{mean}_i \operatorname{mean}_{block} v_i
 
+    Moments are in single precision at least, since squares of small gradients are 0 in float16,
+    and :math:`\beta_2` is 1 in bfloat16.
+
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         correction: weight :math:`\alpha` of the global direction.
@@ -85,7 +89,8 @@ def fedadamw(
     Example:
         >>> algorithm = fedadamw(lr=1e-3)
     """
-    check_at_least(0, lr=lr, correction=correction, weight_decay=weight_decay, eps=eps)
+    check_rates(lr=lr)
+    check_at_least(0, correction=correction, weight_decay=weight_decay, eps=eps)
     check_decay(b1=b1, b2=b2)
     if blocks not in ("leaf", "entry"):
         raise ValueError(f"blocks is {blocks!r}; expected 'leaf' or 'entry'")
@@ -97,7 +102,8 @@ def fedadamw(
 
     def init(params: Params) -> FedAdamWState:
         zeros = tree.zeros_like(params)
-        return FedAdamWState(params, zeros, block_means(zeros), jnp.zeros((), jnp.int32))
+        v = block_means(jax.tree.map(wide, zeros))
+        return FedAdamWState(params, zeros, v, jnp.zeros((), jnp.int32))
 
     def local(
         message: FedAdamWState, state: tuple, oracle: Oracle, work: Work
@@ -106,19 +112,19 @@ def fedadamw(
 
         def step(carry: tuple[Params, Params, Params], k: Array) -> tuple:
             y, m, v = carry
-            g = oracle.grad(y, k)
+            g = jax.tree.map(wide, oracle.grad(y, k))
             m = tree.add_scale(tree.scale(b1, m), 1 - b1, g)
             v = tree.add_scale(tree.scale(b2, v), 1 - b2, jax.tree.map(jnp.square, g))
             in_run = message.num_steps + k + 1
             first = tree.scale(_unbiased(b1, in_run if first_count == "run" else k + 1), m)
             second = tree.scale(_unbiased(b2, in_run), v)
-            descent = jax.tree.map(_over_root, first, second)
+            descent = tree.cast_like(jax.tree.map(_over_root, first, second), y)
             descent = tree.add_scale(descent, correction, message.direction)
             descent = tree.add_scale(descent, weight_decay, y)
             return tree.add_scale(y, -eta, descent), m, v
 
         v = jax.tree.map(jnp.broadcast_to, message.second_moment, jax.tree.map(jnp.shape, x))
-        y, _, v = local_steps(step, (x, tree.zeros_like(x), v), work)
+        y, _, v = local_steps(step, (x, tree.zeros_like(v), v), work)
         delta, present = tree.sub(x, y), real(work.num_steps > 0)
         direction = tree.scale(inverse_rate(eta), per_step(delta, work))
         moments = tree.scale(present, block_means(v))

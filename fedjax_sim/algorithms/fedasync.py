@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clients_receive, real
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
-from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks import check_at_least, check_at_most, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
@@ -56,7 +56,8 @@ def fedasync(
         >>> from fedjax_sim.algorithms.staleness import polynomial
         >>> algorithm = fedasync(lr=0.1, staleness_weight=polynomial(0.5), mu=0.005)
     """
-    check_at_least(0, lr=lr, mix=mix, mu=mu)
+    check_rates(lr=lr)
+    check_at_least(0, mix=mix, mu=mu)
     check_at_most(1, mix=mix)
     weight = staleness_weight or constant
 

@@ -15,9 +15,16 @@ import optax
 from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
 from fedjax_sim.algorithms._shared import check_optimizer
-from fedjax_sim.checks import check_at_least
-from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.checks import check_rates
+from fedjax_sim.local import (
+    ScalarOrSchedule,
+    local_steps,
+    optimizer_init,
+    optimizer_update,
+    rate,
+    sgd,
+)
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work
 
 __all__ = ["fedavg", "fedsgd"]
 
@@ -75,7 +82,7 @@ def fedavg(
         >>> slow_server = fedavg(lr=0.1, server=optax.sgd(0.5))
         >>> adamw = fedavg(local_optimizer=optax.adamw(1e-3), local_state="keep")
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     optimizer = optax.sgd(1.0) if server is None else server
     check_optimizer("server", optimizer)
     check_local_state(lr, local_optimizer, local_state)
@@ -91,7 +98,9 @@ def fedavg(
     return _served(optimizer, local)
 
 
-def fedsgd(lr: Scalar, server: optax.GradientTransformation | None = None) -> FedAlgorithm:
+def fedsgd(
+    lr: optax.ScalarOrSchedule, server: optax.GradientTransformation | None = None
+) -> FedAlgorithm:
     r"""FedSGD: every client sends one gradient at the server model.
 
     .. math:: x \leftarrow x - \eta \sum_i w_i g_i(x)
@@ -99,7 +108,7 @@ def fedsgd(lr: Scalar, server: optax.GradientTransformation | None = None) -> Fe
     The gradient is that of the visit's first minibatch: with ``full_batch`` the full local one.
 
     Args:
-        lr: learning rate :math:`\eta` of the server's step.
+        lr: learning rate :math:`\eta` of the server's step, or a schedule over server updates.
         server: any optax optimizer, which replaces ``optax.sgd(lr)``.
 
     Raises:
@@ -111,7 +120,7 @@ def fedsgd(lr: Scalar, server: optax.GradientTransformation | None = None) -> Fe
     Example:
         >>> algorithm = fedsgd(lr=0.1)
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     optimizer = optax.sgd(lr) if server is None else server
     check_optimizer("server", optimizer)
 
@@ -126,7 +135,7 @@ def _served(optimizer: optax.GradientTransformation, local: Callable) -> FedAlgo
     """An algorithm whose server optimizer receives the mean upload as the gradient."""
 
     def init(params: Params) -> FedAvgState:
-        return FedAvgState(params, optimizer.init(params))
+        return FedAvgState(params, optimizer_init(optimizer, params))
 
     def update(state: FedAvgState, gradient: Upload, round: Round) -> FedAvgState:
         del round

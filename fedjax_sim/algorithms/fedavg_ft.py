@@ -7,10 +7,10 @@ References:
 """
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection
-from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 
 __all__ = ["fedavg_ft"]
@@ -18,7 +18,7 @@ __all__ = ["fedavg_ft"]
 
 def fedavg_ft(
     lr: ScalarOrSchedule,
-    tuning_lr: Scalar | None = None,
+    tuning_lr: ScalarOrSchedule | None = None,
     visits: int = 5,
     where: Selection | None = None,
 ) -> FedAlgorithm:
@@ -31,7 +31,8 @@ def fedavg_ft(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        tuning_lr: learning rate of the fine-tuning, :math:`\eta_t`; default: lr.
+        tuning_lr: learning rate of the fine-tuning, :math:`\eta_t`, or a schedule over rounds;
+            default: lr.
         visits: length of the fine-tuning in visits; epochs, if a visit is one epoch.
         where: True for the leaves that are fine-tuned; default: all.
 
@@ -44,7 +45,7 @@ def fedavg_ft(
     Example:
         >>> head_only = fedavg_ft(lr=0.1, where=lambda path, leaf: path[0] == "head")
     """
-    check_at_least(0, tuning_lr=tuning_lr)
+    check_rates(tuning_lr=tuning_lr)
     check_count(1, visits=visits)
     rate = lr if tuning_lr is None else tuning_lr
     return fine_tuned(fedavg(lr), rate, visits=visits, where=where)

@@ -8,7 +8,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import Penalty
 from fedjax_sim.prox.composite import Composite
@@ -43,7 +43,8 @@ def fedavg_subgradient(
         >>> from fedjax_sim import prox
         >>> algorithm = fedavg_subgradient(0.01, prox.composite(prox.L1(0.2)))
     """
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
     if not isinstance(composite.psi, Penalty):
         raise ValueError(f"composite has psi {composite.psi}; expected a penalty, not a constraint")
     if not isinstance(composite.mirror, Euclidean):

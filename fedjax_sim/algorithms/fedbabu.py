@@ -6,10 +6,10 @@ References:
 """
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, last_layer
-from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 from fedjax_sim.wrappers.freeze import freeze
 
@@ -18,7 +18,7 @@ __all__ = ["fedbabu"]
 
 def fedbabu(
     lr: ScalarOrSchedule,
-    tuning_lr: Scalar | None = None,
+    tuning_lr: ScalarOrSchedule | None = None,
     visits: int = 5,
     where: Selection = last_layer,
 ) -> FedAlgorithm:
@@ -33,7 +33,7 @@ def fedbabu(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        tuning_lr: learning rate of the fine-tuning; default: lr.
+        tuning_lr: learning rate of the fine-tuning, or a schedule over rounds; default: lr.
         visits: length of the fine-tuning in visits; epochs, if a visit is one epoch.
         where: True for the leaves of the head; default: the last layer.
 
@@ -50,7 +50,7 @@ def fedbabu(
         >>> fedbabu(lr=0.1).init(params).inner.params  # the server trains the body
         {'body': Array([1., 1., 1.], dtype=float32), 'head': {'kernel': None}}
     """
-    check_at_least(0, tuning_lr=tuning_lr)
+    check_rates(tuning_lr=tuning_lr)
     check_count(1, visits=visits)
     body = freeze(fedavg(lr), where)
     return fine_tuned(body, lr if tuning_lr is None else tuning_lr, visits=visits)

@@ -11,14 +11,13 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, check_clients_receive
 from fedjax_sim.algorithms.fedavg import FedAvgState, fedavg
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
     Round,
-    Scalar,
     Upload,
     Work,
 )
@@ -28,7 +27,7 @@ __all__ = ["fedbuff"]
 
 def fedbuff(
     lr: ScalarOrSchedule,
-    server_lr: Scalar,
+    server_lr: optax.ScalarOrSchedule,
     staleness_weight: StalenessWeight | None = None,
     *,
     normalised: bool = False,
@@ -42,7 +41,7 @@ def fedbuff(
 
     Args:
         lr: client learning rate, or a schedule over rounds.
-        server_lr: server learning rate :math:`\eta_g`.
+        server_lr: server learning rate :math:`\eta_g`, or a schedule over server updates.
         staleness_weight: s, a function of the staleness :math:`\tau`; default 1. The paper uses
             :func:`~fedjax_sim.algorithms.staleness.polynomial` with 1/2.
         normalised: divide by the sum of the weights instead of by Z, the number of uploads.
@@ -57,7 +56,7 @@ def fedbuff(
         >>> from fedjax_sim.algorithms.staleness import polynomial
         >>> algorithm = fedbuff(lr=0.05, server_lr=0.3, staleness_weight=polynomial(0.5))
     """
-    check_at_least(0, server_lr=server_lr)
+    check_rates(server_lr=server_lr)
     weight = staleness_weight or constant
     base = fedavg(lr, optax.sgd(server_lr))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_positive
+from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -50,7 +50,8 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
         >>> algorithm = fedcm(lr=0.1)
     """
 
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
     check_positive(mix=mix)
     check_at_most(1, mix=mix)
 

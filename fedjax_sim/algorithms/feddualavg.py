@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, dual_step, initial_model, total_rate
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -54,7 +54,8 @@ def feddualavg(
 
     from :math:`y = \nabla h(x)` and H = 0, with P as in :func:`~fedjax_sim.algorithms.fedmid`; the
     model is :math:`P_H(y)`.  With one client it is dual averaging.  The dual state grows with H:
-    after millions of local steps single precision loses digits of the model.
+    after millions of local steps single precision loses digits of the model, and half precision
+    after hundreds.
 
     Args:
         lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
@@ -75,7 +76,8 @@ def feddualavg(
         >>> algorithm = feddualavg(0.01, prox.composite(prox.Nuclear(0.3), where=prox.kernels))
     """
 
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
 
     def init(params: Params) -> FedDualAvgState:
         dual = composite.to_dual(initial_model(params, composite, project_start))

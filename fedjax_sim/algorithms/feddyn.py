@@ -7,7 +7,7 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import corrected, proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
@@ -52,7 +52,7 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
         >>> algorithm = feddyn(lr=0.1, mu=0.01)
     """
 
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     check_positive(mu=mu)
 
     def init(params: Params) -> FedDynState:

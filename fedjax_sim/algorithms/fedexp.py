@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, real_vdot
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
@@ -65,7 +65,7 @@ def fedexp(
         >>> algorithm = fedexp(lr=0.1)
     """
 
-    check_at_least(0, lr=lr, eps=eps)
+    check_rates(lr=lr, eps=eps)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         delta = tree.sub(x, local_steps(sgd(rate(lr, work), oracle.grad), x, work))

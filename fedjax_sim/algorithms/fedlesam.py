@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, Transform
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import perturbed, unchanged
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
@@ -53,7 +53,8 @@ def fedlesam(
         >>> algorithm = fedlesam(lr=0.1)
     """
 
-    check_at_least(0, lr=lr, radius=radius)
+    check_rates(lr=lr)
+    check_at_least(0, radius=radius)
 
     def local(
         x: Params, state: FedLesamClient, oracle: Oracle, work: Work

@@ -18,7 +18,7 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work, send_state
 
@@ -57,7 +57,7 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
         >>> algorithm = fedlin(lr=0.5)
     """
 
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
 
     def init(params: Params) -> FedLinState:
         return FedLinState(params, tree.zeros_like(params))

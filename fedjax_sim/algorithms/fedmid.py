@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, initial_model, total_rate
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -73,7 +73,8 @@ def fedmid(
         >>> from fedjax_sim import prox
         >>> algorithm = fedmid(0.01, prox.composite(prox.L1(0.2)), server_lr=0.3)
     """
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
     if delta_space not in ("primal", "dual"):
         raise ValueError(f"delta_space is {delta_space!r}; expected 'primal' or 'dual'")
 

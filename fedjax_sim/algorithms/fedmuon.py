@@ -6,6 +6,7 @@ References:
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -13,11 +14,19 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon, split
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.checks import check_at_least, check_at_most, check_decay, check_positive
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_decay,
+    check_positive,
+    check_rates,
+)
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import (
     ScalarOrSchedule,
     inverse_rate,
     local_steps,
+    optimizer_init,
     optimizer_update,
     per_step,
     rate,
@@ -97,7 +106,8 @@ def fedmuon(
         >>> algorithm = fedmuon(lr=0.01)
         >>> of_blocks = fedmuon(lr=0.01, matrices=lambda path, leaf: path[-1] == "kernel")
     """
-    check_at_least(0, lr=lr, weight_decay=weight_decay)
+    check_rates(lr=lr)
+    check_at_least(0, weight_decay=weight_decay)
     check_decay(momentum=momentum, b1=b1, b2=b2)
     check_positive(mix=mix)
     check_at_most(1, mix=mix)
@@ -106,7 +116,8 @@ def fedmuon(
 
     def init(params: Params) -> FedMuonState:
         zeros = tree.zeros_like(params)
-        return FedMuonState(params, zeros, split(zeros, matrices)[0])
+        momentum = jax.tree.map(wide, split(zeros, matrices)[0])
+        return FedMuonState(params, zeros, momentum)
 
     def local(
         message: FedMuonState, state: tuple, oracle: Oracle, work: Work
@@ -124,7 +135,7 @@ def fedmuon(
             return tree.add_scale(y, -eta, descent), muon_state, adam_state
 
         others = split(x, matrices)[1]
-        start = x, MuonState(message.momentum), adam.init(others)
+        start = x, MuonState(message.momentum), optimizer_init(adam, others)
         y, (end,), _ = local_steps(step, start, work)
         delta, present = tree.sub(x, y), real(work.num_steps > 0)
         direction = tree.scale(inverse_rate(eta), per_step(delta, work))

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, real
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -64,7 +64,8 @@ def fednova(
         >>> algorithm = fednova(lr=0.1, momentum=0.9)
     """
 
-    check_at_least(0, lr=lr, server_lr=server_lr, mu=mu)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr, mu=mu)
     check_decay(momentum=momentum)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:

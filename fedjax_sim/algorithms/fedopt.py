@@ -8,7 +8,7 @@ References:
 import optax
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_decay
+from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import FedAlgorithm, Scalar
 
@@ -38,7 +38,7 @@ def fedavgm(
     Example:
         >>> algorithm = fedavgm(lr=0.1, momentum=0.9)
     """
-    check_at_least(0, server_lr=server_lr)
+    check_rates(server_lr=server_lr)
     check_decay(momentum=momentum)
     return fedavg(lr, optax.sgd(server_lr, momentum=momentum))
 
@@ -74,7 +74,8 @@ def fedadagrad(
     Example:
         >>> algorithm = fedadagrad(lr=0.1, server_lr=0.1)
     """
-    check_at_least(0, server_lr=server_lr, initial_accumulator=initial_accumulator, eps=eps)
+    check_rates(server_lr=server_lr)
+    check_at_least(0, initial_accumulator=initial_accumulator, eps=eps)
     return fedavg(lr, optax.adagrad(server_lr, initial_accumulator, eps))
 
 
@@ -115,7 +116,8 @@ def fedadam(
     Example:
         >>> algorithm = fedadam(lr=0.1, server_lr=0.01)
     """
-    check_at_least(0, server_lr=server_lr, eps=eps)
+    check_rates(server_lr=server_lr)
+    check_at_least(0, eps=eps)
     check_decay(b1=b1, b2=b2)
     return fedavg(lr, optax.adam(server_lr, b1, b2, eps, eps_root=1e-30))
 
@@ -151,6 +153,7 @@ def fedyogi(
     Example:
         >>> algorithm = fedyogi(lr=0.1, server_lr=0.01)
     """
-    check_at_least(0, server_lr=server_lr, eps=eps)
+    check_rates(server_lr=server_lr)
+    check_at_least(0, eps=eps)
     check_decay(b1=b1, b2=b2)
     return fedavg(lr, optax.yogi(server_lr, b1, b2, eps))

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
-from fedjax_sim.checks import check_at_least, check_at_most, is_concrete
+from fedjax_sim.checks import check_at_least, check_at_most, check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection, last_layer
@@ -80,7 +80,7 @@ def fedrep(
         >>> published.init_client(params).head
         {'body': None, 'head': {'kernel': Array([0., 0.], dtype=float32)}}
     """
-    check_at_least(0, lr=lr, head_lr=head_lr)
+    check_rates(lr=lr, head_lr=head_lr)
     leaves.check_selection(where)
     check_at_least(0, head_share=head_share)
     check_at_most(1, head_share=head_share)

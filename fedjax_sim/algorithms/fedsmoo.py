@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import Transform
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.transforms import perturbed, unchanged
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
@@ -69,7 +69,8 @@ def fedsmoo(
         >>> algorithm = fedsmoo(lr=0.1)
     """
 
-    check_at_least(0, lr=lr, mu=mu, radius=radius)
+    check_rates(lr=lr)
+    check_at_least(0, mu=mu, radius=radius)
 
     def init(params: Params) -> FedSmooState:
         return FedSmooState(params, tree.zeros_like(params), tree.zeros_like(params))

@@ -19,7 +19,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.scaffold import ScaffoldState
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
 
@@ -94,7 +94,8 @@ def fedswa(
     Example:
         >>> algorithm = fedswa(lr=0.1)
     """
-    check_at_least(0, lr=lr, rho=rho, alpha=alpha)
+    check_rates(lr=lr)
+    check_at_least(0, rho=rho, alpha=alpha)
     decaying(1.0, 1.0, jnp.array(1), schedule)  # refuses other schedules now, not when traced
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
@@ -146,7 +147,8 @@ def fedmoswa(
     Example:
         >>> algorithm = fedmoswa(lr=0.1)
     """
-    check_at_least(0, lr=lr, rho=rho, alpha=alpha, gamma=gamma)
+    check_rates(lr=lr)
+    check_at_least(0, rho=rho, alpha=alpha, gamma=gamma)
     if option not in ("I", "I-minibatch", "II"):
         raise ValueError(f"option is {option!r}; expected 'I', 'I-minibatch' or 'II'")
     decaying(1.0, 1.0, jnp.array(1), schedule)

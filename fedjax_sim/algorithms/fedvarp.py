@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import check_none_lost
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -51,7 +51,8 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         >>> algorithm = fedvarp(lr=0.1)
     """
 
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
 
     def init(params: Params) -> FedVarpState:
         return FedVarpState(params, tree.zeros_like(params))

@@ -14,7 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.compression.codec import code_bits, identity
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
@@ -103,7 +103,7 @@ def ifca(
         >>> state.server.models.round(3).tolist()
         [0.0, 1.0]
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     check_count(1, num_models=num_models)
     if average not in ("models", "gradients"):
         raise ValueError(f"average is {average!r}; expected 'models' or 'gradients'")

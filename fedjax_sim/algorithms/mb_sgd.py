@@ -9,14 +9,14 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
-from fedjax_sim.checks import check_at_least
-from fedjax_sim.local import local_steps
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.checks import check_rates
+from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
 __all__ = ["mb_sgd"]
 
 
-def mb_sgd(lr: Scalar) -> FedAlgorithm:
+def mb_sgd(lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Minibatch SGD: one step per round along the mean of all gradients at the server's model.
 
     .. math:: x \leftarrow x - \eta \operatorname{mean}_{i, k} g_i^{(k)}(x)
@@ -25,7 +25,7 @@ def mb_sgd(lr: Scalar) -> FedAlgorithm:
     more.  It takes as many gradients per round as FedAvg, and one step.
 
     Args:
-        lr: learning rate :math:`\eta`.
+        lr: learning rate :math:`\eta`, or a schedule over rounds.
 
     Raises:
         ValueError: a number outside its range.
@@ -37,11 +37,11 @@ def mb_sgd(lr: Scalar) -> FedAlgorithm:
         >>> algorithm = mb_sgd(lr=0.5)
     """
 
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
 
     def update(state: ModelState, mean: tuple[Params, Array], round: Round) -> ModelState:
-        del round
-        return ModelState(tree.add_scale(state.params, -lr, mean_gradient(mean)))
+        eta = server_rate(lr, round)
+        return ModelState(tree.add_scale(state.params, -eta, mean_gradient(mean)))
 
     return FedAlgorithm(ModelState, gradient_sum, update, exact_mean_only=UPLOADS_COUNTS)
 

@@ -19,8 +19,8 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
-from fedjax_sim.checks import check_at_least, check_decay
-from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update, rate
+from fedjax_sim.checks import check_decay, check_rates
+from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["mime", "mimelite"]
@@ -70,11 +70,11 @@ def mimelite(
         >>> algorithm = mimelite(lr=0.1)
         >>> adam = mimelite(lr=0.01, optimizer=optax.scale_by_adam())
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeLiteState:
-        return MimeLiteState(params, base.init(params))
+        return MimeLiteState(params, optimizer_init(base, params))
 
     def local(
         message: MimeLiteState, state: tuple, oracle: Oracle, work: Work
@@ -123,11 +123,11 @@ def mime(
     Example:
         >>> algorithm = mime(lr=0.1)
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     base = _base(momentum, optimizer)
 
     def init(params: Params) -> MimeState:
-        return MimeState(params, base.init(params), tree.zeros_like(params))
+        return MimeState(params, optimizer_init(base, params), tree.zeros_like(params))
 
     def local(message: MimeState, state: tuple, oracle: Oracle, work: Work) -> tuple[Params, tuple]:
         x = message.params

@@ -14,7 +14,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_count, check_positive
+from fedjax_sim.checks import check_count, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
 
@@ -70,7 +70,7 @@ def perfedavg(
     Example:
         >>> algorithm = perfedavg(lr=0.1, adapt_lr=0.01, hessian="HF")
     """
-    check_at_least(0, adapt_lr=adapt_lr)
+    check_rates(adapt_lr=adapt_lr)
     if hessian not in _MINIBATCHES:
         raise ValueError(f"hessian is {hessian!r}; expected 'FO', 'HF' or 'exact'")
     check_positive(delta=delta)

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.timelines.sampling import sample_without_replacement
 from fedjax_sim.transforms import proximal
@@ -88,7 +88,8 @@ def pfedme(
     Example:
         >>> algorithm = pfedme(lr=0.005)
     """
-    check_at_least(0, lr=lr, mu=mu, personal_lr=personal_lr, server_lr=server_lr)
+    check_rates(lr=lr, personal_lr=personal_lr)
+    check_at_least(0, mu=mu, server_lr=server_lr)
     check_count(1, inner_steps=inner_steps)
     if num_averaged is not None:
         check_count(1, num_averaged=num_averaged)

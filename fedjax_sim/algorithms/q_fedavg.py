@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real, real_vdot
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -58,7 +58,8 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         >>> algorithm = q_fedavg(lr=0.1, q=2.0)
     """
 
-    check_at_least(0, lr=lr, q=q)
+    check_rates(lr=lr)
+    check_at_least(0, q=q)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         eta = rate(lr, work)

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, average_with_server, real
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Upload, Work
 
@@ -51,7 +51,7 @@ def quafl(
     Example:
         >>> algorithm = quafl(lr=0.5)
     """
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     up, down = up or _identity, down or _identity
 
     def broadcast(state: ModelState, round: Round) -> tuple[Params, Array]:

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
-from fedjax_sim.checks import check_at_least, check_at_most, check_positive
+from fedjax_sim.checks import check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
@@ -63,7 +63,7 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         >>> algorithm = scaffnew(lr=0.1, probability=0.2)
     """
 
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     check_positive(probability=probability)
     check_at_most(1, probability=probability)
 

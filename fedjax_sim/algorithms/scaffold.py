@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
@@ -61,7 +61,8 @@ def scaffold(
     Example:
         >>> algorithm = scaffold(lr=0.1)
     """
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
     if option not in ("I", "II"):
         raise ValueError(f"option is {option!r}; expected 'I' or 'II'")
 

@@ -20,7 +20,7 @@ from fedjax_sim.algorithms._muon import is_matrix
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
-from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_update
+from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -146,10 +146,12 @@ def streaming_diloco(
         return result
 
     def init(params: Params) -> StreamingDiLoCoState:
-        return StreamingDiLoCoState(params, tuple(outer.init(part) for part in parts(params)))
+        return StreamingDiLoCoState(
+            params, tuple(optimizer_init(outer, part) for part in parts(params))
+        )
 
     def init_client(params: Params) -> Worker:
-        return Worker(params, params, jax.tree.map(jnp.asarray, transform.init(params)))
+        return Worker(params, params, optimizer_init(transform, params))
 
     def broadcast(state: StreamingDiLoCoState, round: Round) -> _Message:
         return _Message(packed(state.params, round.number % num_fragments), round.number)

@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, full_loss, real
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -67,7 +67,8 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         >>> algorithm = term(lr=0.1, tilt=2.0)
     """
 
-    check_at_least(0, lr=lr, server_lr=server_lr)
+    check_rates(lr=lr)
+    check_at_least(0, server_lr=server_lr)
 
     def local(message: TermState, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         x = message.params

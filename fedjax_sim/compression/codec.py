@@ -10,7 +10,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.quantizers.rounding import wide
-from fedjax_sim.types import PyTree
+from fedjax_sim.types import PyTree, Scalar
 
 
 class Codec(NamedTuple):
@@ -127,7 +127,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     return StatefulCodec(lambda x: (), through, codec.bits)
 
 
-def contractive(codec: Codec, variance: float) -> Codec:
+def contractive(codec: Codec, variance: Scalar) -> Codec:
     r"""Returns :math:`Q / (1 + \omega)` for an unbiased codec Q with the variance :math:`\omega`.
 
     It is a contraction with the constant :math:`\alpha = 1 / (1 + \omega)`, as error feedback
@@ -152,10 +152,18 @@ def contractive(codec: Codec, variance: float) -> Codec:
     check_at_least(0, variance=variance)
 
     def through(key: Array, x: PyTree, near: PyTree) -> PyTree:
-        decoded = codec.through(key, x, near)
-        return jax.tree.map(lambda v: v / (1 + variance) if is_coded(v) else v, decoded)
+        # Q(v) may leave the range of half precision where its share does not.
+        decoded = codec.through(key, _wide(x), _wide(near))
+        return jax.tree.map(lambda v, a: share(v).astype(a.dtype) if is_coded(a) else v, decoded, x)
+
+    def share(v: Array) -> Array:
+        return v / jnp.asarray(1 + variance).astype(v.dtype)
 
     return Codec(through, codec.bits)
+
+
+def _wide(x: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: wide(leaf) if is_coded(leaf) else leaf, x)
 
 
 def identity() -> Codec:

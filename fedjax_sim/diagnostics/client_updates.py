@@ -15,6 +15,7 @@ from fedjax_sim.evaluation.visits import Broadcast, client_row, current_broadcas
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
+from fedjax_sim.wrappers.received import received_model
 
 __all__ = ["client_models", "model_change"]
 
@@ -36,6 +37,7 @@ class Shared(NamedTuple):
     task: Task
     broadcast: Broadcast
     params: Params  # the server's model
+    start: Params  # the model that clients receive; FedACG sends another one than the server's
 
 
 def shared_of(context: RunContext) -> Shared:
@@ -46,7 +48,10 @@ def shared_of(context: RunContext) -> Shared:
     """
     broadcast = current_broadcast(context)
     assert context.task is not None
-    return Shared(context.task, broadcast, context.state.server.params)
+    params = context.state.server.params
+    received = received_model(broadcast.message)
+    start = received if _form(received) == _form(params) else params
+    return Shared(context.task, broadcast, params, start)
 
 
 def slots_of(context: RunContext, clients: Array) -> Slots:
@@ -60,7 +65,7 @@ def slots_of(context: RunContext, clients: Array) -> Slots:
 def update_of_visit(
     context: RunContext, update_of: UpdateOf | None = None
 ) -> Callable[[Shared, Slots], Params]:
-    """Returns the function from a slot of one client to its update: server's minus local model.
+    """Returns the function from a slot of one client to its update: received minus local model.
 
     Args:
         context: the run.
@@ -76,7 +81,7 @@ def update_of_visit(
         upload, new = algorithm.local(message, slot.state, oracle, work)
         if update_of is not None:
             return update_of(Visit(message, upload, slot.state, new, oracle, work))
-        return model_change(algorithm, shared.params, upload)
+        return model_change(algorithm, shared.start, upload)
 
     return update
 
@@ -132,7 +137,7 @@ def client_models(
         update, shared = update_of_visit(context, update_of), shared_of(context)
 
         def one(shared: Shared, slot: Slots) -> tuple[Upload, Params]:
-            return (), tree.sub(shared.params, update(shared, slot))
+            return (), tree.sub(shared.start, update(shared, slot))
 
         slots = slots_of(context, jnp.asarray(chosen, jnp.int32))
         return execute(one, shared, slots, jnp.ones(len(chosen)))[1]
@@ -141,7 +146,12 @@ def client_models(
 
 
 def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Params:
-    """Returns the server's model minus the local model, from an upload.
+    """Returns the received model minus the local model, from an upload.
+
+    Args:
+        algorithm: the algorithm of the visit.
+        params: the received model.
+        upload: that of the visit.
 
     Raises:
         ValueError: neither the upload nor its first part has the form of the model.

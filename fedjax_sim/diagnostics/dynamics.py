@@ -53,11 +53,12 @@ def client_dynamics(
     r"""Evaluator of the dynamics of every client: values per client, and statistics over clients.
 
     Client i of n starts from the current message and does one visit, whose upload is discarded.
-    With the update :math:`\Delta_i` (server's model minus local model), the mean of the updates
+    With the update :math:`\Delta_i` (received minus local model), the mean of the updates
     :math:`\bar\Delta`, the server's model x and minibatch gradients :math:`g_{i1}, \dots, g_{ib}`
     of independent visits:
 
-    * ``drift``: :math:`\|\Delta_i\|`, the distance of the local model from the server's;
+    * ``drift``: :math:`\|\Delta_i\|`, the distance of the local model from the received one,
+      which is x unless the algorithm sends another model (FedACG, averages of iterates);
     * ``disagreement``: :math:`\|\Delta_i - \bar\Delta\|`, its distance from the mean local model;
     * ``alignment``: :math:`\cos(\Delta_i, \bar\Delta)`, 0 if one of them is 0;
     * ``eigenvalue``: the largest eigenvalue of :math:`\nabla^2 F_i(x)` by Lanczos' method, which
@@ -227,7 +228,7 @@ class _Dynamics(NamedTuple):
 
     def _of_gradients(self, shared: Shared, client: Array) -> tuple[Upload, Values]:
         """Returns the measures of a client that need no local work; it uploads nothing."""
-        task, (_, key), params = shared
+        task, (_, key), params, _ = shared
         # Branches 0 and 1 are those of the visit.
         *_, full_key, lanczos_key, noise_key = (
             jax.random.fold_in(jax.random.fold_in(key, client), i) for i in range(5)

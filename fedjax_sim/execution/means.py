@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import PyTree, Upload
 
 
@@ -15,13 +16,14 @@ def weighted_mean(uploads: Upload, weights: Array) -> Upload:
         >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
         2.0
     """
-    return divide(weighted_sum(uploads, weights), weights.sum())
+    return divide(weighted_sum(uploads, weights), weights.sum(), uploads)
 
 
 def weighted(upload: Upload, weight: Array) -> Upload:
     """Returns ``weight * upload``, weights ``[...]`` against leaves ``[..., *shape]``.
 
-    Exactly 0 for weight 0, also if the upload of an empty slot is not finite.
+    Exactly 0 for weight 0, also if the upload of an empty slot is not finite.  In single precision
+    at least: in half precision weights would be rounded, products overflow and long sums stop.
 
     Raises:
         ValueError: an upload with a leaf that is not floating.
@@ -37,6 +39,7 @@ def weighted(upload: Upload, weight: Array) -> Upload:
                 f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
                 "uploads are averaged"
             )
+        leaf = wide(leaf)
         w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
         return jnp.where(w > 0, w * leaf, 0)
 
@@ -53,15 +56,15 @@ def weighted_sum(uploads: Upload, weights: Array) -> Upload:
     return jax.tree.map(lambda u: u.sum(axis=0), weighted(uploads, weights))
 
 
-def divide(total: Upload, weight: Array) -> Upload:
-    """Returns ``total / weight``; zeros for an empty round, which the engine discards.
+def divide(total: Upload, weight: Array, uploads: Upload) -> Upload:
+    """Returns ``total / weight`` in the dtypes of uploads; zeros for an empty round.
 
     Example:
-        >>> float(divide(jnp.array(6.0), jnp.array(4.0)))
+        >>> float(divide(jnp.array(6.0), jnp.array(4.0), jnp.zeros(2)))
         1.5
     """
     safe = jnp.where(weight <= 0, 1, weight)
-    return jax.tree.map(lambda t: t / safe.astype(t.dtype), total)
+    return jax.tree.map(lambda t, u: (t / safe.astype(t.dtype)).astype(u.dtype), total, uploads)
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
@@ -72,9 +75,9 @@ def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
         >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
         [2.0, 2.0]
     """
-    scaled = jax.tree.map(lambda m: m * weight.astype(m.dtype), mean)
+    scaled = jax.tree.map(lambda m: wide(m) * weight.astype(wide(m).dtype), mean)
     total, weights = _all_reduce((scaled, weight), axis)
-    return divide(total, weights)
+    return divide(total, weights, mean)
 
 
 def _all_reduce(values: PyTree, axis: str) -> PyTree:

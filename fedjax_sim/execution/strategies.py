@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
+from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.execution import chunks
 from fedjax_sim.execution.devices import workers
 from fedjax_sim.execution.means import all_reduced, divide, weighted, weighted_mean, weighted_sum
@@ -69,8 +70,9 @@ def sequential() -> Execution:
             upload, output = local(shared, slot)
             return tree.add(total, weighted(upload, weight)), output
 
-        total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), (slots, weights))
-        return divide(total, weights.sum()), outputs
+        upload, _ = _shapes(local, shared, slots)
+        total, outputs = jax.lax.scan(body, _zero_sum(upload), (slots, weights))
+        return divide(total, weights.sum(), upload), outputs
 
     return run
 
@@ -109,12 +111,13 @@ def chunked(size: int) -> Execution:
         chunks = jax.tree.map(
             lambda x: x.reshape(-1, size, *x.shape[1:]), _pad(slots, weights, size)
         )
-        total, outputs = jax.lax.scan(body, _zero_upload(local, shared, slots), chunks)
+        upload, _ = _shapes(local, shared, slots)
+        total, outputs = jax.lax.scan(body, _zero_sum(upload), chunks)
         outputs = jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:])[:num_slots],
             outputs,
         )
-        return divide(total, weights.sum()), outputs
+        return divide(total, weights.sum(), upload), outputs
 
     return run
 
@@ -350,9 +353,9 @@ def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree
     return jax.eval_shape(local, shared, first)
 
 
-def _zero_upload(local: Local, shared: PyTree, slots: PyTree) -> Upload:
-    upload, _ = _shapes(local, shared, slots)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), upload)
+def _zero_sum(upload: Upload) -> Upload:
+    """Returns the sum of no uploads, in the precision of :func:`weighted`."""
+    return jax.tree.map(lambda leaf: wide(jnp.zeros(leaf.shape, leaf.dtype)), upload)
 
 
 def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:

@@ -3,9 +3,10 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, is_concrete
 from fedjax_sim.types import Setup, Work
 
 
@@ -19,10 +20,10 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
 
     Args:
         setup: of one run; its weighting is replaced.
-        weights: ``[M]``, not negative.
+        weights: ``[M]``, not negative, and not all 0.
 
     Raises:
-        ValueError: weights of another shape, or negative ones.
+        ValueError: weights of another shape, negative ones, or none that is positive.
 
     Example:
         >>> import jax
@@ -42,8 +43,10 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
         raise ValueError(
             f"weights has shape {jnp.shape(weights)}; expected {expected}, one per client"
         )
+    weights = jnp.asarray(weights)  # a list would pass the checks
     check_at_least(0, weights=weights)
-    weights = jnp.asarray(weights)
+    if is_concrete(weights) and not np.any(weights):
+        raise ValueError(f"weights is {weights}; expected a positive one, or no round has a mean")
 
     def weighting(work: Work) -> Array:
         return weights[work.client]

@@ -18,6 +18,7 @@ __all__ = [
     "add",
     "add_scale",
     "all_finite",
+    "cast_like",
     "divide",
     "norm",
     "over_norm",
@@ -32,6 +33,16 @@ __all__ = [
 
 def _as(leaf: Array, scalar: Scalar) -> Array:
     return jnp.asarray(scalar).astype(leaf.dtype)
+
+
+def cast_like(x: PyTree, other: PyTree) -> PyTree:
+    """Returns ``x`` in the dtypes of another tree; leaves of equal dtypes are not touched.
+
+    Example:
+        >>> cast_like(jnp.ones(2), jnp.zeros(2, jnp.bfloat16)).dtype
+        dtype(bfloat16)
+    """
+    return jax.tree.map(lambda a, b: a if a.dtype == b.dtype else a.astype(b.dtype), x, other)
 
 
 def scale(scalar: Scalar, x: PyTree) -> PyTree:

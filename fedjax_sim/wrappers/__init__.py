@@ -83,11 +83,7 @@ class AveragedRoundsState(NamedTuple):
     @property
     def params(self) -> Params:
         """The average so far, which is evaluated."""
-        return jax.tree.map(
-            lambda x, y: x if x.dtype == y.dtype else x.astype(y.dtype),
-            self.average,
-            self.inner.params,
-        )
+        return tree.cast_like(self.average, self.inner.params)
 
 
 def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:

@@ -215,14 +215,14 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         return Ef21PState(inner, first, coder.init(first))
 
     def sent(state: Ef21PState, round: Round) -> tuple[Message, PyTree]:
-        difference = tree.sub(algorithm.broadcast(state.inner, round), state.copy)
+        difference = tree.sub(algorithm.broadcast(state.inner, round.inside()), state.copy)
         key = jax.random.fold_in(round.key, MESSAGE)
         change, kept = coder.through(key, difference, state.codec)
         return tree.add(state.copy, change), kept
 
     def update(state: Ef21PState, mean: Upload, round: Round) -> Ef21PState:
         copy, kept = sent(state, round)  # the same as in the broadcast
-        return Ef21PState(algorithm.update(state.inner, mean, round), copy, kept)
+        return Ef21PState(algorithm.update(state.inner, mean, round.inside()), copy, kept)
 
     return algorithm._replace(
         init=init,

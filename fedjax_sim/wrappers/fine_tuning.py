@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_count, check_is_algorithm
+from fedjax_sim.checks import check_count, check_is_algorithm, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -65,7 +65,7 @@ def fine_tuned(
         0.75
     """
     check_is_algorithm(algorithm)
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     if (visits is None) == (steps is None):
         raise ValueError(f"visits is {visits} and steps is {steps}; expected exactly one of them")
     for name, count in (("visits", visits), ("steps", steps)):

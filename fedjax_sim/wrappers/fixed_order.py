@@ -56,7 +56,7 @@ def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
         # Numbers that no client has: what did not arrive adds zeros, after all other sums.
         numbers = jnp.where(stack.arrived, stack.clients, round.num_clients + slots)
         total, weight = pairwise_sum((weighted(stack.uploads, weights), weights), numbers)
-        return algorithm.update(state, divide(total, weight), round)
+        return algorithm.update(state, divide(total, weight, stack.uploads), round)
 
     return algorithm._replace(update=update, aggregation=Aggregation(num_bytes=_bytes))
 

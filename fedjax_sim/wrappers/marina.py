@@ -24,6 +24,7 @@ from fedjax_sim.compression.counting import (
     with_upload_bits,
 )
 from fedjax_sim.compression.quantizers.rounding import bernoulli
+from fedjax_sim.local import carried_unchanged
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -39,6 +40,7 @@ from fedjax_sim.types import (
     Work,
 )
 from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
+from fedjax_sim.wrappers.received import received_model
 
 __all__ = ["marina", "pp_marina"]
 
@@ -62,6 +64,11 @@ class MarinaMessage(NamedTuple):
     current: Message
     previous: Message
     full: Array  # bool: clients send whole uploads
+
+    @property
+    def params(self) -> Params:
+        """The model, if the current message contains one."""
+        return received_model(self.current)
 
 
 Coin = Callable[[Round], Array]
@@ -201,14 +208,16 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         return (state.num_rounds == 0) | coin(round)
 
     def broadcast(state: MarinaState, round: Round) -> MarinaMessage:
-        current = algorithm.broadcast(state.inner, round)
+        current = algorithm.broadcast(state.inner, round.inside())
         return MarinaMessage(current, state.previous, is_full(state, round))
 
     def local(
         message: MarinaMessage, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
+        # Private leaves and running statistics, which both visits start from, move in one of them.
+        with carried_unchanged():
+            old, _ = algorithm.local(message.previous, state, oracle, work.inside())
         new, _ = algorithm.local(message.current, state, oracle, work.inside())
-        old, _ = algorithm.local(message.previous, state, oracle, work.inside())
         difference = tree.sub(new, old)
         key = jax.random.fold_in(work.key, UPLOAD)
         sent = decoded(codec, key, difference, tree.zeros_like(difference))
@@ -219,8 +228,8 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         check_form(mean, state.estimate)
         full = is_full(state, round)
         estimate = tree.where(full, mean, tree.add(state.estimate, mean))
-        current = algorithm.broadcast(state.inner, round)
-        inner = algorithm.update(state.inner, estimate, round)
+        current = algorithm.broadcast(state.inner, round.inside())
+        inner = algorithm.update(state.inner, estimate, round.inside())
         return MarinaState(inner, current, estimate, full, state.num_rounds + 1)
 
     def init_client(params: Params) -> ClientState:

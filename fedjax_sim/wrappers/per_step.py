@@ -1,13 +1,25 @@
 """Uploads in the units of a gradient."""
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_rates
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
-from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Upload, Work
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    PyTree,
+    ServerState,
+    Upload,
+    Work,
+)
 from fedjax_sim.wrappers._memory import check_sends_changes
+from fedjax_sim.wrappers.received import upload_shapes
 
 __all__ = ["per_step_uploads"]
 
@@ -27,12 +39,13 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
     model does not move, the upload is 0.
 
     Args:
-        algorithm: an algorithm whose uploads are changes of the model.
+        algorithm: an algorithm whose uploads are changes of the model, or of a part of it, and
+            nothing else: controls and counts (scaffold, fedbuff) have other units.
         lr: the client rate of the algorithm, or its schedule over rounds.
 
     Raises:
         ValueError: a value that is no algorithm, one whose uploads are models, as those of FAVANO,
-            or a negative ``lr``.
+            or a negative ``lr``; at the start of the run, uploads with further parts.
 
     Example:
         >>> import optax
@@ -40,7 +53,17 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
     """
     check_sends_changes(algorithm)
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
+
+    def init(params: Params) -> ServerState:
+        uploads, model = (_shapes(x) for x in (upload_shapes(algorithm, params), params))
+        if not uploads.items() <= model.items():
+            raise ValueError(
+                f"algorithm has uploads of the form {uploads}; expected changes of the model, "
+                f"{model}, and no further parts, which have other units: wrappers that add parts, "
+                "such as skip_nonfinite, come after per_step_uploads"
+            )
+        return algorithm.init(params)
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
@@ -49,4 +72,9 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         eta = rate(lr, work)
         return tree.divide(per_step(upload, work), jnp.where(eta == 0, 1, eta)), new
 
-    return algorithm._replace(local=with_bits_of(local, algorithm.local))
+    return algorithm._replace(init=init, local=with_bits_of(local, algorithm.local))
+
+
+def _shapes(x: PyTree) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(x)
+    return {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_is_algorithm
+from fedjax_sim.checks import check_is_algorithm, check_rates
 from fedjax_sim.compression.counting import (
     message_bits,
     upload_bits,
@@ -95,7 +95,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         (2,)
     """
     check_is_algorithm(algorithm)
-    check_at_least(0, lr=lr)
+    check_rates(lr=lr)
     leaves.check_selection(where)
     check_statistics_last("private", algorithm)
 

@@ -1,9 +1,10 @@
-"""Numbers that a program receives as float32 arrays keep a bfloat16 model in bfloat16."""
+"""Models in half precision: their dtype under float32 numbers, and the moments of optimizers."""
 
 import functools
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from small_problems import KEY, compiled
 
@@ -52,3 +53,49 @@ def test_traced_numbers_keep_the_model_in_bfloat16(factory, numbers):
     assert (np.asarray(traced) != 3).all()
     # Some products are rounded once more: 16 of them with errors of 2^-9, on models of size 2.
     np.testing.assert_allclose(traced.astype(float), fixed.astype(float), atol=16 * 2 * 2**-9)
+
+
+def final(algorithm, gradient, dtype, rounds):
+    """Server after rounds of one client with four steps, whose gradients are constant."""
+
+    def oracle(client, key, max_steps):
+        def grad(x, step=0):
+            return jnp.full_like(x, gradient)
+
+        return fs.Oracle(grad, lambda x, step: 0, grad)
+
+    task = fs.Task(oracle, np.ones(1, np.int32), np.full(1, 4, np.int32))
+    setup = fs.Setup(task, fs.timelines.full(rounds, 1, 4), jnp.zeros(2, dtype))
+    return compiled(lambda: fs.run(algorithm, setup, KEY)[0].server)()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fs.fedsgd(1.0, server=optax.adam(2.0**-7)),
+        fs.fedadamw(2.0**-9, correction=0.0, weight_decay=0.0),
+        fs.diloco(2.0**-9, 1.0, 0.0, 0.0),
+        fs.fedmuon(2.0**-9, mix=1.0, weight_decay=0.0, matrices=lambda path, leaf: False),
+        fs.fedavg(local_optimizer=optax.adam(2.0**-9), local_state="mean"),
+    ],
+    ids=["adam", "fedadamw", "diloco", "fedmuon", "local_optimizer"],
+)
+def test_squares_of_small_gradients_in_float16(algorithm):
+    """The square 2^-28 is 0 in float16. Steps on constant gradients are as long as the rate."""
+    params = final(algorithm, 2.0**-14, jnp.float16, rounds=3).params
+    assert params.dtype == jnp.float16
+    np.testing.assert_allclose(params.astype(float), -3 * 2.0**-7, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "moment", "rounds"),
+    [
+        (fs.fedsgd(1.0, server=optax.adam(0.1)), lambda server: server.opt_state[0].nu, 1000),
+        (fs.fedadamw(0.1), lambda server: server.second_moment, 250),
+    ],
+    ids=["optimizer", "fedadamw"],
+)
+def test_second_moments_in_bfloat16(algorithm, moment, rounds):
+    """The decay 0.999 is 1 in bfloat16, and a sum of equal numbers stops at 256 of them."""
+    server = final(algorithm, 1.0, jnp.bfloat16, rounds)
+    np.testing.assert_allclose(moment(server), 1 - 0.999**1000, rtol=1e-3)

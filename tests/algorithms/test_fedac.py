@@ -166,6 +166,22 @@ def test_refuses_other_variants():
         fs.fedac(0.1, 0.1, 4, variant="III")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0.0; expected a positive number"),
+        ({"mu": 20.0}, "lr .* mu is 2, with lr 0.1 and mu 20.0; expected at most 1"),
+        ({"mu": 10.0, "variant": "II"}, "lr .* mu is 1, .* expected below 1"),
+        ({"numbers": (0.1, 2.0, 3.0)}, r"numbers is \(0.1, .*; expected a Coupling"),
+        ({"numbers": Coupling(-0.1, 2.0, 3.0)}, "numbers.gamma is -0.1; expected at least 0"),
+        ({"numbers": Coupling(0.1, 0.5, 3.0)}, "numbers.alpha is 0.5; expected at least 1"),
+    ],
+)
+def test_refuses_numbers_without_a_coupling(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fs.fedac(**({"lr": 0.1, "mu": 0.1, "num_steps": 4} | arguments))
+
+
 @pytest.mark.parametrize(("num_steps", "steps"), [(32, "5 .. 5"), (4, "5 .. 5"), (0.5, "5 .. 5")])
 def test_refuses_numbers_of_steps_that_the_timeline_does_not_have(num_steps, steps):
     setup = fs.Setup(logistic_task(), fs.timelines.full(2, 8, 5), logistic_params())

@@ -20,6 +20,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim import tree
+from fedjax_sim.local import exponential_decay
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -35,6 +36,21 @@ ONE = (HESSIANS[:1], CENTRES[:1])
 def mean_gradient(x, visits):
     """Over all (client, step) pairs of the round."""
     return np.mean([gradient(x, w) for _, batches in visits for w in batches], axis=0)
+
+
+@pytest.mark.parametrize(
+    "factory", [fs.mb_sgd, fs.async_sgd, lambda lr: fs.afl(lr, 1, average=False)],
+    ids=["mb_sgd", "async_sgd", "afl"],
+)  # fmt: skip
+def test_schedules_give_the_rate_of_each_round(factory):
+    """One client with one step per round: gradient descent, whose rate halves in every round."""
+
+    def after(lr, rounds):
+        return state_after(factory(lr), rounds, 1, 1, clients=ONE).server.params
+
+    x = after(exponential_decay(0.2, 0.5), 2)
+    first = after(0.2, 1)
+    assert_close(x, first - 0.1 * HESSIANS[0] @ (first - CENTRES[0]), TOLERANCE)
 
 
 def test_mb_sgd():

@@ -49,6 +49,16 @@ def test_negative_numbers(name, key):
         build(name, **{key: -0.1})
 
 
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
+def test_schedules_of_numbers(name, key):
+    """Either the signature admits schedules, or the message names the argument."""
+    if "Callable" in str(FACTORIES[name].parameters[key].annotation):
+        build(name, **{key: lambda round: 0.1})
+    else:
+        with pytest.raises(ValueError, match=f"{key} is <function .*; expected a number, not a"):
+            build(name, **{key: lambda round: 0.1})
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value", "expected"),
     [
@@ -56,6 +66,7 @@ def test_negative_numbers(name, key):
             "fedavgm", "fedacg", "fednova", "fedmuon", "mimelite", "mime", "diloco",
             "streaming_diloco",
         )),
+        ("agd", "mu", 3.0, "at most the smoothness, 2.0"),
         *((name, "b2", 1.0, r"a number in \[0, 1\)") for name in (
             "fedadam", "fedyogi", "fedadamw", "fedmuon", "diloco", "streaming_diloco",
         )),

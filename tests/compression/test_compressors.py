@@ -171,6 +171,15 @@ def test_unbiased_codecs_over_one_plus_omega_are_contractions(v):
     assert kept.sum() <= 2
 
 
+def test_contractions_in_half_precision():
+    """Random k sends 4 * 30,000, beyond float16, and a variance of float32 keeps the dtype."""
+    x = jnp.full(4, 3e4, jnp.float16)
+    decode = jax.jit(lambda variance: contractive(random_k(1), variance).through(KEY, x, x))
+    y = decode(jnp.float32(3.0))
+    assert y.dtype == jnp.float16
+    assert sorted(y.tolist()) == [0, 0, 0, float(x[0])]
+
+
 def test_a_constant_of_a_tree_is_that_of_its_tensors():
     x = {"a": jnp.arange(1.0, 9.0), "b": jnp.array([3.0, 1.0])}
     y = top_k(0.5).through(KEY, x, x)

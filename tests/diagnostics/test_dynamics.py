@@ -188,6 +188,24 @@ def test_seeds_of_a_stateful_algorithm_with_examples():
     np.testing.assert_allclose(lengths, values["drift"][1, -1], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "iterate"),
+    [
+        (fs.fedacg(LR), lambda server: server.params),
+        (fs.average_rounds(fs.fedavg(LR)), lambda server: server.inner.params),
+    ],
+    ids=["look-ahead", "average"],
+)
+def test_models_of_clients_start_from_what_the_algorithm_sends(algorithm, iterate):
+    """Their mean over all clients is the server's next iterate."""
+    timeline = fs.timelines.full(3, NUM_CLIENTS, STEPS)
+    setup = dataclasses.replace(setup_with(None), timeline=timeline)
+    state, _ = fs.run(algorithm, dataclasses.replace(setup, timeline=timeline[:2]), KEY)
+    after, _ = fs.run(algorithm, setup, KEY)
+    models = client_models(algorithm, setup, state, KEY)
+    np.testing.assert_allclose(models.mean(axis=0), iterate(after.server), rtol=1e-5)
+
+
 @pytest.mark.parametrize("clients", [[5], [0, -1], [0.5], []])
 def test_models_of_clients_that_do_not_exist_are_refused(clients):
     """JAX would clamp the number and return the model of another client."""

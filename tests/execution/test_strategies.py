@@ -382,3 +382,17 @@ def test_auto_runs_ragged_visits_in_sequence(ragged):
         return run(lambda shared, slot: (slot, ()), (), x, jnp.ones(4))[0]
 
     assert ("scan" in str(jax.make_jaxpr(mean)(jnp.ones((4, 2))))) == ragged
+
+
+@pytest.mark.parametrize("name", ["vmapped", "sequential", "chunked_3"])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_means_in_half_precision(name, dtype):
+    """Weights of 3,001 examples would overflow in float16; in bfloat16 a sum of ones stops at 256.
+
+    Weights are rounded to 8 bits there, too.
+    """
+    values, weights = jnp.full(600, 30.0, dtype), jnp.full(600, 3001.0)
+    values = values.at[300:].set(10.0)
+    mean, _ = STRATEGIES[name](lambda shared, x: (x, ()), (), values, weights)
+    assert mean.dtype == dtype
+    assert float(mean) == 20.0

@@ -268,6 +268,8 @@ def test_refuses_bad_arguments():
         fs.weight_by_client(setup, jnp.ones(2))
     with pytest.raises(ValueError, match=r"weights is .*; expected at least 0"):
         fs.weight_by_client(setup, jnp.array([1.0, -1.0, 1.0]))
+    with pytest.raises(ValueError, match=r"weights is \[0. 0. 0.\]; expected a positive one"):
+        fs.weight_by_client(setup, jnp.zeros(3))
     with pytest.raises(ValueError, match=r"expected uniform_weights"):
         fs.hypergradient(error, fs.fedvarp, setup, KEY, setup_of=_doubled)(0.1)
 

@@ -193,6 +193,21 @@ def test_both_directions_follow_their_derivation(final_states):
     assert_close(state.clients.memory, memory, 1e-12)
 
 
+def test_codecs_of_ef21_p_inside_each_other_draw_independently():
+    """Both send the same one of 16 entries with the probability 1 / 16; with one key always."""
+    inner = fs.ef21_p(fs.fedavg(0.1), random_k(1))
+    algorithm, x = fs.ef21_p(inner, random_k(1)), jnp.zeros(16)
+    state = algorithm.init(x)
+    moved = inner.init(x)._replace(inner=fs.fedavg(0.1).init(x + 1))
+
+    def reaches(key):
+        round = fs.Round(jnp.array(0), jnp.array(1), 1, key)
+        return jnp.any(algorithm.broadcast(state._replace(inner=moved), round) != 0)
+
+    hits = jax.jit(jax.vmap(reaches))(jax.random.split(jax.random.key(0), 400)).sum() / 400
+    assert abs(float(hits) - 1 / 16) < 5 * np.sqrt(1 / 16 * 15 / 16 / 400)
+
+
 def test_messages_of_ef21_p_are_those_of_error_feedback_on_the_server():
     """DoubleSqueeze's server: c = C(e + d), w <- w - c, e <- e + d - c, with the mean d."""
     w, e = np.zeros(10), np.zeros(10)
@@ -415,6 +430,18 @@ def test_per_step_uploads_refuses_uploads_of_models():
     """A model divided by the rate is no gradient."""
     with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
         fs.per_step_uploads(fs.quafl(0.1), 0.1)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [fs.scaffold(0.1), fs.mb_sgd(0.1), fs.skip_nonfinite(fs.fedavg(0.1))],
+    ids=["controls", "counts", "left_out"],
+)
+def test_per_step_uploads_refuses_further_parts(algorithm):
+    with pytest.raises(ValueError, match=r"uploads of the form \{.*; expected changes of the mod"):
+        fs.per_step_uploads(algorithm, 0.1).init(jnp.ones(3))
+    part = fs.freeze(fs.fedavg(0.1), lambda path, leaf: path[0] == "a")
+    fs.per_step_uploads(part, 0.1).init({"a": jnp.ones(3), "b": jnp.ones(2)})
 
 
 @pytest.mark.parametrize(
