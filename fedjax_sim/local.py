@@ -12,7 +12,6 @@ from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_one_number
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import Params, PyTree, Round, Scalar, Work
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
@@ -280,7 +279,7 @@ def optimizer_init(optimizer: optax.GradientTransformation, params: Params) -> o
 
 
 def _wide(x: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: wide(jnp.asarray(leaf)), x)
+    return tree.wide(jax.tree.map(jnp.asarray, x))
 
 
 def optimizer_update(

@@ -7,14 +7,12 @@ References:
 
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -118,11 +116,9 @@ def averaged_fedavg(
 
 
 def _empty(params: Params) -> Average:
-    return Average(
-        tree.zeros_like(jax.tree.map(wide, params)), jnp.zeros((), jnp.result_type(float))
-    )
+    return Average(tree.zeros_like(tree.wide(params)), jnp.zeros((), jnp.result_type(float)))
 
 
 def _add(average: Average, factor: Scalar, x: Params) -> Average:
-    total = tree.add_scale(jax.tree.map(wide, x), factor, average.total)
+    total = tree.add_scale(tree.wide(x), factor, average.total)
     return Average(total, factor * average.weight + 1)

@@ -16,7 +16,6 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import dual_step, total_rate
 from fedjax_sim.algorithms.feddualavg import feddualavg
 from fedjax_sim.checks import check_rates, is_concrete
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
@@ -79,7 +78,7 @@ def averaged_feddualavg(
     def init(params: Params) -> AveragedDualState:
         state = plain.init(params)
         zero = jnp.zeros_like(state.elapsed)
-        average = jax.tree.map(wide, state.params)
+        average = tree.wide(state.params)
         return AveragedDualState(average, state.dual, state.elapsed, zero)
 
     def local(message: tuple, state: tuple, oracle: Oracle, work: Work) -> tuple[_Path, tuple]:
@@ -103,7 +102,7 @@ def averaged_feddualavg(
 
         def extended(old: Array, models: Array) -> Array:
             # The initial model has the weight 0 and drops out.
-            return old + (wide(models) - old).sum(axis=0) / like(old, count)
+            return old + (tree.wide(models) - old).sum(axis=0) / like(old, count)
 
         average = jax.tree.map(extended, state.average, models)
         dual, elapsed = jax.tree.map(lambda x: x[-1], (duals, elapsed))

@@ -14,7 +14,6 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -102,7 +101,7 @@ def fedadamw(
 
     def init(params: Params) -> FedAdamWState:
         zeros = tree.zeros_like(params)
-        v = block_means(jax.tree.map(wide, zeros))
+        v = block_means(tree.wide(zeros))
         return FedAdamWState(params, zeros, v, jnp.zeros((), jnp.int32))
 
     def local(
@@ -112,7 +111,7 @@ def fedadamw(
 
         def step(carry: tuple[Params, Params, Params], k: Array) -> tuple:
             y, m, v = carry
-            g = jax.tree.map(wide, oracle.grad(y, k))
+            g = tree.wide(oracle.grad(y, k))
             m = tree.add_scale(tree.scale(b1, m), 1 - b1, g)
             v = tree.add_scale(tree.scale(b2, v), 1 - b2, jax.tree.map(jnp.square, g))
             in_run = message.num_steps + k + 1

@@ -6,7 +6,6 @@ References:
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -21,7 +20,6 @@ from fedjax_sim.checks import (
     check_positive,
     check_rates,
 )
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.local import (
     ScalarOrSchedule,
     inverse_rate,
@@ -116,7 +114,7 @@ def fedmuon(
 
     def init(params: Params) -> FedMuonState:
         zeros = tree.zeros_like(params)
-        momentum = jax.tree.map(wide, split(zeros, matrices)[0])
+        momentum = tree.wide(split(zeros, matrices)[0])
         return FedMuonState(params, zeros, momentum)
 
     def local(

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import PyTree, Scalar
 
 
@@ -153,17 +153,14 @@ def contractive(codec: Codec, variance: Scalar) -> Codec:
 
     def through(key: Array, x: PyTree, near: PyTree) -> PyTree:
         # Q(v) may leave the range of half precision where its share does not.
-        decoded = codec.through(key, _wide(x), _wide(near))
-        return jax.tree.map(lambda v, a: share(v).astype(a.dtype) if is_coded(a) else v, decoded, x)
+        return tree.cast_like(
+            jax.tree.map(share, codec.through(key, tree.wide(x), tree.wide(near))), x
+        )
 
     def share(v: Array) -> Array:
-        return v / jnp.asarray(1 + variance).astype(v.dtype)
+        return v / jnp.asarray(1 + variance).astype(v.dtype) if is_coded(v) else v
 
     return Codec(through, codec.bits)
-
-
-def _wide(x: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: wide(leaf) if is_coded(leaf) else leaf, x)
 
 
 def identity() -> Codec:
@@ -197,7 +194,7 @@ def per_tensor(
         leaves, structure = jax.tree.flatten(x)
         near_leaves = structure.flatten_up_to(near)
         decoded = [
-            through(jax.random.fold_in(key, i), wide(a), wide(b)).astype(a.dtype)
+            through(jax.random.fold_in(key, i), tree.wide(a), tree.wide(b)).astype(a.dtype)
             if is_coded(a)
             else a
             for i, (a, b) in enumerate(zip(leaves, near_leaves, strict=True))

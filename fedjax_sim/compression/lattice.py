@@ -12,9 +12,10 @@ References:
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.compression.codec import Codec, per_tensor
-from fedjax_sim.compression.quantizers.rounding import stochastic_round, wide
+from fedjax_sim.compression.quantizers.rounding import stochastic_round
 from fedjax_sim.types import Scalar
 
 _MAX_BITS = 24  # single precision represents integers of 24 bits exactly
@@ -78,7 +79,7 @@ def lattice_encode(x: Array, bits: int, cell: Scalar, key: Array | None = None) 
         [3, 15, 0]
     """
     _check(bits, cell)
-    return _encode(wide(x), bits, cell, key).astype(jnp.uint32)
+    return _encode(tree.wide(x), bits, cell, key).astype(jnp.uint32)
 
 
 def lattice_decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
@@ -98,7 +99,7 @@ def lattice_decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
         [0.75, -0.25, 4.0]
     """
     _check(bits, cell)
-    full = wide(near)
+    full = tree.wide(near)
     return _decode(code.astype(full.dtype), full, bits, cell).astype(near.dtype)
 
 

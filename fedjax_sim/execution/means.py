@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.compression.quantizers.rounding import wide
+from fedjax_sim import tree
 from fedjax_sim.types import PyTree, Upload
 
 
@@ -39,7 +39,7 @@ def weighted(upload: Upload, weight: Array) -> Upload:
                 f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
                 "uploads are averaged"
             )
-        leaf = wide(leaf)
+        leaf = tree.wide(leaf)
         w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
         return jnp.where(w > 0, w * leaf, 0)
 
@@ -75,8 +75,7 @@ def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
         >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
         [2.0, 2.0]
     """
-    scaled = jax.tree.map(lambda m: wide(m) * weight.astype(wide(m).dtype), mean)
-    total, weights = _all_reduce((scaled, weight), axis)
+    total, weights = _all_reduce((tree.scale(weight, tree.wide(mean)), weight), axis)
     return divide(total, weights, mean)
 
 

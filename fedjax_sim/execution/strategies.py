@@ -20,7 +20,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.execution import chunks
 from fedjax_sim.execution.devices import workers
 from fedjax_sim.execution.means import all_reduced, divide, weighted, weighted_mean, weighted_sum
@@ -355,7 +354,7 @@ def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree
 
 def _zero_sum(upload: Upload) -> Upload:
     """Returns the sum of no uploads, in the precision of :func:`weighted`."""
-    return jax.tree.map(lambda leaf: wide(jnp.zeros(leaf.shape, leaf.dtype)), upload)
+    return jax.tree.map(lambda leaf: tree.wide(jnp.zeros(leaf.shape, leaf.dtype)), upload)
 
 
 def _pad(slots: PyTree, weights: Array, multiple: int) -> tuple[PyTree, Array]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.models.norms import at_least_float32
+from fedjax_sim import tree
 
 
 def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None) -> Array:
@@ -26,7 +26,7 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
         [0.0, 0.5]
     """
     scores = jnp.einsum("bqhd,bkhd->bhqk", queries * queries.shape[-1] ** -0.5, keys)
-    scores = at_least_float32(scores)
+    scores = tree.wide(scores)
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf)
     weights = jax.nn.softmax(scores).astype(values.dtype)
@@ -66,7 +66,7 @@ def rotary(x: Array, positions: Array, base: float = 10_000.0) -> Array:
     """
     half = x.shape[-1] // 2
     # Angles in at least float32: bfloat16 cannot distinguish positions above 256.
-    wide = at_least_float32(x)
+    wide = tree.wide(x)
     speeds = base ** (-jnp.arange(half, dtype=wide.dtype) / half)
     angles = positions.astype(wide.dtype)[:, None] * speeds  # [T, d / 2]
     cosines, sines = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]  # of every head

@@ -22,7 +22,6 @@ from fedjax_sim.compression.counting import (
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.adaptive import AdaptiveClip, below, count_std, next_clip, upload_noise
 from fedjax_sim.privacy.checks import check_admits_noise, check_timeline, guarded
 from fedjax_sim.privacy.clipping import Clip, check_clip, check_finite, clip_upload, total_clip
@@ -262,4 +261,4 @@ def _as_uploaded(estimate: Upload, algorithm: FedAlgorithm, state: ServerState) 
 
 def _shape_of_clipped(algorithm: FedAlgorithm, params: Params) -> Upload:
     """Returns the shapes and dtypes of a clipped upload."""
-    return jax.eval_shape(lambda x: jax.tree.map(wide, x), upload_shapes(algorithm, params))
+    return jax.eval_shape(tree.wide, upload_shapes(algorithm, params))

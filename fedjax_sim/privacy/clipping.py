@@ -10,7 +10,6 @@ import numpy as np
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, is_concrete
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import Scalar, Upload
 
 Clip = Scalar | Mapping[str, Scalar]  # of the whole upload, or of its parts by name
@@ -103,7 +102,7 @@ def check_finite(clip: Clip) -> None:
 
 
 def _clip(x: Upload, bound: Scalar) -> Upload:
-    x = jax.tree.map(wide, x)
+    x = tree.wide(x)
     factor = jnp.minimum(1, tree.over_norm(bound, x))
     return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), x)
 

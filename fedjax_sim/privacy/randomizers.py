@@ -29,7 +29,6 @@ from fedjax_sim.checks import (
     check_positive,
 )
 from fedjax_sim.compression.counting import message_bits, with_message_bits
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.privacy.accounting import Guarantee
 from fedjax_sim.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.privacy.clipping import clip_upload
@@ -237,7 +236,7 @@ def vector_randomizer(
     @functools.wraps(through)
     def of_tree(key: Array, upload: Upload) -> Upload:
         upload = tree.where(tree.all_finite(upload), upload, tree.zeros_like(upload))
-        vector, unravel = jax.flatten_util.ravel_pytree(jax.tree.map(wide, upload))
+        vector, unravel = jax.flatten_util.ravel_pytree(tree.wide(upload))
         sent = unravel(through(key, vector))
         return jax.tree.map(lambda x, y: x.astype(y.dtype), sent, upload)
 

@@ -7,7 +7,6 @@ carry (or fail under strict promotion).
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax.tree
 from jax import Array
 from optax.tree import add, norm, sub, where, zeros_like
@@ -27,6 +26,7 @@ __all__ = [
     "take",
     "vdot",
     "where",
+    "wide",
     "zeros_like",
 ]
 
@@ -43,6 +43,21 @@ def cast_like(x: PyTree, other: PyTree) -> PyTree:
         dtype(bfloat16)
     """
     return jax.tree.map(lambda a, b: a if a.dtype == b.dtype else a.astype(b.dtype), x, other)
+
+
+def wide(x: PyTree) -> PyTree:
+    """Returns ``x`` with its floating leaves in float32, or as they are if they have more bits.
+
+    Example:
+        >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+
+    def at_least_float32(leaf: Array) -> Array:
+        half = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < 4
+        return leaf.astype(jnp.float32) if half else leaf
+
+    return jax.tree.map(at_least_float32, x)
 
 
 def scale(scalar: Scalar, x: PyTree) -> PyTree:
@@ -89,8 +104,7 @@ def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
     """
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(x)}
     # In float16 squares above 65,504 are infinite, and 1e-12 is 0.
-    wide = jax.tree.map(lambda leaf: leaf.astype(np.promote_types(leaf.dtype, np.float32)), x)
-    squared = norm(wide, squared=True)
+    squared = norm(wide(x), squared=True)
     positive = squared > 0
     safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
     result = _as(safe, scalar) / (safe + _as(safe, eps))

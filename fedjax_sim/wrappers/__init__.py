@@ -12,7 +12,6 @@ References:
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -25,7 +24,6 @@ from fedjax_sim.compression.counting import (
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.compression.quantizers.rounding import wide
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -165,12 +163,12 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     def init(params: Params) -> AveragedRoundsState:
         inner = algorithm.init(params)
         zero = jnp.zeros((), jnp.result_type(float))
-        return AveragedRoundsState(jax.tree.map(wide, inner.params), inner, zero)
+        return AveragedRoundsState(tree.wide(inner.params), inner, zero)
 
     def update(state: AveragedRoundsState, mean: Upload, round: Round) -> AveragedRoundsState:
         inner = algorithm.update(state.inner, mean, round)
         count = state.num_averaged + 1
-        difference = tree.sub(jax.tree.map(wide, inner.params), state.average)
+        difference = tree.sub(tree.wide(inner.params), state.average)
         return AveragedRoundsState(
             tree.add(state.average, tree.divide(difference, count)), inner, count
         )

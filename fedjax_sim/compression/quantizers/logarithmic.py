@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.quantizers.rounding import (
     bernoulli,
     max_magnitude,
     power_of_two_below,
-    wide,
 )
 
 
@@ -66,7 +66,7 @@ def luq(
     """
     check_count(exponent_levels=exponent_levels)
     check_count(1, repeat=repeat)
-    full = wide(x)
+    full = tree.wide(x)
     threshold = maximum(full) * 2.0**-exponent_levels
     usable = threshold > 0
     ratio = jnp.abs(full) / jnp.where(usable, threshold, 1)

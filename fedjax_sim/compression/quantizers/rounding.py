@@ -5,16 +5,6 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def wide(x: Array) -> Array:
-    """``x`` in float32, or in its own dtype if that has higher precision.
-
-    Example:
-        >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
-        dtype('float32')
-    """
-    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
-
-
 def bernoulli(key: Array, p: Array) -> Array:
     """1 with probability p, else 0, in the dtype of p; probabilities are exact to 2^-23.
 

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.quantizers.rounding import max_magnitude, wide
+from fedjax_sim.compression.quantizers.rounding import max_magnitude
 from fedjax_sim.types import Scalar
 
 
@@ -158,7 +159,7 @@ def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
         >>> jax.grad(lambda x: symmetric(x, signed(3)).sum())(jnp.array([3.0, -1.2])).tolist()
         [1.0, 1.0]
     """
-    fixed = wide(jax.lax.stop_gradient(x))
+    fixed = tree.wide(jax.lax.stop_gradient(x))
     width = (clip or mse_clip())(fixed, levels)
     quantised = _nearest(fixed, jnp.where(width > 0, width, _widest(fixed, levels)), levels)
     return _straight_through(x, quantised.astype(x.dtype))
