@@ -111,8 +111,8 @@ def shared_task(
         full_grad_batch: examples per block of the full gradient.
 
     Raises:
-        ValueError: there are no clients or no examples, or leaves that have different lengths or are
-            no numbers.
+        ValueError: there are no clients or no examples, or leaves of different lengths or without
+            numbers.
 
     Example:
         >>> import fedjax_sim as fs
