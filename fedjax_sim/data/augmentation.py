@@ -31,7 +31,7 @@ from jax.typing import DTypeLike
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
-from fedjax_sim.objectives import batch_losses, statistics_of
+from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Model, Params, PyTree
 
@@ -205,6 +205,9 @@ def normalized(
     def apply_normalized(params: Params, x: Array) -> PyTree:
         return apply(params, normalize(x, mean, std))
 
+    for mark in ("trains_otherwise", "takes_adapters"):  # of models; objectives and LoRA read them
+        if getattr(apply, mark, False):
+            setattr(apply_normalized, mark, True)
     return apply_normalized
 
 
@@ -220,7 +223,7 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
 
     Returns:
         An objective for :func:`~fedjax_sim.data.task.empirical_task`.  It raises ValueError for
-        examples without ``"x"``.
+        examples without ``"x"``, and before a run for labels that the model has no output for.
 
     Example:
         One round of training with augmentation; evaluation without:
@@ -248,6 +251,10 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
         examples, key = _transform(transform, examples, key)
         return objective(params, examples, key)
 
+    def check(params: Params, examples: PyTree) -> None:
+        _check_labels(objective, transform, params, examples)
+
+    setattr(transformed_objective, "check", check)  # noqa: B010, which type checkers would refuse
     return transformed_objective
 
 
@@ -270,6 +277,19 @@ class _Transformed:
         """Losses of a batch of which examples of weight 0 are no part."""
         examples, key = _transform(self.transform, examples, key)
         return batch_losses(self.objective, params, examples, key, weights)
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective without the transform."""
+        _check_labels(self.objective, self.transform, params, examples)
+
+
+def _check_labels(
+    objective: Objective, transform: Transform, params: Params, examples: PyTree
+) -> None:
+    """Refuses labels that the model has no output for; of inputs only the shapes are computed."""
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
+    shapes, _ = jax.eval_shape(lambda e, key: _transform(transform, e, key), one, jax.random.key(0))
+    check_labels(objective, params, {**examples, "x": shapes["x"]})
 
 
 def _transform(transform: Transform, examples: PyTree, key: Array) -> tuple[PyTree, Array]:

@@ -41,10 +41,10 @@ class FederatedData:
             object.__setattr__(self, "offsets", _integers("offsets", self.offsets, np.int32))
             examples = from_lists(self.examples)
             object.__setattr__(self, "examples", examples)
-            num_rows = _num_rows(examples, "examples")
-            if not self.offsets.size or self.offsets[-1] != num_rows:
+            length = num_rows(examples, "examples")
+            if not self.offsets.size or self.offsets[-1] != length:
                 raise ValueError(
-                    f"offsets is {self.offsets.tolist()}; expected numbers from 0 to {num_rows}, "
+                    f"offsets is {self.offsets.tolist()}; expected numbers from 0 to {length}, "
                     "the number of examples"
                 )
         elif isinstance(self.examples, dict) and any(map(_is_list, self.examples.values())):
@@ -100,7 +100,7 @@ def from_clients(
         found = "empty" if not len(clients) else f"a {type(clients).__name__}"
         raise ValueError(f"clients is {found}; expected a list of one pytree per client")
     clients = [from_lists(examples) for examples in clients]
-    sizes = [_num_rows(examples, f"clients[{i}]") for i, examples in enumerate(clients)]
+    sizes = [num_rows(examples, f"clients[{i}]") for i, examples in enumerate(clients)]
     for i, examples in enumerate(clients):
         _check_like(f"clients[{i}]", examples, clients[0])
     if client_ids is not None and len(client_ids) != len(clients):
@@ -200,12 +200,12 @@ def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.n
     """
     if not assignment:
         raise ValueError("assignment is empty; expected one array of row numbers per client")
-    num_rows = _num_rows(examples, "examples")
+    length = num_rows(examples, "examples")
     parts = [_integers(f"assignment[{i}]", part, np.int64) for i, part in enumerate(assignment)]
     rows = np.concatenate(parts)
-    if rows.size and (rows.min() < 0 or rows.max() >= num_rows):
+    if rows.size and (rows.min() < 0 or rows.max() >= length):
         raise ValueError(
-            f"assignment has rows {rows.min()} .. {rows.max()}; expected 0 .. {num_rows - 1}"
+            f"assignment has rows {rows.min()} .. {rows.max()}; expected 0 .. {length - 1}"
         )
     return rows
 
@@ -220,7 +220,16 @@ def _integers(name: str, values: Any, dtype: DTypeLike) -> np.ndarray:
     return array.astype(dtype)
 
 
-def _num_rows(examples: PyTree, name: str) -> int:
+def num_rows(examples: PyTree, name: str) -> int:
+    """Returns the common length of the leaves of examples.
+
+    Raises:
+        ValueError: a leaf that is one number, or leaves of different lengths.
+
+    Example:
+        >>> num_rows({"x": np.ones((3, 2)), "y": np.ones(3)}, "examples")
+        3
+    """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(examples)]
     if not all(shapes):
         raise ValueError(f"{name} has a leaf that is one number; expected arrays [n, ...]")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.types import PyTree
@@ -51,7 +52,7 @@ def check_finite(examples: PyTree, offsets: Any) -> None:
     """
     for path, leaf in _leaves(examples):
         values = np.asarray(leaf)
-        if not np.issubdtype(values.dtype, np.floating):
+        if not jnp.issubdtype(values.dtype, jnp.floating):  # NumPy's has no bfloat16
             continue
         with np.errstate(all="ignore"):
             if np.isfinite(values.sum()):  # one pass without a temporary array
@@ -107,7 +108,7 @@ def largest_input(examples: PyTree) -> str:
     sizes = [
         (float(np.abs(np.asarray(leaf)).max()), path)
         for path, leaf in _leaves(examples)
-        if np.issubdtype(leaf.dtype, np.floating) and leaf.size
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size
     ]
     return "the largest |examples{1}| is {0:.4g}".format(*max(sizes)) if sizes else ""
 

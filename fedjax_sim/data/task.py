@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.checks import INT32_MAX, check_at_most, check_count
 from fedjax_sim.data.batches import Batches, Pick
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
@@ -104,14 +104,15 @@ def shared_task(
 
     Args:
         objective: as in :func:`empirical_task`.
-        examples: pytree of arrays ``[n, ...]``.
+        examples: pytree of arrays ``[n, ...]``; lists of numbers are arrays.
         num_clients: the population M; ``num_examples`` is n for each of them.
         batches: the minibatch rule, e.g. ``with_replacement(1, num_steps=64)``: gradients that are
             independent between clients and steps.
         full_grad_batch: examples per block of the full gradient.
 
     Raises:
-        ValueError: there are no clients or no examples, or the leaves have different lengths.
+        ValueError: there are no clients or no examples, or leaves of different lengths or without
+            numbers.
 
     Example:
         >>> import fedjax_sim as fs
@@ -126,15 +127,15 @@ def shared_task(
     """
     check_count(1, num_clients=num_clients)
     check_rule(objective, batches, full_grad_batch)
-    lengths = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)})
-    if len(lengths) != 1 or lengths[0] < 1:
-        raise ValueError(
-            f"examples has leaves of lengths {lengths}; expected one common length of at least 1"
-        )
-    data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, lengths[0]]))
-    extremes = (lengths[0], lengths[0])
+    examples = from_lists(examples)
+    check_numbers(examples)
+    length = num_rows(examples, "examples")
+    if not length:
+        raise ValueError("examples has leaves of lengths [0]; expected at least one example")
+    data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, length]))
+    extremes = (length, length)
     oracle = _EmpiricalOracle(_all_rows, objective, batches, extremes, full_grad_batch)
-    return _task(oracle, _on_device(data), np.full(num_clients, lengths[0]))
+    return _task(oracle, _on_device(data), np.full(num_clients, length))
 
 
 def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> None:
@@ -277,13 +278,21 @@ class _EmpiricalOracle(NamedTuple):
 
         def mean_over_blocks(function: Callable[[Params, Array], PyTree], params: Params) -> PyTree:
             def add_block(total: PyTree, first: Array) -> tuple[PyTree, None]:
-                return jax.tree.map(jnp.add, total, function(params, first)), None
+                values = function(params, first)
+                return jax.tree.map(lambda t, x: t + x.astype(t.dtype), total, values), None
 
             firsts = jnp.arange(0, max_size, block, dtype=jnp.int32)
             shapes = jax.eval_shape(function, params, 0)
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            # In bfloat16 a sum of equal terms ends at 256 of them.
+            zeros = jax.tree.map(
+                lambda x: jnp.zeros(x.shape, np.promote_types(x.dtype, np.float32)), shapes
+            )
             total, _ = jax.lax.scan(add_block, zeros, firsts)
-            return jax.tree.map(lambda g: g / jnp.maximum(size, 1).astype(g.dtype), total)
+            return jax.tree.map(
+                lambda g, x: (g / jnp.maximum(size, 1).astype(g.dtype)).astype(x.dtype),
+                total,
+                shapes,
+            )
 
         return Oracle(
             grad=jax.grad(loss),

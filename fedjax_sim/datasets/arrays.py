@@ -175,7 +175,7 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
     if clients is not None and len(clients) != len(y):
         raise DataError(f"{where} has {len(clients)} clients; expected {len(y)}, one per example")
     if y.dtype.kind in "uf":  # one type, so that the class names of both parts are integers
-        if np.abs(y).max() >= _MOST_LABEL:
+        if float(np.abs(y).max()) >= _MOST_LABEL:
             raise DataError(f"{where} labels have {y[np.abs(y).argmax()]}; expected below 2^53")
         y = y.astype(np.int64)
     own = None if clients is None else np.asarray(clients)

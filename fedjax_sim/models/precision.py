@@ -72,6 +72,11 @@ class _Cast:
     apply: Callable
     dtype: str
 
+    @property
+    def takes_adapters(self) -> bool:
+        """True if kernels may have adapters beside them, which are cast as well."""
+        return getattr(self.apply, "takes_adapters", False)
+
     def __call__(self, params: Params, x: PyTree) -> PyTree:
         def floating(leaf: Array) -> bool:
             return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
@@ -231,6 +232,32 @@ def test_both_gradients_of_a_step_see_the_same_images():
         gradient(task, jax.random.key(1), zeros),
     ):
         assert not np.allclose(first, other)
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_labels_without_an_output_are_refused_behind_a_transform(statistics):
+    layers = nnx.BatchNorm if statistics else nnx.LayerNorm
+    model = models.from_nnx(
+        lambda rngs: nnx.Sequential(
+            layers(3, rngs=rngs), lambda x: x.reshape(len(x), -1), nnx.Linear(192, 3, rngs=rngs)
+        )
+    )
+    task, _ = image_task(transformed(objectives.cross_entropy(model), crop_and_flip))
+    setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), model.init(KEY))
+    algorithm = fs.fedavg(0.1)
+    if statistics:
+        algorithm = fs.running_statistics(algorithm, model.statistics)
+    with pytest.raises(ValueError, match=r"labels 0 .. 3; expected 0 .. 2"):
+        fs.run(algorithm, setup, KEY)
+
+
+def test_normalised_functions_keep_the_marks_of_models():
+    dropout = models.from_nnx(lambda rngs: nnx.Dropout(0.5, rngs=rngs))
+    with pytest.raises(ValueError, match="expected the model itself"):
+        objectives.cross_entropy(normalized(dropout.apply, 0.5, 0.5))
+    adapted = models.vit((4, 4, 1), 3, patch_size=2, width=2, depth=1, heads=1)
+    assert normalized(adapted, 0.5, 0.5).apply.takes_adapters
+    assert models.in_precision(adapted, jnp.bfloat16).apply.takes_adapters
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Examples that make a run fail: where the message points, and what passes."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,6 +19,12 @@ def test_the_message_names_leaf_client_and_example(row, client, example, value):
         check_finite({"x": x, "y": np.arange(5)}, OFFSETS)
     text = f"examples['x'] has {x[row, 1, 1]} in example {example} of client {client} (row {row})"
     assert text in str(error.value)
+
+
+def test_half_precision_is_checked():
+    x = np.array([1.0, np.nan, 2.0, 3.0, 4.0]).astype(jnp.bfloat16)
+    with pytest.raises(ValueError, match=r"nan in example 1 of client 0 \(row 1\)"):
+        check_finite({"x": x}, OFFSETS)
 
 
 def test_finite_values_whose_sum_is_infinite_pass():

@@ -316,11 +316,30 @@ def test_clients_of_a_shared_task_draw_independently():
         ({"x": np.ones((2, 1)), "y": np.ones(3)}, 4, r"examples has leaves of lengths \[2, 3\]"),
         ({"x": np.ones((0, 1))}, 4, r"examples has leaves of lengths \[0\]"),
         ({}, 4, r"examples has leaves of lengths \[\]"),
+        ({"x": np.float32(1)}, 4, "examples has a leaf that is one number"),
+        ({"x": np.array(["cat", "dog"])}, 4, r"examples\['x'\] has dtype <U3; expected numbers"),
     ],
 )
 def test_shared_task_refuses(examples, clients, message):
     with pytest.raises(ValueError, match=message):
         fs.shared_task(logistic_losses, examples, clients, fs.full_batch(1))
+
+
+def test_long_sums_of_half_precision_models():
+    """512 blocks of equal values; in bfloat16 the sum would end at 256 of them."""
+    examples = {"x": np.ones(1024, np.float32)}
+    task = fs.shared_task(
+        lambda w, batch, key: w * batch["x"].astype(w.dtype),
+        examples,
+        1,
+        fs.full_batch(1),
+        full_grad_batch=2,
+    )
+    oracle = task.oracle(jnp.array(0), jax.random.key(0), 1)
+    one = jnp.ones((), jnp.bfloat16)
+    for value in (oracle.full_loss(one), oracle.full_grad(one)):
+        assert value.dtype == one.dtype
+        assert float(value) == 1
 
 
 def test_weighted_mean():
