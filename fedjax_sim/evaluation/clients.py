@@ -9,13 +9,13 @@ from jax import Array, lax
 from jax.tree_util import Partial
 
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.evaluation.direction import direction
 from fedjax_sim.evaluation.streaming import check_examples, masked, stream, wide
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
 PER_CLIENT = "per_client"  # first part of the names of arrays [M]
 QUANTILES = (0.1, 0.5, 0.9)
-HIGHER_IS_BETTER = ("accuracy",)
 
 
 def client_evaluator(
@@ -25,7 +25,7 @@ def client_evaluator(
     quantiles: Sequence[float] = QUANTILES,
     *,
     per_client: bool = False,
-    higher_is_better: Collection[str] = HIGHER_IS_BETTER,
+    higher_is_better: Collection[str] | None = None,
 ) -> Partial:
     """Statistics of the server's model over clients, see :func:`client_statistics`.
 
@@ -40,7 +40,8 @@ def client_evaluator(
         per_client: also return ``per_client/{name}``, all values ``[M]`` (0 without examples), and
             ``per_client/num_examples``.  :func:`~fedjax_sim.simulate` writes these to
             ``clients.csv`` and not to the history.
-        higher_is_better: metrics of which the worst decile has the smallest values.
+        higher_is_better: metrics of which the worst decile has the smallest values; default: those
+            whose names say it, such as accuracies (:mod:`fedjax_sim.evaluation.direction`).
 
     Returns:
         ``Partial``: ``params -> {name/statistic: scalar}``.
@@ -160,15 +161,15 @@ class _Summary(NamedTuple):
 
     quantiles: tuple[float, ...]
     per_client: bool
-    higher_is_better: tuple[str, ...]
+    higher_is_better: tuple[str, ...] | None
 
     def __call__(self, totals: dict[str, Array], sizes: Array, present: Array) -> dict[str, Array]:
         summary = {}
         for name, total in totals.items():
             means = total / jnp.maximum(sizes, 1).astype(total.dtype)
-            statistics = client_statistics(
-                means[present], self.quantiles, higher_is_better=name in self.higher_is_better
-            )
+            chosen = self.higher_is_better
+            higher = direction(name) == "max" if chosen is None else name in chosen
+            statistics = client_statistics(means[present], self.quantiles, higher_is_better=higher)
             summary |= {f"{name}/{statistic}": value for statistic, value in statistics.items()}
             if self.per_client:
                 summary[f"{PER_CLIENT}/{name}"] = means
@@ -178,7 +179,7 @@ class _Summary(NamedTuple):
 
 
 def summary_of(
-    quantiles: Sequence[float], per_client: bool, higher_is_better: Collection[str]
+    quantiles: Sequence[float], per_client: bool, higher_is_better: Collection[str] | None
 ) -> _Summary:
     """Returns the function from sums per client, clients' sizes and present clients to results.
 
@@ -186,7 +187,8 @@ def summary_of(
         ValueError: a quantile outside [0, 1].
     """
     chosen = tuple(quantile_names(quantiles).values())
-    return _Summary(chosen, per_client, tuple(sorted(higher_is_better)))
+    higher = None if higher_is_better is None else tuple(sorted(higher_is_better))
+    return _Summary(chosen, per_client, higher)
 
 
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax.tree_util import Partial
 
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.evaluation.clients import HIGHER_IS_BETTER, QUANTILES, summary_of
+from fedjax_sim.evaluation.clients import QUANTILES, summary_of
 from fedjax_sim.evaluation.state import RunContext, context_of
 from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, value_shapes
 from fedjax_sim.evaluation.visits import check_states, client_row, current_broadcast, visits
@@ -31,7 +31,7 @@ def personal_evaluator(
     unseen: Task | None = None,
     first_visit: bool = False,
     per_client: bool = False,
-    higher_is_better: Collection[str] = HIGHER_IS_BETTER,
+    higher_is_better: Collection[str] | None = None,
 ) -> Partial:
     r"""Statistics over clients of personal models: client i's model on client i's examples.
 

@@ -371,3 +371,16 @@ def test_personal_metrics_are_one_value_per_example(wrong):
     state = fs.RunState(jnp.array(0), server, jnp.zeros(7), (), jnp.array(0))
     with pytest.raises(ValueError, match=r"for 'loss'; expected floating values \[\d+\], one per"):
         evaluate(own, state)
+
+
+def test_names_of_metrics_say_which_clients_are_worst():
+    data = FederatedData({"x": jnp.array([1.0, 3.0])}, np.array([0, 1, 2]))
+
+    def values(params, examples):
+        return dict.fromkeys(("top-5", "f1", "loss"), examples["x"])
+
+    result = client_evaluator(values, data)(jnp.zeros(()))
+    worst = {name: float(result[f"{name}/worst_decile"]) for name in ("top-5", "f1", "loss")}
+    assert worst == {"top-5": 1, "f1": 1, "loss": 3}
+    chosen = client_evaluator(values, data, higher_is_better=("loss",))(jnp.zeros(()))
+    assert chosen["loss/worst_decile"] == 1
