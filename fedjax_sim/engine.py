@@ -275,7 +275,7 @@ def advance(
         lambda x: x.reshape(whole, eval_every, *x.shape[1:]), timeline[: whole * eval_every]
     )
     state, history = jax.lax.scan(segment, state, head)
-    history = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), history)
+    history = jax.tree.map(lambda x: jax.lax.collapse(x, 0, 2), history)
     if num_rounds % eval_every:
         state, last = segment(state, timeline[whole * eval_every :])
         history = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), history, last)

@@ -94,6 +94,7 @@ def segments(
     count = jax.tree.leaves(models)[0].shape[0]
     chosen = np.array(list(itertools.combinations(range(count), 2)) if pairs is None else pairs)
     valid = chosen.ndim == 2 and chosen.shape[1] == 2 and len(chosen) > 0
+    valid = valid and chosen.dtype.kind in "iu"
     if not valid or chosen.min() < -1 or chosen.max() >= count:
         raise ValueError(
             f"pairs is {chosen.tolist()}; expected pairs of numbers from -1 to {count - 1}"

@@ -122,9 +122,9 @@ def suboptimality(loss: Partial, params: Params, found: Optimum) -> float:
 
 
 def _convexity(smallest: np.ndarray, norm: float) -> float | None:
-    """The smallest eigenvalue; 0 within rounding of 0, None if it is negative."""
-    rounding = 100 * np.finfo(smallest.dtype).eps * norm
+    """The smallest eigenvalue; 0 within rounding of 0, None if it is negative, NaN if it is NaN."""
+    rounding = 100 * float(jnp.finfo(smallest.dtype).eps) * norm
     eigenvalue = float(smallest.min())
     if eigenvalue < -rounding:
         return None
-    return eigenvalue if eigenvalue > rounding else 0.0
+    return 0.0 if eigenvalue <= rounding else eigenvalue

@@ -160,6 +160,7 @@ def shadowed(
     """FedAvg whose uploads contain the iterates, for :func:`shadow_probes`.
 
     The models are those of :func:`fedjax_sim.fedavg`. The memory per client is K + 1 models.
+    Timelines with staleness are refused.
 
     Example:
         >>> algorithm = shadowed(0.1)  # with probes=shadow_probes(loss)
@@ -175,6 +176,7 @@ def shadowed(
     return plain._replace(
         local=local,
         update=lambda state, mean, round: plain.update(state, mean.upload, round),
+        synchronous_only="the shadow is the mean of clients that started from one model",
     )
 
 

@@ -74,7 +74,8 @@ def client_dynamics(
     .. math:: \frac{1}{n (n - 1)} \sum_{i \ne j} \cos(\Delta_i, \Delta_j)
               = \frac{\| \sum_i \Delta_i / \|\Delta_i\| \|^2 - n}{n (n - 1)},
 
-    over the n updates that are not 0; it is 1 if there are fewer than two.
+    over the n updates that are not 0; it is 1 if there are fewer than two, and NaN if an
+    update has NaN.
 
     Costs per client and evaluation: the local steps of a visit, twice with ``disagreement`` or
     ``alignment``, because the mean must be known first; ``iterations`` Hessian-vector products with
@@ -277,7 +278,9 @@ def _pairwise(mean_unit: Params, num_slots: Array, num_moved: Array) -> Array:
     """Returns the mean cosine between two different updates, from the mean of the unit vectors."""
     count = num_moved.astype(num_slots.dtype)
     square = num_slots**2 * tree.norm(mean_unit, squared=True)
-    return jnp.where(count > 1, (square - count) / jnp.maximum(count * (count - 1), 1), 1)
+    mean = (square - count) / jnp.maximum(count * (count - 1), 1)
+    # Updates with NaN count as none that moved.
+    return jnp.where((count > 1) | jnp.isnan(mean), mean, 1)
 
 
 def _statistics(values: Array, present: Array, quantiles: tuple[float, ...]) -> Values:

@@ -26,7 +26,7 @@ class Heterogeneity(NamedTuple):
 
     @property
     def zeta(self) -> float:
-        """Largest deviation over clients and points; 0 if it is a rounding error."""
+        """Largest deviation over clients and points; 0 if it is a rounding error, NaN at NaN."""
         return self._unless_rounding(np.max(self.deviations))
 
     @property
@@ -41,7 +41,8 @@ class Heterogeneity(NamedTuple):
 
     def _unless_rounding(self, value: float) -> float:
         norms = np.asarray(self.client_norms)
-        return float(value) if value > 100 * np.finfo(norms.dtype).eps * norms.max() else 0.0
+        rounding = 100 * float(jnp.finfo(norms.dtype).eps) * float(norms.max())
+        return 0.0 if float(value) <= rounding else float(value)
 
 
 def heterogeneity(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -40,7 +41,8 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
 
     Args:
         operator: symmetric and linear, from pytrees like ``like`` to such pytrees.
-        like: pytree of the operator's shapes and of one floating dtype.
+        like: pytree of the operator's shapes and of one floating dtype; values in half precision
+            have eigenvalues in single precision.
         key: key of the initial vector.
         iterations: k; at most d iterations run.
 
@@ -55,7 +57,8 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
     """
     check_count(1, iterations=iterations)
     flat, unravel = ravel_pytree(like)
-    dim, dtype = flat.size, flat.dtype
+    # Eigenvalues of the tridiagonal matrix need single precision.
+    dim, dtype = flat.size, np.promote_types(flat.dtype, np.float32)
     k = min(iterations, dim)
     eps = jnp.finfo(dtype).eps
     # By default accelerators round the factors of float32 products.
@@ -76,7 +79,7 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
 
     def step(carry: tuple[Array, Array], j: Array) -> tuple[tuple[Array, Array], tuple]:
         basis, scale = carry  # rows above j are 0
-        image = ravel_pytree(operator(unravel(basis[j])))[0]
+        image = ravel_pytree(operator(unravel(basis[j].astype(flat.dtype))))[0].astype(dtype)
         alpha = product(basis[j], image)
         scale = jnp.maximum(scale, jnp.linalg.norm(image))
         rest = orthogonal(image, basis)

@@ -145,20 +145,22 @@ def mean_loss(objective: Objective, data: FederatedData, batch_size: int = 1000)
         5.0
     """
     sizes = np.asarray(data.sizes)
-    shares = np.repeat(1 / np.maximum(sizes, 1), sizes)
-    shares = shares * (len(shares) / np.count_nonzero(sizes))  # of mean 1
-    weighted = {"example": data.examples, "share": shares}
-    return metric(evaluator(_Weighted(objective), weighted, batch_size), "loss")
+    # Integers, which the evaluator does not round to single precision.
+    weighted = {"example": data.examples, "size": np.repeat(sizes, sizes).astype(np.int32)}
+    mean_size = int(sizes.sum()) / np.count_nonzero(sizes)
+    return metric(evaluator(_Weighted(objective, mean_size), weighted, batch_size), "loss")
 
 
 class _Weighted(NamedTuple):
     """Static part of a mean loss. Hashable by value."""
 
     objective: Objective
+    mean_size: float  # of clients with examples
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
         losses = self.objective(params, examples["example"], jax.random.key(0))
-        return {"loss": examples["share"].astype(losses.dtype) * losses}
+        sizes = jnp.maximum(examples["size"], 1).astype(losses.dtype)  # padding has size 0
+        return {"loss": losses * self.mean_size / sizes}
 
 
 def double(x: PyTree) -> PyTree:

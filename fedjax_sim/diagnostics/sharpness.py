@@ -13,6 +13,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks import check_at_least, is_concrete
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.types import Params, Scalar, Task
@@ -163,8 +164,8 @@ def client_sharpness(
             Lanczos step would wait for a reduction between the devices.
 
     Raises:
-        ValueError: a client without examples; weights that are not one per client; see
-            :func:`top_eigenvalues`.
+        ValueError: a client without examples; weights that are not one per client, negative or
+            all 0; see :func:`top_eigenvalues`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -176,14 +177,17 @@ def client_sharpness(
         ([1.0, 9.0], 5.0)
     """
     check_examples(task)
-    if weights is None:
-        weights = jnp.ones(task.num_clients)
+    weights = jnp.asarray(
+        np.ones(task.num_clients) if weights is None else weights, jnp.result_type(float)
+    )
     if weights.shape != (task.num_clients,):
         raise ValueError(
             f"weights has shape {weights.shape}; expected ({task.num_clients},), one per client"
         )
+    check_at_least(0, weights=weights)
+    if is_concrete(weights) and not 0 < float(weights.sum()) < np.inf:
+        raise ValueError(f"weights is {weights}; expected a positive, finite sum")
     execute = execution or auto(devices=())
-    weights = jnp.asarray(weights, jnp.result_type(float))
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)
     lanczos_key, oracle_key = jax.random.split(key)
 

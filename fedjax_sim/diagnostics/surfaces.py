@@ -72,7 +72,7 @@ def surface(
     ranges = np.asarray(extent, float)
     if not ranges.ndim:
         ranges = np.array([[-1.0, 1.0]] * 2) * ranges
-    if ranges.shape != (2, 2) or not (ranges[:, 0] < ranges[:, 1]).all():
+    if ranges.shape != (2, 2) or not (np.diff(ranges) > 0).all() or np.isinf(ranges).any():
         raise ValueError(f"extent is {extent}; expected a positive number or two (low, high)")
     a, b = (np.linspace(low, high, points) for low, high in ranges)
     loss = loss if isinstance(loss, Partial) else Partial(loss)

@@ -215,6 +215,25 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
             )
 
 
+def check_last_round(eval_fn: Any, num_rounds: int) -> None:
+    """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round.
+
+    Raises:
+        ValueError: with the period of the part.
+
+    Example:
+        >>> check_last_round(at_rounds(lambda w: {"norm": abs(w)}, 2), 3)
+        Traceback (most recent call last):
+        ...
+        ValueError: setup.eval_fn evaluates every 2 rounds; expected the last round, 3, to be one...
+    """
+    if skipped := [period for period in periods(eval_fn) if num_rounds % period]:
+        raise ValueError(
+            f"setup.eval_fn evaluates every {skipped[0]} rounds; expected the last round, "
+            f"{num_rounds}, to be one of them"
+        )
+
+
 class _AtRounds(NamedTuple):
     """Static part of an evaluator at some rounds."""
 

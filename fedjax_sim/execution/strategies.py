@@ -107,15 +107,13 @@ def chunked(size: int) -> Execution:
             uploads, outputs = jax.vmap(local, (None, 0))(shared, slots)
             return tree.add(total, weighted_sum(uploads, weights)), outputs
 
+        # No -1 in shapes: a client's state may have empty leaves.
         chunks = jax.tree.map(
-            lambda x: x.reshape(-1, size, *x.shape[1:]), _pad(slots, weights, size)
+            lambda x: x.reshape(len(x) // size, size, *x.shape[1:]), _pad(slots, weights, size)
         )
         upload, _ = _shapes(local, shared, slots)
         total, outputs = jax.lax.scan(body, _zero_sum(upload), chunks)
-        outputs = jax.tree.map(
-            lambda x: x.reshape(-1, *x.shape[2:])[:num_slots],
-            outputs,
-        )
+        outputs = jax.tree.map(lambda x: jax.lax.collapse(x, 0, 2)[:num_slots], outputs)
         return divide(total, weights.sum(), upload), outputs
 
     return run

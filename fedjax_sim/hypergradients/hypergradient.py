@@ -11,6 +11,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count, check_keys, check_objective, check_setup
 from fedjax_sim.engine import check_algorithm
+from fedjax_sim.evaluation.state import check_last_round
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.hypergradients.checkpointing import Checkpoint, num_levels
@@ -89,7 +90,8 @@ def hypergradient(
         floating numbers.  Its method ``forecast`` returns the memory that it needs.
 
     Raises:
-        ValueError: contradictory arguments, examples on the host, or an unknown policy.
+        ValueError: contradictory arguments, examples on the host, an unknown policy, or an
+            evaluation with a part that skips the last round.
 
     References:
         Maclaurin et al., "Gradient-based Hyperparameter Optimization through Reversible Learning",
@@ -123,8 +125,10 @@ def hypergradient(
             "setup.task has its examples on the host; expected them on the device, since the "
             "rounds are visited twice"
         )
-    if isinstance(metric, str) and setup.eval_fn is None:
-        raise ValueError(f"metric is {metric!r}; expected setup.eval_fn, which has that metric")
+    if isinstance(metric, str):
+        if setup.eval_fn is None:
+            raise ValueError(f"metric is {metric!r}; expected setup.eval_fn, which has that metric")
+        check_last_round(setup.eval_fn, setup.timeline.num_rounds)
     if mode not in ("auto", "forward", "reverse"):
         raise ValueError(f"mode is {mode!r}; expected 'auto', 'forward' or 'reverse'")
     levels = num_levels(checkpoint, setup.timeline.num_rounds)

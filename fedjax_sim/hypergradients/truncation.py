@@ -15,13 +15,15 @@ from fedjax_sim.types import PyTree
 class Truncation(NamedTuple):
     r"""What truncation to the last k rounds leaves out.
 
-    With the adjoints :math:`\lambda_t` and the contributions
-    :math:`c_t = \lambda_{t+1}^\top b_t` of the rounds, truncation drops
-    :math:`\sum_{t<T-k} c_t`.  From the last k rounds,
+    With the adjoints :math:`\lambda_t`, the contributions
+    :math:`c_t = \lambda_{t+1}^\top b_t` of the rounds and the derivative
+    :math:`b_{-1} = \partial s_0 / \partial h` of the initial state, truncation drops
+    :math:`\sum_{t<T-k} c_t + \lambda_0^\top b_{-1}`.  From the last k rounds,
 
     .. math::
         \rho = \Big(\frac{\|\lambda_{T-k}\|}{\|\lambda_T\|}\Big)^{1/k}, \qquad
-        \text{bias} = \max_{1 \le s \le k} \frac{\rho^{s} \|c_{T-k+s-1}\|}{1 - \rho},
+        \text{bias} = \max_{1 \le s \le k} \frac{\rho^{s} \|c_{T-k+s-1}\|}{1 - \rho}
+            + \rho^{T-k} \|\lambda_{T-k}^\top b_{-1}\|,
 
     infinite if :math:`\rho \ge 1`: the run does not forget.  If earlier Jacobians contract by
     :math:`\rho` and earlier direct terms are no larger than these, it bounds the norm of the
@@ -44,7 +46,11 @@ def truncated(
     def step(state: Any, now: Any) -> Any:
         return problem.round(hyper, arrays, state, now)
 
-    state = problem.begin(hyper, arrays)
+    def begin(hyper: PyTree) -> tuple[list[Array], Any]:
+        state = problem.begin(hyper, arrays)
+        return _split(state)[0], state
+
+    _, pull_begin, state = jax.vjp(begin, hyper, has_aux=True)
     if first:
         state = scan_rounds(step, state, timeline[:first], 0)
     # Every round has hyper-parameters of its own, so that the contributions are separate.
@@ -70,7 +76,12 @@ def truncated(
     contributions, begin_adjoint = pull_window(end_adjoint)
     gradient = jax.tree.map(lambda d, c: d + c.sum(axis=0), direct, contributions)
     contraction = _contraction(begin_adjoint, end_adjoint, last_rounds)
-    bias = jax.tree.map(lambda c: _bias(c, contraction) if first else jnp.zeros(()), contributions)
+    (initial,) = pull_begin(begin_adjoint)
+    if first:
+        bias = jax.tree.map(lambda c, i: _bias(c, i, contraction, first), contributions, initial)
+    else:
+        gradient = tree.add(gradient, initial)
+        bias = jax.tree.map(lambda c: jnp.zeros(()), contributions)
     return value, gradient, Truncation(contraction, contributions, bias)
 
 
@@ -81,14 +92,21 @@ def _contraction(begin: PyTree, end: PyTree, rounds: int) -> Array:
     )
 
 
-def _bias(contributions: Array, contraction: Array) -> Array:
-    """Returns the estimate for the contributions of one leaf, the oldest first."""
+def _bias(contributions: Array, initial: Array, contraction: Array, first: int) -> Array:
+    """Returns the estimate for one leaf.
+
+    Args:
+        contributions: of the last rounds, the oldest first.
+        initial: the initial state's derivative, with the adjoint of round ``first``.
+        contraction: rho.
+        first: number of the first of the last rounds.
+    """
     count = contributions.shape[0]
     norms = jnp.linalg.norm(contributions.reshape(count, -1), axis=1)
     powers = jnp.arange(1, count + 1).astype(norms.dtype)
     rho = contraction.astype(norms.dtype)
-    largest = jnp.max(rho**powers * norms)
-    return jnp.where(rho < 1, largest / jnp.where(rho < 1, 1 - rho, 1), jnp.inf)
+    dropped = jnp.max(rho**powers * norms) / jnp.where(rho < 1, 1 - rho, 1)
+    return jnp.where(rho < 1, dropped + rho**first * jnp.linalg.norm(initial.ravel()), jnp.inf)
 
 
 def _split(state: PyTree) -> tuple[list[Array], list[Array]]:

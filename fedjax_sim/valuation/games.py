@@ -89,7 +89,7 @@ class Game:
     .. math:: v(S) = L(\emptyset) - L(S) \ (\text{mode "min"}), \qquad
               v(S) = L(S) - L(\emptyset) \ (\text{mode "max"})
 
-    With mode None, small values are good if the metric's name has "loss" or "error".
+    With mode None, the metric's name decides (:func:`~fedjax_sim.evaluation.direction.direction`).
 
     :func:`fedjax_sim.valuation.game` and :func:`from_values` make games.  Values are cached, also
     for other methods and for :meth:`with_metric`.

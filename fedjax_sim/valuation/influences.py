@@ -20,7 +20,7 @@ from fedjax_sim.contract import checked_weights
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.hypergradients.checkpointing import Checkpoint
-from fedjax_sim.hypergradients.hypergradient import hypergradient
+from fedjax_sim.hypergradients.hypergradient import Hypergradient, hypergradient
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
@@ -67,6 +67,7 @@ def influence(
         ValueError: a client of the timeline has weight 0, where the mean has no derivative; an
             algorithm that requires equal weights; another ``direction``; as
             :func:`fedjax_sim.valuation.game`.
+        FloatingPointError: the metric or a derivative is not finite, since the run diverged.
 
     Example:
         >>> import fedjax_sim as fs
@@ -91,7 +92,7 @@ def influence(
 
     def setup_of(factors: Array, setup: Setup) -> Setup:
         def weighting(work: Work) -> Array:
-            return base(work).astype(factors.dtype) * factors[work.client]
+            return jnp.asarray(base(work), factors.dtype) * factors[work.client]
 
         return dataclasses.replace(setup, weighting=weighting)
 
@@ -101,7 +102,7 @@ def influence(
         checkpoint=checkpoint, execution=execution,
     )  # fmt: skip
     factors = jnp.ones(setup.task.num_clients, jnp.result_type(float))
-    return _result("influence", sign(name, mode), derivative(factors).gradient, direction)
+    return _result("influence", name, mode, derivative(factors), direction)
 
 
 def example_influence(
@@ -135,6 +136,7 @@ def example_influence(
     Raises:
         ValueError: an unknown client, another kind of task, a model with running statistics,
             another ``direction``.
+        FloatingPointError: as :func:`influence`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -167,7 +169,7 @@ def example_influence(
         checkpoint=checkpoint, execution=execution,
     )  # fmt: skip
     weights = jnp.ones(stop - start, jnp.result_type(float))
-    return _result("example influence", sign(name, mode), derivative(weights).gradient, direction)
+    return _result("example influence", name, mode, derivative(weights), direction)
 
 
 class _Weighted(NamedTuple):
@@ -189,9 +191,18 @@ class _Weighted(NamedTuple):
         check_labels(self.objective, params, examples[0])
 
 
-def _result(method: str, gain: int, gradient: Array, direction: Direction) -> Valuation:
+def _result(
+    method: str, name: str, mode: Mode, result: Hypergradient, direction: Direction
+) -> Valuation:
     """Returns the result; its cost is in runs: reverse mode takes about as long as five."""
-    values = gain * np.asarray(gradient, np.float64)
+    gradient = np.asarray(result.gradient, np.float64)
+    if not np.isfinite(gradient).all() or not np.isfinite(result.value):
+        raise FloatingPointError(
+            f"{name} is {float(result.value)} with {(~np.isfinite(gradient)).sum()} of "
+            f"{len(gradient)} derivatives that are not finite; expected finite numbers: try a "
+            "smaller learning rate"
+        )
+    values = sign(name, mode) * gradient
     runs = 5 if direction == "reverse" else 1 + len(values)
     return Valuation(method, values, None, runs)
 

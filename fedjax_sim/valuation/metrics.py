@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from fedjax_sim.callbacks.direction import Mode, sign
 from fedjax_sim.checks import check_batch, check_key, check_setup
 from fedjax_sim.engine import RunState, check_algorithm, evaluation_context, init, run
-from fedjax_sim.evaluation.state import evaluate, periods
+from fedjax_sim.evaluation.state import check_last_round, evaluate
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.types import FedAlgorithm, Params, Setup
@@ -58,11 +58,7 @@ def evaluated_once(
     if eval_fn is None:
         raise ValueError(f"metric is {metric!r} and setup.eval_fn None; expected an evaluation")
     rounds = setup.timeline.num_rounds
-    if never := [period for period in periods(eval_fn) if rounds % period]:
-        raise ValueError(
-            f"setup.eval_fn evaluates every {never[0]} rounds; expected the last round, {rounds}, "
-            "to be one of them"
-        )
+    check_last_round(eval_fn, rounds)
     setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=rounds)
     check_algorithm(algorithm, setup)
 

@@ -61,8 +61,9 @@ def game(
         metric: a metric of ``setup.eval_fn`` (such as a held-out loss, an accuracy, or
             ``accuracy/worst_decile`` of :func:`~fedjax_sim.evaluation.client_evaluator`), or a
             function of the model.
-        mode: ``"min"``: small values of the metric are good; ``"max"``: large ones; None: small
-            ones if the metric's name has "loss" or "error".  A function without a name needs it.
+        mode: ``"min"``: small values of the metric are good; ``"max"``: large ones; None: as
+            the metric's name says (:func:`~fedjax_sim.evaluation.direction.direction`).  A function
+            whose name does not say it needs it.
         resample: key of the cohorts.  Every round then has the first members of S in a random order
             of all clients, as many as report in the timeline's round, with all the clients' steps,
             instead of the members in the timeline's cohort: coalitions keep full cohorts.  None:

@@ -50,6 +50,6 @@ def test_pairs_are_different_and_uniform():
 def test_contradictions_are_refused():
     with pytest.raises(ValueError, match="points is 2; expected at least 3"):
         segments(Partial(well, 1.0), MODELS, points=2)
-    for pairs in ([(0, 4)], [], [(0, -2)], [0, 1]):
+    for pairs in ([(0, 4)], [], [(0, -2)], [0, 1], [(0.0, 1.5)]):
         with pytest.raises(ValueError, match="expected pairs of numbers from -1 to 3"):
             segments(Partial(well, 1.0), MODELS, pairs)

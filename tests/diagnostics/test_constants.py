@@ -24,7 +24,7 @@ from fedjax_sim.advice.sources import rounding
 from fedjax_sim.diagnostics.constants import measure, suboptimality
 from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
-from fedjax_sim.diagnostics.heterogeneity import heterogeneity
+from fedjax_sim.diagnostics.heterogeneity import Heterogeneity, heterogeneity
 from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds, quadratic_bounds
 from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
@@ -281,6 +281,22 @@ def test_errors():
     timeline = fs.timelines.full(2, 2, 1)
     with pytest.raises(ValueError, match=r"round is 2; expected 0 \.\. 1"):
         local_trajectories(task, timeline, jnp.ones(3), KEY, 0.1, round=2)
+
+
+def test_constants_of_a_diverged_model_are_not_zero():
+    data = fs.from_clients([{"x": np.ones((1, 2))}])
+    quartic = fs.empirical_task(
+        lambda w, batch, key: ((batch["x"] - w) ** 4).sum(-1), data, fs.full_batch(1)
+    )
+    with jax.debug_nans(False):
+        constants = measure(quartic, jnp.full((1, 2), jnp.nan), KEY, iterations=1)
+    assert np.isnan([constants.L, constants.mu, constants.zeta, constants.zeta_mean]).all()
+
+
+def test_heterogeneity_in_half_precision():
+    ones = jnp.ones((1, 2), jnp.bfloat16)
+    spread = Heterogeneity(2 * ones, ones, ones[:, 0])
+    assert (spread.zeta, spread.mean_zeta, spread.mean_norm) == (2, 2, 1)
 
 
 @pytest.mark.slow

@@ -136,6 +136,9 @@ def test_shadow_loss_of_a_round_without_uploads_is_that_of_the_model():
     np.testing.assert_allclose(history.probes["shadow_loss"], expected, rtol=1e-6)
     with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
         shadow_probes(at="middle")
+    stale = dataclasses.replace(timeline, max_staleness=1)
+    with pytest.raises(ValueError, match="clients that started from one model"):
+        fs.run(shadowed(0.5), dataclasses.replace(setup, timeline=stale), KEY)
 
 
 @pytest.mark.slow

@@ -157,6 +157,16 @@ def test_contradictions_are_refused():
         model_change(ALGORITHM, jnp.zeros(3), jnp.zeros((2, 3)))
 
 
+def test_diverged_clients_are_not_aligned():
+    task = problems.quadratic_task(HESSIANS, CENTRES, STEPS)
+    with jax.debug_nans(False):
+        server = ALGORITHM.init(jnp.full(DIM, jnp.nan))
+        state = fs.RunState(jnp.array(0), server, (), (), jnp.array(0))
+        context = RunContext(state, ALGORITHM, task, 1, KEY)
+        values = evaluate(client_dynamics(("alignment",)), context)
+    assert np.isnan([values["alignment/mean"], values["alignment/pairwise"]]).all()
+
+
 @pytest.mark.slow
 def test_seeds_of_a_stateful_algorithm_with_examples():
     """Two seeds of SCAFFOLD: sharpness of logistic losses, and the models of the clients."""

@@ -114,3 +114,10 @@ def test_single_precision_finds_the_top_of_a_clustered_spectrum():
 def test_iterations_are_checked():
     with pytest.raises(ValueError, match="iterations is 0; expected at least 1"):
         ritz(lambda v: v, jnp.zeros(2), KEY, 0)
+
+
+def test_half_precision():
+    scales = jnp.arange(1.0, 6.0, dtype=jnp.bfloat16)
+    result = jax.jit(lambda: ritz(lambda v: scales * v, scales, KEY, 5))()
+    assert result.values.dtype == jnp.float32
+    np.testing.assert_allclose(result.values, [5, 4, 3, 2, 1], atol=0.05)

@@ -140,7 +140,10 @@ def test_errors():
             top_eigenvalues(gradient, jnp.ones(3), KEY, num, iterations)
     task = problems.quadratic_task(*problems.random_quadratics(2, 3), 1)
     with pytest.raises(ValueError, match=r"weights has shape \(3,\); expected \(2,\)"):
-        client_sharpness(task, jnp.ones(3), KEY, weights=np.ones(3))
+        client_sharpness(task, jnp.ones(3), KEY, weights=[1, 1, 1])
+    for weights, message in (([1, -2], "expected at least 0"), ([0, 0], "positive, finite sum")):
+        with pytest.raises(ValueError, match=f"weights is .*{message}"):
+            client_sharpness(task, jnp.ones(3), KEY, weights=weights)
     empty = dataclasses.replace(task, num_examples=np.array([1, 0]))
     with pytest.raises(ValueError, match="task has 1 clients without examples, the first is 1"):
         client_sharpness(empty, jnp.ones(3), KEY)

@@ -164,6 +164,7 @@ def test_errors():
         ({"extent": 0.0}, "extent is 0.0; expected a positive number"),
         ({"extent": ((0.0, 1.0), (1.0, 1.0))}, "expected a positive number or two"),
         ({"extent": (-1.0, 1.0)}, r"extent is \(-1.0, 1.0\); expected a positive number or two"),
+        ({"extent": np.inf}, "extent is inf; expected a positive number"),
         ({"extent": [[0.0, 1.0], [1.0, 1.0]]}, "expected a positive number or two"),
     ):
         with pytest.raises(ValueError, match=match):

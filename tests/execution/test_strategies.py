@@ -121,6 +121,12 @@ def test_last_chunk_is_filled_up_without_effect(num_slots, size):
     assert_identical(outputs, expected_outputs)
 
 
+@pytest.mark.parametrize("name", ["vmapped", "sequential", "chunked_3"])
+def test_empty_leaves_of_slots_and_outputs(name):
+    mean, output = STRATEGIES[name](lambda _, x: (x, x), (), jnp.ones((8, 0)), jnp.ones(8))
+    assert (mean.shape, output.shape) == ((0,), (8, 0))
+
+
 @pytest.mark.parametrize("name", [*STRATEGIES, "sharded"])
 def test_round_of_weight_zero_has_mean_zero(name):
     strategy = strategies.sharded(mesh()) if name == "sharded" else STRATEGIES[name]

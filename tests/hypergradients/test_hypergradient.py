@@ -104,6 +104,27 @@ def test_contributions_of_all_rounds_add_up_to_the_derivative():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("last_rounds", [2, 3])
+def test_truncation_and_the_initial_model(last_rounds):
+    """No round depends on it; it counts if no round is left out, else the bias does."""
+
+    def setup_of(start, setup):
+        return dataclasses.replace(fs.weight_by_client(setup, hyper()["weights"]), params=start)
+
+    result = compiled(
+        fs.hypergradient(
+            error, lambda start: fs.fedavg(0.1), quadratics(), KEY,
+            setup_of=setup_of, last_rounds=last_rounds,
+        )
+    )(jnp.zeros(1))  # fmt: skip
+    derivative = -np.sqrt(2 * LOSS) * 0.81375**3
+    values = np.array([result.gradient[0], result.truncation.bias])
+    expected = [derivative, 0] if last_rounds == 3 else [0, -derivative]
+    np.testing.assert_allclose(values, expected, atol=1e-9)
+
+
+@pytest.mark.slow
 def test_a_run_that_does_not_forget_has_no_bound():
     """With rate 0 the state is kept as it is: the adjoint does not shrink."""
     result = compiled(of_quadratics(last_rounds=2))(hyper() | {"lr": jnp.array(0.0)})
@@ -254,6 +275,9 @@ def test_refuses_bad_arguments():
         build(setup, 0)
     with pytest.raises(ValueError, match=r"algorithm_of is .*: fs\.fedavg, not fs\.fedavg\(0\.1\)"):
         fs.hypergradient("error", fs.fedavg(0.1), setup, KEY)
+    rare = dataclasses.replace(setup, eval_fn=fs.evaluation.at_rounds(setup.eval_fn, 2))
+    with pytest.raises(ValueError, match="every 2 rounds; expected the last round, 3, to be one"):
+        fs.hypergradient("error", fs.fedavg, rare, KEY)
     with pytest.raises(ValueError, match=r"metric is 3; expected a function of the model"):
         fs.hypergradient(3, fs.fedavg, setup, KEY)
     with pytest.raises(ValueError, match=r"metric is 'accuracy'; expected one of \['error'\]"):

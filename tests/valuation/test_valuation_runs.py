@@ -88,6 +88,13 @@ def test_influence_of_mean_estimation():
     np.testing.assert_allclose(result.values, [0.3125, 0.1875, -0.0625, -0.4375], atol=1e-6)
 
 
+def test_influence_of_a_run_that_diverges():
+    """Also with one number as the weight of all uploads."""
+    setup = dataclasses.replace(estimation(), weighting=lambda work: 2.0)
+    with pytest.raises(FloatingPointError, match=r"loss is inf with .* of 4 derivatives"):
+        valuation.influence(fs.fedavg(1e30), setup, KEY, loss)
+
+
 def test_fed_sv_of_two_cohorts():
     setup = estimation(two_cohorts())
     result = valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss)
@@ -279,7 +286,7 @@ def test_bad_arguments():
     )
     for name in ("acc", "all"):  # only single numbers are metrics
         with pytest.raises(ValueError, match=f"metric is '{name}'; expected one of loss"):
-            call(algorithm, named, KEY, name)
+            call(algorithm, named, KEY, name, mode="max")
     with pytest.raises(ValueError, match=r"setup\.eval_fn None; expected an evaluation"):
         call(algorithm, setup, KEY, "loss")
     with pytest.raises(ValueError, match="mode is None; expected 'min' or 'max' for a metric"):
