@@ -222,8 +222,11 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
         transform: ``(images [B, ...], key) -> images [B, ...]``, such as :func:`crop_and_flip`.
 
     Returns:
-        An objective for :func:`~fedjax_sim.data.task.empirical_task`.  It raises ValueError for
-        examples without ``"x"``, and before a run for labels that the model has no output for.
+        An objective for :func:`~fedjax_sim.data.task.empirical_task`.
+
+    Raises:
+        ValueError: when the objective is called, examples without ``"x"``; before a run, labels
+            that the model has no output for.
 
     Example:
         One round of training with augmentation; evaluation without:

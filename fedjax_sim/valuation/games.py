@@ -199,4 +199,4 @@ def from_values(
             )
         return {"value": result}
 
-    return Game(Outcomes(evaluate, num_clients), "value", mode)
+    return Game(Outcomes(evaluate, num_clients), "value", "max" if mode is None else mode)
