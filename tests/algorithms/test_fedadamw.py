@@ -74,6 +74,29 @@ def test_a_round_without_steps_keeps_the_moments(make):
     chex.assert_trees_all_equal(getattr(new, kept), getattr(state, kept))
 
 
+@pytest.mark.parametrize("make", [fs.fedadamw, fs.fedmuon], ids=["fedadamw", "fedmuon"])
+def test_moments_are_those_of_the_visits_with_steps(make):
+    """Of two clients one has no data: it halves the mean of the models, not that of moments."""
+    algorithm = make(0.1)
+    state = algorithm.init({"w": jnp.ones((2, 3))})
+    now = fs.Round(jnp.array(0), jnp.array(2), 2, jax.random.key(0))
+    zero, message = jnp.array(0), algorithm.broadcast(state, now)
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.array(0.0), lambda x: x)
+
+    def updated(*numbers_of_steps):
+        uploads = []
+        for steps in map(jnp.array, numbers_of_steps):
+            work = fs.Work(zero, zero, steps, zero, zero, now.key, max_steps=2)
+            uploads.append(algorithm.local(message, (), oracle, work)[0])
+        return algorithm.update(state, jax.tree.map(lambda *u: sum(u) / len(u), *uploads), now)
+
+    alone, beside = updated(2), updated(2, 0)
+    moments = {"params": None, "direction": None}
+    chex.assert_trees_all_close(beside._replace(**moments), alone._replace(**moments), rtol=1e-12)
+    half = (alone.params["w"] + state.params["w"]) / 2, alone.direction["w"] / 2
+    chex.assert_trees_all_close((beside.params["w"], beside.direction["w"]), half, rtol=1e-12)
+
+
 def test_first_round_is_local_adamw():
     """From v = 0 and without a direction, as FedAvg with AdamW whose state is reset."""
     adamw = fs.fedavg(local_optimizer=optax.adamw(0.01, weight_decay=0.1))

@@ -107,6 +107,29 @@ def test_steps_do_not_depend_on_the_scale_of_the_gradients():
     assert np.abs(large - START["w"]).max() > 0.1
 
 
+def test_diloco_with_muon():
+    """The worker keeps the states: Muon with momentum b1, and AdamW with the decays 0.9 and b2."""
+    lr, b1, b2, decay = 0.05, 0.7, 0.9, 0.1
+    x = START
+    states = [(np.zeros((4, 2)), np.zeros(4), np.zeros(4)) for _ in range(NUM_CLIENTS)]
+    for round in range(2):
+        ends = []
+        for client, (big, m, v) in enumerate(states):
+            y = x
+            for k in range(STEPS * round + 1, STEPS * (round + 1) + 1):
+                g = {name: y[name] - TARGETS[name][client] for name in y}
+                big = b1 * big + (1 - b1) * g["w"]
+                u = {"w": np.sqrt(2) * newton_schulz(b1 * big + (1 - b1) * g["w"])}
+                m, v = 0.9 * m + 0.1 * g["b"], b2 * v + (1 - b2) * g["b"] ** 2
+                u["b"] = m / (1 - 0.9**k) / (np.sqrt(v / (1 - b2**k)) + 1e-8)
+                y = {name: y[name] - lr * (u[name] + decay * y[name]) for name in y}
+            states[client] = big, m, v
+            ends.append(y)
+        x = {name: np.mean([end[name] for end in ends], axis=0) for name in x}
+    algorithm = fs.diloco(lr, 1.0, 0.0, decay, b1, b2, inner="muon")
+    assert_close(final(algorithm, rounds=2).params, x, TOLERANCE)
+
+
 def test_models_without_matrices_have_no_momentum():
     assert jax.tree.leaves(trained("fedmuon").server.momentum) == []
 
