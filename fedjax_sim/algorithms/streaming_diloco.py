@@ -5,6 +5,7 @@ References:
         Lunch", 2025.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -77,9 +78,10 @@ def streaming_diloco(
 
     .. math:: y_{i,p} \leftarrow \alpha\, y_{i,p} + (1 - \alpha)\, \theta_p
 
-    So the largest message has 1 / P of the model.  A worker keeps its model, the global fragments
-    that it received last and the optimizer's state.  With P = 1, :math:`\tau = 0` and
-    :math:`\alpha = 0` this is :func:`~fedjax_sim.algorithms.diloco`.
+    So the largest message is the largest fragment, 1 / P of the model if the fragments have equal
+    sizes.  A worker keeps its model, the global fragments that it received last and the optimizer's
+    state.  With P = 1, :math:`\tau = 0` and :math:`\alpha = 0` this is
+    :func:`~fedjax_sim.algorithms.diloco`.
 
     Args:
         lr: rate of the local steps, or a schedule over rounds; not with ``local_optimizer``.
@@ -93,8 +95,10 @@ def streaming_diloco(
         num_fragments: P.
         delay: local steps :math:`\tau` until a fragment arrives, fewer than those of a round.
         mix: share :math:`\alpha` of the worker's own model, in [0, 1].
-        fragment: ``(path, leaf) -> number of the leaf's fragment``.  By default the layers, which
-            are leaves with the same path but for its last part, are dealt out in turn.
+        fragment: ``(path, leaf) -> number of the leaf's fragment``.  By default the layers,
+            from the largest to the smallest, go to the fragment that is smallest so far, so layers
+            of equal size are dealt out in turn.  A layer consists of the leaves with the same path
+            but for its last part.
         local_optimizer: as for :func:`~fedjax_sim.algorithms.diloco`.
         matrices: as for :func:`~fedjax_sim.algorithms.diloco`.
 
@@ -240,8 +244,14 @@ def fragments(params: Params, count: int, fragment: Fragment | None = None) -> S
     ]
     if fragment is None:
         layers = [path[:-1] or path for path, _ in paths]
-        order = list(dict.fromkeys(layers))
-        numbers = [order.index(layer) % count for layer in layers]
+        sizes = Counter[tuple[str, ...]]()
+        for layer, (_, leaf) in zip(layers, paths, strict=True):
+            sizes[layer] += np.size(leaf)
+        fragment_of, filled = {}, [0] * count
+        for layer, size in sizes.most_common():  # the largest first, equal ones in their order
+            fragment_of[layer] = filled.index(min(filled))
+            filled[fragment_of[layer]] += size
+        numbers = [fragment_of[layer] for layer in layers]
     else:
         numbers = [int(fragment(path, leaf)) for path, leaf in paths]
     if set(numbers) != set(range(count)):

@@ -13,6 +13,7 @@ from instance_q import FEDAVG, LR, A, B, assert_printed, models
 from small_problems import assert_close, compiled
 
 import fedjax_sim as fs
+from fedjax_sim.algorithms.streaming_diloco import fragments
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -173,6 +174,24 @@ def test_one_fragment_without_delay_is_diloco():
     )
     state = streamed(algorithm, [5] * 4)
     assert_printed([state.server.params[name] for name in "ab"], *["0.8731327855"] * 2)
+
+
+def test_schedule_of_the_server_counts_a_fragment_s_synchronisations():
+    """A rate that becomes 0 after one: every fragment moves in its first synchronisation only."""
+    schedule = optax.piecewise_constant_schedule(0.5, {1: 0.0})
+    after = streamed(fs.streaming_diloco(server_lr=schedule, local_optimizer=SGD), [2] * 4)
+    one_each = streamed(fs.streaming_diloco(server_lr=0.5, local_optimizer=SGD), [2] * 3)
+    assert_close(after.server.params, one_each.server.params, 1e-6)  # the schedule is in float32
+
+
+def test_fragments_of_a_transformer_have_similar_sizes():
+    """Its layers have unequal sizes, and a block has a multiple of four of them."""
+    model = fs.models.transformer(65, width=128)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    sizes = np.array([leaf.size for leaf in jax.tree.leaves(params)])
+    for count in (4, 8):
+        largest = np.bincount(fragments(params, count), sizes).max()
+        assert largest < 1.1 * sizes.sum() / count
 
 
 def test_messages_are_fragments():
