@@ -31,11 +31,12 @@ def transformer(
         z \leftarrow z + W_o\, \mathrm{attention}(W_q n_1(z), W_k n_1(z), W_v n_1(z)), \qquad
         z \leftarrow z + W_2\, \mathrm{gelu}(W_1 n_2(z)),
 
-    and the logits are :math:`E\, n(z)` (tied embeddings).  A position attends to itself and earlier
-    positions.  Queries and keys are rotated: at position p of a head of dimension d, the pair
-    :math:`(x_j, x_{j + d/2})` by the angle :math:`p\, 10^{-8j/d}`.  So there are no position
-    embeddings, and a model takes sequences of any length.  Norms n are layer norms with a scale and
-    no bias, epsilon 1e-5; no layer has a bias, and there is no dropout.
+    and the logits are :math:`E\, n(z)` (tied embeddings).  gelu is the approximation by tanh, as in
+    GPT-2.  A position attends to itself and earlier positions.  Queries and keys are rotated: at
+    position p of a head of dimension d, the pair :math:`(x_j, x_{j + d/2})` by the angle
+    :math:`p\, 10^{-8j/d}`.  So there are no position embeddings, and a model takes sequences of any
+    length.  Norms n are layer norms with a scale and no bias, epsilon 1e-5; no layer has a bias,
+    and there is no dropout.
 
     Parameters are nested dicts: ``embedding`` E ``[vocab_size, width]``; ``blocks`` "0", "1", ...
     with ``norm1.scale``, ``attn.query``, ``attn.key``, ``attn.value`` and ``attn.proj`` with
