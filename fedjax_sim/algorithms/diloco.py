@@ -45,16 +45,16 @@ def diloco(
     The visit's steps are H, the clients are the workers.  With ``inner="muon"`` (MuLoCo) matrices
     take steps of Muon with the momentum ``b1``, scaled by the shapes of kernels stored as
     [outputs, inputs] as in :func:`~fedjax_sim.algorithms.fedmuon`, and all other leaves steps of
-    AdamW.  With SGD as the local
-    optimizer and the server's (1, 0) this is FedAvg.  Outer momentum helps if a round moves a
-    small part of the way only.
+    AdamW with the decays 0.9 and ``b2``.  The weight decay applies to all leaves, and AdamW's
+    epsilon is 1e-8.  With SGD as the local optimizer and the server's (1, 0) this is FedAvg.  Outer
+    momentum helps if a round moves a small part of the way only.
 
     Args:
         lr: rate of the local steps, or a schedule over rounds; not with ``local_optimizer``.
         server_lr: server learning rate :math:`\eta_s`, or a schedule over server updates.
         momentum: :math:`\beta` of the server.
         weight_decay: decoupled weight decay of the local steps, in units of ``lr``.
-        b1: AdamW's decay of the mean of gradients, or Muon's momentum.
+        b1: AdamW's decay of the mean of gradients; with ``inner="muon"`` Muon's momentum.
         b2: AdamW's decay of the mean of squares, 0.95 as in OpenDiLoCo.
         inner: the optimizer of the local steps.
         local_optimizer: any optax optimizer for the local steps, which replaces the one that

@@ -56,13 +56,17 @@ def fedadamw(
         y &\leftarrow y - \eta \Bigl(\frac{m / (1 - \beta_1^{k})}
         {\sqrt{v / (1 - \beta_2^{t})} + \epsilon} + \alpha \Delta + \lambda y\Bigr)
 
-    in step k of the visit and step t of the run.  The server averages displacements and block means
-    of second moments:
+    in step k of the visit and step t of the run; a round adds the mean number of its visits' steps,
+    rounded to an integer, to the count of the run.  The server averages displacements and block
+    means of second moments, from :math:`\Delta = \bar v = 0`:
 
     .. math::
         x \leftarrow \operatorname{mean}_i y_{K_i}, \qquad
         \Delta \leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
         \bar v \leftarrow \operatorname{mean}_i \operatorname{mean}_{block} v_i
+
+    The means of second moments and of numbers of steps are over the visits with steps; in
+    :math:`\Delta` a visit without steps counts as 0.
 
     Moments are in single precision at least, since squares of small gradients are 0 in float16,
     and :math:`\beta_2` is 1 in bfloat16.

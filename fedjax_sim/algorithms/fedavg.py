@@ -54,8 +54,9 @@ def fedavg(
     * ``"reset"``: the optimizer's initial state.
     * ``"keep"``: the state at the end of the client's previous visit, which is client state.
     * ``"mean"``: the server's state.  The server averages the floating leaves of the clients'
-      states at the end of their visits, and adds the mean number of steps to integer leaves.
-      Messages and uploads contain the state.
+      states at the end of their visits, and adds the mean number of steps, rounded to an integer,
+      to integer leaves.  Both means are over the visits with steps.  Messages and uploads contain
+      the state.
 
     Kept states bias the limit most, since each follows the client's own objective.
 

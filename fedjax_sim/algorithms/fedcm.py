@@ -31,7 +31,8 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
         \Delta \leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
         x \leftarrow x - \eta_s \operatorname{mean}_i (x - y_{K_i})
 
-    The clients drift as if their rate were :math:`\alpha \eta`.  With :math:`\alpha = 1` this is
+    A visit without steps counts as 0 in both means.  The clients drift as if their rate were
+    :math:`\alpha \eta`.  With :math:`\alpha = 1` this is
     FedAvg; with :math:`\eta_s = 1` it is :func:`~fedjax_sim.algorithms.mofedsam` without
     perturbation.
 

@@ -53,7 +53,8 @@ def fedexp(
         lr: client learning rate, or a schedule over rounds.
         eps: :math:`\epsilon`, or a schedule over rounds.  The authors' program multiplies it by the
             number of clients per round and decays it by the square of the decay of ``lr``.
-        average_last: evaluate the mean of the last two iterates, as the authors' program does.
+        average_last: evaluate the mean of the models before and after the last update, as the
+            authors' program does.
 
     Raises:
         ValueError: a number outside its range.

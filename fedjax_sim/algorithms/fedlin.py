@@ -44,7 +44,8 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
     rounds 1, 3, ... it takes steps.
 
     Args:
-        lr: :math:`\eta`, the rate of a visit as a whole, or a schedule over rounds.
+        lr: :math:`\eta`, the rate of a visit as a whole, or a schedule over the rounds of the
+            timeline; its values in rounds 1, 3, ... count.
 
     Raises:
         ValueError: at the start of the run, rounds 2t and 2t + 1 have different cohorts, or

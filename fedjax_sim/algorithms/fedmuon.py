@@ -69,17 +69,26 @@ def fedmuon(
         \mathrm{orth}\bigl(\beta M + (1 - \beta) g_i(y)\bigr) \\
         y &\leftarrow y - \eta\,(\alpha u + (1 - \alpha) \Delta + \lambda y)
 
-    orth are five Newton-Schulz steps, after which all singular values are near 1, so the steps do
-    not depend on the scale of the gradients.  The factor before it is for kernels stored as
-    [outputs, inputs], as in the dense layers of :mod:`fedjax_sim.models`: a layer with more outputs
-    than inputs takes longer steps.  Kernels stored as [inputs, outputs], as those of flax, get the
-    factor of their transpose.  For all leaves that are not matrices u is the direction of Adam,
-    whose state starts at 0 in every visit.  The server averages:
+    orth are five Newton-Schulz steps,
+
+    .. math::
+        Z \leftarrow 3.4445\, Z - 4.775\, Z Z^\top Z + 2.0315\, (Z Z^\top)^2 Z, \qquad
+        \text{from } \frac{\text{matrix}}{\|\text{matrix}\|_F + 10^{-7}}
+
+    after which all singular values are near 1, so the steps do not depend on the scale of the
+    gradients.  The factor before it is for kernels stored as [outputs, inputs], as in the dense
+    layers of :mod:`fedjax_sim.models`: a layer with more outputs than inputs takes longer steps.
+    Kernels stored as [inputs, outputs], as those of flax, get the factor of their transpose.  For
+    all leaves that are not matrices u is the direction of Adam (epsilon :math:`10^{-8}`), whose
+    state starts at 0 in every visit.  The server averages, from :math:`\Delta = M = 0`:
 
     .. math::
         x \leftarrow \operatorname{mean}_i y_{K_i}, \qquad
         \Delta \leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
         M \leftarrow \operatorname{mean}_i M_i
+
+    The mean of :math:`M_i` is over the visits with steps; in :math:`\Delta` a visit without steps
+    counts as 0.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.

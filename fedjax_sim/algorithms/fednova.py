@@ -44,9 +44,14 @@ def fednova(
         \tau = \operatorname{mean}_i A_i \quad (\operatorname{mean}_i K_i \text{ if } \mu \ne 0)
 
     so clients with many steps do not weigh more.  Both means are over the visits with steps.
-    :math:`A_i` is :math:`K_i` for SGD,
-    :math:`\bigl(K_i - \rho \tfrac{1 - \rho^{K_i}}{1 - \rho}\bigr) / (1 - \rho)` with momentum and
-    :math:`(1 - (1 - \eta\mu)^{K_i}) / (\eta\mu)` with the proximal term.
+    :math:`A_i` is the sum of the gradients' coefficients in :math:`(x - y_{K_i}) / \eta`,
+
+    .. math::
+        A_i = \sum_{k=1}^{K_i} (1 - \eta\mu)^{K_i - k} \sum_{j=1}^{k} \rho^{k - j}
+
+    which is :math:`K_i` for SGD,
+    :math:`\bigl(K_i - \rho \tfrac{1 - \rho^{K_i}}{1 - \rho}\bigr) / (1 - \rho)` with momentum only
+    and :math:`(1 - (1 - \eta\mu)^{K_i}) / (\eta\mu)` with the proximal term only.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.

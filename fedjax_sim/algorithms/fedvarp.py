@@ -42,7 +42,8 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         server_lr: server learning rate :math:`\eta_s`.
 
     Raises:
-        ValueError: at the start of the run, a timeline with lost uploads.
+        ValueError: at the start of the run, a timeline with lost uploads, or weights other than
+            equal ones.
 
     References:
         Jhunjhunwala et al., 2022, Algorithm 2.

@@ -109,7 +109,8 @@ def mime(
     sends full gradients, in rounds 1, 3, ... it takes steps.
 
     Args:
-        lr: client learning rate :math:`\eta`, or a schedule over rounds.
+        lr: client learning rate :math:`\eta`, or a schedule over the rounds of the timeline; its
+            values in rounds 1, 3, ... count.
         momentum: as for :func:`mimelite`.
         optimizer: as for :func:`mimelite`.
 

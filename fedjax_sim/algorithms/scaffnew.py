@@ -54,7 +54,8 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
 
     Raises:
         ValueError: at the start of the run, a round without some of the clients or their
-            uploads, or clients with different numbers of steps in a round.
+            uploads, clients with different numbers of steps in a round, or weights other than
+            equal ones.
 
     References:
         Mishchenko et al., 2022, Algorithm 2.

@@ -42,8 +42,9 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
         g &\leftarrow \operatorname{mean}_i \frac{x - y_{K_i}}{K_i \eta}, \qquad
         x \leftarrow x - \eta_s \operatorname{mean}_i (x - y_{K_i})
 
-    With :math:`\beta = 1` this is SCAFFOLD with option II; without controls it is FedCM.  Lost
-    uploads shift the limit, as for :func:`~fedjax_sim.algorithms.scaffold`.
+    A visit without steps keeps :math:`c_i` and counts as 0 in all three means.  With
+    :math:`\beta = 1` this is SCAFFOLD with option II; without controls it is FedCM.  Lost uploads
+    shift the limit, as for :func:`~fedjax_sim.algorithms.scaffold`.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
