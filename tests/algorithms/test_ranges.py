@@ -1,4 +1,4 @@
-"""Numbers outside of their ranges are refused by the factories; traced ones and schedules pass."""
+"""Factories: published defaults; numbers outside of their ranges are refused, traced ones pass."""
 
 import inspect
 
@@ -41,6 +41,24 @@ def build(name, **hyper):
         if parameter.default is parameter.empty or key == "lr"
     ]
     return getattr(fs, name)(**({key: REQUIRED[key] for key in needed} | hyper))
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("fedexp", {"eps": 1e-3}),
+        ("mime", {"momentum": 0.9}),
+        ("mimelite", {"momentum": 0.9}),
+        ("fedcm", {"mix": 0.1}),
+        ("fedadamw", {"correction": 0.5, "weight_decay": 0.01, "b1": 0.9, "b2": 0.999}),
+        ("fedmuon", {"mix": 0.5, "momentum": 0.98, "weight_decay": 0.01, "b1": 0.9, "b2": 0.95}),
+        ("diloco", {"server_lr": 0.7, "momentum": 0.9, "weight_decay": 0.1, "b2": 0.95}),
+        ("streaming_diloco", {"server_lr": 0.4, "momentum": 0.9, "mix": 0.5}),
+    ],
+)
+def test_defaults_are_the_published_ones(name, published):
+    defaults = {key: FACTORIES[name].parameters[key].default for key in published}
+    assert defaults == published
 
 
 @pytest.mark.parametrize(("name", "key"), NUMBERS)

@@ -93,6 +93,15 @@ def test_fixed_steps_are_scaffold():
     assert_close(path, models(fs.scaffold(LR)), TOLERANCE)
 
 
+def test_communication_after_every_step_is_gradient_descent():
+    path = models(fs.scaffnew(LR, 1.0), num_steps=1)
+    x, expected = 0.0, []
+    for _ in path:
+        x = x - LR * np.mean(A * (x - B))
+        expected.append(x)
+    assert_close(path, np.array(expected), TOLERANCE)
+
+
 @pytest.mark.slow
 def test_local_steps_save_communication():
     """Rounds to a relative error of 1e-6 with diagonal Hessians of condition 100."""
