@@ -32,9 +32,8 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
         x \leftarrow x - \eta_s \operatorname{mean}_i (x - y_{K_i})
 
     A visit without steps counts as 0 in both means.  The clients drift as if their rate were
-    :math:`\alpha \eta`.  With :math:`\alpha = 1` this is
-    FedAvg; with :math:`\eta_s = 1` it is :func:`~fedjax_sim.algorithms.mofedsam` without
-    perturbation.
+    :math:`\alpha \eta`.  With :math:`\alpha = 1` this is FedAvg; with :math:`\eta_s = 1` it is
+    :func:`~fedjax_sim.algorithms.mofedsam` without perturbation.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
