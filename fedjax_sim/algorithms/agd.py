@@ -43,7 +43,7 @@ def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
     """
 
     check_positive(smoothness=smoothness, mu=mu)
-    if is_concrete(smoothness) and is_concrete(mu) and mu > smoothness:
+    if is_concrete(smoothness) and is_concrete(mu) and float(mu) > float(smoothness):
         raise ValueError(f"mu is {mu}; expected at most the smoothness, {smoothness}")
 
     def local(

@@ -86,7 +86,7 @@ def fedrep(
     check_at_most(1, head_share=head_share)
     if head_steps is not None:
         check_at_least(0, head_steps=head_steps)
-        if is_concrete(head_steps) and head_steps % 1:
+        if is_concrete(head_steps) and float(head_steps) % 1:
             raise ValueError(f"head_steps is {head_steps}; expected a whole number")
 
     def init(params: Params) -> PartState:
@@ -124,7 +124,7 @@ def fedrep(
         del task
         if head_steps is None or not is_concrete(head_steps):
             return
-        if head_steps >= timeline.max_steps:
+        if float(head_steps) >= timeline.max_steps:
             raise ValueError(
                 f"head_steps is {head_steps}; expected less than {timeline.max_steps}, "
                 "timeline.max_steps: without further steps the body never moves"

@@ -185,7 +185,7 @@ def client_sharpness(
             f"weights has shape {weights.shape}; expected ({task.num_clients},), one per client"
         )
     check_at_least(0, weights=weights)
-    if is_concrete(weights) and not 0 < float(weights.sum()) < np.inf:
+    if is_concrete(weights) and not 0 < np.asarray(weights).sum() < np.inf:
         raise ValueError(f"weights is {weights}; expected a positive, finite sum")
     execute = execution or auto(devices=())
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)

@@ -45,7 +45,7 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
         )
     weights = jnp.asarray(weights)  # a list would pass the checks
     check_at_least(0, weights=weights)
-    if is_concrete(weights) and not np.any(weights):
+    if is_concrete(weights) and not np.asarray(weights).any():
         raise ValueError(f"weights is {weights}; expected a positive one, or no round has a mean")
 
     def weighting(work: Work) -> Array:

@@ -48,7 +48,7 @@ class AdaptiveClip(NamedTuple):
         if (
             is_concrete(noise_multiplier)
             and is_concrete(std)
-            and noise_multiplier >= 2 * float(std)
+            and float(noise_multiplier) >= 2 * float(std)
         ):
             raise ValueError(
                 f"noise_multiplier is {noise_multiplier}; expected less than 2 count_std = "

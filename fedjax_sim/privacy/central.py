@@ -144,7 +144,7 @@ def privatize(
     adaptive, fixed = (clip, clip.initial) if isinstance(clip, AdaptiveClip) else (None, clip)
     check_clip(fixed)
     check_at_least(0, noise_multiplier=noise_multiplier)
-    if is_concrete(noise_multiplier) and noise_multiplier > 0:
+    if is_concrete(noise_multiplier) and float(noise_multiplier) > 0:
         check_finite(fixed)
     check_positive(expected_uploads=expected_uploads)
     check_admits_noise(algorithm)
@@ -159,7 +159,7 @@ def privatize(
     if adaptive is not None:
         adaptive.check(noise_multiplier, expected_uploads, law.fixed_clip_only, most_examples)
 
-    noisy = not (is_concrete(noise_multiplier) and noise_multiplier == 0)
+    noisy = not (is_concrete(noise_multiplier) and float(noise_multiplier) == 0)
 
     def init(params: Params) -> PrivateState:
         state = () if law.init is None else law.init(_shape_of_clipped(algorithm, params))

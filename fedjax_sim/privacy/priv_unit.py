@@ -273,5 +273,5 @@ def _check_epsilon(epsilon: float) -> None:
             f"epsilon is {epsilon!r:.60}; expected a concrete number, since the cap of PrivUnit is "
             "chosen before compilation"
         )
-    if not 0 < epsilon < math.inf:
+    if not 0 < float(epsilon) < math.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")

@@ -125,6 +125,26 @@ def test_weights_by_staleness(build, message):
         build()
 
 
+def inside_jit(build):
+    """Builds within a traced function, where comparing two concrete arrays gives a tracer."""
+    jax.eval_shape(lambda: (build(), 0)[1])
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_concrete_arrays_inside_jit(name):
+    numbers = REQUIRED | {"head_steps": 1.0}
+    hyper = {key: jnp.asarray(numbers[key]) for key in ("lr", "mu", "smoothness", "head_steps")}
+    hyper |= {key: jnp.asarray(0.5) for owner, key in NUMBERS if owner == name and key not in hyper}
+    taken = {key: hyper[key] for key in FACTORIES[name].parameters if key in hyper}
+    inside_jit(lambda: build(name, **taken))
+
+
+def test_concrete_arrays_of_noise_inside_jit():
+    clip = fs.privacy.adaptive_clip(count_std=jnp.asarray(1.0))
+    noise, uploads = jnp.asarray(1.0), jnp.asarray(3.0)
+    inside_jit(lambda: fs.privacy.privatize(fs.fedavg(0.1), clip, noise, expected_uploads=uploads))
+
+
 def test_traced_numbers_and_schedules_pass():
     def norm(lr):
         params = fs.fedcm(lr, mix=lr).init(jnp.ones(1)).params
