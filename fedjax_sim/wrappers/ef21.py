@@ -46,6 +46,7 @@ from fedjax_sim.wrappers._memory import (
     with_estimate,
     with_memory,
 )
+from fedjax_sim.wrappers.received import first_message
 
 __all__ = ["ef21", "ef21_p"]
 
@@ -179,7 +180,8 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
 
     .. math:: w \leftarrow w + C(m - w)
 
-    in every round, and clients start from w.  The model that is evaluated is exact.  If m is the
+    in every round with a report, and clients start from w, as does the evaluation of personal
+    models.  The model that is evaluated is exact.  If m is the
     model and the codec odd, w follows exactly the model of a server with error feedback
     (DoubleSqueeze), which sends :math:`c = C(e + \Delta)` and keeps
     :math:`e \leftarrow e + \Delta - c`.
@@ -189,11 +191,12 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     both directions compose: ``ef21(ef21_p(fedavg(0.1), down), up)``.
 
     Args:
-        algorithm: an algorithm whose message does not depend on the round.
+        algorithm: an algorithm whose message does not depend on the round: not marina, which is
+            applied after EF21-P.
         codec: a contraction, as for :func:`ef14`.
 
     Raises:
-        ValueError: no codec.
+        ValueError: no codec; at the start of the run, a message with the coin of :func:`marina`.
 
     References:
         Gruntkowska et al., 2022, Algorithm 1; Tang et al., "DoubleSqueeze", 2019.
@@ -210,8 +213,13 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
 
     def init(params: Params) -> Ef21PState:
         inner = algorithm.init(params)
-        zero = jnp.array(0)
-        first = algorithm.broadcast(inner, Round(zero, zero, 1, jax.random.key(0)))
+        first = first_message(algorithm, inner)
+        if any(leaf.dtype == bool for leaf in jax.tree.leaves(first)):
+            raise ValueError(
+                "algorithm sends messages that depend on the round, with truth values; expected "
+                "one whose messages do not, such as fedavg: apply marina after ef21_p, as in "
+                "marina(ef21_p(fedavg(0.1), down), up, probability)"
+            )
         return Ef21PState(inner, first, coder.init(first))
 
     def sent(state: Ef21PState, round: Round) -> tuple[Message, PyTree]:

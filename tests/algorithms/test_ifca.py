@@ -53,8 +53,8 @@ def spread(*offsets):
     return lambda x: x + jnp.array(offsets)[:, None]
 
 
-def trained_on_q(rounds=1, starts=(0.4, 0.6), **options):
-    algorithm = fs.ifca(0.1, len(starts), initial_models=spread(*starts), **options)
+def trained_on_q(rounds=1, starts=(0.4, 0.6), wrap=lambda algorithm: algorithm, **options):
+    algorithm = wrap(fs.ifca(0.1, len(starts), initial_models=spread(*starts), **options))
     state, _ = instance_q.final_state(algorithm, instance_q.setup(rounds=rounds))
     return np.asarray(state.server.models)[:, 0]
 
@@ -62,6 +62,17 @@ def trained_on_q(rounds=1, starts=(0.4, 0.6), **options):
 @pytest.mark.parametrize("losses", ["all", "minibatches"])
 def test_figures_on_instance_q(losses):
     assert_printed(trained_on_q(losses=losses), "0.236196", "0.932772")
+
+
+def test_codecs_encode_the_model_of_the_cluster_only():
+    """A sign with the mean magnitude is exact for one entry, not for k of them."""
+    codec = fs.compression.scaled_sign()
+    models = trained_on_q(starts=(0.4, 0.6, 9.0), wrap=lambda plain: fs.compressed(plain, codec))
+    assert_printed(models[:2], "0.236196", "0.932772")
+    assert models[2] == 9
+    upload = IfcaUpload(np.zeros(5), {"w": np.zeros((5, 7, 2), np.float32)})
+    bits = fs.compressed(fs.ifca(0.1, num_models=5), codec).local.upload_bits(upload)  # pyright: ignore[reportFunctionMemberAccess]
+    assert bits == 14 + 32 + 3
 
 
 def test_one_model_is_fedavg():
