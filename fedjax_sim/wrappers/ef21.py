@@ -86,10 +86,12 @@ def ef21(
         c_i = C(u_i - g_i), \qquad g_i \leftarrow g_i + c_i, \qquad
         \bar g \leftarrow \bar g + \tfrac{|S|}{M} \operatorname{mean}_{i \in S} c_i
 
-    Clients send :math:`c_i`; the server's update receives :math:`\bar g`.  Under partial
-    participation this is EF21-PP: only clients that report change their estimates, and the model
-    moves by :math:`\bar g` in every round with a report.  Unlike :func:`ef14` it converges on
-    heterogeneous clients with a constant rate; :func:`fedjax_sim.theory.compression.ef21_lr` and
+    Clients send :math:`c_i`; the server's update receives :math:`\bar g`.  The state of a client
+    has :math:`g_i` as ``memory``, that of the server :math:`\bar g` as ``estimate``.  A visit
+    without steps sends 0 and keeps :math:`g_i`.  Under partial participation this is EF21-PP: only
+    clients that report change their estimates, and the model moves by :math:`\bar g` in every round
+    with a report.  Unlike :func:`ef14` it converges on heterogeneous clients with a constant rate;
+    :func:`fedjax_sim.theory.compression.ef21_lr` and
     :func:`~fedjax_sim.theory.compression.ef21_pp_lr` are the rates of the theorems.
 
     With local steps the estimates are those of the whole upload; to keep them in the units of a
@@ -181,10 +183,9 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     .. math:: w \leftarrow w + C(m - w)
 
     in every round with a report, and clients start from w, as does the evaluation of personal
-    models.  The model that is evaluated is exact.  If m is the
-    model and the codec odd, w follows exactly the model of a server with error feedback
-    (DoubleSqueeze), which sends :math:`c = C(e + \Delta)` and keeps
-    :math:`e \leftarrow e + \Delta - c`.
+    models.  The model that is evaluated is exact.  If m is the model and the codec odd, w follows
+    exactly the model of a server with error feedback (DoubleSqueeze), which sends
+    :math:`c = C(e + \Delta)` and keeps :math:`e \leftarrow e + \Delta - c`.
 
     Every client has to receive every change, also in rounds in which it does not report:
     :func:`~fedjax_sim.timelines.bits_moved`, and files of runs, count one message per report.  For
