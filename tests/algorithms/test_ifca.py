@@ -88,6 +88,22 @@ def test_equal_models_and_models_that_diverged():
     assert_printed(models[1], "0.415965")
 
 
+@pytest.mark.parametrize(("losses", "nearest"), [("minibatches", 0), ("all", 1)])
+def test_losses_of_one_visit_and_of_all_examples(losses, nearest):
+    """Two minibatches are nearer to model 0, all examples to model 9; no steps, no choice."""
+    oracle = fs.Oracle(
+        lambda x, k: x, lambda x, k: jnp.abs(x - jnp.asarray(k, float)), lambda x: x - 9
+    )
+    oracle = oracle._replace(full_loss=lambda x: jnp.abs(x - 9))
+    algorithm = fs.ifca(0.1, losses=losses, initial_models=lambda x: jnp.array([0.0, 9.0]))
+    message = algorithm.broadcast(algorithm.init(jnp.array(0.0)), None)  # pyright: ignore
+    work = fs.Work(0, 0, jnp.array(2), 1, 0, None, max_steps=2)
+    assert algorithm.personal(message, (), oracle, work) == 9 * nearest
+    assert algorithm.local(message, (), oracle, work)[0].chosen[nearest] == 1
+    absent = work._replace(num_steps=jnp.array(0))
+    assert not algorithm.local(message, (), oracle, absent)[0].chosen.any()
+
+
 def test_averaged_gradients_are_not_divided_by_the_share_of_the_cluster():
     """Clients choose (0, 1); each has half of the mean: theta - 0.1 / 2 a (theta - b)."""
     expected = [0.4 - 0.05 * 0.4, 0.6 + 0.05 * 3 * 0.4]

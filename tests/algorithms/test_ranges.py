@@ -107,6 +107,23 @@ def test_weights_by_staleness(build, message):
         build()
 
 
+DEFAULTS = {
+    "ditto": {"mu": 1.0, "personal_lr": None, "personal_steps": None},
+    "pfedme": {"mu": 15.0, "personal_lr": 0.09, "inner_steps": 5, "server_lr": 1.0},
+    "apfl": {"adaptive": False, "order": "before"},
+    "perfedavg": {"adapt_lr": None, "hessian": "FO", "delta": 1e-3, "adapt_steps": 1},
+    "ifca": {"average": "models", "losses": "all"},
+    "fedbabu": {"tuning_lr": None, "visits": 5},
+    "fedavg_ft": {"tuning_lr": None, "visits": 5, "where": None},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_of_the_papers(name):
+    parameters = FACTORIES[name].parameters
+    assert {key: parameters[key].default for key in DEFAULTS[name]} == DEFAULTS[name]
+
+
 def test_traced_numbers_and_schedules_pass():
     def norm(lr):
         params = fs.fedcm(lr, mix=lr).init(jnp.ones(1)).params
