@@ -45,6 +45,9 @@ def apfl(
             \quad\text{(adaptive)} \\
         x &\leftarrow x - \operatorname{mean}_i (x - y_{K_i})
 
+    The right-hand sides have :math:`v_i`, :math:`\alpha_i` and y before the step.  With
+    ``order="after"`` the mixture and the inner product have the updated y.
+
     The client keeps :math:`v_i`, which starts at the initial model, and :math:`\alpha_i`.  Its
     personal model is :math:`\alpha_i v_i + (1 - \alpha_i)\, x` with the current x.  The server's
     model is that of FedAvg for every :math:`\alpha`.
@@ -56,7 +59,7 @@ def apfl(
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         alpha: weight :math:`\alpha` of the personal model, in [0, 1]; the initial one if adaptive.
         adaptive: every local step also changes the client's weight.
-        order: the mixture of a local step has y "before" or "after" that step.
+        order: the mixture of a local step has y "before" or "after" the update of y in that step.
         server: as for :func:`~fedjax_sim.algorithms.fedavg`.
 
     Raises:

@@ -34,9 +34,8 @@ def ditto(
         x &\leftarrow x - \operatorname{mean}_i (x - y_{K_i})
 
     The client keeps :math:`v_i`, which is its personal model and starts at the initial model.  The
-    steps of both models take the same minibatches, further personal steps take them again.  The
-    server's model is that of FedAvg for every
-    :math:`\mu`.
+    steps of both models take the same minibatches, further personal steps take them again.  A visit
+    without steps has no personal ones.  The server's model is that of FedAvg for every :math:`\mu`.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.

@@ -43,6 +43,18 @@ class IfcaUpload(NamedTuple):
     chosen: Array  # [k] 1 for the client's cluster, else 0
     change: Params  # [k, ...] theta_j - y for the client's cluster, else 0
 
+    def coded(self) -> Params:
+        """Returns the part that a codec encodes, the one model that a client sends."""
+        return jax.tree.map(lambda x: x.sum(0), self.change)
+
+    def restored(self, model: Params) -> "IfcaUpload":
+        """Returns the upload with another model for the client's cluster."""
+        return self._replace(change=_at_cluster(self.chosen > 0, model))
+
+    def exact_bits(self) -> int:
+        """Returns the bits of the number of the cluster, which no codec encodes."""
+        return code_bits(self.chosen.shape[-1])
+
 
 def ifca(
     lr: ScalarOrSchedule,
@@ -65,11 +77,15 @@ def ifca(
     minibatch, and the mean is not divided by the cluster's share:
     :math:`\theta_j \leftarrow \theta_j - \eta \operatorname{mean}_i [j_i = j]\, g_i(\theta_j)`.
 
+    In a visit without steps a client chooses no model, and counts in none of the means of models.
+
     Clients keep nothing.  The personal model is the one with the smallest loss on the client's
-    training data; the server's ``params`` is only the first of the models.  ``upload.chosen`` of a
-    visit (:class:`~fedjax_sim.engine.Probes`) has the client's cluster.  A real client sends one
-    model and the number of its cluster, and runs count the bits of these.  The simulation's upload
-    has ``num_models`` models of which all but one are 0.
+    training data, with ``losses="minibatches"`` on the minibatches of one visit; the server's
+    ``params`` is only the first of the models.  ``upload.chosen`` of a visit
+    (:class:`~fedjax_sim.engine.Probes`) has the client's cluster.  A real client sends one model
+    and the number of its cluster: runs count the bits of these, and
+    :func:`~fedjax_sim.compression.compressed` encodes the model only.  The simulation's upload has
+    ``num_models`` models of which all but one are 0.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
@@ -151,10 +167,7 @@ def ifca(
         else:
             change = tree.scale(rate(lr, work), oracle.grad(theta, 0))
         chosen = (jnp.arange(num_models) == cluster) & (work.num_steps > 0)
-        upload = IfcaUpload(
-            chosen.astype(jnp.result_type(float)),
-            jax.tree.map(lambda x: jnp.where(_along(chosen, x), x, jnp.zeros_like(x)), change),
-        )
+        upload = IfcaUpload(chosen.astype(jnp.result_type(float)), _at_cluster(chosen, change))
         return upload, state
 
     def update(state: IfcaState, mean: IfcaUpload, round: Round) -> IfcaState:
@@ -174,7 +187,7 @@ def ifca(
         return IfcaMessage(state.models)
 
     def bits(upload: IfcaUpload) -> int:
-        return identity().bits(upload.change) // num_models + code_bits(num_models)
+        return identity().bits(upload.change) // num_models + upload.exact_bits()
 
     local = with_upload_bits(local, bits)
     return FedAlgorithm(
@@ -185,6 +198,11 @@ def ifca(
 def state_of(models: Params) -> IfcaState:
     """Returns the server's state with models ``[k, ...]``."""
     return IfcaState(jax.tree.map(lambda x: x[0], models), jax.tree.map(lambda x: x[1:], models))
+
+
+def _at_cluster(chosen: Array, model: Params) -> Params:
+    """Returns k models ``[k, ...]``: the model where ``chosen`` is true, else 0."""
+    return jax.tree.map(lambda x: jnp.where(_along(chosen, x), x, jnp.zeros_like(x)), model)
 
 
 def _along(values: Array, leaf: Array) -> Array:

@@ -46,8 +46,10 @@ def perfedavg(
     FO leaves out the Hessian, HF approximates its product with G by a difference of gradients, and
     ``"exact"`` differentiates the gradient.  A visit of K local steps has K minibatches, enough for
     :math:`J = \lfloor K / 2 \rfloor` meta-steps of FO or :math:`\lfloor K / 3 \rfloor` of the
-    others.  Clients keep nothing; the personal model is the server's after ``adapt_steps`` steps of
-    rate a on the client's first minibatches, which more steps than minibatches take again.
+    others: meta-step j takes the minibatches 2j and 2j + 1, or 3j to 3j + 2.  A visit that is too
+    short for one uploads 0.  Clients keep nothing; the personal model is the server's after
+    ``adapt_steps`` steps of rate a on the client's first minibatches, which more steps than
+    minibatches take again.
 
     Args:
         lr: rate :math:`\eta` of the meta-steps, the paper's :math:`\beta`, or a schedule over

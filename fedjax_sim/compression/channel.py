@@ -60,7 +60,9 @@ def compressed(
 
     Every client's upload is decoded, then averaged.  The random draws use the visit's key, so they
     depend neither on the rest of the cohort nor on its execution.  The algorithm's server and its
-    clients' states do not change.  An upload of zeros decoded near zeros stays zero.
+    clients' states do not change.  An upload of zeros decoded near zeros stays zero.  Of IFCA's
+    uploads the codec encodes the one model that a client sends; the number of its cluster arrives
+    unchanged.
 
     Args:
         algorithm: any algorithm.
@@ -100,12 +102,18 @@ def compressed(
         received = _received(down, message, state, work)
         upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
-        return decoded(codec, key, upload, near(message, upload)), new
+        part = _coded(upload)
+        return _restored(upload, decoded(codec, key, part, near(message, part))), new
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None
         received = _received(down, message, state, work)
         return algorithm.personal(received, state, oracle, work.inside())
+
+    def bits(upload: Upload) -> int:
+        if not hasattr(upload, "coded"):
+            return codec.bits(upload)
+        return codec.bits(jax.eval_shape(_coded, upload)) + upload.exact_bits()
 
     of_message, broadcast = message_bits(algorithm), algorithm.broadcast
     if down is not None:
@@ -114,9 +122,19 @@ def compressed(
         broadcast = with_message_bits(lambda *args: algorithm.broadcast(*args), down.bits)
     return algorithm._replace(
         broadcast=broadcast,
-        local=with_message_bits(with_upload_bits(local, codec.bits), of_message),
+        local=with_message_bits(with_upload_bits(local, bits), of_message),
         personal=None if algorithm.personal is None else personal,
     )
+
+
+def _coded(upload: Upload) -> PyTree:
+    """Returns what a codec encodes: the upload, or the part that it names itself (IFCA)."""
+    return upload.coded() if hasattr(upload, "coded") else upload
+
+
+def _restored(upload: Upload, part: PyTree) -> Upload:
+    """Returns an upload with another value of its coded part."""
+    return upload.restored(part) if hasattr(upload, "coded") else part
 
 
 def _received(down: Codec | None, message: Message, state: ClientState, work: Work) -> Message:

@@ -41,7 +41,9 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
 
     Clients send :math:`q_i`; the server's update receives :math:`\hat u`, which is unbiased.  The
     variance of compression vanishes at the optimum, since the differences do.  Clients that do not
-    report keep their shifts.  With :math:`\alpha = 0` the codec has no memory.
+    report keep their shifts, and a visit without steps sends 0.  The state of a client has
+    :math:`h_i` as ``memory``, that of the server h as ``estimate``.  With :math:`\alpha = 0` the
+    codec has no memory.
 
     With local steps the shifts are those of the whole upload, see :func:`ef21`.  Uploads have equal
     weights: with others, h is not the mean of the :math:`h_i`.  Nor is it after uploads that are

@@ -46,6 +46,7 @@ from fedjax_sim.wrappers._memory import (
     with_estimate,
     with_memory,
 )
+from fedjax_sim.wrappers.received import first_message
 
 __all__ = ["ef21", "ef21_p"]
 
@@ -85,10 +86,12 @@ def ef21(
         c_i = C(u_i - g_i), \qquad g_i \leftarrow g_i + c_i, \qquad
         \bar g \leftarrow \bar g + \tfrac{|S|}{M} \operatorname{mean}_{i \in S} c_i
 
-    Clients send :math:`c_i`; the server's update receives :math:`\bar g`.  Under partial
-    participation this is EF21-PP: only clients that report change their estimates, and the model
-    moves by :math:`\bar g` in every round with a report.  Unlike :func:`ef14` it converges on
-    heterogeneous clients with a constant rate; :func:`fedjax_sim.theory.compression.ef21_lr` and
+    Clients send :math:`c_i`; the server's update receives :math:`\bar g`.  The state of a client
+    has :math:`g_i` as ``memory``, that of the server :math:`\bar g` as ``estimate``.  A visit
+    without steps sends 0 and keeps :math:`g_i`.  Under partial participation this is EF21-PP: only
+    clients that report change their estimates, and the model moves by :math:`\bar g` in every round
+    with a report.  Unlike :func:`ef14` it converges on heterogeneous clients with a constant rate;
+    :func:`fedjax_sim.theory.compression.ef21_lr` and
     :func:`~fedjax_sim.theory.compression.ef21_pp_lr` are the rates of the theorems.
 
     With local steps the estimates are those of the whole upload; to keep them in the units of a
@@ -179,21 +182,22 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
 
     .. math:: w \leftarrow w + C(m - w)
 
-    in every round, and clients start from w.  The model that is evaluated is exact.  If m is the
-    model and the codec odd, w follows exactly the model of a server with error feedback
-    (DoubleSqueeze), which sends :math:`c = C(e + \Delta)` and keeps
-    :math:`e \leftarrow e + \Delta - c`.
+    in every round with a report, and clients start from w, as does the evaluation of personal
+    models.  The model that is evaluated is exact.  If m is the model and the codec odd, w follows
+    exactly the model of a server with error feedback (DoubleSqueeze), which sends
+    :math:`c = C(e + \Delta)` and keeps :math:`e \leftarrow e + \Delta - c`.
 
     Every client has to receive every change, also in rounds in which it does not report:
     :func:`~fedjax_sim.timelines.bits_moved`, and files of runs, count one message per report.  For
     both directions compose: ``ef21(ef21_p(fedavg(0.1), down), up)``.
 
     Args:
-        algorithm: an algorithm whose message does not depend on the round.
+        algorithm: an algorithm whose message does not depend on the round: not marina, which is
+            applied after EF21-P.
         codec: a contraction, as for :func:`ef14`.
 
     Raises:
-        ValueError: no codec.
+        ValueError: no codec; at the start of the run, a message with the coin of :func:`marina`.
 
     References:
         Gruntkowska et al., 2022, Algorithm 1; Tang et al., "DoubleSqueeze", 2019.
@@ -210,8 +214,13 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
 
     def init(params: Params) -> Ef21PState:
         inner = algorithm.init(params)
-        zero = jnp.array(0)
-        first = algorithm.broadcast(inner, Round(zero, zero, 1, jax.random.key(0)))
+        first = first_message(algorithm, inner)
+        if any(leaf.dtype == bool for leaf in jax.tree.leaves(first)):
+            raise ValueError(
+                "algorithm sends messages that depend on the round, with truth values; expected "
+                "one whose messages do not, such as fedavg: apply marina after ef21_p, as in "
+                "marina(ef21_p(fedavg(0.1), down), up, probability)"
+            )
         return Ef21PState(inner, first, coder.init(first))
 
     def sent(state: Ef21PState, round: Round) -> tuple[Message, PyTree]:

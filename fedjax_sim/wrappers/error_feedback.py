@@ -45,9 +45,14 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
     Args:
         algorithm: an algorithm whose uploads are changes of the model, with the structure, shapes
             and dtypes of the model: fedavg, fedsgd, fedavgm, fedadam, fedyogi, fedadagrad, fedprox,
-            fedsam, fedasam, fedlesam, fedswa, feddyn, fedacg, fedavg_subgradient, async_sgd and
-            wrappers of these.  Uploads with further parts (scaffold) and uploaded models
-            (favano, quafl) are refused.
+            fedsam, fedasam, fedlesam, fedswa, feddyn, fedacg, fedavg_subgradient, async_sgd,
+            diloco, ditto, apfl, pfedme, perfedavg, fedavg_ft and wrappers of these.  Uploads of a
+            part of the model (fedper, fedrep, fedbn, lg_fedavg, fedbabu), uploads with further
+            parts (scaffold, ifca) and uploaded models (favano, quafl) are refused.  Apply
+            ``private`` and ``freeze`` after the memory: ``private(ef14(fedavg(lr), codec), where,
+            lr)`` is FedPer, FedBN or LG-FedAvg with error feedback.  The form of uploads does not
+            show that the memory would mix gradients and changes of the model (mime, mimelite,
+            fedlin), or contradict a client's own memory (fedvarp, scaffnew).
         codec: a contraction, such as :func:`~fedjax_sim.compression.top_k`,
             :func:`~fedjax_sim.compression.scaled_sign` or
             :func:`~fedjax_sim.compression.power_sgd`; for an unbiased codec see

@@ -37,13 +37,15 @@ def fine_tuned(
 
     .. math:: y \leftarrow y - \eta\, g_i(y, k \bmod K_i), \qquad k = 0, 1, \dots
 
-    on the client's training data; :math:`K_i` is the number of local steps of one visit of the
-    client.  With minibatches in epochs and one local epoch per visit, ``visits=5`` are five epochs
-    over the client's data, in one order.  A client without training data keeps its model.
+    on the client's training data; :math:`K_i` is the client's number of local steps in the task, at
+    most ``timeline.max_steps``.  With minibatches in epochs and one local epoch per visit,
+    ``visits=5`` are five epochs over the client's data, in one order.  A client without training
+    data keeps its model.
 
     Args:
         algorithm: any algorithm whose message contains the model, or that has personal models.
-        lr: learning rate :math:`\eta`, or a schedule over rounds.
+        lr: learning rate :math:`\eta`, or a schedule over rounds, whose value for the next round
+            tunes the models of an evaluation.
         visits: as many steps as in this number of visits.
         steps: number of steps, instead of ``visits``.
         where: leaves that are trained; default: all.

@@ -40,7 +40,7 @@ from fedjax_sim.types import (
     Work,
 )
 from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
-from fedjax_sim.wrappers.received import received_model
+from fedjax_sim.wrappers.received import first_message, received_model
 
 __all__ = ["marina", "pp_marina"]
 
@@ -201,7 +201,7 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         inner = algorithm.init(params)
         zero = jnp.array(0, jnp.int32)
         # Its value is not used: the first round has whole uploads.
-        previous = algorithm.broadcast(inner, Round(zero, zero, 1, jax.random.key(0)))
+        previous = first_message(algorithm, inner)
         return MarinaState(inner, previous, tree.zeros_like(params), jnp.array(False), zero)
 
     def is_full(state: MarinaState, round: Round) -> Array:

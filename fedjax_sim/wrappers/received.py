@@ -4,7 +4,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim.checks import check_is_algorithm
-from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, Round, Upload, Work
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    Round,
+    ServerState,
+    Upload,
+    Work,
+)
 
 
 def received_model(message: Message) -> Params:
@@ -17,6 +27,19 @@ def received_model(message: Message) -> Params:
         (2.0, {'w': 1.0})
     """
     return getattr(message, "params", message)
+
+
+def first_message(algorithm: FedAlgorithm, server: ServerState, num_clients: int = 1000) -> Message:
+    """Returns the message of a server before any round, for its form and its initial values.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> algorithm = fs.fedavg(0.1)
+        >>> float(first_message(algorithm, algorithm.init(jnp.array(2.0))))
+        2.0
+    """
+    zero = jnp.array(0, jnp.int32)
+    return algorithm.broadcast(server, Round(zero, zero, num_clients, jax.random.key(0)))
 
 
 def check_received(algorithm: FedAlgorithm, params: Params) -> None:
@@ -33,11 +56,9 @@ def check_received(algorithm: FedAlgorithm, params: Params) -> None:
     """
     if algorithm.personal is not None:
         return
-    zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
 
     def model(params: Params) -> Params:
-        round = Round(zero, zero, 1, key)
-        return received_model(algorithm.broadcast(algorithm.init(params), round))
+        return received_model(first_message(algorithm, algorithm.init(params)))
 
     expected = jax.eval_shape(lambda params: params, params)
     if _form(jax.eval_shape(model, params)) != _form(expected):
@@ -65,8 +86,7 @@ def dry_visit(
         full_loss=lambda x: jnp.zeros(()),
     )
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
-    server = algorithm.init(params)
-    message = algorithm.broadcast(server, Round(zero, zero, num_clients, key))
+    message = first_message(algorithm, algorithm.init(params), num_clients)
     client = algorithm.init_client(params)
     work = Work(zero, zero, zero, zero, zero, key, max_steps)
     return message, algorithm.local(message, client, oracle, work)[0], client

@@ -13,8 +13,8 @@ from fedjax_sim.simulation.outcome import visit
 pytestmark = pytest.mark.usefixtures("x64")
 # Those that the docstring of ef14 names.
 TAKEN = """
-async_sgd fedacg fedadagrad fedadam fedasam fedavg fedavg_subgradient fedavgm feddyn fedlesam
-fedprox fedsam fedsgd fedswa fedyogi
+apfl async_sgd diloco ditto fedacg fedadagrad fedadam fedasam fedavg fedavg_ft fedavg_subgradient
+fedavgm feddyn fedlesam fedprox fedsam fedsgd fedswa fedyogi perfedavg pfedme
 """.split()
 
 

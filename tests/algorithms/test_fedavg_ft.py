@@ -11,10 +11,13 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def test_trains_as_fedavg_and_adapts_before_evaluation():
-    """Fine-tuning the head only: u stays, v moves by the derivative in v."""
-    state, metrics = run(
-        fs.fedavg_ft(0.1, tuning_lr=0.3, visits=2, where=head), 3, COHORTS, personal_models()
-    )
+    """Fine-tuning the head only: u stays, v moves by the derivative in v.
+
+    After rounds 0 to 2 the rate is that of round 3.
+    """
+    rate = lambda round: 0.1 * round.astype(float)  # noqa: E731
+    algorithm = fs.fedavg_ft(0.1, tuning_lr=rate, visits=2, where=head)
+    state, metrics = run(algorithm, 3, COHORTS, personal_models())
     plain = run(fs.fedavg(0.1), 3, COHORTS)
     assert_identical(state.server, plain.server)
     u, v = (float(state.server.params[name]) for name in "uv")

@@ -53,8 +53,8 @@ def spread(*offsets):
     return lambda x: x + jnp.array(offsets)[:, None]
 
 
-def trained_on_q(rounds=1, starts=(0.4, 0.6), **options):
-    algorithm = fs.ifca(0.1, len(starts), initial_models=spread(*starts), **options)
+def trained_on_q(rounds=1, starts=(0.4, 0.6), wrap=lambda algorithm: algorithm, **options):
+    algorithm = wrap(fs.ifca(0.1, len(starts), initial_models=spread(*starts), **options))
     state, _ = instance_q.final_state(algorithm, instance_q.setup(rounds=rounds))
     return np.asarray(state.server.models)[:, 0]
 
@@ -62,6 +62,17 @@ def trained_on_q(rounds=1, starts=(0.4, 0.6), **options):
 @pytest.mark.parametrize("losses", ["all", "minibatches"])
 def test_figures_on_instance_q(losses):
     assert_printed(trained_on_q(losses=losses), "0.236196", "0.932772")
+
+
+def test_codecs_encode_the_model_of_the_cluster_only():
+    """A sign with the mean magnitude is exact for one entry, not for k of them."""
+    codec = fs.compression.scaled_sign()
+    models = trained_on_q(starts=(0.4, 0.6, 9.0), wrap=lambda plain: fs.compressed(plain, codec))
+    assert_printed(models[:2], "0.236196", "0.932772")
+    assert models[2] == 9
+    upload = IfcaUpload(np.zeros(5), {"w": np.zeros((5, 7, 2), np.float32)})
+    bits = fs.compressed(fs.ifca(0.1, num_models=5), codec).local.upload_bits(upload)  # pyright: ignore[reportFunctionMemberAccess]
+    assert bits == 14 + 32 + 3
 
 
 def test_one_model_is_fedavg():
@@ -75,6 +86,22 @@ def test_equal_models_and_models_that_diverged():
         models = trained_on_q(1, [np.nan, 0.0])
     assert np.isnan(models[0])
     assert_printed(models[1], "0.415965")
+
+
+@pytest.mark.parametrize(("losses", "nearest"), [("minibatches", 0), ("all", 1)])
+def test_losses_of_one_visit_and_of_all_examples(losses, nearest):
+    """Two minibatches are nearer to model 0, all examples to model 9; no steps, no choice."""
+    oracle = fs.Oracle(
+        lambda x, k: x, lambda x, k: jnp.abs(x - jnp.asarray(k, float)), lambda x: x - 9
+    )
+    oracle = oracle._replace(full_loss=lambda x: jnp.abs(x - 9))
+    algorithm = fs.ifca(0.1, losses=losses, initial_models=lambda x: jnp.array([0.0, 9.0]))
+    message = algorithm.broadcast(algorithm.init(jnp.array(0.0)), None)  # pyright: ignore
+    work = fs.Work(0, 0, jnp.array(2), 1, 0, None, max_steps=2)
+    assert algorithm.personal(message, (), oracle, work) == 9 * nearest
+    assert algorithm.local(message, (), oracle, work)[0].chosen[nearest] == 1
+    absent = work._replace(num_steps=jnp.array(0))
+    assert not algorithm.local(message, (), oracle, absent)[0].chosen.any()
 
 
 def test_averaged_gradients_are_not_divided_by_the_share_of_the_cluster():

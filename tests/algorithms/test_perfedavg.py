@@ -79,6 +79,15 @@ def test_difference_of_gradients_approaches_the_hessian(step):
     np.testing.assert_allclose(exact - approximate, 0.1 * 0.2 * g * (step * g) ** 2, rtol=1e-8)
 
 
+@pytest.mark.parametrize("delta", [1e-3, 1.0, 50.0])
+def test_differences_of_gradients_are_exact_on_quadratics(delta):
+    """F(x) = 3 / 2 (x - 1)^2: one meta-step from 0 is one of a (1 - 0.1 a)^2 (x - 1), a = 3."""
+    oracle = fs.Oracle(lambda x, k: 3 * (x - 1), lambda x, k: x, lambda x: x)
+    work = fs.Work(0, 0, jnp.array(3), 1, 0, None, max_steps=3)
+    upload, _ = fs.perfedavg(0.1, 0.1, "HF", delta=delta).local(jnp.array(0.0), (), oracle, work)
+    np.testing.assert_allclose(upload, -0.1 * 3 * 0.7**2, rtol=1e-12)
+
+
 def test_minimises_the_loss_after_one_step():
     """One meta-step per round: the claim of the paper; FO's limit and FedAvg's are worse."""
     a = 0.1

@@ -54,6 +54,13 @@ def build(name, **hyper):
         ("fedmuon", {"mix": 0.5, "momentum": 0.98, "weight_decay": 0.01, "b1": 0.9, "b2": 0.95}),
         ("diloco", {"server_lr": 0.7, "momentum": 0.9, "weight_decay": 0.1, "b2": 0.95}),
         ("streaming_diloco", {"server_lr": 0.4, "momentum": 0.9, "mix": 0.5}),
+        ("ditto", {"mu": 1.0, "personal_lr": None, "personal_steps": None}),
+        ("pfedme", {"mu": 15.0, "personal_lr": 0.09, "inner_steps": 5, "server_lr": 1.0}),
+        ("apfl", {"adaptive": False, "order": "before"}),
+        ("perfedavg", {"adapt_lr": None, "hessian": "FO", "delta": 1e-3, "adapt_steps": 1}),
+        ("ifca", {"average": "models", "losses": "all"}),
+        ("fedbabu", {"tuning_lr": None, "visits": 5}),
+        ("fedavg_ft", {"tuning_lr": None, "visits": 5, "where": None}),
     ],
 )
 def test_defaults_are_the_published_ones(name, published):

@@ -273,6 +273,11 @@ def test_bad_arguments():
         fs.marina(fs.fedsgd(0.1), power_sgd(1), 0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="clients that keep state"):
         start(fs.marina(fs.feddyn(0.1, 0.1), top_k(1), 0.5), fs.timelines.full(3, 4, 1))
+    with pytest.raises(ValueError, match=r"truth values; expected .* apply marina after ef21_p"):
+        start(
+            fs.ef21_p(fs.marina(fs.fedsgd(0.1), top_k(1), 0.5), top_k(1)),
+            fs.timelines.full(3, 4, 1),
+        )
     with pytest.raises(ValueError, match="probability is 0; expected"):
         fs.timelines.full_or_uniform(jax.random.key(0), 3, 4, 2, 0, 1)
     with pytest.raises(ValueError, match="cohort_size is 5"):
