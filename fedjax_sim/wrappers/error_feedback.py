@@ -51,8 +51,8 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
             parts (scaffold, ifca) and uploaded models (favano, quafl) are refused.  Apply
             ``private`` and ``freeze`` after the memory: ``private(ef14(fedavg(lr), codec), where,
             lr)`` is FedPer, FedBN or LG-FedAvg with error feedback.  The form of uploads does not
-            show that the memory would mix gradients and changes of the model (mime, mimelite,
-            fedlin), or contradict a client's own memory (fedvarp, scaffnew).
+            show that the memory would mix gradients and changes of the model (mime, fedlin),
+            or contradict a client's own memory (fedvarp, scaffnew).
         codec: a contraction, such as :func:`~fedjax_sim.compression.top_k`,
             :func:`~fedjax_sim.compression.scaled_sign` or
             :func:`~fedjax_sim.compression.power_sgd`; for an unbiased codec see
