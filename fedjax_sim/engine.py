@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_key, check_objective, check_setup
+from fedjax_sim.checks import check_key, check_objective, check_one_timeline, check_setup
 from fedjax_sim.contract import (
     check_functions,
     check_options,
@@ -327,9 +327,7 @@ def run(
         (True, True)
     """
     check_setup(setup)
-    if setup.timeline.clients.ndim != 2:
-        shape = setup.timeline.clients.shape
-        raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
+    check_one_timeline(setup.timeline.clients)
     check_periods(setup)
     check_objective(setup, batched=False)
     state = init(algorithm, setup)
