@@ -39,7 +39,8 @@ def check_setup(setup: Setup) -> None:
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
             )
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+        # JAX's gradient with respect to complex numbers is the conjugate of the ascent direction.
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; expected a "
                 "floating dtype, which has gradients"
@@ -158,9 +159,16 @@ def check_key(key: object) -> None:
 def check_batch(setup: Setup, count: int | None) -> None:
     """Refuses models or timelines whose number differs from that of the keys.
 
+    All functions that compile runs call this, so it also refuses ``jax.disable_jit``.
+
     Raises:
         ValueError: naming the argument, its shape and what was expected.
     """
+    if jax.config.jax_disable_jit:
+        raise ValueError(
+            "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
+            "runs without compilation"
+        )
     clients = setup.timeline.clients
     if count is None and clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
