@@ -94,6 +94,17 @@ def test_runs_without_compilation(run):
         refused("jax_disable_jit is True; expected False", run, ALGORITHM, GOOD, KEY)
 
 
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+def test_runs_inside_transformations(run):
+    def loss(lr):
+        return run(fs.fedavg(lr), GOOD, KEY)
+
+    for transform in (jax.jit, jax.grad, lambda f: lambda lr: jax.vmap(f)(lr[None])):
+        refused(
+            "setup is used inside jax.jit, vmap or grad; expected", transform(loss), jnp.array(0.1)
+        )
+
+
 def test_comparisons_of_other_values():
     setup = dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
     refused("algorithms is a list; expected a dict", fs.compare, [ALGORITHM], setup, KEYS)
