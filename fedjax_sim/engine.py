@@ -293,7 +293,8 @@ def run(
     """Runs a whole training run as one pure function.
 
     It can be jitted, vmapped over hyper-parameters and keys, and differentiated.  Pass the setup
-    as an argument of the function that you jit; do not close over it.
+    as an argument of the function that you jit; do not close over it.  Inside ``jax.shard_map`` it
+    requires ``check_vma=False``, since its loops begin with values that all devices share.
 
     Args:
         algorithm: for example ``fedavg(lr=0.1)``; hyper-parameters may be traced.
