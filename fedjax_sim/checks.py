@@ -183,7 +183,7 @@ def check_batch(setup: Setup, count: int | None) -> None:
 
 
 def _check_compiles() -> None:
-    if jax.config.jax_disable_jit:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
             "runs without compilation"
