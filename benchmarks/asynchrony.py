@@ -33,7 +33,7 @@ from fedjax_sim import models, objectives, tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.staleness import realised_steps
 from fedjax_sim.execution import devices, strategies
-from fedjax_sim.execution.placement import make_mesh
+from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.local import local_steps, sgd
 from fedjax_sim.timelines import (

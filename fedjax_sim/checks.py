@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim.types import FedAlgorithm, PyTree, Scalar, Setup, Task, Timeline
 
 INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
 SLOT_BYTES = 13  # clients, version, num_steps, mask
+_NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is traced
 
 
 def check_setup(setup: Setup) -> None:
@@ -39,7 +41,8 @@ def check_setup(setup: Setup) -> None:
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
             )
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+        # JAX's gradient with respect to complex numbers is the conjugate of the ascent direction.
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; expected a "
                 "floating dtype, which has gradients"
@@ -158,9 +161,13 @@ def check_key(key: object) -> None:
 def check_batch(setup: Setup, count: int | None) -> None:
     """Refuses models or timelines whose number differs from that of the keys.
 
+    All functions that compile runs call this, so it also refuses ``jax.disable_jit`` and calls
+    inside jitted and otherwise transformed functions.
+
     Raises:
         ValueError: naming the argument, its shape and what was expected.
     """
+    _check_compiles()
     clients = setup.timeline.clients
     if count is None and clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
@@ -173,6 +180,19 @@ def check_batch(setup: Setup, count: int | None) -> None:
             f"model per key, such as jax.vmap(model.init)(jax.random.split(key, {count}))"
         )
     check_objective(setup, batched=count is not None)
+
+
+def _check_compiles() -> None:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
+            "runs without compilation"
+        )
+    if get_opaque_trace_state() != _NO_TRACE:
+        raise ValueError(
+            "setup is used inside jax.jit, vmap or grad; expected a call outside, since the rounds "
+            "are compiled and recorded on the host: fs.run can be transformed"
+        )
 
 
 def check_objective(setup: Setup, *, batched: bool) -> None:
@@ -318,9 +338,12 @@ def check_rates(**values: object) -> None:
     check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
 
 
-def _check_no_schedule(name: str, value: object) -> None:
+def _check_kind(name: str, value: object) -> None:
+    """Refuses schedules, and text, as which YAML reads 1e-3."""
     if callable(value):
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
+    if isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
 
 
 def check_at_least(bound: float, /, **values: object) -> None:
@@ -334,7 +357,7 @@ def check_at_least(bound: float, /, **values: object) -> None:
         ValueError: noise is -1.0; expected at least 0
     """
     for name, value in values.items():
-        _check_no_schedule(name, value)
+        _check_kind(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) >= bound):
             raise ValueError(f"{name} is {value}; expected at least {bound:g}")
 
@@ -377,7 +400,7 @@ def check_positive(**values: Scalar) -> None:
         ValueError: lr is 0.0; expected a positive number
     """
     for name, value in values.items():
-        _check_no_schedule(name, value)
+        _check_kind(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"{name} is {value}; expected a positive number")
 
@@ -392,7 +415,7 @@ def check_at_most(bound: float, /, **values: Scalar) -> None:
         ValueError: num_steps is 2147483648; expected at most 2147483647
     """
     for name, value in values.items():
-        _check_no_schedule(name, value)
+        _check_kind(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) <= bound):
             raise ValueError(f"{name} is {value}; expected at most {bound}")
 
@@ -452,7 +475,7 @@ def check_decay(**values: Scalar) -> None:
         ValueError: b2 is 1.0; expected a number in [0, 1)
     """
     for name, value in values.items():
-        _check_no_schedule(name, value)
+        _check_kind(name, value)
         if is_concrete(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) < 1)):
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
 

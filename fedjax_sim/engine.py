@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_key, check_objective, check_setup
+from fedjax_sim.checks import check_key, check_objective, check_one_timeline, check_setup
 from fedjax_sim.contract import (
     check_functions,
     check_options,
@@ -293,7 +293,8 @@ def run(
     """Runs a whole training run as one pure function.
 
     It can be jitted, vmapped over hyper-parameters and keys, and differentiated.  Pass the setup
-    as an argument of the function that you jit; do not close over it.
+    as an argument of the function that you jit; do not close over it.  Inside ``jax.shard_map`` it
+    requires ``check_vma=False``, since its loops begin with values that all devices share.
 
     Args:
         algorithm: for example ``fedavg(lr=0.1)``; hyper-parameters may be traced.
@@ -327,9 +328,7 @@ def run(
         (True, True)
     """
     check_setup(setup)
-    if setup.timeline.clients.ndim != 2:
-        shape = setup.timeline.clients.shape
-        raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
+    check_one_timeline(setup.timeline.clients)
     check_periods(setup)
     check_objective(setup, batched=False)
     state = init(algorithm, setup)

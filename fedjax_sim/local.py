@@ -93,9 +93,7 @@ def carried_unchanged() -> Iterator[None]:
     _set(carried, values)
 
 
-def local_steps(
-    step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int = 1
-) -> PyTree:
+def local_steps(step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work) -> PyTree:
     """Applies ``carry <- step(carry, k)`` for ``k = 0 .. work.num_steps - 1``.
 
     The scan has the static length ``work.max_steps``; steps beyond ``num_steps`` do not change the
@@ -106,26 +104,22 @@ def local_steps(
         step: one step, from the carry and the number of the step.
         carry: tree of arrays, usually the local model.
         work: the visit.
-        unroll: steps per iteration of the scan.
 
     Example:
         >>> work = Work(0, 0, jnp.array(3), 1, 0, None, max_steps=5)
         >>> int(local_steps(lambda carry, k: carry + k, jnp.array(0), work))
         3
     """
-
     carried = _CARRIED.get()
     if not carried:
-        return _masked_scan(step, carry, work, unroll)
+        return _masked_scan(step, carry, work)
     start = carry, _values(carried)
-    carry, values = _masked_scan(_with(carried, step), start, work, unroll)
+    carry, values = _masked_scan(_with(carried, step), start, work)
     _set(carried, values)
     return carry
 
 
-def _masked_scan(
-    step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work, unroll: int
-) -> PyTree:
+def _masked_scan(step: Callable[[PyTree, Array], PyTree], carry: PyTree, work: Work) -> PyTree:
     def body(carry: PyTree, k: Array) -> tuple[PyTree, None]:
         branch, mask = _branch_and_mask(k < work.num_steps)
 
@@ -134,7 +128,7 @@ def _masked_scan(
 
         return jax.lax.cond(branch, masked, lambda carry, k: carry, carry, k), None
 
-    return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32), unroll=unroll)[0]
+    return jax.lax.scan(body, carry, jnp.arange(work.max_steps, dtype=jnp.int32))[0]
 
 
 def _branch_and_mask(active: Array) -> tuple[Array, Array]:
@@ -177,7 +171,6 @@ def local_path(step: Callable[[PyTree, Array], PyTree], start: PyTree, work: Wor
         >>> local_path(lambda carry, k: carry + 1 + k, jnp.array(0), work).tolist()
         [0, 1, 3, 3]
     """
-
     carried = _CARRIED.get()
     if not carried:
         return _masked_path(step, start, work)

@@ -19,7 +19,8 @@ from fedjax_sim.algorithms.staleness import realised_steps
 from fedjax_sim.data.blocked import BlockedData
 from fedjax_sim.data.source import ClientSource
 from fedjax_sim.execution import strategies
-from fedjax_sim.execution.placement import ByClient, by_client, make_mesh
+from fedjax_sim.execution.meshes import make_mesh
+from fedjax_sim.execution.placement import ByClient, by_client
 from fedjax_sim.sweeps.blocks import block_functions
 from fedjax_sim.sweeps.grid import cut
 from fedjax_sim.sweeps.trial import Trial

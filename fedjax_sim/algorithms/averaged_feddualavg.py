@@ -87,7 +87,7 @@ def averaged_feddualavg(
         path = local_path(dual_step(eta, composite, elapsed, oracle), dual, work)
         done = jnp.asarray(work.num_steps)
         steps = jnp.minimum(jnp.arange(1, work.max_steps + 1, dtype=done.dtype), done)
-        descent = jax.tree.map(lambda path, y: y - path[1:], path, dual)
+        descent = jax.tree.map(lambda path, y: y[None] - path[1:], path, dual)
         return _Path(descent, total_rate(eta, steps)), state
 
     def update(state: AveragedDualState, mean: _Path, round: Round) -> AveragedDualState:
@@ -102,7 +102,7 @@ def averaged_feddualavg(
 
         def extended(old: Array, models: Array) -> Array:
             # The initial model has the weight 0 and drops out.
-            return old + (tree.wide(models) - old).sum(axis=0) / like(old, count)
+            return old + (tree.wide(models) - old[None]).sum(axis=0) / like(old, count)
 
         average = jax.tree.map(extended, state.average, models)
         dual, elapsed = jax.tree.map(lambda x: x[-1], (duals, elapsed))

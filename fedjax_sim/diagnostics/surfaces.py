@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import AxisType, Mesh
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.planes import Interval
 from fedjax_sim.execution.devices import workers
+from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.execution.strategies import chunked, sharded
 from fedjax_sim.types import Params, PyTree
 
@@ -95,7 +95,6 @@ def _values(
     # Points are executed like clients: they have different weights and share the data.
     execute, devices = chunked(chunk), workers()[: a.size * b.size]
     if len(devices) > 1:
-        mesh = Mesh(np.array(devices), ("clients",), axis_types=(AxisType.Auto,))
-        execute = sharded(mesh, execute)
+        execute = sharded(make_mesh(devices), execute)
     _, values = execute(at, (loss, params, d1, d2), points, jnp.ones(a.size * b.size))
     return jax.tree.map(lambda v: v.reshape(grid[0].shape), values)

@@ -7,8 +7,9 @@ from fedjax_sim.execution.devices import (
     use_command_buffers,
     workers,
 )
+from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.execution.offload import on_host
-from fedjax_sim.execution.placement import by_client, make_mesh
+from fedjax_sim.execution.placement import by_client
 from fedjax_sim.execution.strategies import (
     Execution,
     Gathered,

@@ -4,7 +4,7 @@ The engine calls the methods of a :class:`Placement`; those of :class:`Whole` do
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim.data.blocked import BlockedData, blocked
 from fedjax_sim.data.source import ClientSource
 from fedjax_sim.execution.means import all_reduced
+from fedjax_sim.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.execution.strategies import Execution, Gathered, Local
 from fedjax_sim.timelines.strata import Strata
 from fedjax_sim.timelines.strata import strata as divide
-from fedjax_sim.types import Device, PyTree, Task, Timeline, Upload
+from fedjax_sim.types import PyTree, Task, Timeline, Upload
 
 
 class Placement(Protocol):
@@ -215,6 +216,7 @@ class ByClient:
         return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, self.sharding), table)
 
     def check(self, timeline: Timeline) -> None:
+        check_no_explicit_mesh()
         columns, number = timeline.cohort_size, self.strata.number
         if columns % number:
             raise ValueError(
@@ -273,8 +275,8 @@ def by_client(
         True
     """
     mesh = make_mesh(jax.devices(), axis) if mesh is None else mesh
-    if axis not in mesh.shape:
-        raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
+    # The engine places all arrays explicitly, so types need not track shardings.
+    mesh = automatic(mesh, axis)
     num_devices = mesh.shape[axis]
     number = num_devices if num_strata is None else num_strata
     if number % num_devices:
@@ -282,8 +284,6 @@ def by_client(
             f"num_strata is {number}; expected a multiple of the {num_devices} devices of the "
             f"mesh's axis {axis!r}"
         )
-    # The engine places all arrays explicitly, so types need not track shardings.
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
     return ByClient(mesh, axis, divide(num_clients, number))
 
 
@@ -306,13 +306,3 @@ def everywhere(task: Task) -> Callable[[PyTree], PyTree]:
         return jax.device_put(np.asarray(leaf), placed.everywhere)
 
     return lambda tree: jax.tree.map(put, tree)
-
-
-def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:
-    """Returns a mesh of the devices with one axis.
-
-    Example:
-        >>> dict(make_mesh(jax.devices()[:1]).shape)
-        {'clients': 1}
-    """
-    return Mesh(np.array(devices), (axis,), axis_types=(AxisType.Auto,))

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.execution import chunks
 from fedjax_sim.execution.devices import workers
 from fedjax_sim.execution.means import all_reduced, divide, weighted, weighted_mean, weighted_sum
+from fedjax_sim.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.execution.platforms import PLATFORMS, Platform, platform_named
 from fedjax_sim.types import Device, PyTree, Timeline, Upload
 
@@ -134,7 +135,8 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
         axis: axis of the mesh, over which the clients are divided.
 
     Raises:
-        ValueError: the mesh lacks the axis, or ``inner`` is made by :func:`gathered`.
+        ValueError: the mesh lacks the axis, or ``inner`` is made by :func:`gathered`.  At the start
+            of a run: inside ``jax.set_mesh`` of a mesh with axes of type Explicit.
 
     Example:
         >>> mesh = jax.make_mesh((1,), ("clients",))
@@ -142,8 +144,8 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
         >>> float(mean)
         2.0
     """
-    if axis not in mesh.shape:
-        raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
+    # Slots are gathered by index, so their layout is the compiler's to choose.
+    mesh = automatic(mesh, axis)
     if isinstance(inner, Gathered):
         raise ValueError(
             "inner is gathered(...); expected a strategy with the mean, since every device has a "
@@ -152,10 +154,10 @@ def sharded(mesh: Mesh, inner: Execution | None = None, axis: str = "clients") -
     platform = platform_named(mesh.devices.flat[0].platform)
     inner = inner or auto(devices=(), platform=platform)
     num_devices = mesh.shape[axis]
-    # Slots are gathered by index, so their layout is the compiler's to choose.
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
+        check_no_explicit_mesh()
+
         # With replication checks, a gradient with respect to the replicated message would be
         # summed over the devices at every local step, silently; without, it stays per device.
         @partial(
@@ -235,9 +237,8 @@ def auto(
             own = sum(leaf.size // num_slots for leaf in jax.tree.leaves(slots))
             stateful = 3 * own >= size
             if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
-                mesh = Mesh(np.array(sharing), ("clients",), axis_types=(AxisType.Auto,))
                 inner = auto(replicas, devices=(), ragged=ragged, platform="cpu")
-                return sharded(mesh, inner)(local, shared, slots, weights)
+                return sharded(make_mesh(sharing), inner)(local, shared, slots, weights)
 
         def clients(platform: Platform) -> int:
             if platform == "cpu":
@@ -292,8 +293,12 @@ def is_ragged(timeline: Timeline) -> bool:
 
 
 def _sharing() -> list[Device]:
-    """Returns the host devices that may divide a round's clients: none inside a sharded program."""
-    if jax.sharding.get_abstract_mesh().manual_axes:
+    """Returns the host devices that may divide a round's clients.
+
+    None where a mesh is in use already, in a sharded program or by ``jax.set_mesh``: another mesh
+    would contradict it.
+    """
+    if not jax.sharding.get_abstract_mesh().empty:
         return []
     return [device for device in workers() if device.platform == "cpu"]
 

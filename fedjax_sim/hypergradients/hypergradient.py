@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_count, check_keys, check_objective, check_setup
+from fedjax_sim.checks import (
+    check_count,
+    check_keys,
+    check_objective,
+    check_one_timeline,
+    check_setup,
+)
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.evaluation.state import check_last_round
 from fedjax_sim.execution.offload import OnHost
@@ -111,9 +117,7 @@ def hypergradient(
     """
     check_setup(setup)
     check_keys(key)
-    if setup.timeline.clients.ndim != 2:
-        shape = setup.timeline.clients.shape
-        raise ValueError(f"timeline.clients has shape {shape}; expected [T, S]")
+    check_one_timeline(setup.timeline.clients)
     check_objective(setup, batched=False)
     if not callable(algorithm_of):
         raise ValueError(

@@ -85,8 +85,7 @@ class Simulation(NamedTuple):
 
     def models(self) -> PyTree:
         """Returns the final models, leaves ``[n, ...]``, one per seed."""
-        params = jax.tree.map(np.asarray, self.state.server.params)
-        return params if self.batched else jax.tree.map(lambda x: x[None], params)
+        return self._by_seed(self.state.server.params)
 
     def rows(self) -> Iterator[tuple[Seed, int, int, str, Any]]:
         """Yields ``(seed, diverged_at, round, metric, value)`` by seed and round.
@@ -117,16 +116,13 @@ class Simulation(NamedTuple):
         """
         import pandas as pd  # slow to import
 
-        lead = self.history
         if self.record.path is not None:
             folder = self.record.path.parent
             frame = read_clients(folder) if has_clients(folder) else pd.DataFrame()
-        elif lead is None:
+        elif self.history is None:
             frame = pd.DataFrame()
         else:
-            if not self.batched:
-                lead = jax.tree.map(lambda x: np.asarray(x)[None], lead)
-            frame = client_frame(lead, self.record.seeds)
+            frame = client_frame(self._by_seed(self.history), self.record.seeds)
         return frame if frame.empty else frame.assign(seed=seed_column(frame["seed"].tolist()))
 
     def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
@@ -148,15 +144,17 @@ class Simulation(NamedTuple):
         state = "interrupted" if self.interrupted else "stopped" if self.stopped else "finished"
         return runs_html(self.to_frame(), f"Simulation, {state} after round {self.rounds_done}.")
 
+    def _by_seed(self, values: PyTree) -> PyTree:
+        """Returns arrays on the host, with a leading axis of seeds."""
+        arrays = jax.tree.map(np.asarray, values)
+        return arrays if self.batched else jax.tree.map(lambda x: x[None], arrays)
+
     def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
         record = self.record
         if record.path is not None:
             yield from read(record.path)
         elif self.history is not None:
-            lead = self.history
-            if not self.batched:
-                lead = jax.tree.map(lambda x: np.asarray(x)[None], lead)
-            whole = complete(lead, record.clock, record.client_probes)
+            whole = complete(self._by_seed(self.history), record.clock, record.client_probes)
             for r, name in enumerate(record.seeds):
                 for done, metric, value in melted(jax.tree.map(lambda x, r=r: x[r], whole)):
                     yield name, done, metric, float(str(value))  # as it is written to a file

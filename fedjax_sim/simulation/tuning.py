@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import AxisType, Mesh
 
 from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import advance, check_algorithm, init
 from fedjax_sim.execution import devices, strategies
+from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
 from fedjax_sim.simulation.files import write_text
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
@@ -60,8 +60,7 @@ class ExecutionChoice(NamedTuple):
                 f"num_devices is {self.num_devices}; expected at most {len(available)}, the "
                 "devices of this process"
             )
-        chosen = np.array(available[: self.num_devices])
-        return strategies.sharded(Mesh(chosen, ("clients",), axis_types=(AxisType.Auto,)), inner)
+        return strategies.sharded(make_mesh(available[: self.num_devices]), inner)
 
 
 class Measured(NamedTuple):

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.state import takes_state
 from fedjax_sim.execution.devices import program_bytes
-from fedjax_sim.execution.placement import make_mesh
+from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.execution.strategies import is_ragged
 from fedjax_sim.simulation.fingerprint import fingerprint
 from fedjax_sim.simulation.functions import share_functions

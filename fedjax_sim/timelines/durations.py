@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_key
 
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]
@@ -214,7 +214,12 @@ def two_speeds(
 
 
 def host_generator(key: Array) -> Generator:
-    """NumPy generator seeded by a JAX key."""
+    """NumPy generator seeded by a JAX key.
+
+    Raises:
+        ValueError: not one key.
+    """
+    check_key(key)
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_key, check_one_timeline
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
@@ -108,8 +108,8 @@ def delay_uploads(
 def _fails(key: Array, timeline: Timeline, probability: Scalar | np.ndarray) -> Array:
     """Returns True, with the given probability, for every slot ``[T, S]``."""
     clients = jnp.asarray(timeline.clients)
-    if clients.ndim != 2:
-        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+    check_key(key)
+    check_one_timeline(clients)
     _check_probability(probability, timeline)
     each = jnp.asarray(probability)
     return occurs(_words(key, clients), each[clients] if each.ndim else each)

@@ -16,7 +16,12 @@ from fedjax_sim.checks import (
     check_positive,
 )
 from fedjax_sim.timelines.rules import Sampling
-from fedjax_sim.timelines.sampling import check_cohort, rounds_of, sample_without_replacement
+from fedjax_sim.timelines.sampling import (
+    _per_round,
+    check_cohort,
+    rounds_of,
+    sample_without_replacement,
+)
 from fedjax_sim.types import Timeline
 
 
@@ -76,15 +81,15 @@ def poisson(
     low = np.minimum((tails - high) * 2.0**32, 2.0**32 - 1)
     high, low = jnp.asarray(high.astype(np.uint32)), jnp.asarray(low.astype(np.uint32))
 
-    def draw(number: Array) -> tuple[Array, Array]:
-        size_key, key_of_clients, order = jax.random.split(jax.random.fold_in(key, number), 3)
+    def draw(key: Array) -> tuple[Array, Array]:
+        size_key, key_of_clients, order = jax.random.split(key, 3)
         first, second = jax.random.bits(size_key, (2,), jnp.uint32)
         filled = (first < high) | ((first == high) & (second < low))
         # In random order: the first ones of a subset must be a uniformly random subset themselves.
         clients = sample_without_replacement(key_of_clients, num_clients, slots)
         return jax.random.permutation(order, clients), filled
 
-    clients, mask = jax.lax.map(draw, jnp.arange(num_rounds))
+    clients, mask = _per_round(key, num_rounds, draw)
     rule = Sampling(
         "poisson", probability * num_clients, num_clients, probability=probability, slots=slots
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_one_number, check_one_timeline
+from fedjax_sim.checks import check_count, check_key, check_one_number, check_one_timeline
 from fedjax_sim.types import Timeline
 
 
@@ -75,6 +75,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
         >>> bool(abs(timeline.num_steps.mean() - 4) < 0.3)
         True
     """
+    check_key(key)
     check_one_number(probability=probability)
     if not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")

@@ -7,6 +7,8 @@ Round t draws from ``fold_in(key, t)``, so the first rounds do not depend on ``n
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from fedjax_sim.checks import (
     INT32_MAX,
     check_at_most,
     check_count,
+    check_key,
     check_one_number,
     check_one_timeline,
     check_timeline_size,
@@ -404,8 +407,9 @@ def _per_slot(steps: np.ndarray, clients: Array) -> Array:
     return values[clients] if values.ndim else jnp.broadcast_to(values, clients.shape)
 
 
-def _per_round(key: Array, num_rounds: int, draw) -> Array:
+def _per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any:
     """One draw per round, sequentially, to limit the memory that a draw needs."""
+    check_key(key)
     return jax.lax.map(lambda t: draw(jax.random.fold_in(key, t)), jnp.arange(num_rounds))
 
 

@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fedjax_sim.execution.devices import memory_limit, program_bytes, workers
-from fedjax_sim.execution.placement import make_mesh
+from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.tree.repeated import entries

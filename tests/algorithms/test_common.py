@@ -48,7 +48,8 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.execution.placement import by_client, make_mesh
+from fedjax_sim.execution.meshes import make_mesh
+from fedjax_sim.execution.placement import by_client
 
 # Some hundred operations, each rounding at 1e-16.
 TOLERANCE = 1e-12
@@ -138,10 +139,14 @@ def test_without_compilation_in_single_precision(name):
 
 @every_algorithm
 def test_float32_hyper_parameters_on_a_float64_model(name):
-    """As in a sweep: they adopt the precision of the model. Staging is enough to see it."""
+    """As in a sweep: they adopt the precision of the model. Staging is enough to see it.
+
+    It also shows that no arrays of different numbers of axes meet.
+    """
     values = {key: value.astype(jnp.float32) for key, value in hyper(name).items()}
     go = functools.partial(train, name)
-    state = jax.eval_shape(go, values, task(), timeline_of(name), jax.random.key(2))
+    with jax.numpy_rank_promotion("raise"):
+        state = jax.eval_shape(go, values, task(), timeline_of(name), jax.random.key(2))
     leaves = jax.tree.leaves((state.server.params, state.clients))
     assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype(np.float64)}
 

@@ -75,6 +75,13 @@ def test_negative_numbers(name, key):
 
 
 @pytest.mark.parametrize(("name", "key"), NUMBERS)
+def test_text_of_numbers(name, key):
+    """YAML reads 1e-3 as text."""
+    with pytest.raises(ValueError, match=f"{key} is '1e-3'; expected a number, not text"):
+        build(name, **{key: "1e-3"})
+
+
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
 def test_schedules_of_numbers(name, key):
     """Either the signature admits schedules, or the message names the argument."""
     if "Callable" in str(FACTORIES[name].parameters[key].annotation):

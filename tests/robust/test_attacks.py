@@ -23,7 +23,8 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.execution.placement import by_client, make_mesh
+from fedjax_sim.execution.meshes import make_mesh
+from fedjax_sim.execution.placement import by_client
 from fedjax_sim.robust import attacks
 from fedjax_sim.robust.attacks import colluding
 from fedjax_sim.simulation.identity import description

@@ -53,6 +53,7 @@ def test_keys_of_other_shapes(run):
 
 CHANGES = [
     ({"params": {"w": jnp.arange(3)}}, r"params\['w'\] has dtype int32; expected a floating"),
+    ({"params": np.ones(3, complex)}, "params has dtype complex64; expected a floating"),
     ({"params": {"w": np.ones(3, bool)}}, r"params\['w'\] has dtype bool; expected a floating"),
     ({"eval_fn": "loss"}, "eval_fn is 'loss'; expected a function of the model"),
     ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
@@ -85,6 +86,23 @@ def test_setups_of_other_values(run, change, message):
 )
 def test_options_of_other_kinds(run, options, message):
     refused(message, run, ALGORITHM, GOOD, KEY, **options)
+
+
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+def test_runs_without_compilation(run):
+    with jax.disable_jit():
+        refused("jax_disable_jit is True; expected False", run, ALGORITHM, GOOD, KEY)
+
+
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+def test_runs_inside_transformations(run):
+    def loss(lr):
+        return run(fs.fedavg(lr), GOOD, KEY)
+
+    for transform in (jax.jit, jax.grad, lambda f: lambda lr: jax.vmap(f)(lr[None])):
+        refused(
+            "setup is used inside jax.jit, vmap or grad; expected", transform(loss), jnp.array(0.1)
+        )
 
 
 def test_comparisons_of_other_values():

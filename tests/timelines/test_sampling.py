@@ -158,6 +158,26 @@ def test_subsets_that_do_not_exist_are_refused():
         sample_without_replacement(KEY, 10, -1)
 
 
+ROUNDS = timelines.full(2, 3, 1)
+
+
+@pytest.mark.parametrize("key", [0, np.arange(2), jax.random.split(jax.random.key(0), 2)])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda key: timelines.uniform(key, 2, 3, 2, 1),
+        lambda key: timelines.poisson(key, 2, 3, 0.5, 1, slots=2),
+        lambda key: timelines.dropout(key, ROUNDS, 0.5),
+        lambda key: timelines.lose_uploads(key, ROUNDS, 0.5),
+        lambda key: timelines.geometric_steps(key, ROUNDS, 0.5, 2),
+        lambda key: timelines.two_speeds(key, 3, 0.5, fast=1.0, slow=2.0),
+    ],
+)
+def test_what_is_no_key_is_refused(draw, key):
+    with pytest.raises(ValueError, match=r"key (is|has shape) .*; expected "):
+        draw(key)
+
+
 def test_uniform_includes_every_client_equally():
     timeline = sampling.uniform(KEY, 3000, 6, 4, 1)
     # Cohorts are subsets, 15 of them.
