@@ -17,7 +17,7 @@ from fedjax_sim.checks import (
 )
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import (
-    _per_round,
+    per_round,
     check_cohort,
     rounds_of,
     sample_without_replacement,
@@ -89,7 +89,7 @@ def poisson(
         clients = sample_without_replacement(key_of_clients, num_clients, slots)
         return jax.random.permutation(order, clients), filled
 
-    clients, mask = _per_round(key, num_rounds, draw)
+    clients, mask = per_round(key, num_rounds, draw)
     rule = Sampling(
         "poisson", probability * num_clients, num_clients, probability=probability, slots=slots
     )

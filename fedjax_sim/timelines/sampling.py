@@ -99,7 +99,7 @@ def uniform(
         ((3, 4), 4)
     """
     check_cohort(num_rounds, num_clients, cohort_size)
-    clients = _per_round(
+    clients = per_round(
         key, num_rounds, lambda key: sample_without_replacement(key, num_clients, cohort_size)
     )
     rule = Sampling("without_replacement", float(cohort_size), num_clients, cohort_size)
@@ -148,7 +148,7 @@ def weighted(
         noise = jax.random.gumbel(key, log_weights.shape, jnp.float32, mode="high")
         return jax.lax.top_k(log_weights + noise, cohort_size)[1]
 
-    clients = _per_round(key, num_rounds, draw)
+    clients = per_round(key, num_rounds, draw)
     return rounds_of(clients, _fixed(cohort_size), len(weights), num_steps)
 
 
@@ -220,7 +220,7 @@ def full_or_uniform(
         some = jnp.zeros(num_clients, bool).at[chosen].set(True)
         return some | occurs(jax.random.bits(coin, (), jnp.uint32), probability)
 
-    mask = _per_round(key, num_rounds, draw).at[0].set(True)
+    mask = per_round(key, num_rounds, draw).at[0].set(True)
     return dataclasses.replace(timeline, mask=mask, sampling=None)
 
 
@@ -293,7 +293,7 @@ def stratified(
             parts.append(drawn.astype(jnp.int32) + first[:, None].astype(np.int32))
         return jnp.concatenate(parts).reshape(-1)
 
-    clients = _per_round(key, num_rounds, draw)
+    clients = per_round(key, num_rounds, draw)
     # A change of one client changes one stratum; the smallest is sampled most densely.
     rule = Sampling("without_replacement", float(cohort_size), min(sizes), each)
     return rounds_of(clients, rule, num_clients, num_steps)
@@ -407,7 +407,7 @@ def _per_slot(steps: np.ndarray, clients: Array) -> Array:
     return values[clients] if values.ndim else jnp.broadcast_to(values, clients.shape)
 
 
-def _per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any:
+def per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any:
     """One draw per round, sequentially, to limit the memory that a draw needs."""
     check_key(key)
     return jax.lax.map(lambda t: draw(jax.random.fold_in(key, t)), jnp.arange(num_rounds))
@@ -415,7 +415,7 @@ def _per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any
 
 def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     shape = (timeline.cohort_size,)
-    stays = _per_round(
+    stays = per_round(
         key,
         timeline.num_rounds,
         lambda key: occurs(jax.random.bits(key, shape, jnp.uint32), keep),
