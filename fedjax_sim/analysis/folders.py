@@ -62,7 +62,8 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     """
     path = pathlib.Path(path)
     if not path.is_dir():
-        raise ValueError(f"folder is '{path}', which does not exist; expected a folder of results")
+        problem = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"folder is '{path}', which {problem}; expected a folder of results")
     config = read_config(path)
     if (path / "slices").is_dir():
         runs = [_with_bits(run) for run in read_runs(path)]
@@ -262,6 +263,9 @@ def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = N
     Example:
         >>> setting_text({}, outcome.Outcome(2, {}, 5, 32, 32, {"0": 3}))
         '5 clients, 3 per round.'
+        >>> options = {"num_clients": 8, "partition": "iid", "cohort_size": 3, "local_epochs": 1}
+        >>> setting_text({"dataset": "digits", "batch_size": 7} | options)
+        'digits: 8 clients, partition iid, 3 clients per round, 1 local epoch, 7 examples per step.'
     """
     if not config:
         if recorded is None:
@@ -274,7 +278,8 @@ def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = N
         partition += f" with alpha = {config.get('alpha')}"
     clients = f"{config.get('num_clients')} clients, " if partition != "natural" else ""
     steps = config.get("local_steps")
-    work = f"{config.get('local_epochs')} local epochs" if steps is None else f"{steps} local steps"
+    number, unit = (config.get("local_epochs"), "epoch") if steps is None else (steps, "step")
+    work = f"{number} local {unit}{'s' * (number != 1)}"
     cohort = f"{config.get('cohort_size')} clients per round"
     if config.get("sampling") == "full":
         cohort = "all clients per round"

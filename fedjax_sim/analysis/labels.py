@@ -23,7 +23,7 @@ PROGRESS = {
     "local_steps": "local steps",
     "bits": "bits sent",
 }
-_WORDS = {"train": "training", "eval": "evaluation"}
+_WORDS = {"train": "training", "eval": "evaluation", "valid": "validation"}
 _SETTING_WORDS = {"lr": "learning rate", "num": "number of"}
 
 
@@ -62,8 +62,8 @@ def metric_label(name: str) -> str:
     Example:
         >>> metric_label("test/accuracy"), metric_label("train/loss"), metric_label("local_steps")
         ('test accuracy', 'training loss', 'local steps')
-        >>> metric_label("client/accuracy/q10")
-        'client accuracy, 10 % quantile'
+        >>> metric_label("valid/accuracy"), metric_label("client/accuracy/q10")
+        ('validation accuracy', 'client accuracy, 10 % quantile')
     """
     if name in PROGRESS:
         return PROGRESS[name]

@@ -28,7 +28,7 @@ from fedjax_sim.analysis.frames import (
     score_values,
 )
 from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, did_you_mean
 
 Mode: TypeAlias = Literal["min", "max"]
 
@@ -221,7 +221,9 @@ def _reduce(
     measured = np.asarray(frame["metric"] == metric)
     if not measured.any():
         known = frame["metric"].unique().tolist()
-        raise ValueError(f"metric is {metric!r}; expected one of {known}")
+        raise ValueError(
+            f"metric is {metric!r}; expected one of {known}{did_you_mean(metric, known)}"
+        )
     if hyper is None:
         hyper = [name for name in frame.columns if name not in _NOT_HYPER]
     algorithm = ["algorithm"] if "algorithm" in frame.columns else []

@@ -137,8 +137,8 @@ def check(config: RunConfig) -> None:
         raise ValueError(f"attackers is {config.attackers}; expected a number in (0, 1]")
     if ATTACKS[name].changes_data and config.num_strata is not None:
         raise ValueError(
-            f"attack is {config.attack!r}; expected none with num_strata, which loads the examples "
-            "of the data set block by block"
+            f"attack is {config.attack!r}; expected none with --num-strata, which loads the "
+            "examples of the data set block by block"
         )
     if name == "label_flip" and number is not None and not 0 <= number <= 1:
         raise ValueError(f"attack is {config.attack!r}; expected a share in [0, 1]")

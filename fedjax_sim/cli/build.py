@@ -102,7 +102,10 @@ def resolve(config: RunConfig) -> ResolvedRun:
         with arithmetic(config):
             algorithm = problem.algorithm(entries[name], hyper[name])
             check_uploads(hyper[name].get(AGGREGATOR), setup.timeline)
-            check_algorithm(algorithm, setup)
+            try:
+                check_algorithm(algorithm, setup)
+            except ValueError as error:  # of several algorithms, which one
+                raise ValueError(f"algorithms has {name!r}: {error}") from error
             private_runs.check_parts(algorithm, hyper[name], setup)
     guarantees = accounts.guarantees(hyper)
     return ResolvedRun(

@@ -77,10 +77,10 @@ def compress(
             f"{did_you_mean(feedback, FEEDBACK)}"
         )
     if rate is not None and feedback not in _RATED:
-        raise ValueError(f"feedback_rate is {rate}; expected feedback diana or marina with it")
+        raise ValueError(f"feedback_rate is {rate}; expected --feedback diana or marina with it")
     if feedback in (None, "none"):
         if isinstance(built, StatefulCodec):
-            raise ValueError(f"compress is {codec!r}; expected feedback ef14 or ef21 with it")
+            raise ValueError(f"compress is {codec!r}; expected --feedback ef14 or ef21 with it")
         return compression.compressed(algorithm, built, near=compression.zeros)
     if feedback in ("ef14", "ef21"):
         contraction = _contraction(built, unbiased, variance)

@@ -32,6 +32,14 @@ Stores the fastest in .fedjax_sim of the current folder, where fedjax-sim run fi
 --execution auto) for the same model, batch size, cohort size and number of seeds; with --user in
 {cache}, for runs in every folder. A run records what it used."""
 
+LIST_HELP = """\
+usage: fedjax-sim list [ALGORITHM ...] [-h]
+
+Prints the names that options take: algorithms with their hyper-parameters, data sets, models,
+partitions, rules of sampling, codecs, robust rules, attacks and presets. With ALGORITHM, a name or
+MODULE:FUNCTION, describes its hyper-parameters.
+"""
+
 _WATCHED = ("log", "keep_best", "stop_early", "time_limit")
 
 
@@ -300,6 +308,9 @@ def advise(arguments: list[str]) -> int:
 
 def list_names(arguments: list[str]) -> int:
     """Prints the names that options take, or algorithms' hyper-parameters."""
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        print(LIST_HELP, end="")
+        return 0
     from rich.console import Console
 
     from fedjax_sim.cli.listing import algorithm_table, list_tables

@@ -163,7 +163,7 @@ class RunConfig:
     independent coin flips; cyclic, clients in turn; full, all clients; stratified, a uniform subset
     of every stratum; pairs, a uniform subset for every two rounds (mime and fedlin require it);
     geometric, all clients with a random number of steps per round, equal for all, whose mean is the
-    number of local steps (scaffnew requires it, with probability 1 / steps); full-or-uniform, all
+    number of local steps (for scaffnew, with probability 1 / steps); full-or-uniform, all
     clients or a uniform subset, by --full-probability; or MODULE:FUNCTION of key, rounds, sizes,
     cohort_size and num_steps that returns a fedjax_sim.Timeline, inside jit."""
     full_probability: float | None = None

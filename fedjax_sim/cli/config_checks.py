@@ -66,11 +66,11 @@ def check(config: RunConfig) -> None:
         check_client_column(config, {config.partition})
     if config.examples_memory is not None and config.num_strata is not None:
         raise ValueError(
-            f"examples_memory is {config.examples_memory}; expected none with num_strata, which "
+            f"examples_memory is {config.examples_memory}; expected none with --num-strata, which "
             "keeps all examples on the devices"
         )
     if config.states == "host" and config.examples_memory is None:
-        raise ValueError("states is host; expected examples_memory with it")
+        raise ValueError("states is host; expected --examples-memory with it")
     for name in ("dropout", "validation", "held_out_clients"):
         if not 0 <= (value := getattr(config, name)) < 1:
             raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
@@ -85,8 +85,8 @@ def check(config: RunConfig) -> None:
         raise ValueError(f"test_fraction is {config.test_fraction}; expected a number in (0, 1)")
     if config.feature_shift != "none" and config.num_strata is not None:
         raise ValueError(
-            f"feature_shift is {config.feature_shift}; expected none with num_strata, which loads "
-            "the examples of the data set block by block"
+            f"feature_shift is {config.feature_shift}; expected none with --num-strata, which "
+            "loads the examples of the data set block by block"
         )
     for name, required in (("clock", "none"), ("num_strata", None), ("examples_memory", None)):
         if config.partition_per_seed and (value := getattr(config, name)) != required:
@@ -105,15 +105,18 @@ def check(config: RunConfig) -> None:
     for option in ("per_client", "personal"):
         if (every := getattr(config, option)) is None:
             continue
-        for name in ("num_strata", "examples_memory"):
+        for name, other in (
+            ("num_strata", "--num-strata"),
+            ("examples_memory", "--examples-memory"),
+        ):
             if getattr(config, name) is not None:
-                raise ValueError(f"{option} is {every}; expected none with {name}")
+                raise ValueError(f"{option} is {every}; expected none with {other}")
         if config.clock == "none" and every % config.eval_every:
             raise ValueError(
-                f"{option} is {every}; expected a multiple of eval_every, {config.eval_every}"
+                f"{option} is {every}; expected a multiple of --eval-every, {config.eval_every}"
             )
         if config.clock == "none" and every > config.rounds:  # only the initial model is evaluated
-            raise ValueError(f"{option} is {every}; expected at most rounds, {config.rounds}")
+            raise ValueError(f"{option} is {every}; expected at most --rounds, {config.rounds}")
     own_examples = config.test_of == "clients" or (
         config.validation and config.validation_of == "clients"
     )
@@ -132,7 +135,7 @@ def check(config: RunConfig) -> None:
     if not 0 < config.target_accuracy <= 1:
         raise ValueError(f"target_accuracy is {config.target_accuracy}; expected (0, 1]")
     if config.sampling == "stratified" and config.num_strata is None:
-        raise ValueError("num_strata is None; expected a number, which sampling stratified needs")
+        raise ValueError("num_strata is None; expected a number, which --sampling stratified needs")
     repeated = len(set(config.algorithms)) != len(config.algorithms)
     if not config.algorithms or repeated:
         raise ValueError(
@@ -173,7 +176,7 @@ def _check_clock(config: RunConfig) -> None:
         raise ValueError(f"trace is {config.trace}; expected {expected} with {clock}")
     if config.horizon < config.interval:
         raise ValueError(
-            f"horizon is {config.horizon}; expected at least the interval, {config.interval}"
+            f"horizon is {config.horizon}; expected at least --interval, {config.interval}"
         )
     for name, required in (("sampling", "uniform"), ("dropout", 0.0), ("num_strata", None)):
         if (value := getattr(config, name)) != required:

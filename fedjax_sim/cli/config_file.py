@@ -68,6 +68,8 @@ def read_saved(path: pathlib.Path) -> SavedRun:
     Raises:
         FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
     """
+    if is_of_sweep(path):
+        raise FolderError(f"{path} is the file of a sweep; expected one that fedjax-sim run wrote")
     return validated(SavedRun, path, _content(path))
 
 

@@ -265,7 +265,7 @@ class AlgorithmEntry:
             return algorithm
         if "compress" not in coding:
             key, value = next(iter(coding.items()))
-            raise ValueError(f"{key} is {value!r}; expected compress with it")
+            raise ValueError(f"{key} is {value!r}; expected --compress with it")
         return compress(
             algorithm, coding["compress"], coding.get("feedback"), coding.get("feedback_rate")
         )

@@ -14,6 +14,8 @@ from fedjax_sim.execution import distributed
 from fedjax_sim.simulation.files import FolderError, RecoveryWarning
 from fedjax_sim.simulation.locks import FolderInUseError
 
+_OTHERS = ("max_clients", "target", "gradient_target")  # options of clients and advise
+
 
 class Failure(Exception):
     """A command that ends with a message; ``code`` is its exit code."""
@@ -28,7 +30,8 @@ def resolving(options: Mapping[str, str] | None = None) -> Iterator[None]:
     """Context in which options become objects; its errors are one line.
 
     Args:
-        options: the option for a name that a message may begin with; default: those of runs.
+        options: the option for a name that a message may begin with; default: those of runs and
+            sweeps.
     """
     try:
         yield
@@ -36,7 +39,7 @@ def resolving(options: Mapping[str, str] | None = None) -> Iterator[None]:
         raise Failure(_option_named(str(error), options), 2) from error
     except (FloatingPointError, ImportError, FolderInUseError) as error:
         # There is no optimum, an extra is missing, another process works in the output folder.
-        raise Failure(str(error), 1) from error
+        raise Failure(_option_named(str(error), options), 1) from error
     except OSError as error:
         raise Failure(_of_system(error), 1) from error
 
@@ -87,9 +90,10 @@ def _of_system(error: OSError) -> str:
 def _option_named(message: str, options: Mapping[str, str] | None) -> str:
     """The message with ``--name`` for the field that it begins with."""
     if options is None:
-        from fedjax_sim.cli.config import SweepConfig
+        from fedjax_sim.cli.config import RunOptions, SweepConfig
 
-        options = {name: name for name in SweepConfig.__dataclass_fields__}
+        known = RunOptions.__dataclass_fields__ | SweepConfig.__dataclass_fields__
+        options = {name: name for name in (*known, *_OTHERS)}
     field = re.match(r"(?!timeline has )(\w+) (?:is|has|lacks) ", message)  # it has no values
     if field and field[1] in options:
         return f"--{options[field[1]].replace('_', '-')}{message[field.end(1) :]}"

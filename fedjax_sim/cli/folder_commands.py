@@ -23,6 +23,8 @@ def plot(arguments: list[str]) -> int:
             "metric": "y",
             "metrics": "y",
             "size": "size",
+            "dpi": "dpi",
+            "split": "split",
             "output": "output",
             "clients": "clients",
         }

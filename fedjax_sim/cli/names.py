@@ -101,8 +101,8 @@ SAMPLINGS: dict[str, tuple[str, Sampling]] = {
         )[: c.rounds],
     ),
     "geometric": (
-        "all clients, with a random number of steps per round, --local-steps on average, as "
-        "scaffnew needs",
+        "all clients, with a random number of steps per round, --local-steps on average, for "
+        "scaffnew",
         _geometric,
     ),
     "full-or-uniform": (

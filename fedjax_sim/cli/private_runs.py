@@ -38,7 +38,7 @@ def check(config: RunConfig) -> None:
     Example:
         >>> check(RunConfig(privacy_epsilon=2.0))
         Traceback (most recent call last):
-        ValueError: privacy_clip is None; expected a positive number with privacy_epsilon
+        ValueError: privacy_clip is None; expected a positive number with --privacy-epsilon
     """
     given = {
         name: getattr(config, name)
@@ -49,19 +49,20 @@ def check(config: RunConfig) -> None:
         parse_law(config.privacy_noise_law)
     if "privacy_noise" in given and "privacy_epsilon" in given:
         raise ValueError(
-            f"privacy_epsilon is {config.privacy_epsilon}; expected none with privacy_noise"
+            f"privacy_epsilon is {config.privacy_epsilon}; expected none with --privacy-noise"
         )
     if config.privacy_clip is None:
         of_algorithms = any(".privacy_clip=" in setting for setting in config.hyper)
         if of_algorithms or isinstance(config, SweepConfig):
             return  # a grid may have it; privatized() refuses noise without a clip
         for name in given:
-            raise ValueError(f"privacy_clip is None; expected a positive number with {name}")
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"privacy_clip is None; expected a positive number with {option}")
         return
     clip_of(config.privacy_clip)
     for name, required in (("clock", "none"), ("weighting", "uniform")):
         if (value := getattr(config, name)) != required:
-            raise ValueError(f"{name} is {value!r}; expected {required!r} with privacy_clip")
+            raise ValueError(f"{name} is {value!r}; expected {required!r} with --privacy-clip")
 
 
 def privatized(
@@ -90,10 +91,10 @@ def privatized(
     if clip is None:
         for name in PRIVACY:
             if hyper.get(name) is not None:
-                raise ValueError(f"{name} is {hyper[name]}; expected privacy_clip with it")
+                raise ValueError(f"{name} is {hyper[name]}; expected --privacy-clip with it")
         return algorithm
     if noise is None:
-        raise ValueError(f"privacy_clip is {clip}; expected privacy_noise or privacy_epsilon")
+        raise ValueError(f"privacy_clip is {clip}; expected --privacy-noise or --privacy-epsilon")
     if timeline is None or timeline.sampling is None:
         raise ValueError(
             "timeline has no sampling rule; expected a named one (--sampling) in a private run, "

@@ -15,6 +15,7 @@ from fedjax_sim.analysis.folders import read_folder, run_folders
 from fedjax_sim.cli.config_file import read_saved
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
+from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.model_files import BEST, LAST, Models, joined, read_models
 from fedjax_sim.types import Params
 
@@ -91,7 +92,13 @@ class SavedResults:
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}; expected 'last' or 'best'")
         name = {"last": LAST, "best": BEST}[which]
-        return joined([read_models(path / name) for path in self.runs[self._name(algorithm)]])
+        folders = self.runs[self._name(algorithm)]
+        if which == "best" and not any((path / name).exists() for path in folders):
+            raise FolderError(
+                f"which is 'best', but {folders[0]} has no {name}; expected a run with --keep-best "
+                "or callbacks.BestModel"
+            )
+        return joined([read_models(path / name) for path in folders])
 
     def params(
         self, algorithm: str | None = None, seed: int | str | None = None, which: Which = "last"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import build, own_objects, report
 from fedjax_sim.cli.aggregators import check_uploads
 from fedjax_sim.cli.attacks import Attack
@@ -226,8 +227,10 @@ class _Runs:
             shapes = metric_shapes(built, setup)
             measured = [name for name, value in shapes.items() if value.shape == ()]
             if self.config.metric not in measured:
-                known = ", ".join(sorted(measured))
-                raise ValueError(f"metric is {self.config.metric!r}; expected one of {known}")
+                metric, known = self.config.metric, ", ".join(sorted(measured))
+                raise ValueError(
+                    f"metric is {metric!r}; expected one of {known}{did_you_mean(metric, measured)}"
+                )
             return setup if seed is None else build.one_seed(setup)
 
         per_seed = ("seed",) if self.config.partition_per_seed else ()

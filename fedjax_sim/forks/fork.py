@@ -275,8 +275,8 @@ def _check_state(name: str, state: RunState, expected: RunState) -> None:
         if _form(getattr(state, part)) != _form(getattr(expected, part)):
             raise ValueError(
                 f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "
-                "expected an algorithm with the same state, or Alternative(..., restart=True), "
-                "which starts from the model"
+                "expected an algorithm with the same state, or restart=True (on the command line "
+                "ALGORITHM:restart=true), which starts from the model"
             )
 
 

@@ -134,10 +134,14 @@ def dashboard(
                 filter(None, (caption, *(f"Run {x}." for x in notes.values() if x)))
             )
         add_caption(figure, caption)
-        if any(_is_distribution(name, known) for name in panels):
+        distributions = [_is_distribution(name, known) for name in panels]
+        if any(distributions):
             add_caption(figure, "Of clients: median, and band from 10 % to 90 % of the clients.")
-        if not all(_is_distribution(name, known) for name in panels):
-            add_caption(figure, f"Others: {explained('std', num_seeds).removeprefix('Lines: ')}")
+        if not all(distributions):
+            lines = explained("std", num_seeds)
+            if any(distributions):
+                lines = f"Others: {lines.removeprefix('Lines: ')}"
+            add_caption(figure, lines)
     return figure
 
 

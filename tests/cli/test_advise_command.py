@@ -36,4 +36,4 @@ def test_advice_for_softmax_regression(capsys, monkeypatch):
 
 def test_bad_targets_are_refused(capsys):
     assert main([*TINY, "--target", "0"]) == 2
-    assert "target is 0.0; expected a positive number" in capsys.readouterr().err
+    assert "--target is 0.0; expected a positive number" in capsys.readouterr().err

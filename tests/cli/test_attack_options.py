@@ -74,7 +74,7 @@ def test_timelines_with_failures():
         ({"attack": "mimic:0"}, "attack is 'mimic:0': warmup is 0"),
         ({"attack": "label_flip:2"}, r"attack is 'label_flip:2'; expected a share in \[0, 1\]"),
         ({"attack": "alie", "attackers": 0.0}, r"attackers is 0.0; expected a number in \(0, 1\]"),
-        ({"attack": "backdoor", "num_strata": 2}, "expected none with num_strata"),
+        ({"attack": "backdoor", "num_strata": 2}, "expected none with --num-strata"),
         ({"lost": 1.5}, r"lost is 1.5; expected a number in \[0, 1\]"),
         ({"late": -0.5}, r"late is -0.5; expected a number in \[0, 1\]"),
         ({"delay": 0}, "delay is 0; expected an integer of at least 1"),

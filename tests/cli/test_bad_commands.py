@@ -177,7 +177,7 @@ COMMANDS = [
     ("run --aggregator krum", "--aggregator is 'krum'; expected krum:f=VALUE"),
     ("run --aggregator krum:f=-1", "--aggregator is 'krum:f=-1': f is -1; expected at least 0"),
     ("run --compress top_k:0", "--compress is 'top_k:0': keep is 0; expected a number of"),
-    ("run --feedback ef14 --algorithms fedavg", "--feedback is 'ef14'; expected compress with it"),
+    ("run --feedback ef14 --algorithms fedavg", "--feedback is 'ef14'; expected --compress with"),
     ("run --privacy-clip few", "--privacy-clip is 'few'; expected a positive number, adaptive"),
     # columns of a table
     (
@@ -222,7 +222,7 @@ COMMANDS = [
     ("run --timeline uniform", "--timeline is 'uniform', which names no function; expected MODULE"),
     (
         "run --sampling stratified",
-        "--num-strata is None; expected a number, which sampling stratified needs",
+        "--num-strata is None; expected a number, which --sampling stratified needs",
     ),
     (
         "run --partition-per-seed --num-strata 4",
@@ -230,7 +230,7 @@ COMMANDS = [
     ),
     ("run --rounds 0", "--rounds is 0; expected an integer of at least 1"),
     ("run --dropout 1", "--dropout is 1.0; expected a number in [0, 1)"),
-    ("run --states host", "--states is host; expected examples_memory with it"),
+    ("run --states host", "--states is host; expected --examples-memory with it"),
     ("run --seeds 0", "--seeds is 0; expected an integer of at least 1"),
     (
         "run --output file/results",

@@ -68,12 +68,12 @@ def test_every_codec_has_bits(name):
         (("top_k:x",), "expected top_k:NUMBER"),
         (("top_k:1.5",), "compress is 'top_k:1.5': keep is 1.5"),
         (("sign:2",), "expected sign without a number"),
-        (("power_sgd:1",), "expected feedback ef14 or ef21 with it"),
+        (("power_sgd:1",), "expected --feedback ef14 or ef21 with it"),
         (("top_k:2", "ef"), "feedback is 'ef'; expected none, ef14"),
         (("top_k:2", "ef", 0.5), "feedback is 'ef'; expected none, ef14"),
         (
             ("random_k:2", "pp_marina", 0.5),
-            "feedback_rate is 0.5; expected feedback diana or marina",
+            "feedback_rate is 0.5; expected --feedback diana or marina",
         ),
         (("sign", "pp_marina"), "expected an unbiased codec with feedback pp_marina"),
         (("top_k:2", "diana"), "expected an unbiased codec with feedback diana"),
@@ -81,8 +81,8 @@ def test_every_codec_has_bits(name):
         (("qsgd:4", "ef14"), "expected a contraction with feedback ef14"),
         (("random_k:2", "ef21"), "expected a contraction with feedback ef21"),
         (("qsgd:4", "diana"), "feedback_rate is None; expected a number"),
-        (("top_k:2", "ef14", 0.5), "feedback_rate is 0.5; expected feedback diana or marina"),
-        (("top_k:2", None, 0.5), "feedback_rate is 0.5; expected feedback diana or marina"),
+        (("top_k:2", "ef14", 0.5), "feedback_rate is 0.5; expected --feedback diana or marina"),
+        (("top_k:2", None, 0.5), "feedback_rate is 0.5; expected --feedback diana or marina"),
     ],
 )
 def test_refusals(options, message):
@@ -119,7 +119,7 @@ def test_a_grid_over_codecs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"feedback": "ef14"}, "feedback is 'ef14'; expected compress with it"),
+        ({"feedback": "ef14"}, "feedback is 'ef14'; expected --compress with it"),
         ({"compress": "top_k:0"}, "keep is 0"),
         ({"compress": "sign", "feedback": "marina"}, "expected an unbiased codec"),
     ],

@@ -84,6 +84,13 @@ def test_edited_values_are_named_with_the_expectation(tmp_path, kind, key, value
     assert problem in str(error.value)
 
 
+def test_the_file_of_a_sweep_is_no_comparison(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": to_json(SweepConfig())}))
+    with pytest.raises(FolderError, match="is the file of a sweep; expected one that"):
+        read(path)
+
+
 def test_missing_keys_have_their_defaults_and_infinities_survive(tmp_path):
     path = tmp_path / "config.json"
     values = to_json(SweepConfig(alpha=math.inf, rounds=7))

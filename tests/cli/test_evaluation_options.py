@@ -67,9 +67,9 @@ def test_metrics_and_sizes(digits):
     ("options", "message"),
     [
         ({"eval_examples": 0}, "eval_examples is 0; expected an integer of at least 1"),
-        ({"per_client": 3}, "per_client is 3; expected a multiple of eval_every, 2"),
-        ({"per_client": 200, "rounds": 4}, "per_client is 200; expected at most rounds, 4"),
-        ({"per_client": 4, "num_strata": 2}, "per_client is 4; expected none with num_strata"),
+        ({"per_client": 3}, "per_client is 3; expected a multiple of --eval-every, 2"),
+        ({"per_client": 200, "rounds": 4}, "per_client is 200; expected at most --rounds, 4"),
+        ({"per_client": 4, "num_strata": 2}, "per_client is 4; expected none with --num-strata"),
         ({"test_fraction": 1.0}, r"test_fraction is 1.0; expected a number in \(0, 1\)"),
         ({"feature_shift": "noise", "num_strata": 2}, "feature_shift is noise; expected none with"),
         ({"noise": -1.0}, "noise is -1.0; expected a number of at least 0"),
@@ -79,7 +79,7 @@ def test_metrics_and_sizes(digits):
         ),
         (
             {"personal": 3, "test_of": "clients"},
-            "personal is 3; expected a multiple of eval_every, 2",
+            "personal is 3; expected a multiple of --eval-every, 2",
         ),
         ({"first_visit": True}, "first_visit is True; expected --personal and --held-out-clients"),
         ({"held_out_clients": 1.0}, r"held_out_clients is 1.0; expected a number in \[0, 1\)"),

@@ -167,6 +167,9 @@ def test_folder_of_another_comparison_is_refused(finished, capsys, options, reas
         ("--algorithms fedavg fedavg", "--algorithms is ('fedavg', 'fedavg')"),
         ("--algorithms newton", "--algorithms has 'newton'"),
         ("--algorithms fedavg --server-lr 1", "--server-lr is 1.0, but none of fedavg has one"),
+        ("--stop-early test/los:3", "--stop-early is 'test/los:3'; expected one of test/accuracy"),
+        ("--time-limit 0", "--time-limit is 0.0; expected a positive number"),
+        ("--algorithms fedavg scaffnew", "--algorithms has 'scaffnew': a round of the timeline"),
         ("--hyper fedavg.mu=1", "--hyper has 'fedavg.mu=1'; fedavg has lr"),
         ("--hyper fedadam.lr=1", "--hyper has 'fedadam.lr=1'"),
         ("--hyper mu", "--hyper has 'mu'; expected ALGORITHM.NAME=VALUE"),
@@ -187,7 +190,7 @@ def test_folder_of_another_comparison_is_refused(finished, capsys, options, reas
         ("--clock geometric --step-time 0", "--step-time is 0.0; expected a positive number"),
         ("--clock geometric --slow-fraction 2", "--slow-fraction is 2.0; expected a number in"),
         ("--clock geometric --interaction -1", "--interaction is -1.0; expected a number of at"),
-        ("--clock geometric --horizon 5", "--horizon is 5.0; expected at least the interval, 7.0"),
+        ("--clock geometric --horizon 5", "--horizon is 5.0; expected at least --interval, 7.0"),
         ("--clock geometric --interval 1 --horizon 2 --step-time 99", "--horizon is 2.0; expected"),
         (
             "--clock geometric --dropout 0.5",
@@ -298,6 +301,7 @@ def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
         ("plot", "plot FOLDER [FOLDER ...]"),
         ("export", "export FOLDER"),
         ("fork", "fork FOLDER"),
+        ("list", "list [ALGORITHM ...]"),
     ],
 )
 def test_usage_of_commands(command, usage, capsys):

@@ -33,7 +33,7 @@ def test_options_that_contradict_each_other_are_refused():
     for options, message in [
         (
             {"privacy_noise": 1.0},
-            "privacy_clip is None; expected a positive number with privacy_noise",
+            "privacy_clip is None; expected a positive number with --privacy-noise",
         ),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_epsilon": 2.0}, "expected none with"),
         (
@@ -41,7 +41,7 @@ def test_options_that_contradict_each_other_are_refused():
             "expected 'uniform'",
         ),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "clock": "geometric"}, "expected 'none' with"),
-        ({"privacy_noise_law": "tree"}, "expected a positive number with privacy_noise_law"),
+        ({"privacy_noise_law": "tree"}, "expected a positive number with --privacy-noise-law"),
         ({"privacy_clip": "adaptiv:0.5", "privacy_noise": 1.0}, "privacy_clip is 'adaptiv:0.5'"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -74,9 +74,9 @@ def test_an_algorithm_is_private_only_with_clip_and_noise():
     both = {"privacy_clip": 1.0, "privacy_noise": 1.0}
     adaptive = {"privacy_clip": "adaptive:0.5", "privacy_noise_law": "tree"}
     for hyper, timeline, message in [
-        ({"privacy_noise": 1.0}, known, "privacy_noise is 1.0; expected privacy_clip with it"),
-        ({"privacy_noise_law": "tree"}, known, "privacy_noise_law is tree; expected privacy_clip"),
-        ({"privacy_clip": 1.0}, known, "privacy_clip is 1.0; expected privacy_noise or"),
+        ({"privacy_noise": 1.0}, known, "privacy_noise is 1.0; expected --privacy-clip with it"),
+        ({"privacy_noise_law": "tree"}, known, "privacy_noise_law is tree; expected --privacy-cl"),
+        ({"privacy_clip": 1.0}, known, "privacy_clip is 1.0; expected --privacy-noise or"),
         (both, own, "timeline has no sampling rule"),
         (both | adaptive, known, "privacy_clip is adaptive; expected a fixed one"),
         (both | {"privacy_clip": "adaptive:0.5"}, known, "privacy_noise is 1.0; expected less"),

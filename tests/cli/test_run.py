@@ -277,10 +277,10 @@ def test_examples_on_the_host_change_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"states": "host"}, "states is host; expected examples_memory with it"),
+        ({"states": "host"}, "states is host; expected --examples-memory with it"),
         ({"examples_memory": 0.0}, "examples_memory is 0.0; expected a positive number"),
         ({"examples_memory": 1.0, "num_strata": 2}, "examples_memory is 1.0; expected none with"),
-        ({"sampling": "stratified"}, "num_strata is None; expected a number, which sampling"),
+        ({"sampling": "stratified"}, "num_strata is None; expected a number, which --sam"),
     ],
 )
 def test_refuses_places_that_contradict(tmp_path, options, message):

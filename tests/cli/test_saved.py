@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 import fedjax_sim as fs
 from fedjax_sim import callbacks
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.saved import SavedResults
 from fedjax_sim.cli.watching import Watching
 from fedjax_sim.simulation.model_files import Models, named_leaves, read_models, write_models
 
@@ -97,6 +98,12 @@ def test_algorithms_keep_their_names_and_order(tmp_path):
 def _halves(client, key, max_steps):
     del client, key, max_steps
     return fs.Oracle(lambda x, step: x - 1, lambda x, step: x**2, lambda x: x - 1)
+
+
+def test_a_run_that_kept_no_best_model(tmp_path):
+    saved = SavedResults(tmp_path, {"fedavg": [tmp_path]})
+    with pytest.raises(ValueError, match=r"which is 'best', but .* expected a run with"):
+        saved.params("fedavg", which="best")
 
 
 def test_integer_keys_of_models_stay_integers(tmp_path):

@@ -60,6 +60,8 @@ def test_panels_show_medians_and_bands_over_clients():
         "Others: mean of 2 seeds; bands: ± 1 standard deviation.",
     ]
     render(figure)
+    alone = dashboard(history(), ["test/accuracy"])
+    assert alone.get_supxlabel().startswith("Lines: mean of 2 seeds; bands: ")
 
 
 def test_a_diverged_run_ends_and_is_named():
