@@ -17,8 +17,8 @@ from fedjax_sim.checks import (
 )
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import (
-    per_round,
     check_cohort,
+    per_round,
     rounds_of,
     sample_without_replacement,
 )
