@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from small_problems import KEY, SIZES, compiled, logistic_losses, logistic_params, logistic_task
+from small_problems import (
+    KEY,
+    SIZES,
+    compiled,
+    logistic_losses,
+    logistic_params,
+    logistic_task,
+    quadratic_task,
+)
 
 import fedjax_sim as fs
 from fedjax_sim import valuation
@@ -86,6 +94,19 @@ def test_mean_estimation_by_retraining(tmp_path):
 def test_influence_of_mean_estimation():
     result = valuation.influence(fs.fedavg(1.0), estimation(), KEY, loss)
     np.testing.assert_allclose(result.values, [0.3125, 0.1875, -0.0625, -0.4375], atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_influence_is_first_order_in_the_weight_that_leaves():
+    """Clients with the weights 1, 1 and 2: the last one has half of the total, so far from it."""
+    task = quadratic_task(np.array([1.0, 2.0, 0.5])[:, None, None], np.array([[1.0], [-1], [3]]), 2)
+    setup = fs.Setup(task, fs.timelines.full(3, 3, 2), jnp.zeros(1))
+    setup = fs.weight_by_client(setup, jnp.array([1.0, 1.0, 2.0]))
+    args = (fs.fedavg(0.1), setup, KEY, lambda x: jnp.sum((x - 1) ** 2) / 2)
+    removed = valuation.leave_one_out(valuation.game(*args, mode="min"))
+    np.testing.assert_allclose(removed.values, [0.055231, -0.224849, 0.433487], atol=5e-7)
+    influences = valuation.influence(*args, mode="min")
+    np.testing.assert_allclose(influences.values, [0.039483, -0.222116, 0.182632], atol=5e-7)
 
 
 def test_influence_of_a_run_that_diverges():
