@@ -176,6 +176,25 @@ def test_refusals_of_keys_counts_and_metrics():
         valuation.influence(fs.fedvarp(1.0), setup, KEY, loss)
 
 
+def test_coalitions_below_the_number_that_a_rule_requires():
+    """They are refused, although half of the clients would do, or their rounds are skipped."""
+    data = fs.from_clients(
+        [{"c": np.full(1, c, np.float32)} for c in (1, 2, 4, 7, 1, 2, 4, 7, 9, 9)]
+    )
+    task = fs.empirical_task(losses, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(1, 10, task.num_steps), jnp.array(0.0))
+    inner, rule = fs.fedavg(1.0), fs.robust.krum(f=1)  # at least 5 uploads
+    with pytest.raises(ValueError, match=r"accepts client 0 alone: .* 1 uploads .* skip_small"):
+        valuation.game(fs.robust.aggregate(inner, rule), setup, KEY, loss)
+    skips = fs.robust.aggregate(inner, rule, skip_small_rounds=True)
+    game = valuation.game(skips, setup, KEY, loss, mode="min")
+    size = np.array([1, 2, 4, 10])[:, None]
+    values = game.values(np.arange(10) < size)
+    np.testing.assert_array_equal(values[:3], 0)
+    state, _ = fs.run(skips, setup, KEY)
+    assert values[3] == pytest.approx(4.5 - float(loss(state.server.params)))
+
+
 def test_fed_sv_refuses_other_rules_than_the_mean():
     algorithm = fs.robust.aggregate(fs.fedavg(0.5), fs.robust.median())
     with pytest.raises(ValueError, match="another rule than the mean"):
