@@ -116,7 +116,7 @@ def _check_single_client(algorithm: FedAlgorithm, setup: Setup) -> None:
     reports = np.asarray(timeline.clients)[np.asarray(timeline.arrived)]
     if not reports.size:
         return
-    alone = masked(timeline, jnp.arange(setup.task.num_clients) == reports[0])
+    alone = masked(timeline, jnp.asarray(np.arange(setup.task.num_clients) == reports[0]))
     try:
         check_algorithm(algorithm, dataclasses.replace(setup, timeline=alone))
     except ValueError as error:
