@@ -56,10 +56,10 @@ class Work(NamedTuple):
     ``max_steps`` is a Python int, the bound of the local loop; all other fields may be traced.
 
     Example:
+        >>> from fedjax_sim.local import rate
         >>> zero, steps, examples = jnp.array(0), jnp.array(3), jnp.array(30)
         >>> work = Work(zero, zero, steps, examples, zero, jax.random.key(0), max_steps=5)
-        >>> decayed = lambda work: 0.5 / (1 + work.round)  # a learning rate
-        >>> float(decayed(work))
+        >>> float(rate(lambda round: 0.5 / (1 + round), work))  # a schedule of learning rates
         0.5
     """
 

@@ -11,7 +11,7 @@ from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import Penalty
-from fedjax_sim.prox.composite import Composite
+from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.prox.mirror import Euclidean
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
@@ -34,7 +34,7 @@ def fedavg_subgradient(
         server_lr: server learning rate, that of the mean change of the model.
 
     Raises:
-        ValueError: a constraint, or another geometry.
+        ValueError: no composite regulariser, a constraint, or another geometry.
 
     References:
         Yuan, 2023, section 4.5, "FedAvg (d)".
@@ -44,6 +44,7 @@ def fedavg_subgradient(
         >>> algorithm = fedavg_subgradient(0.01, prox.composite(prox.L1(0.2)))
     """
     check_rates(lr=lr)
+    check_composite(composite)
     check_at_least(0, server_lr=server_lr)
     if not isinstance(composite.psi, Penalty):
         raise ValueError(f"composite has psi {composite.psi}; expected a penalty, not a constraint")

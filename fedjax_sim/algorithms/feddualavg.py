@@ -16,7 +16,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, dual_step, initial_mod
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
-from fedjax_sim.prox.composite import Composite
+from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["feddualavg", "feddualavg_osp"]
@@ -66,7 +66,7 @@ def feddualavg(
             theorems require. False: at the initial model itself, also outside a constraint.
 
     Raises:
-        ValueError: psi and h without a closed form.
+        ValueError: no composite regulariser; psi and h without a closed form.
 
     References:
         Yuan et al., 2021; Yuan, 2023, Algorithm 6.
@@ -77,6 +77,7 @@ def feddualavg(
     """
 
     check_rates(lr=lr)
+    check_composite(composite)
     check_at_least(0, server_lr=server_lr)
 
     def init(params: Params) -> FedDualAvgState:

@@ -15,7 +15,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, initial_mo
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
-from fedjax_sim.prox.composite import Composite
+from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["fedmid", "fedmid_osp"]
@@ -64,7 +64,8 @@ def fedmid(
         project_start: project an initial model outside a constraint first.
 
     Raises:
-        ValueError: another ``delta_space``; psi and h without a closed form.
+        ValueError: no composite regulariser, another ``delta_space``; psi and h without a closed
+            form.
 
     References:
         Yuan et al., 2021; Yuan, 2023, Algorithm 5.
@@ -74,6 +75,7 @@ def fedmid(
         >>> algorithm = fedmid(0.01, prox.composite(prox.L1(0.2)), server_lr=0.3)
     """
     check_rates(lr=lr)
+    check_composite(composite)
     check_at_least(0, server_lr=server_lr)
     if delta_space not in ("primal", "dual"):
         raise ValueError(f"delta_space is {delta_space!r}; expected 'primal' or 'dual'")

@@ -102,7 +102,8 @@ def composite(
             ``"layer/kernel"``, and the leaf. Default: all leaves; see :func:`kernels`.
 
     Raises:
-        ValueError: psi is no regulariser, such as a class that was not called.
+        ValueError: psi is no regulariser or ``mirror`` no mirror map, such as a class that was not
+            called.
 
     Example:
         >>> from fedjax_sim import prox
@@ -113,4 +114,22 @@ def composite(
     """
     if isinstance(psi, type) or not isinstance(psi, Regularizer):
         raise ValueError(f"psi is {psi!r:.60}; expected a regulariser, for example prox.L1(0.1)")
-    return Composite(psi, Euclidean() if mirror is None else mirror, where)
+    mirror = Euclidean() if mirror is None else mirror
+    if isinstance(mirror, type) or not isinstance(mirror, Mirror):
+        raise ValueError(f"mirror is {mirror!r:.60}; expected a mirror map, such as prox.Entropy()")
+    return Composite(psi, mirror, where)
+
+
+def check_composite(composite: Composite) -> None:
+    """Refuses arguments of composite methods that are no composite regulariser.
+
+    Example:
+        >>> from fedjax_sim import prox
+        >>> check_composite(prox.L1(0.5))
+        Traceback (most recent call last):
+        ValueError: composite is L1(weight=0.5); expected prox.composite(prox.L1(0.1)) or another
+    """
+    if not isinstance(composite, Composite):
+        raise ValueError(
+            f"composite is {composite!r:.60}; expected prox.composite(prox.L1(0.1)) or another"
+        )

@@ -17,7 +17,7 @@ References:
 """
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from fedjax_sim.prox.penalties import L1, ElasticNet, SquaredL2, Zero
 from fedjax_sim.types import Scalar
 
 
+@runtime_checkable
 class Mirror(Protocol):
     """A distance-generating function h of one array; theorems require it 1-strongly convex.
 

@@ -91,8 +91,9 @@ def sweep(
     Static hyper-parameters are passed as Python values, by name: to ``setup`` those that it takes
     (``setup`` is then a function, called twice per combination, first for the checks), to
     ``factory`` the others and those that are parameters of both.  All other hyper-parameters are
-    passed to ``factory`` as traced numbers.  If the function takes ``seed``, it is called once per
-    seed, and each seed has a setup of its own; seeds whose setups have equal shapes share a
+    passed to ``factory`` as traced floating-point numbers, so a number that the factory must know,
+    such as the f of a robust rule, is static.  If the function takes ``seed``, it is called once
+    per seed, and each seed has a setup of its own; seeds whose setups have equal shapes share a
     program.
 
     A run that diverges is recorded with the round of its divergence and does not affect other runs.

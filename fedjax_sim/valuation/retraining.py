@@ -77,8 +77,9 @@ def game(
         on_progress: called after every chunk of coalitions.
 
     Raises:
-        ValueError: arguments that do not fit each other, an algorithm that requires all clients,
-            or not even one coalition fits the memory.
+        ValueError: arguments that do not fit each other, an algorithm that requires several
+            clients per round (a robust rule may skip small rounds), or not even one coalition fits
+            the memory.
         FolderError: the folder belongs to another game.
 
     Example:
@@ -99,9 +100,7 @@ def game(
     if resample is not None:
         check_key(resample)
         _check_resampled(setup)
-    # Half of the clients: refuses algorithms whose checks require all of them.
-    some = jnp.arange(setup.task.num_clients) % 2 == 0
-    check_algorithm(algorithm, dataclasses.replace(setup, timeline=masked(setup.timeline, some)))
+    _check_single_client(algorithm, setup)
     programs = Programs(algorithm, setup, key, resample, width, memory, devices, execution)
     identity = {} if directory is None else _identity(algorithm, setup, key, resample)
     outcomes = Outcomes(
@@ -109,6 +108,27 @@ def game(
         identity=identity, on_progress=on_progress,
     )  # fmt: skip
     return Game(outcomes, name, mode)
+
+
+def _check_single_client(algorithm: FedAlgorithm, setup: Setup) -> None:
+    """Refuses algorithms that do not accept the smallest coalitions; their masks are traced."""
+    timeline = setup.timeline
+    reports = np.asarray(timeline.clients)[np.asarray(timeline.arrived)]
+    if not reports.size:
+        return
+    alone = masked(timeline, jnp.asarray(np.arange(setup.task.num_clients) == reports[0]))
+    try:
+        check_algorithm(algorithm, dataclasses.replace(setup, timeline=alone))
+    except ValueError as error:
+        # An algorithm that skips small rounds requires one that is not skipped: with everybody.
+        both = jax.tree.map(lambda *leaves: np.stack(leaves), timeline, alone)
+        try:
+            check_algorithm(algorithm, dataclasses.replace(setup, timeline=both))
+        except ValueError:
+            raise ValueError(
+                f"algorithm does not accept every coalition; expected one that accepts client "
+                f"{reports[0]} alone: {error}"
+            ) from error
 
 
 def _check_resampled(setup: Setup) -> None:

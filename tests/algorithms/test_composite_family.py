@@ -39,6 +39,12 @@ FAMILY = {
 }
 
 
+@pytest.mark.parametrize("name", [*FAMILY, "fedavg_subgradient", "averaged_feddualavg"])
+def test_a_regulariser_alone_is_no_composite(name):
+    with pytest.raises(ValueError, match=r"composite is L1\(.*; expected prox.composite"):
+        getattr(fs, name)(0.1, prox.L1(0.2))
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_without_regulariser_all_are_fedavg(name):
     task, timeline = quadratic_task(HESSIANS, CENTRES, 5), fs.timelines.cyclic(4, NUM_CLIENTS, 4, 5)

@@ -295,3 +295,9 @@ def test_float32_numbers_on_a_float64_model(x64):
 def test_a_composite_needs_a_regulariser(psi):
     with pytest.raises(ValueError, match="expected a regulariser, for example"):
         prox.composite(psi)
+
+
+@pytest.mark.parametrize("mirror", [prox.L1(0.1), prox.Entropy], ids=["penalty", "class"])
+def test_a_composite_needs_a_mirror_map(mirror):
+    with pytest.raises(ValueError, match=r"mirror is .*; expected a mirror map"):
+        prox.composite(prox.L1(0.1), mirror)

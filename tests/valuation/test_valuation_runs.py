@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from small_problems import KEY, SIZES, compiled, logistic_losses, logistic_params, logistic_task
+from small_problems import (
+    KEY,
+    SIZES,
+    compiled,
+    logistic_losses,
+    logistic_params,
+    logistic_task,
+    quadratic_task,
+)
 
 import fedjax_sim as fs
 from fedjax_sim import valuation
@@ -88,6 +96,19 @@ def test_influence_of_mean_estimation():
     np.testing.assert_allclose(result.values, [0.3125, 0.1875, -0.0625, -0.4375], atol=1e-6)
 
 
+@pytest.mark.usefixtures("x64")
+def test_influence_is_first_order_in_the_weight_that_leaves():
+    """Clients with the weights 1, 1 and 2: the last one has half of the total, so far from it."""
+    task = quadratic_task(np.array([1.0, 2.0, 0.5])[:, None, None], np.array([[1.0], [-1], [3]]), 2)
+    setup = fs.Setup(task, fs.timelines.full(3, 3, 2), jnp.zeros(1))
+    setup = fs.weight_by_client(setup, jnp.array([1.0, 1.0, 2.0]))
+    args = (fs.fedavg(0.1), setup, KEY, lambda x: jnp.sum((x - 1) ** 2) / 2)
+    removed = valuation.leave_one_out(valuation.game(*args, mode="min"))
+    np.testing.assert_allclose(removed.values, [0.055231, -0.224849, 0.433487], atol=5e-7)
+    influences = valuation.influence(*args, mode="min")
+    np.testing.assert_allclose(influences.values, [0.039483, -0.222116, 0.182632], atol=5e-7)
+
+
 def test_influence_of_a_run_that_diverges():
     """Also with one number as the weight of all uploads."""
     setup = dataclasses.replace(estimation(), weighting=lambda work: 2.0)
@@ -153,6 +174,25 @@ def test_refusals_of_keys_counts_and_metrics():
         valuation.example_influence(algorithm, setup, KEY, loss, 1.5)
     with pytest.raises(ValueError, match="algorithm requires equal weights of all uploads"):
         valuation.influence(fs.fedvarp(1.0), setup, KEY, loss)
+
+
+def test_coalitions_below_the_number_that_a_rule_requires():
+    """They are refused, although half of the clients would do, or their rounds are skipped."""
+    data = fs.from_clients(
+        [{"c": np.full(1, c, np.float32)} for c in (1, 2, 4, 7, 1, 2, 4, 7, 9, 9)]
+    )
+    task = fs.empirical_task(losses, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(1, 10, task.num_steps), jnp.array(0.0))
+    inner, rule = fs.fedavg(1.0), fs.robust.krum(f=1)  # at least 5 uploads
+    with pytest.raises(ValueError, match=r"accepts client 0 alone: .* 1 uploads .* skip_small"):
+        valuation.game(fs.robust.aggregate(inner, rule), setup, KEY, loss)
+    skips = fs.robust.aggregate(inner, rule, skip_small_rounds=True)
+    game = valuation.game(skips, setup, KEY, loss, mode="min")
+    size = np.array([1, 2, 4, 10])[:, None]
+    values = game.values(np.arange(10) < size)
+    np.testing.assert_array_equal(values[:3], 0)
+    state, _ = fs.run(skips, setup, KEY)
+    assert values[3] == pytest.approx(4.5 - float(loss(state.server.params)))
 
 
 def test_fed_sv_refuses_other_rules_than_the_mean():
