@@ -170,9 +170,9 @@ def compare(
             an interrupted one.
 
     Raises:
-        ValueError: no algorithms, values that are none, names that are not distinct as folders,
-            executions of other algorithms, contradictory arguments, or a directory that is a file,
-            or holds another comparison, a run or a sweep.
+        ValueError: no algorithms, values that are none, an algorithm that the setup does not fit,
+            names that are not distinct as folders, executions of other algorithms, contradictory
+            arguments, or a directory that is a file, or holds another comparison, a run or a sweep.
         ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the directory.
 
     Example:
@@ -316,7 +316,10 @@ class _Parts:
                 part = next(self.of(name))
                 check_setup(part.setup)
                 check_batch(part.setup, len(part.names))
-            check_algorithm(algorithm, part.setup)
+            try:
+                check_algorithm(algorithm, part.setup)
+            except ValueError as error:
+                raise ValueError(f"algorithms has {name!r}: {error}") from error
             yield name, part
 
     def of(self, algorithm: str) -> Iterator[_Part]:

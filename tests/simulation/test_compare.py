@@ -126,6 +126,10 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
         ({"algorithms": {}}, "algorithms is empty"),
         ({"algorithms": {"a b": fs.fedavg(1.0), "a-b": fs.fedavg(1.0)}}, "'a-b', as of 'a b'"),
         ({"algorithms": {"..": fs.fedavg(1.0)}}, "expected names that differ"),
+        (
+            {"algorithms": {"mean": fs.fedavg(1.0), "pairs": fs.mime(1.0)}},
+            "algorithms has 'pairs': ",
+        ),
         ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\], .*random.split"),
         ({"seeds": [1]}, r"seeds is \['1'\]; expected 2 distinct names"),
         ({"setup": lambda sed: None}, "expected parameters among 'seed' and 'algorithm'"),
