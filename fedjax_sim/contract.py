@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.execution.broadcasts import num_buffers
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

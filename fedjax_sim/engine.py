@@ -19,7 +19,6 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_key, check_objective, check_one_timeline, check_setup
 from fedjax_sim.contract import (
     check_functions,
     check_options,
@@ -37,6 +36,7 @@ from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
+from fedjax_sim.setup_checks import check_key, check_objective, check_one_timeline, check_setup
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
     ClientState,

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import with_bits_of
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
 

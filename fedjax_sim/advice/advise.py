@@ -11,8 +11,9 @@ from fedjax_sim.advice.predictions import predict
 from fedjax_sim.advice.result import Advice
 from fedjax_sim.advice.sources import value_of
 from fedjax_sim.advice.theorems import GAP, THEOREMS, Theorem
-from fedjax_sim.checks import check_at_least, check_key, check_objective, check_positive
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_key, check_objective
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import Params, Setup
 

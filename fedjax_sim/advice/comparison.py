@@ -14,8 +14,8 @@ from fedjax_sim.advice.measurement import Measurement
 from fedjax_sim.advice.predictions import Prediction
 from fedjax_sim.advice.runs import evaluated, run_setting, with_local_steps
 from fedjax_sim.advice.theorems import GAP, Measure
-from fedjax_sim.checks import check_split_keys
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_split_keys
 from fedjax_sim.sweeps.sweep import sweep
 from fedjax_sim.theory.conditions import positive
 from fedjax_sim.types import FedAlgorithm, Setup

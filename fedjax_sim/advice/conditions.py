@@ -8,7 +8,7 @@ from jax.core import Tracer
 
 from fedjax_sim.advice.measurement import Measurement
 from fedjax_sim.advice.sources import value_of
-from fedjax_sim.checks import check_setup
+from fedjax_sim.setup_checks import check_setup
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Setup, uniform_weights, weight_by_examples
 

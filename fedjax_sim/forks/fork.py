@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import NO_PROBES, History, RunState, check_algorithm
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.forks.result import Fork
 from fedjax_sim.forks.together import Continuation, continue_together, parts_of
+from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.programs import Resident, programs
 from fedjax_sim.simulation.result import Simulation

@@ -9,13 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import (
-    check_count,
-    check_keys,
-    check_objective,
-    check_one_timeline,
-    check_setup,
-)
+from fedjax_sim.checks import check_count
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.evaluation.state import check_last_round
 from fedjax_sim.execution.offload import OnHost
@@ -23,6 +17,7 @@ from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.hypergradients.checkpointing import Checkpoint, num_levels
 from fedjax_sim.hypergradients.problem import Arrays, Problem
 from fedjax_sim.hypergradients.truncation import Truncation, truncated
+from fedjax_sim.setup_checks import check_keys, check_objective, check_one_timeline, check_setup
 from fedjax_sim.simulation.needs import Forecast
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup
 

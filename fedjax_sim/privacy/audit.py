@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_count, check_setup, check_split_keys
+from fedjax_sim.checks import check_count
 from fedjax_sim.engine import check_algorithm, run
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.randomizers import check_delta
+from fedjax_sim.setup_checks import check_batch, check_setup, check_split_keys
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
 
 

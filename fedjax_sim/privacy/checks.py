@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_sim.checks import check_is_algorithm, is_concrete
+from fedjax_sim.checks import is_concrete
 from fedjax_sim.privacy.noise import NoiseLaw
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.applied_last import AppliedLast, applied_last

@@ -21,19 +21,14 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import (
-    check_at_least,
-    check_at_most,
-    check_count,
-    check_is_algorithm,
-    check_positive,
-)
+from fedjax_sim.checks import check_at_least, check_at_most, check_count, check_positive
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.privacy.accounting import Guarantee
 from fedjax_sim.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.privacy.clipping import clip_upload
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.participation import most_visits
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

@@ -9,10 +9,10 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.execution.means import weighted_mean
 from fedjax_sim.robust.rules import Points, Rule, check_rule
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,

@@ -11,18 +11,18 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import (
+from fedjax_sim.checks import did_you_mean
+from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
+from fedjax_sim.evaluation.state import check_periods
+from fedjax_sim.execution import distributed
+from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import (
     check_batch,
     check_is_algorithm,
     check_is_setup,
     check_setup,
     check_split_keys,
-    did_you_mean,
 )
-from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
-from fedjax_sim.evaluation.state import check_periods
-from fedjax_sim.execution import distributed
-from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.simulation.folders import check_kind, folder_names, record_names
 from fedjax_sim.simulation.functions import share_functions

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_bytes, check_keys, check_setup
+from fedjax_sim.checks import check_bytes
 from fedjax_sim.engine import NO_PROBES, Probes, RunState, check_algorithm
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.privacy.accounting import Guarantee, epsilon, is_private
+from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
 from fedjax_sim.simulation import measuring, outcome
 from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.simulation.programs import programs, stride

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_count, check_keys, check_setup, is_concrete
+from fedjax_sim.checks import check_count, is_concrete
 from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.events import Action, Callback, Listeners, every_evaluation
 from fedjax_sim.simulation.folders import check_kind

@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_keys, check_setup
 from fedjax_sim.engine import advance, check_algorithm, init
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
+from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
 from fedjax_sim.simulation.files import write_text
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 

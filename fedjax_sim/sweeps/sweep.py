@@ -15,10 +15,11 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_bytes, check_split_keys
+from fedjax_sim.checks import check_bytes
 from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_split_keys
 from fedjax_sim.simulation.events import Callback
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt

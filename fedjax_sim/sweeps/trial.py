@@ -10,11 +10,11 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_batch, check_setup
 from fedjax_sim.engine import Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_batch, check_setup
 from fedjax_sim.simulation.files import digest
 from fedjax_sim.simulation.identity import description, functions_digest, timeline_arrays
 from fedjax_sim.simulation.seeds import Seed

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_key
+from fedjax_sim.checks import check_count
+from fedjax_sim.setup_checks import check_key
 
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]

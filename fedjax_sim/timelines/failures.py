@@ -17,7 +17,8 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count, check_key, check_one_timeline
+from fedjax_sim.checks import check_count
+from fedjax_sim.setup_checks import check_key, check_one_timeline
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned

@@ -20,11 +20,10 @@ from fedjax_sim.checks import (
     INT32_MAX,
     check_at_most,
     check_count,
-    check_key,
     check_one_number,
-    check_one_timeline,
     check_timeline_size,
 )
+from fedjax_sim.setup_checks import check_key, check_one_timeline
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata

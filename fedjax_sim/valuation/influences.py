@@ -15,13 +15,14 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.callbacks.direction import Mode, sign
-from fedjax_sim.checks import check_count, check_is_algorithm
+from fedjax_sim.checks import check_count
 from fedjax_sim.contract import checked_weights
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.hypergradients.checkpointing import Checkpoint
 from fedjax_sim.hypergradients.hypergradient import Hypergradient, hypergradient
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
 from fedjax_sim.valuation.metrics import Metric, evaluated_once

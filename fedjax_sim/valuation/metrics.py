@@ -10,11 +10,11 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.callbacks.direction import Mode, sign
-from fedjax_sim.checks import check_batch, check_key, check_setup
 from fedjax_sim.engine import RunState, check_algorithm, evaluation_context, init, run
 from fedjax_sim.evaluation.state import check_last_round, evaluate
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_batch, check_key, check_setup
 from fedjax_sim.types import FedAlgorithm, Params, Setup
 
 Metric = str | Callable[[Params], Any]

@@ -12,8 +12,9 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.callbacks.direction import Mode
-from fedjax_sim.checks import check_at_least, check_count, check_key
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import FedAlgorithm, Setup
 from fedjax_sim.valuation.draws import generator
 from fedjax_sim.valuation.exact import exact_shapley

@@ -11,9 +11,10 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.callbacks.direction import Mode
-from fedjax_sim.checks import check_bytes, check_count, check_key
+from fedjax_sim.checks import check_bytes, check_count
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.simulation.identity import (
     algorithm_identity,
     arrays_digest,

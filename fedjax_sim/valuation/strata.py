@@ -11,7 +11,8 @@ import math
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_key
+from fedjax_sim.checks import check_count
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.valuation.draws import generator
 from fedjax_sim.valuation.games import Game
 from fedjax_sim.valuation.result import Valuation, standard_deviation, valuation_of

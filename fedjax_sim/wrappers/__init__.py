@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -24,6 +23,7 @@ from fedjax_sim.compression.counting import (
     with_message_bits,
     with_upload_bits,
 )
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

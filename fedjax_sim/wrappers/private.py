@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm, check_rates
+from fedjax_sim.checks import check_rates
 from fedjax_sim.compression.counting import (
     message_bits,
     upload_bits,
@@ -20,6 +20,7 @@ from fedjax_sim.compression.counting import (
     with_upload_bits,
 )
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (

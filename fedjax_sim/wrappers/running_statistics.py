@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_is_algorithm
+from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -30,6 +30,7 @@ from fedjax_sim.compression.counting import (
     with_upload_bits,
 )
 from fedjax_sim.local import Carried, carrying
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (

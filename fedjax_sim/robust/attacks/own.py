@@ -14,10 +14,11 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_is_algorithm
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
+from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Scalar, Upload, Work
 

@@ -1,0 +1,349 @@
+"""Checks of setups, timelines and keys that run before compilation."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
+
+from fedjax_sim.checks import check_count
+from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
+
+_NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is traced
+
+
+def check_setup(setup: Setup) -> None:
+    """Refuses an invalid setup of one run or of a batch of runs.
+
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
+    """
+    check_is_setup(setup)
+    for name, kind in (("task", Task), ("timeline", Timeline)):
+        value = getattr(setup, name)
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"setup.{name} is a {type(value).__name__}; expected a fedjax_sim.{kind.__name__}"
+            )
+    check_count(1, eval_every=setup.eval_every)
+    if not jax.tree.leaves(setup.params):
+        raise ValueError("params has no leaves; expected a pytree of arrays")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(setup.params):
+        if not isinstance(leaf, (int, float, np.ndarray, np.generic, Array)):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
+            )
+        # JAX's gradient with respect to complex numbers is the conjugate of the ascent direction.
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; expected a "
+                "floating dtype, which has gradients"
+            )
+    if not (setup.eval_fn is None or callable(setup.eval_fn)):
+        raise ValueError(
+            f"eval_fn is {setup.eval_fn!r:.60}; expected a function of the model that returns a "
+            "dict of metrics"
+        )
+    if not callable(setup.weighting):
+        raise ValueError(
+            f"weighting is {setup.weighting!r:.60}; expected a function, such as "
+            "fs.weight_by_examples"
+        )
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
+        _check_timeline(setup.timeline, setup.task.num_clients)
+        if setup.task.placement is not None:
+            setup.task.placement.check(setup.timeline)
+
+
+def check_is_setup(value: object) -> None:
+    """Refuses values that are no setups, such as an algorithm in its place.
+
+    Raises:
+        ValueError: naming the type and what was expected.
+
+    Example:
+        >>> check_is_setup([1, 2])
+        Traceback (most recent call last):
+        ...
+        ValueError: setup is a list; expected a fedjax_sim.Setup
+    """
+    if not isinstance(value, Setup):
+        raise ValueError(f"setup is a {type(value).__name__}; expected a fedjax_sim.Setup")
+
+
+def check_is_algorithm(value: object, name: str = "algorithm") -> None:
+    """Refuses values that are no algorithms, such as a factory that was not called.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> check_is_algorithm(fs.fedavg(0.1))
+        >>> check_is_algorithm(fs.fedavg)
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm is <function fedavg at ...>; expected a FedAlgorithm: call fedavg(...)
+    """
+    if not isinstance(value, FedAlgorithm):
+        factory = getattr(value, "__name__", "the factory")
+        hint = f"call {factory}(...)" if callable(value) else "for example fs.fedavg(0.1)"
+        raise ValueError(f"{name} is {value!r:.60}; expected a FedAlgorithm: {hint}")
+
+
+def check_keys(keys: object) -> None:
+    """Refuses keys that are not those of JAX.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_keys(jax.random.key(0))
+        >>> check_keys(0)
+        Traceback (most recent call last):
+        ...
+        ValueError: keys is 0; expected jax.random.key(0), or n keys [n] as of jax.random.split
+    """
+    if not (isinstance(keys, Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)):
+        raise ValueError(
+            f"keys is {keys!r:.60}; expected jax.random.key(0), or n keys [n] as of "
+            "jax.random.split"
+        )
+    if keys.ndim > 1 or not keys.size:
+        raise ValueError(f"keys has shape {keys.shape}; expected () or [n], one per seed")
+
+
+def check_split_keys(keys: Any) -> None:
+    """Refuses values that are not an array of keys, such as a single key.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_split_keys(jax.random.key(0))
+        Traceback (most recent call last):
+        ...
+        ValueError: keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)
+    """
+    check_keys(keys)
+    if not keys.ndim:
+        raise ValueError(
+            "keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)"
+        )
+
+
+def check_key(key: object) -> None:
+    """Refuses a value that is not one key of JAX.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_key(jax.random.split(jax.random.key(0), 3))
+        Traceback (most recent call last):
+        ...
+        ValueError: key has shape (3,); expected one key, such as jax.random.key(0)
+    """
+    if not (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise ValueError(f"key is {key!r:.60}; expected jax.random.key(0)")
+    if key.ndim:
+        raise ValueError(f"key has shape {key.shape}; expected one key, such as jax.random.key(0)")
+
+
+def check_batch(setup: Setup, count: int | None) -> None:
+    """Refuses models or timelines whose number differs from that of the keys.
+
+    All functions that compile runs call this, so it also refuses ``jax.disable_jit`` and calls
+    inside jitted and otherwise transformed functions.
+
+    Raises:
+        ValueError: naming the argument, its shape and what was expected.
+    """
+    _check_compiles()
+    clients = setup.timeline.clients
+    if count is None and clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
+    if count is not None and clients.ndim == 3 and clients.shape[0] != count:
+        raise ValueError(f"timeline has {clients.shape[0]} replicas; expected {count}, one per key")
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(setup.params)]
+    if count is not None and any(shape[:1] != (count,) for shape in shapes):
+        raise ValueError(
+            f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
+            f"model per key, such as jax.vmap(model.init)(jax.random.split(key, {count}))"
+        )
+    check_objective(setup, batched=count is not None)
+
+
+def _check_compiles() -> None:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
+            "runs without compilation"
+        )
+    if get_opaque_trace_state() != _NO_TRACE:
+        raise ValueError(
+            "setup is used inside jax.jit, vmap or grad; expected a call outside, since the rounds "
+            "are compiled and recorded on the host: fs.run can be transformed"
+        )
+
+
+def check_objective(setup: Setup, *, batched: bool) -> None:
+    """Refuses an objective or labels that do not fit the model, if the task has a check.
+
+    Only the shapes are computed; nothing is compiled.  Traced values pass.
+
+    Args:
+        batched: the parameters have a leading axis, one model per key.
+
+    Raises:
+        ValueError: as the method ``check`` of the task's oracle.
+    """
+    oracle = setup.task.oracle
+    check = getattr(getattr(oracle, "func", None), "check", None)
+    arguments = getattr(oracle, "args", ())
+    leaves = [leaf for leaf in jax.tree.leaves((arguments, setup.params)) if not callable(leaf)]
+    if check is None or any(isinstance(leaf, Tracer) for leaf in leaves):
+        return
+    if not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+        return  # no process has all examples
+    params = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), setup.params
+    )
+    check(*arguments, params)
+
+
+def _check_timeline(timeline: Timeline, num_clients: int) -> None:
+    """Checks the fields of a concrete timeline or of a batch of timelines."""
+    # NumPy, since jnp would trace inside a jit.
+    clients, version, num_steps, mask = (
+        np.asarray(x)
+        for x in (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
+    )
+    shapes = {x.shape for x in (clients, version, num_steps, mask)}
+    if len(shapes) != 1 or np.shape(timeline.time) != clients.shape[:-1]:
+        raise ValueError(
+            f"timeline has fields of shapes {sorted(shapes)} and time {np.shape(timeline.time)}; "
+            "expected [T, S] each and time [T]"
+        )
+    for name, value, kind in (
+        ("clients", clients, np.integer),
+        ("version", version, np.integer),
+        ("num_steps", num_steps, np.integer),
+        ("mask", mask, np.bool_),
+    ):
+        if not np.issubdtype(value.dtype, kind):
+            expected = "booleans" if kind is np.bool_ else "integers"
+            raise ValueError(f"timeline.{name} has dtype {value.dtype}; expected {expected}")
+    if not clients.size:
+        raise ValueError(
+            f"timeline.clients has shape {clients.shape}; expected at least one round and one slot"
+        )
+    low, high = clients.min(), clients.max()
+    if low < 0 or high >= num_clients:
+        raise ValueError(
+            f"timeline.clients has clients {low} .. {high}; "
+            f"expected 0 .. {num_clients - 1}, the clients of the task"
+        )
+    staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
+    if staleness.min() < 0 or staleness.max() > timeline.max_staleness:
+        raise ValueError(
+            f"timeline.version has staleness {staleness.min()} .. {staleness.max()}; "
+            f"expected 0 .. {timeline.max_staleness}, timeline.max_staleness"
+        )
+    steps = np.where(mask, num_steps, 0)
+    if steps.min() < 0 or steps.max() > timeline.max_steps:
+        raise ValueError(
+            f"timeline.num_steps is in {steps.min()} .. {steps.max()}; "
+            f"expected 0 .. {timeline.max_steps}, timeline.max_steps"
+        )
+    for name in ("first_step", "read_buffer", "lost"):
+        value = getattr(timeline, name)
+        if value is not None and np.shape(value) != clients.shape:
+            raise ValueError(
+                f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, "
+                "the shape of timeline.clients"
+            )
+    if timeline.lost is not None and np.asarray(timeline.lost).dtype != np.bool_:
+        raise ValueError(
+            f"timeline.lost has dtype {np.asarray(timeline.lost).dtype}; expected booleans"
+        )
+    if timeline.num_buffers:
+        _check_buffers(timeline, mask, version)
+    # Empty slots count as distinct clients.
+    present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
+    if (present[..., 1:] == present[..., :-1]).any():
+        raise ValueError(
+            "timeline.clients has a client twice in one round; expected distinct clients"
+        )
+
+
+def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> None:
+    """Checks that every slot reads the broadcast of the version that it names."""
+    if timeline.write_buffer is None or timeline.read_buffer is None:
+        raise ValueError(
+            f"timeline.num_buffers is {timeline.num_buffers} without write_buffer and read_buffer; "
+            "expected both"
+        )
+    shapes = np.shape(timeline.write_buffer), np.shape(timeline.read_buffer)
+    if shapes != (mask.shape[:-1], mask.shape):
+        raise ValueError(
+            f"timeline.write_buffer and read_buffer have shapes {shapes}; "
+            f"expected {mask.shape[:-1]} and {mask.shape}"
+        )
+    rounds, last = timeline.num_rounds, timeline.num_buffers
+    written, read = np.asarray(timeline.write_buffer), np.asarray(timeline.read_buffer)
+    if written.min() < 0 or written.max() > last or read.min() < 0 or read.max() >= last:
+        raise ValueError(
+            f"timeline.write_buffer is in {written.min()} .. {written.max()} and read_buffer in "
+            f"{read.min()} .. {read.max()}; expected 0 .. {last}, timeline.num_buffers, and "
+            f"0 .. {last - 1}"
+        )
+    replicas = zip(
+        written.reshape(-1, rounds),
+        read.reshape(-1, *mask.shape[-2:]),
+        version.reshape(-1, *mask.shape[-2:]),
+        mask.reshape(-1, *mask.shape[-2:]),
+        strict=True,
+    )
+    for written, read, started, present in replicas:
+        content = np.full(last + 1, -1)
+        for t in range(rounds):
+            content[written[t]] = t
+            if (content[read[t]] != started[t])[present[t]].any():
+                raise ValueError(
+                    f"timeline.read_buffer in round {t} has buffers with the broadcasts "
+                    f"{content[read[t]].tolist()}; expected those of timeline.version, "
+                    f"{started[t].tolist()}"
+                )
+
+
+def check_one_timeline(clients: np.ndarray | Array) -> None:
+    """Raises ValueError if ``timeline.clients`` is that of a batch of timelines.
+
+    Example:
+        >>> check_one_timeline(np.zeros((3, 9, 2), int))
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has shape (3, 9, 2); expected [T, S]
+    """
+    if clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+
+
+def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) -> None:
+    """Raises ValueError for a report of a client outside of the population.
+
+    Example:
+        >>> check_population(np.array([[0, 7]]), np.array([[True, True]]), num_clients=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has client 7; expected 0 .. num_clients - 1 = 2
+    """
+    last = int(clients[mask].max(initial=0))
+    if last >= num_clients:
+        raise ValueError(
+            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
