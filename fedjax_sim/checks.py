@@ -226,6 +226,7 @@ def is_concrete(value: PyTree) -> bool:
     False for traced values, and for the placeholders that JAX puts into pytrees.
 
     Example:
+        >>> import jax
         >>> is_concrete(0.5), is_concrete(None), jax.jit(lambda x: is_concrete(x) + x)(0).item()
         (True, False, 0)
     """
