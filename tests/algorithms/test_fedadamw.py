@@ -76,7 +76,7 @@ def test_a_round_without_steps_keeps_the_moments(make):
 
 @pytest.mark.parametrize("make", [fs.fedadamw, fs.fedmuon], ids=["fedadamw", "fedmuon"])
 def test_moments_are_those_of_the_visits_with_steps(make):
-    """Of two clients one has no data: it halves the mean of the models, not that of moments."""
+    """A client without data halves the mean of two models, but not that of their moments."""
     algorithm = make(0.1)
     state = algorithm.init({"w": jnp.ones((2, 3))})
     now = fs.Round(jnp.array(0), jnp.array(2), 2, jax.random.key(0))
