@@ -16,6 +16,7 @@ from fedjax_sim.robust.rules import (
     average,
     check_f,
     majority,
+    mean_over,
     per_slot,
 )
 from fedjax_sim.types import PyTree, Upload
@@ -99,7 +100,7 @@ def trimmed_mean(f: int) -> Rule:
         def trimmed(x: Array) -> Array:
             ordered = _ordered(x, points)
             inside = per_slot(kept, x) & jnp.isfinite(ordered)
-            return jnp.where(inside, ordered, 0).sum(0) / count.astype(x.dtype)
+            return mean_over(jnp.where(inside, ordered, 0), count)
 
         return jax.tree.map(trimmed, points.x)
 

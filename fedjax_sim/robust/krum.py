@@ -20,6 +20,7 @@ from fedjax_sim.robust.rules import (
     Rule,
     ascending,
     check_f,
+    mean_over,
     per_slot,
     ranks,
     shares,
@@ -128,7 +129,7 @@ def bulyan(f: int) -> Rule:
             far = jnp.where(jnp.isfinite(values), jnp.abs(x - centre), jnp.inf)
             _, ordered = jax.lax.sort((far, x), dimension=0, num_keys=1, is_stable=True)
             kept = per_slot(jnp.arange(x.shape[0]) < beta, x)
-            return jnp.where(kept, ordered, 0).sum(0) / beta.astype(x.dtype)
+            return mean_over(jnp.where(kept, ordered, 0), beta)
 
         return jax.tree.map(nearest, points.x)
 

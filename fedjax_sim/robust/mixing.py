@@ -18,6 +18,7 @@ from fedjax_sim.robust.rules import (
     check_f,
     check_rule,
     majority,
+    mixed,
     per_slot,
     ranks,
     shares,
@@ -54,20 +55,15 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
         raise ValueError(f"f is None; expected a number of attackers, since {rule.name} has none")
     kept = f = check_f(f)
 
-    def mixed(points: Points) -> Points:
+    def neighbour_means(points: Points) -> Points:
         count = jnp.maximum(points.n - kept, 1)
         near = ranks(squared_distances(points), points.arrived) < count
-        weights = shares(near, count)
-
-        def means(x: Array) -> Array:
-            flat = x.reshape(x.shape[0], -1)
-            product = jnp.matmul(weights.astype(x.dtype), flat, precision="highest")
-            return jnp.where(per_slot(points.finite, x), product.reshape(x.shape), 0)
-
-        return points._replace(x=jax.tree.map(means, points.x))
+        means = mixed(shares(near, count), points.x)
+        finite = jax.tree.map(lambda x: jnp.where(per_slot(points.finite, x), x, 0), means)
+        return points._replace(x=finite)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        return rule.aggregate(mixed(points), previous, key)
+        return rule.aggregate(neighbour_means(points), previous, key)
 
     return rule._replace(
         name=f"nnm({rule.name}, f={f})",
@@ -149,14 +145,8 @@ def buckets(points: Points, order: Array, size: int) -> Points:
     weights = jnp.where(inside, points.finite_weights, 0)
     total = weights.sum(1)
     weights = weights / jnp.where(total > 0, total, 1)[:, None]
-
-    def means(x: Array) -> Array:
-        flat = x.reshape(slots, -1)
-        product = jnp.matmul(weights.astype(x.dtype), flat, precision="highest")
-        return product.reshape(number, *x.shape[1:])
-
     return Points(
-        x=jax.tree.map(means, points.x),
+        x=mixed(weights, points.x),
         weights=None,
         arrived=inside.any(1),
         finite=total > 0,

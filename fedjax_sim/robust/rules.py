@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import PyTree, Upload
 
@@ -119,13 +120,45 @@ def per_slot(values: Array, leaf: Array) -> Array:
 
 
 def weighted_sum(weights: Array, x: PyTree) -> PyTree:
-    """Returns ``sum_i weights[i] x[i]`` of leaves ``[S, ...]``.
+    """Returns ``sum_i weights[i] x[i]`` of leaves ``[S, ...]``, computed in float32 or more bits.
 
     Example:
         >>> weighted_sum(jnp.array([1.0, 2.0]), jnp.array([[3.0], [4.0]])).tolist()
         [11.0]
     """
-    return jax.tree.map(lambda leaf: (per_slot(weights, leaf) * leaf).sum(0), x)
+
+    def total(leaf: Array) -> Array:
+        wide = tree.wide(leaf)
+        return (per_slot(weights, wide) * wide).sum(0).astype(leaf.dtype)
+
+    return jax.tree.map(total, x)
+
+
+def mixed(weights: Array, x: PyTree) -> PyTree:
+    """Returns ``sum_j weights[i, j] x[j]`` per i, of leaves ``[S, ...]``, in float32 or more bits.
+
+    Example:
+        >>> mixed(jnp.array([[1.0, 2.0], [0.5, 0.5]]), jnp.array([[3.0], [4.0]])).tolist()
+        [[11.0], [3.5]]
+    """
+
+    def products(leaf: Array) -> Array:
+        flat = tree.wide(leaf.reshape(leaf.shape[0], -1))
+        product = jnp.matmul(weights.astype(flat.dtype), flat, precision="highest")
+        return product.astype(leaf.dtype).reshape(weights.shape[0], *leaf.shape[1:])
+
+    return jax.tree.map(products, x)
+
+
+def mean_over(values: Array, count: Array) -> Array:
+    """Returns the sum over slots divided by a count, computed in float32 or more bits.
+
+    Example:
+        >>> mean_over(jnp.array([[60000.0], [60000.0]], jnp.float16), jnp.array(2)).tolist()
+        [60000.0]
+    """
+    wide = tree.wide(values)
+    return (wide.sum(0) / count.astype(wide.dtype)).astype(values.dtype)
 
 
 def shares(selected: Array, count: Array) -> Array:

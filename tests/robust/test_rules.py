@@ -353,10 +353,28 @@ def test_numbers_of_attackers_may_be_those_of_numpy():
         robust.multi_krum(1, 3.0)
 
 
-@pytest.mark.parametrize("rule", ["clipping", "clipping L=2", "median"])
+@pytest.mark.parametrize(
+    "name",
+    ["mean", "trimmed f=2", "multi_krum", "bulyan", "buckets of 1 + mean", "nnm(0) + mean"],
+)
+def test_means_of_half_precision_are_rounded_once(name):
+    """Weights such as 1/7 and sums have more digits than the uploads; the result is rounded."""
+    half = full(X * 100)
+    half = half._replace(x=half.x.astype(jnp.bfloat16))
+    single = half._replace(x=half.x.astype(jnp.float32))
+    program = compiled(lambda points: RULES[name].aggregate(points, None, jax.random.key(0)))
+    expected = program(single).astype(jnp.bfloat16).astype(jnp.float32)
+    # bulyan and nnm round once more on the way: half a unit in the last of eight digits each.
+    np.testing.assert_allclose(program(half).astype(jnp.float32), expected, rtol=2.0**-8)
+
+
+@pytest.mark.parametrize("rule", ["clipping", "clipping L=2", "median", "trimmed", "mean", "nnm"])
 def test_large_uploads_in_half_precision_do_not_overflow(rule):
     """Squares above 65504, and sums of two values above it."""
     rules = {
+        "trimmed": robust.trimmed_mean(1),
+        "mean": robust.mean(),
+        "nnm": robust.nnm(robust.trimmed_mean(1)),
         "clipping": robust.centred_clipping(10.0),
         "clipping L=2": robust.centred_clipping(10.0, iterations=2),
         "median": robust.median(),
