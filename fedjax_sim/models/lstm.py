@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from fedjax_sim.models.base import Model
+from fedjax_sim.models.tokens import check_sequences, takes_tokens
 from fedjax_sim.types import Params
 
 
@@ -80,10 +81,7 @@ def lstm(
         }
 
     def apply(params: Params, x: Array) -> Array:
-        if jnp.ndim(x) != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
-            raise ValueError(
-                f"x has shape {jnp.shape(x)} and dtype {x.dtype}; expected integer tokens [B, L]"
-            )
+        check_sequences(x)
         hidden = params["embedding"][x.T]  # [L, B, embedding]
         for name in layers:
             layer = params[name]
@@ -92,7 +90,7 @@ def lstm(
         hidden = hidden.swapaxes(0, 1) if every_position else hidden[-1]
         return hidden @ params["head"]["kernel"].T + params["head"]["bias"]
 
-    return Model(init, apply)
+    return Model(init, takes_tokens(apply, vocab_size))
 
 
 @jax.custom_jvp

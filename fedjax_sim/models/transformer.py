@@ -9,6 +9,7 @@ from fedjax_sim.models.attention import attend, causal, rotary
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.linear import product, takes_adapters
 from fedjax_sim.models.norms import standardise
+from fedjax_sim.models.tokens import check_sequences, takes_tokens
 
 _DEVIATION = 0.02  # standard deviation of the initial kernels
 _EPSILON = 1e-5
@@ -82,7 +83,7 @@ def transformer(
             "take the entries of a head in pairs"
         )
     model = from_nnx(lambda rngs: _Transformer(vocab_size, width, depth, heads, mlp_dim, rngs))
-    return model._replace(apply=takes_adapters(model.apply))
+    return model._replace(apply=takes_tokens(takes_adapters(model.apply), vocab_size))
 
 
 class _Transformer(nnx.Module):
@@ -97,11 +98,7 @@ class _Transformer(nnx.Module):
         self.norm = _Norm(width)
 
     def __call__(self, tokens: Array) -> Array:
-        if jnp.ndim(tokens) != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-            raise ValueError(
-                f"x has shape {jnp.shape(tokens)} and dtype {tokens.dtype}; expected integer "
-                "tokens [B, L]"
-            )
+        check_sequences(tokens)
         embedding = self.embedding.get_value()
         z = embedding[tokens]
         for block in self.blocks:
