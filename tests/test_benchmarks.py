@@ -83,6 +83,28 @@ def test_ratios():
     assert report.ratios(fastest_has_a_target) == [("jax", 2.0, 1.0)]
 
 
+def test_ratios_are_between_candidates_that_do_the_same_work():
+    """The stored results: a sweep of other methods, a run without derivatives, other clients."""
+    compared = {}
+    for part in ("composite", "hypergradients", "asynchrony"):
+        path = jobs.ROOT / "benchmarks" / "results" / f"{part}.json"
+        stored = json.loads(path.read_text())
+        rows = {name: case["candidates"] for name, case in stored["cases"].items()}
+        for one in command.PARTS[part].module.cases(rows, Machine(**stored["machine"])):
+            assert report.as_json(one)["ratios"] == stored["cases"][one.name]["ratios"]
+            compared[one.name] = [ratio.peer for ratio in report.ratios(one)]
+    assert compared == {
+        "lasso": ["loop"],
+        "lowrank": ["loop"],
+        "16": ["one"],
+        "64": ["one"],
+        "256": ["one"],
+        "engine": ["eager"],
+        "tick": ["eager"],
+        "clients": [],
+    }
+
+
 def test_table():
     seconds = {"torch": 0.5, "ours": 0.1}
     text = report.table(case(seconds, targets={"torch": 4.0}, floor=0.05, local_steps=200))
