@@ -33,9 +33,10 @@ def lstm(
 
     Parameters are nested dicts: ``embedding`` ``[vocab_size, embedding]``; ``layer1``, ``layer2``,
     ... with ``input.kernel`` W ``[4 width, inputs]``, ``hidden.kernel`` R ``[4 width, width]`` and
-    ``bias``; ``head`` with ``kernel`` ``[vocab_size, width]`` and ``bias``.  PyTorch's layers have
-    two biases, whose sum is ours.  The embedding starts standard normal, all others uniform on
-    :math:`\pm 1 / \sqrt{width}`, as in PyTorch.  Activations have the parameters' dtype.
+    ``bias``; ``head`` with ``kernel`` ``[vocab_size, width]`` and ``bias``.  The embedding starts
+    standard normal, all others uniform on :math:`\pm 1 / \sqrt{width}`, as in PyTorch, whose layers
+    have two such biases instead of b: their sum has twice the variance at the start.  Activations
+    have the parameters' dtype.
 
     The defaults are the network of FedML and FLUTE for Shakespeare's characters (McMahan et al.,
     2017, https://arxiv.org/abs/1602.05629, section 3; Reddi et al., 2021,

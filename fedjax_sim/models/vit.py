@@ -47,7 +47,8 @@ def vit(
     ``kernel`` ``[outputs, inputs]`` and ``bias``; the outputs of qkv are all queries, all keys, all
     values, head by head.  Arrays under ``blocks`` have a leading axis of ``depth``: the blocks are
     scanned, which compiles several times faster than a Python loop.  Kernels, class token and
-    positions start truncated normal with standard deviation 0.02, scales at one, biases at zero.
+    positions start normal with standard deviation 0.02, truncated at -0.04 and 0.04 (the standard
+    deviation is then 0.0176), scales at one, biases at zero.
     Activations have the parameters' dtype; layer norms and softmax are computed in at least
     float32.
 
