@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.tokens import check_sequences, takes_tokens
 from fedjax_sim.types import Params
@@ -53,7 +54,8 @@ def lstm(
             the last one, ``[B, vocab_size]``, as LEAF does.
 
     Raises:
-        ValueError: a size below 1; from ``apply``, tokens that are not integers ``[B, L]``.
+        ValueError: a size that is no integer of at least 1; from ``apply``, tokens that are not
+            integers ``[B, L]``.
 
     Example:
         >>> model = lstm(10, embedding=3, width=4)
@@ -63,10 +65,7 @@ def lstm(
         >>> model.apply(params, jnp.ones((5, 7), jnp.int32)).shape
         (5, 7, 10)
     """
-    sizes = {"vocab_size": vocab_size, "embedding": embedding, "width": width, "depth": depth}
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_count(1, vocab_size=vocab_size, embedding=embedding, width=width, depth=depth)
     layers = [f"layer{i}" for i in range(1, depth + 1)]
 
     def init(key: Array) -> Params:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.attention import attend, causal, rotary
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.linear import product, takes_adapters
@@ -59,8 +60,8 @@ def transformer(
             V w + D (4 w^2 + 2 w m + 2 w) + w parameters.
 
     Raises:
-        ValueError: a size below 1; a ``width`` that is no multiple of ``2 * heads``; from
-            ``apply``, tokens that are not integers ``[B, L]``.
+        ValueError: a size that is no integer of at least 1; a ``width`` that is no multiple of
+            ``2 * heads``; from ``apply``, tokens that are not integers ``[B, L]``.
 
     Example:
         >>> model = transformer(65)
@@ -73,10 +74,7 @@ def transformer(
         (5, 7, 65)
     """
     mlp_dim = 4 * width if mlp_dim is None else mlp_dim
-    sizes = {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads}
-    for name, value in (sizes | {"mlp_dim": mlp_dim}).items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_count(1, vocab_size=vocab_size, width=width, depth=depth, heads=heads, mlp_dim=mlp_dim)
     if width % (2 * heads):
         raise ValueError(
             f"width is {width}; expected a multiple of 2 heads = {2 * heads}, since rotations "
