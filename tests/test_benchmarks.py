@@ -197,6 +197,13 @@ def test_a_job_runs_in_a_process_of_its_own():
         jobs.run(Job("W9", "odd", "benchmarks.floors", {"unknown": 1}))
 
 
+def test_versions_of_peers_are_those_of_their_interpreters():
+    found = command._peer_versions({"fedjax": sys.executable})
+    assert set(found) == {"torch", "drjax", "peer fedjax"}
+    assert found["peer fedjax"]["jax"] == jax.__version__
+    assert command._version("no-such-package", sys.executable) == "not installed"
+
+
 def test_jobs_of_the_parts():
     """By default what is installed; convolutions without the candidates that take minutes."""
     default = rounds.jobs(DEFAULTS)
