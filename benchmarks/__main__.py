@@ -17,11 +17,12 @@ stored as OUT/PART.json and the bars drawn as IMAGES/benchmark_PART.png.
 import argparse
 import datetime
 import importlib
-import importlib.metadata
 import json
 import pathlib
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from benchmarks import (
@@ -163,7 +164,7 @@ def run_part(
         print(f"\n{report.table(case)}")
     conditions = {
         "date": began.isoformat(timespec="minutes"),
-        "environment": environment() | {"cores": num_cores()} | _peer_versions(),
+        "environment": environment() | {"cores": num_cores()} | _peer_versions(options.peers),
         "machine": machine._asdict(),
         "repeats": repeats,
         "left_out": left_out,
@@ -188,14 +189,18 @@ def _earlier_cases(path: pathlib.Path) -> dict[str, Any]:
     return json.loads(path.read_text())["cases"] if path.exists() else {}
 
 
-def _peer_versions() -> dict[str, str]:
-    found = {}
-    for package in ("torch", "drjax"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
+def _peer_versions(peers: Mapping[str, str]) -> dict[str, Any]:
+    """Returns versions of the packages of peers, also of those with an interpreter of their own."""
+    found: dict[str, Any] = {name: _version(name, sys.executable) for name in ("torch", "drjax")}
+    for peer, python in peers.items():
+        found[f"peer {peer}"] = {name: _version(name, python) for name in rounds.PACKAGES[peer]}
     return found
+
+
+def _version(package: str, python: str) -> str:
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip() or "not installed"
 
 
 def _peer(text: str) -> tuple[str, str]:

@@ -103,6 +103,7 @@ def cases(results: Results, machine: Machine) -> list[Case]:
             unit="a sweep",
             rows=rows,
             ours=OURS,
+            same_work=(LOOP,),
             floor=floor(machine, flops, 0),
             local_steps=steps,
         )

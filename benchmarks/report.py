@@ -1,6 +1,6 @@
 """Reports of the measurements: ratios, tables, bar charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -19,12 +19,13 @@ class Case(NamedTuple):
     title: str
     unit: str  # what the seconds are of, e.g. "a round"
     rows: Mapping[str, Mapping[str, float]]
-    ours: str  # the candidate that the others are compared with
+    ours: str  # the candidate that the others are compared with; "": there are no ratios
     floor: float | None = None  # least seconds by the machine's rates
     targets: Mapping[str, float] = {}  # peer -> how many times faster ours is meant to be
     local_steps: float | None = None  # that the seconds are of
     baseline: str = ""  # whose seconds the rows' ``ratio`` is relative to
     limits: Mapping[str, float] = {}  # candidate -> ratio that it is meant not to exceed
+    same_work: Collection[str] | None = None  # candidates that do the work of ours; None: all
 
 
 class Ratio(NamedTuple):
@@ -39,7 +40,7 @@ def ratios(case: Case) -> list[Ratio]:
     """Returns the ratios of our time to the fastest other candidate and to peers with a target.
 
     A peer stands for its variants: "torch-loop" for "torch-loop-1", too.  Variants of ours are no
-    others.
+    others, nor are candidates that do other work.
 
     Example:
         >>> rows = {"ours": 2.0, "torch-1": 9.0, "torch": 6.0, "jax": 3.0}
@@ -51,7 +52,8 @@ def ratios(case: Case) -> list[Ratio]:
     if case.ours not in case.rows:
         return []
     seconds = {name: row["seconds"] for name, row in case.rows.items()}
-    others = {k: v for k, v in seconds.items() if not k.startswith(case.ours)}
+    alike = seconds if case.same_work is None else case.same_work
+    others = {k: v for k, v in seconds.items() if k in alike and not k.startswith(case.ours)}
     found = []
     for peer, target in case.targets.items():
         variants = {k: v for k, v in others.items() if k == peer or k.startswith(f"{peer}-")}

@@ -44,6 +44,7 @@ PEERS = {  # name -> candidates, in an interpreter of their own
         "pfl": Candidate("benchmarks.peer_pfl", {"threads": None}),
     },
 }
+PACKAGES = {"fedjax": ("fedjax", "jax"), "pfl": ("pfl", "torch")}  # whose versions are stored
 
 # Measured only if they are named: plain JAX with convolutions takes half a minute a round, small
 # dense models gain nothing from several torch threads.

@@ -73,6 +73,23 @@ def check_count(least: int = 0, /, **values: Any) -> None:
         check_at_least(least, **{name: value})
 
 
+def check_counts(least: int = 0, /, **sequences: Any) -> None:
+    """Raises ValueError for values that are no sequences of integers from a bound on.
+
+    Example:
+        >>> check_counts(1, hidden=(64, 32))
+        >>> check_counts(1, hidden=64)
+        Traceback (most recent call last):
+        ...
+        ValueError: hidden is 64; expected a sequence of integers
+    """
+    for name, values in sequences.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise ValueError(f"{name} is {values!r:.60}; expected a sequence of integers")
+        for value in values:
+            check_count(least, **{name: value})
+
+
 def _is_integer(value: Any) -> bool:
     try:
         operator.index(value)

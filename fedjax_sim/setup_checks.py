@@ -191,9 +191,9 @@ def _check_compiles() -> None:
 
 
 def check_objective(setup: Setup, *, batched: bool) -> None:
-    """Refuses an objective or labels that do not fit the model, if the task has a check.
+    """Refuses an objective, labels or token ids that do not fit the model, if the task has a check.
 
-    Only the shapes are computed; nothing is compiled.  Traced values pass.
+    The model is not compiled; only its shapes are computed.  Traced values pass.
 
     Args:
         batched: the parameters have a leading axis, one model per key.

@@ -83,6 +83,28 @@ def test_ratios():
     assert report.ratios(fastest_has_a_target) == [("jax", 2.0, 1.0)]
 
 
+def test_ratios_are_between_candidates_that_do_the_same_work():
+    """The stored results: a sweep of other methods, a run without derivatives, other clients."""
+    compared = {}
+    for part in ("composite", "hypergradients", "asynchrony"):
+        path = jobs.ROOT / "benchmarks" / "results" / f"{part}.json"
+        stored = json.loads(path.read_text())
+        rows = {name: case["candidates"] for name, case in stored["cases"].items()}
+        for one in command.PARTS[part].module.cases(rows, Machine(**stored["machine"])):
+            assert report.as_json(one)["ratios"] == stored["cases"][one.name]["ratios"]
+            compared[one.name] = [ratio.peer for ratio in report.ratios(one)]
+    assert compared == {
+        "lasso": ["loop"],
+        "lowrank": ["loop"],
+        "16": ["one"],
+        "64": ["one"],
+        "256": ["one"],
+        "engine": ["eager"],
+        "tick": ["eager"],
+        "clients": [],
+    }
+
+
 def test_table():
     seconds = {"torch": 0.5, "ours": 0.1}
     text = report.table(case(seconds, targets={"torch": 4.0}, floor=0.05, local_steps=200))
@@ -173,6 +195,13 @@ def test_a_job_runs_in_a_process_of_its_own():
     }
     with pytest.raises(RuntimeError, match="odd on W9 failed"):
         jobs.run(Job("W9", "odd", "benchmarks.floors", {"unknown": 1}))
+
+
+def test_versions_of_peers_are_those_of_their_interpreters():
+    found = command._peer_versions({"fedjax": sys.executable})
+    assert set(found) == {"torch", "drjax", "peer fedjax"}
+    assert found["peer fedjax"]["jax"] == jax.__version__
+    assert command._version("no-such-package", sys.executable) == "not installed"
 
 
 def test_jobs_of_the_parts():
@@ -340,15 +369,37 @@ def test_methods_are_compared_with_the_call_beside_them():
 @pytest.mark.slow
 def test_evaluation_measured_on_a_tiny_model(monkeypatch):
     """The ratio is that of seconds per example; the floor counts a forward pass."""
-    tiny = evaluation.Subject(lambda: models.mlp((4,), (8,), 10), (4,), 5, 20)
+    tiny = evaluation.Subject(lambda _: models.mlp((4,), (8,), 10), (4,), 5, 20)
     monkeypatch.setitem(evaluation.SUBJECTS, "tiny", tiny)
     flat = evaluation.measure("tiny", list(evaluation.CANDIDATES), 0.0)
-    # Products of a 4 x 8 and an 8 x 10 matrix, then the loss.
-    assert 2 * (4 * 8 + 8 * 10) <= flat["evaluation:flops"] <= 2000
+    assert flat["evaluation:flops"] == 2 * (4 * 8 + 8 * 10)  # products with both matrices
     (case,) = evaluation.cases({"tiny": {"evaluation": flat}}, Machine(1e9, 1e9))
     assert set(case.rows) == set(evaluation.CANDIDATES)
     assert all(row["seconds"] > 0 for row in case.rows.values())
     assert [limit.limit for limit in report.limits(case)] == [0.5, 0.5]
+    flat = evaluation.measure("tiny", [evaluation.TRAINING], 0.0)
+    (case,) = evaluation.cases({"tiny": {"evaluation": flat}}, Machine(1e9, 1e9))
+    assert "tiny" in report.table(case)
+
+
+@pytest.mark.parametrize("name", evaluation.SUBJECTS)
+def test_floors_of_evaluations_count_the_products(name):
+    """By hand: outputs x patch x channels of every layer; stored floors are such numbers, too."""
+    expected = {
+        "lenet5": 28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10,
+        "femnist_cnn": 26 * 26 * 32 * 9 + 24 * 24 * 64 * 288 + 9216 * 128 + 128 * 62,
+        "mlp": 784 * 200 + 200 * 200 + 200 * 10,
+        # Stem, then per stage two convolutions, and a shortcut where the shape changes; the head.
+        "resnet": 1024 * 8 * 27
+        + 1024 * 8 * 72 * 2
+        + 256 * 16 * (72 + 144 + 8)
+        + 64 * 32 * (144 + 288 + 16)
+        + 32 * 10,
+    }[name]
+    assert evaluation.forward_flops(name) == 2 * expected
+    stored = json.loads((jobs.ROOT / "benchmarks" / "results" / "evaluation.json").read_text())
+    floor = stored["cases"][name]["floor_seconds"]
+    assert floor * stored["machine"]["flops"] == pytest.approx(2 * expected, rel=1e-6)
 
 
 @pytest.mark.slow

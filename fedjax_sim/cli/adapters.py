@@ -109,14 +109,28 @@ def _read(path: pathlib.Path, params: Params) -> Params:
             "fedjax-sim export wrote"
         ) from error
 
+    def name_of(path_of_leaf: tuple[Any, ...]) -> str:
+        return "/".join(names(path_of_leaf)) or "params"
+
+    of_model = {name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    if surplus := sorted(arrays.keys() - of_model):
+        raise DataError(
+            f"initial_model is '{path}', which has {', '.join(surplus[:3])} besides the arrays of "
+            "the model; expected a file of the same model"
+        )
+
     def leaf(path_of_leaf: tuple[Any, ...], drawn: Array) -> Array:
-        name = "/".join(names(path_of_leaf)) or "params"
-        shape = drawn.shape[1:]
+        name, shape = name_of(path_of_leaf), drawn.shape[1:]
         if name not in arrays or arrays[name].shape != shape:
             present = f"of shape {arrays[name].shape}" if name in arrays else "missing"
             raise DataError(
                 f"initial_model is '{path}', in which {name} is {present}; expected {shape}, as in "
                 "the model"
+            )
+        if not jnp.issubdtype(arrays[name].dtype, jnp.number):
+            raise DataError(
+                f"initial_model is '{path}', in which {name} has dtype {arrays[name].dtype}; "
+                "expected numbers"
             )
         return jnp.broadcast_to(jnp.asarray(arrays[name], drawn.dtype), drawn.shape)
 

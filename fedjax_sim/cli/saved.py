@@ -186,8 +186,18 @@ class SavedResults:
 
         Args:
             x, algorithm, options: as in :meth:`predict`.
+
+        Raises:
+            ValueError: as :meth:`predict`; a model with one number per example, such as a binary
+                logit.
         """
-        labels = self.predict(x, algorithm, **options).argmax(-1)
+        outputs = self.predict(x, algorithm, **options)
+        if outputs.ndim < 2:
+            raise ValueError(
+                f"the outputs have shape {outputs.shape}; expected [N, classes]. The label of a "
+                "binary logit is predict(...) > 0"
+            )
+        labels = outputs.argmax(-1)
         names = self.config.get("data", {}).get("class_names")
         return np.array(names)[labels] if names else labels
 

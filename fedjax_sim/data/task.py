@@ -220,7 +220,7 @@ class _EmpiricalOracle(NamedTuple):
     full_grad_batch: int
 
     def check(self, data: Any, params: Params) -> None:
-        """Refuses an objective, inputs or labels that do not fit the model.
+        """Refuses an objective, inputs (also token ids) or labels that do not fit the model.
 
         Raises:
             ValueError: examples with NaN or infinity, an objective that fails on their shapes or

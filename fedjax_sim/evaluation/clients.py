@@ -141,12 +141,13 @@ def client_statistics(
     squares = count * (values**2).sum()
     result = {"mean": values.mean(), "min": values.min(), "max": values.max()}
     for name, quantile in quantile_names(quantiles).items():
-        # As jnp.quantile, which would sort once per quantile. At a client's own position the
-        # next one, which may be infinite, has no part.
+        # As jnp.quantile, which would sort once per quantile.
         position = np.asarray(quantile, values.dtype) * np.asarray(count - 1, values.dtype)
         low, high = np.floor(position), np.ceil(position)
         above = position - low
-        value = ordered[int(low)] * (1 - above) + ordered[int(high)] * above
+        value = ordered[int(low)]
+        if above:  # 0 times an infinite value would be NaN
+            value = value * (1 - above) + ordered[int(high)] * above
         result[name] = unless_nan(value)
     return result | {
         "std": values.std(),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.convolution.geometry import Setting
 from fedjax_sim.models.convolution.layers import Layer, layers_in_blocks
@@ -58,8 +58,9 @@ def cnn(
         dot: implementation of the dense layers' products, ``(x, kernel) -> x kernel^T``.
 
     Raises:
-        ValueError: sizes that are no integers of at least 1, no channels, ``pool_after`` and
-            ``channels`` of different lengths, or an image that is too small for the layers.
+        ValueError: sizes that are no integers of at least 1, or no sequences of them; no channels;
+            ``pool_after`` and ``channels`` of different lengths; an ``image_shape`` of another
+            length than 3, or too small for the layers.
 
     Example:
         >>> model = cnn((16, 16, 1), 4, channels=(8, 8), kernel_size=3, hidden=(32,))
@@ -67,6 +68,10 @@ def cnn(
         >>> sorted(params), params["head"]["dense1"]["kernel"].shape
         (['conv1', 'conv2', 'head'], (32, 32))
     """
+    check_counts(1, image_shape=image_shape, channels=channels, hidden=hidden)
+    check_count(1, num_classes=num_classes, kernel_size=kernel_size)
+    if len(image_shape) != 3:
+        raise ValueError(f"image_shape is {image_shape}; expected height, width, channels")
     pool_after = [True] * len(channels) if pool_after is None else list(pool_after)
     if len(pool_after) != len(channels):
         raise ValueError(
@@ -74,10 +79,6 @@ def cnn(
         )
     if not channels:
         raise ValueError(f"channels is {channels!r}; expected at least one convolution")
-    check_count(1, num_classes=num_classes, kernel_size=kernel_size)
-    for name, sizes in (("image_shape", image_shape), ("channels", channels), ("hidden", hidden)):
-        for size in sizes:
-            check_count(1, **{name: size})
     height, width, _ = image_shape
     for pool in pool_after:
         height, width = height - kernel_size + 1, width - kernel_size + 1

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
 
 LECUN_NORMAL = jax.nn.initializers.lecun_normal()
@@ -136,8 +136,7 @@ def mlp(
         ['dense1', 'dense2', 'dense3']
     """
     size = _size(features)
-    for width in hidden:
-        check_count(1, hidden=width)
+    check_counts(1, hidden=hidden)
     check_count(1, num_classes=num_classes)
     return from_nnx(
         lambda rngs: Dense(size, hidden, num_classes, activation, initializer, rngs, dot)

@@ -18,6 +18,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.models.linear import Adapted, Rows
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.paths import lookup, nested
+from fedjax_sim.models.tokens import takes_tokens
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import OfModel, Path
 from fedjax_sim.types import Model, Params, PyTree, Scalar
@@ -136,6 +137,7 @@ def lora(
     def apply(params: Params, x: Any) -> Any:
         return model.apply(filled(params, merges), x)
 
+    takes_tokens(apply, getattr(model.apply, "vocab_size", None))
     if model.train is None:
         return Model(init, apply)
     train, statistics = model.train, model.statistics

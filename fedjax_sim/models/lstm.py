@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model
+from fedjax_sim.models.tokens import check_sequences, takes_tokens
 from fedjax_sim.types import Params
 
 
@@ -32,9 +34,10 @@ def lstm(
 
     Parameters are nested dicts: ``embedding`` ``[vocab_size, embedding]``; ``layer1``, ``layer2``,
     ... with ``input.kernel`` W ``[4 width, inputs]``, ``hidden.kernel`` R ``[4 width, width]`` and
-    ``bias``; ``head`` with ``kernel`` ``[vocab_size, width]`` and ``bias``.  PyTorch's layers have
-    two biases, whose sum is ours.  The embedding starts standard normal, all others uniform on
-    :math:`\pm 1 / \sqrt{width}`, as in PyTorch.  Activations have the parameters' dtype.
+    ``bias``; ``head`` with ``kernel`` ``[vocab_size, width]`` and ``bias``.  The embedding starts
+    standard normal, all others uniform on :math:`\pm 1 / \sqrt{width}`, as in PyTorch, whose layers
+    have two such biases instead of b: their sum has twice the variance at the start.  Activations
+    have the parameters' dtype.
 
     The defaults are the network of FedML and FLUTE for Shakespeare's characters (McMahan et al.,
     2017, https://arxiv.org/abs/1602.05629, section 3; Reddi et al., 2021,
@@ -51,7 +54,8 @@ def lstm(
             the last one, ``[B, vocab_size]``, as LEAF does.
 
     Raises:
-        ValueError: a size below 1; from ``apply``, tokens that are not integers ``[B, L]``.
+        ValueError: a size that is no integer of at least 1; from ``apply``, tokens that are not
+            integers ``[B, L]``.
 
     Example:
         >>> model = lstm(10, embedding=3, width=4)
@@ -61,10 +65,7 @@ def lstm(
         >>> model.apply(params, jnp.ones((5, 7), jnp.int32)).shape
         (5, 7, 10)
     """
-    sizes = {"vocab_size": vocab_size, "embedding": embedding, "width": width, "depth": depth}
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_count(1, vocab_size=vocab_size, embedding=embedding, width=width, depth=depth)
     layers = [f"layer{i}" for i in range(1, depth + 1)]
 
     def init(key: Array) -> Params:
@@ -80,10 +81,7 @@ def lstm(
         }
 
     def apply(params: Params, x: Array) -> Array:
-        if jnp.ndim(x) != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
-            raise ValueError(
-                f"x has shape {jnp.shape(x)} and dtype {x.dtype}; expected integer tokens [B, L]"
-            )
+        check_sequences(x)
         hidden = params["embedding"][x.T]  # [L, B, embedding]
         for name in layers:
             layer = params[name]
@@ -92,7 +90,7 @@ def lstm(
         hidden = hidden.swapaxes(0, 1) if every_position else hidden[-1]
         return hidden @ params["head"]["kernel"].T + params["head"]["bias"]
 
-    return Model(init, apply)
+    return Model(init, takes_tokens(apply, vocab_size))
 
 
 @jax.custom_jvp

@@ -77,6 +77,11 @@ class _Cast:
         """True if kernels may have adapters beside them, which are cast as well."""
         return getattr(self.apply, "takes_adapters", False)
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of tokens if the inputs are token ids, which are not cast."""
+        return getattr(self.apply, "vocab_size", None)
+
     def __call__(self, params: Params, x: PyTree) -> PyTree:
         def floating(leaf: Array) -> bool:
             return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Dense, Product, dense_product
@@ -57,8 +58,8 @@ def resnet(
         dot: implementation of the dense layer's product, ``(x, kernel) -> x kernel^T``.
 
     Raises:
-        ValueError: no stage, or ``blocks`` and ``channels`` of different lengths; a number below 1;
-            ``groups`` that do not divide the channels.
+        ValueError: no stage, or ``blocks`` and ``channels`` of different lengths; a number that is
+            no integer of at least 1; ``groups`` that do not divide the channels.
 
     Example:
         >>> model = resnet(10, channels=(4, 8), blocks=(1, 1))
@@ -66,15 +67,12 @@ def resnet(
         >>> sorted(params), sorted(params["blocks"]["1"])
         (['blocks', 'conv', 'head', 'norm'], ['conv1', 'conv2', 'norm1', 'norm2', 'shortcut'])
     """
+    check_counts(1, channels=channels, blocks=blocks)
+    check_count(1, num_classes=num_classes, image_channels=image_channels, groups=groups)
     if not channels or len(channels) != len(blocks):
         raise ValueError(
             f"blocks is {tuple(blocks)} and channels is {tuple(channels)}; expected one number "
             "of each for every stage, and at least one stage"
-        )
-    if min(num_classes, image_channels, groups, *channels, *blocks) < 1:
-        raise ValueError(
-            f"num_classes is {num_classes}, image_channels {image_channels}, groups {groups}, "
-            f"channels {tuple(channels)}, blocks {tuple(blocks)}; expected positive integers"
         )
     if any(width % groups for width in channels):
         raise ValueError(f"groups is {groups}; expected a divisor of each of {tuple(channels)}")

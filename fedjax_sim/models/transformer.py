@@ -5,10 +5,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.attention import attend, causal, rotary
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.linear import product, takes_adapters
 from fedjax_sim.models.norms import standardise
+from fedjax_sim.models.tokens import check_sequences, takes_tokens
 
 _DEVIATION = 0.02  # standard deviation of the initial kernels
 _EPSILON = 1e-5
@@ -58,8 +60,8 @@ def transformer(
             V w + D (4 w^2 + 2 w m + 2 w) + w parameters.
 
     Raises:
-        ValueError: a size below 1; a ``width`` that is no multiple of ``2 * heads``; from
-            ``apply``, tokens that are not integers ``[B, L]``.
+        ValueError: a size that is no integer of at least 1; a ``width`` that is no multiple of
+            ``2 * heads``; from ``apply``, tokens that are not integers ``[B, L]``.
 
     Example:
         >>> model = transformer(65)
@@ -72,17 +74,14 @@ def transformer(
         (5, 7, 65)
     """
     mlp_dim = 4 * width if mlp_dim is None else mlp_dim
-    sizes = {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads}
-    for name, value in (sizes | {"mlp_dim": mlp_dim}).items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_count(1, vocab_size=vocab_size, width=width, depth=depth, heads=heads, mlp_dim=mlp_dim)
     if width % (2 * heads):
         raise ValueError(
             f"width is {width}; expected a multiple of 2 heads = {2 * heads}, since rotations "
             "take the entries of a head in pairs"
         )
     model = from_nnx(lambda rngs: _Transformer(vocab_size, width, depth, heads, mlp_dim, rngs))
-    return model._replace(apply=takes_adapters(model.apply))
+    return model._replace(apply=takes_tokens(takes_adapters(model.apply), vocab_size))
 
 
 class _Transformer(nnx.Module):
@@ -97,11 +96,7 @@ class _Transformer(nnx.Module):
         self.norm = _Norm(width)
 
     def __call__(self, tokens: Array) -> Array:
-        if jnp.ndim(tokens) != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-            raise ValueError(
-                f"x has shape {jnp.shape(tokens)} and dtype {tokens.dtype}; expected integer "
-                "tokens [B, L]"
-            )
+        check_sequences(tokens)
         embedding = self.embedding.get_value()
         z = embedding[tokens]
         for block in self.blocks:

@@ -4,6 +4,7 @@ import jax
 from flax import nnx
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pooling import max_pool
@@ -40,7 +41,7 @@ def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = 
         conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
 
     Raises:
-        ValueError: ``num_classes`` or ``hidden`` below 1.
+        ValueError: ``num_classes`` or ``hidden`` is no integer of at least 1.
 
     Example:
         >>> model = vgg11()
@@ -49,9 +50,7 @@ def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = 
         9272790
     """
     hidden = (100 if num_classes == 10 else 256) if hidden is None else hidden
-    for name, value in (("num_classes", num_classes), ("hidden", hidden)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_count(1, num_classes=num_classes, hidden=hidden)
     return from_nnx(lambda rngs: _Vgg(num_classes, hidden, conv, rngs))
 
 

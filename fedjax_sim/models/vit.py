@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.attention import attend
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.linear import product, takes_adapters
@@ -47,7 +48,8 @@ def vit(
     ``kernel`` ``[outputs, inputs]`` and ``bias``; the outputs of qkv are all queries, all keys, all
     values, head by head.  Arrays under ``blocks`` have a leading axis of ``depth``: the blocks are
     scanned, which compiles several times faster than a Python loop.  Kernels, class token and
-    positions start truncated normal with standard deviation 0.02, scales at one, biases at zero.
+    positions start normal with standard deviation 0.02, truncated at -0.04 and 0.04 (the standard
+    deviation is then 0.0176), scales at one, biases at zero.
     Activations have the parameters' dtype; layer norms and softmax are computed in at least
     float32.
 
@@ -65,8 +67,8 @@ def vit(
             ``depth`` token arrays, for about a third more arithmetic.
 
     Raises:
-        ValueError: a size below 1; an image that patches do not tile; ``heads`` that do not divide
-            ``width``; from ``apply``, images of another shape.
+        ValueError: a size that is no integer of at least 1; an image that patches do not tile;
+            ``heads`` that do not divide ``width``; from ``apply``, images of another shape.
 
     Example:
         >>> model = vit((8, 8, 3), 10, patch_size=4, width=6, depth=2, heads=3)
@@ -77,11 +79,10 @@ def vit(
         (2, 10)
     """
     mlp_dim = 4 * width if mlp_dim is None else mlp_dim
-    sizes = {"num_classes": num_classes, "patch_size": patch_size, "width": width, "depth": depth}
-    for name, value in (sizes | {"heads": heads, "mlp_dim": mlp_dim}).items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
-    if len(image_shape) != 3 or min(image_shape) < 1:
+    check_count(1, num_classes=num_classes, patch_size=patch_size, width=width, depth=depth)
+    check_count(1, heads=heads, mlp_dim=mlp_dim)
+    check_counts(1, image_shape=image_shape)
+    if len(image_shape) != 3:
         raise ValueError(f"image_shape is {image_shape}; expected height, width, channels")
     if image_shape[0] % patch_size or image_shape[1] % patch_size:
         raise ValueError(

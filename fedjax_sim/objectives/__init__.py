@@ -75,7 +75,8 @@ def cross_entropy(model: Apply | Model, ignore: int | None = None) -> Objective:
             sequences, whose loss is the mean over the L positions.
         ignore: label of positions that do not count, such as the padding of
             :func:`fedjax_sim.data.tokens.next_tokens`. The loss of a sequence is then the mean over
-            its other positions, 0 if it has none.
+            its other positions, 0 if it has none. Sequences count equally, whatever their number of
+            such positions.
 
     Returns:
         Objective for integer labels ``[B]`` (``[B, L]``) in 0..C-1. It raises ValueError if the
@@ -187,8 +188,8 @@ def keyed(make: Callable[[Apply], Objective], apply: KeyedApply) -> Objective:
 def classification_metrics(model: Apply | Model, ignore: int | None = None) -> Metrics:
     """``loss``: :func:`cross_entropy`; ``accuracy``: 1 where the label has the largest logit.
 
-    The accuracy of a sequence is the mean over the positions whose label is not ``ignore``. Among
-    equal logits the first is used.
+    The accuracy of a sequence is the mean over the positions whose label is not ``ignore``, 0 if it
+    has none. Sequences count equally. Among equal logits the first is used.
 
     Example:
         >>> import jax.numpy as jnp

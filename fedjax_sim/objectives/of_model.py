@@ -55,17 +55,18 @@ def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
 
 
 def check_labels(objective: Objective, params: Params, examples: PyTree) -> None:
-    """Refuses integer labels that the model has no output for; JAX would clamp their indices.
+    """Refuses labels without an output and token ids without an embedding; JAX would clamp both.
 
     Objectives of this module are checked; those of users pass, unless they have a method
-    ``check(params, examples)``.
+    ``check(params, examples)``.  The token ids of a model are known by the attribute
+    ``vocab_size`` of its function ``apply``, which the language models of this package have.
 
     Args:
         params: of one model.
         examples: all of them, ``{"x": [N, ...], "y": [N, ...]}``, N at least 1.
 
     Raises:
-        ValueError: naming the labels and the expected range.
+        ValueError: naming the labels or tokens and the expected range.
 
     Example:
         >>> examples = {"x": jnp.ones((2, 3)), "y": jnp.array([1, 2])}
@@ -159,7 +160,8 @@ class OfApply:
         return self.loss(_outputs(self.apply, params, examples), _part(examples, "y"))
 
     def check(self, params: Params, examples: PyTree) -> None:
-        """Raises ValueError for integer labels that the model has no output for."""
+        """Raises ValueError for labels without an output and token ids without an embedding."""
+        _check_tokens(self.apply, _part(examples, "x"))
         y = _part(examples, "y")
         known = self.loss in (softmax, logistic) or isinstance(self.loss, MaskedSoftmax)
         if not known or not jnp.issubdtype(y.dtype, jnp.integer):
@@ -204,7 +206,7 @@ class OfModel:
         return losses + _zero_of_gradient(old, new).astype(losses.dtype)
 
     def check(self, params: Params, examples: PyTree) -> None:
-        """Raises ValueError for integer labels that the model has no output for."""
+        """Raises ValueError for labels without an output and token ids without an embedding."""
         OfApply(self.model.apply, self.loss).check(params, examples)
 
 
@@ -282,6 +284,19 @@ class MaskedLossAndAccuracy:
         loss = MaskedSoftmax(self.ignore)(logits, y)
         correct = largest_is_label(logits, y).astype(loss.dtype)
         return {"loss": loss, "accuracy": mean_per_example(correct, y != self.ignore)}
+
+
+def _check_tokens(apply: Apply, x: Any) -> None:
+    """Refuses token ids that a model has no embedding for; of abstract inputs nothing is known."""
+    count = getattr(apply, "vocab_size", None)
+    if count is None or isinstance(x, jax.ShapeDtypeStruct) or not jnp.size(x):
+        return
+    low, high = int(x.min()), int(x.max())
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"examples['x'] has tokens {low} .. {high}; expected 0 .. {count - 1}, since the model "
+            f"has embeddings of {count} tokens"
+        )
 
 
 def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:

@@ -77,6 +77,8 @@ def test_a_folder_of_python(tmp_path):
         saved.predict(np.ones((2, 3)), name)
     outputs = saved.predict(np.ones((2, 1)), name, apply=lambda params, x: x * params.sum())
     assert outputs.shape == (2, 1)
+    with pytest.raises(ValueError, match=r"outputs have shape \(2,\); expected \[N, classes\]"):
+        saved.classify(np.ones((2, 1)), name, apply=lambda params, x: x[:, 0] * params.sum())
 
 
 @pytest.mark.slow

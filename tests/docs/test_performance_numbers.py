@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from benchmarks.compiled.figures import estimate
+from benchmarks.compiled.targets import CHIPS
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text()
 ROUNDS = {  # column -> candidate; the table is in milliseconds
@@ -88,3 +91,51 @@ def test_seconds_of_cells():
             assert_printed(part[0], case["candidates"][ours]["seconds"])
             assert_printed(part[1], case["candidates"]["numpy"]["seconds"])
             assert_printed(part[2], case["ratios"][0]["ratio"])
+
+
+def test_quotients_of_evaluations():
+    columns = {
+        "one model": "evaluation",
+        "three models, vmapped": "evaluation-seeds",
+        "one model, batches of 1,000": "evaluation-1000",
+    }
+    rows = table("evaluation / training, per example | one model")
+    for row, case in zip(rows, cases("evaluation").values(), strict=True):
+        for column, candidate in columns.items():
+            measured = case["candidates"][candidate]
+            wall, processor = row[column].removesuffix(")").split(" (")
+            assert_printed(wall, measured["ratio"])
+            assert_printed(processor, measured["cpu_ratio"])
+
+
+def test_seconds_of_composite_problems():
+    columns = {
+        "FedAvg, no regulariser": "fedavg",
+        "FedDualAvg-OSP": "feddualavg_osp",
+        "FedMiD": "fedmid",
+        "FedDualAvg": "feddualavg",
+    }
+    rows = table("seconds per sweep | floor")
+    for row, case in zip(rows, cases("composite").values(), strict=True):
+        for column, candidate in columns.items():
+            assert_printed(row[column], case["candidates"][candidate]["seconds"])
+        assert_printed(row["floor"], case["floor_seconds"])
+        seconds, quotient = row["its runs one by one"].removesuffix(" x)").split(" (")
+        assert_printed(seconds, case["candidates"]["loop"]["seconds"])
+        assert_printed(quotient, case["ratios"][0]["ratio"])
+
+
+def test_estimated_rounds_on_an_h200():
+    """Kernels per local step, and the estimate: launches and, kernel by kernel, the rest."""
+    stored = json.loads((ROOT / "benchmarks" / "results" / "compiled.json").read_text())["rows"]
+    names = {"FAVANO": "asynchronous"}
+    for row in table("program | vmapped | one after the other"):
+        program = row["program"].split(",")[0].split(" of ")[0]
+        for column, strategy in (("vmapped", "vmapped"), ("one after the other", "sequential")):
+            if not row[column][:1].isdigit():
+                continue
+            strategy = "auto" if program == "sweep" else strategy
+            figures = stored[f"h200 {names.get(program, program)} {strategy}"]
+            kernels, milliseconds = row[column].split(", ")
+            assert round(figures["kernels_per_step"]) == int(kernels.replace(",", ""))
+            assert_printed(milliseconds, estimate(figures, CHIPS["h200"])["total"])

@@ -214,6 +214,15 @@ def test_quantiles_next_to_an_infinite_client():
     assert [float(result[name]) for name in ("q25", "q50", "q75")] == [1.5, 2, np.inf]
 
 
+def test_quantiles_at_an_infinite_client():
+    """The largest value is the quantile 1, and the smallest one the quantile 0."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        result = client_statistics(jnp.array([jnp.inf, 1.0, jnp.inf]), (0.0, 0.5, 1.0))
+        lowest = client_statistics(jnp.array([-jnp.inf, 1.0]), (0.0,))["q0"]
+    assert [float(result[name]) for name in ("q0", "q50", "q100")] == [1, np.inf, np.inf]
+    assert float(lowest) == -np.inf
+
+
 def test_sums_of_many_examples_of_one_client():
     """One after the other, 100,000 terms would be wrong by 6e-4."""
     sizes = np.array([3, 100_000, 0, 5])

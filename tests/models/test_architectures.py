@@ -175,9 +175,27 @@ def test_errors():
         (lambda: models.mlp((4, 2.5), (3,), 3), "features is 2.5"),
         (lambda: models.softmax_regression(4, 0), "num_classes is 0"),
         (lambda: models.logistic_regression(0), "features is 0"),
+        (lambda: models.mlp(4, 5, 3), "hidden is 5; expected a sequence of integers"),
+        (
+            lambda: models.cnn((8, 8, 1), 3, channels=4, kernel_size=3, hidden=()),
+            "channels is 4; expected a sequence of integers",
+        ),
+        (
+            lambda: models.cnn((8, 8), 3, channels=(4,), kernel_size=3, hidden=()),
+            r"image_shape is \(8, 8\); expected height, width, channels",
+        ),
+        (lambda: models.resnet(10, channels=8, blocks=(1,)), "channels is 8; expected a seq"),
+        (lambda: models.resnet(2.5, channels=(8,), blocks=(1,)), "num_classes is 2.5"),
+        (lambda: models.vgg11(10, 2.5), "hidden is 2.5"),
+        (
+            lambda: models.vit((4, 4, 1), 2.5, patch_size=2, width=2, depth=1, heads=1),
+            "num_classes is 2.5",
+        ),
+        (lambda: models.transformer(65.0), "vocab_size is 65.0"),
+        (lambda: models.lstm(depth=1.5), "depth is 1.5"),
     ],
 )
-def test_sizes_below_one_are_refused(build, message):
+def test_sizes_that_are_no_positive_integers_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
 

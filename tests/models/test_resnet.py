@@ -218,7 +218,7 @@ def test_layers_and_strides_of_resnet18():
     [
         ({"channels": ()}, r"blocks is \(1, 1\) and channels is \(\); expected one number"),
         ({"blocks": (1,)}, r"blocks is \(1,\) and channels is \(4, 6\); expected one number"),
-        ({"blocks": (1, 0)}, r"blocks \(1, 0\); expected positive integers"),
+        ({"blocks": (1, 0)}, "blocks is 0; expected at least 1"),
         ({"groups": 3}, r"groups is 3; expected a divisor of each of \(4, 6\)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The transformer against one in NumPy, position by position; causality; sizes by hand."""
+"""The transformer against one in NumPy; causality; sizes by hand; tokens it does not have."""
 
 import math
 
@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from small_problems import compiled
 
+import fedjax_sim as fs
 from fedjax_sim import models
+from fedjax_sim.setup_checks import check_objective
 
+KEY = jax.random.key(0)
 V, WIDTH, DEPTH, HEADS, HIDDEN = 7, 8, 2, 2, 12
 MODEL = models.transformer(V, width=WIDTH, depth=DEPTH, heads=HEADS, mlp_dim=HIDDEN)
 TOKENS = np.random.default_rng(0).integers(0, V, (3, 6)).astype(np.int32)
@@ -126,3 +129,33 @@ def test_messages():
         models.transformer(V, width=12)
     with pytest.raises(ValueError, match=r"x has shape \(2, 3\) and dtype float32; expected int"):
         jax.eval_shape(MODEL.apply, drawn(1), jnp.ones((2, 3), jnp.float32))
+
+
+def language_setup(model, tokens):
+    """A setup of two clients with one sequence each, whose labels are all tokens of the model."""
+    examples = {"x": np.array([[0, 1], tokens], np.int32), "y": np.array([[0, 1], [1, 0]])}
+    data = fs.FederatedData(examples, np.array([0, 1, 2]))
+    task = fs.empirical_task(fs.objectives.cross_entropy(model), data, fs.full_batch(1))
+    timeline = fs.timelines.full(1, 2, task.num_steps)
+    return fs.Setup(task, timeline, jax.eval_shape(model.init, KEY))
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "message"),
+    [
+        (MODEL, [6, 7], "has tokens 0 .. 7; expected 0 .. 6, since the model has embeddings of 7"),
+        (MODEL, [-1, 1], "has tokens -1 .. 1; expected 0 .. 6"),
+        (models.lora(MODEL, 1), [0, 9], "has tokens 0 .. 9; expected 0 .. 6"),
+        (models.in_precision(MODEL, jnp.bfloat16), [0, 9], "has tokens 0 .. 9; expected 0 .. 6"),
+        (models.lstm(3, width=2, depth=1), [0, 3], "has tokens 0 .. 3; expected 0 .. 2"),
+        (models.lstm(3, width=2, depth=1), [2, 2], None),
+    ],
+)
+def test_tokens_without_an_embedding_are_refused(model, tokens, message):
+    """JAX takes the last row of the embedding for larger ids, and counts negative ones from it."""
+    setup = language_setup(model, tokens)
+    if message is None:
+        check_objective(setup, batched=False)
+        return
+    with pytest.raises(ValueError, match=message):
+        check_objective(setup, batched=False)
