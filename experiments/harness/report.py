@@ -16,6 +16,7 @@ from experiments.harness.tables import Claim, claims_table
 from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.report import write_json
 from fedjax_sim.simulation.environment import environment
+from fedjax_sim.simulation.files import replacing, write_text
 
 __all__ = [
     "Report",
@@ -104,7 +105,7 @@ class Report:
 
     def _write(self, folder: pathlib.Path, name: str, facts: Mapping[str, Any]) -> None:
         wrote = ", then ".join(f"`{part}`" for part in all_commands(facts))
-        (folder / f"{name}.md").write_text(f"{self.text}\n\n{wrote}\n")
+        write_text(folder / f"{name}.md", f"{self.text}\n\n{wrote}\n")
 
 
 def jsonable(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,8 +119,9 @@ def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
 
 
 def write_csv(path: pathlib.Path, table: pd.DataFrame) -> None:
-    """Writes a table with five digits per number."""
-    table.to_csv(path, index=False, lineterminator="\n", float_format=DIGITS)
+    """Writes a table with five digits per number; a kill leaves the old file or the new one."""
+    with replacing(path) as partial:
+        table.to_csv(partial, index=False, lineterminator="\n", float_format=DIGITS)
 
 
 def rounded(table: pd.DataFrame) -> pd.DataFrame:
