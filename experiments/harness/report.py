@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -156,8 +157,8 @@ def earlier_commands(folder: pathlib.Path, name: str) -> dict[str, list[str]]:
 
 
 def command(arguments: list[str] | None = None) -> str:
-    """The command of this process, without options that name folders of the machine or say what to
-    do with the runs there; a relative output folder is part of it.
+    """The command of this process as a shell takes it, without options that name folders of the
+    machine or say what to do with the runs there; a relative output folder is part of it.
 
     Example:
         >>> command(["--seeds", "3", "--work", "/tmp/kept", "--data-dir=/data"]).split(" ", 3)[3]
@@ -171,7 +172,7 @@ def command(arguments: list[str] | None = None) -> str:
             groups.append([])
         groups[-1].append(argument)
     kept = (argument for group in groups if not _of_machine(group) for argument in group)
-    return " ".join(["python -m", name, *kept])
+    return f"python -m {shlex.join([name, *kept])}"
 
 
 def _of_machine(group: list[str]) -> bool:
