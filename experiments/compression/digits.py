@@ -17,7 +17,8 @@ import tyro
 import fedjax_sim as fs
 from experiments.compression.digits_report import build, curves, summary
 from experiments.compression.methods import METHODS, upload_bits
-from experiments.harness import Folders, save_report, settings, swept
+from experiments.harness import Folders, check_grid, save_report, settings, swept
+from fedjax_sim.checks import check_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Options(Folders):
     seeds: int = 4
     lrs: tuple[float, ...] = (0.04, 0.1, 0.25, 0.6)
     work: pathlib.Path = pathlib.Path("results/compression")  # finished runs, to continue from
+
+    def __post_init__(self) -> None:
+        check_at_least(1, rounds=self.rounds, seeds=self.seeds)
+        check_grid(lrs=self.lrs)
 
 
 def factory(method: str, lr: Any) -> fs.FedAlgorithm:

@@ -95,7 +95,8 @@ class ImageOptions(Folders):
     def folder(self, name: str) -> pathlib.Path:
         """Folder of the results, named after the scale and what replaces its values."""
         given = (("horizon", self.horizon), ("lr", self.lr))
-        changes = "".join(f"-{option}{value:g}" for option, value in given if value is not None)
+        changes = "" if self.network is None else f"-{self.network}"
+        changes += "".join(f"-{option}{value:g}" for option, value in given if value is not None)
         return self.output / "favano" / f"{name}-{self.scale}{changes}"
 
 

@@ -49,7 +49,7 @@ def build(
 
     def columns(method: str) -> dict[str, float]:
         means = {metric: selected.at_end(method, metric) for metric in METRICS}
-        norm = {"norm / radius": float(selected.curves[method][SIZE][-1])}
+        norm = {"norm / radius": selected.at_end(method, SIZE)}
         return means | norm | {"largest violation": violated[method]}
 
     report = Report(

@@ -52,7 +52,8 @@ def _rates_reached(selected: Selected) -> str:
         f"F1 at the paper's pairs: {', '.join(parts)}.  On features as described a client's "
         "largest curvature is about 2 (1 + d) = 2,050, so client rates above about 1e-3 diverge, "
         f"with features times 0.316 above about 1e-2; here the largest that is stable is "
-        f"{stable:g}.  Of pairs with equal scores the fastest is selected"
+        f"{stable:g}.  Of pairs with equal scores that with the best mean F1 over all rounds is "
+        "selected"
     )
 
 

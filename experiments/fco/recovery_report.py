@@ -47,7 +47,7 @@ def scored(history: pd.DataFrame, experiment: Experiment, initial_loss: float) -
 
     A run that ends above the initial training loss has diverged, too: entries that grow without
     bound are a support like any other.  Several pairs may recover the truth perfectly: a millionth
-    of the mean over all rounds is added, so that the fastest of these is the best.
+    of the mean over all rounds is added, so that the one that is best all along is selected.
     """
     count = len(set(history["round"]))
     last, whole = (

@@ -97,12 +97,15 @@ def gains(cells: pd.DataFrame, beyond: pd.DataFrame) -> pd.DataFrame:
     """Per algorithm the cells that further rates improve, and by how much; ours and the authors'.
 
     Args:
-        beyond: scores at the best of the further rates, a row per cell at the grid's edge.
+        beyond: scores at the best of the further rates, a row per cell at the grid's edge; cells
+            that were added after it have none.
     """
-    both = beyond.merge(cells, on=CELL, suffixes=(" beyond", ""))
+    at_edge = cells.loc[cells["at edge"].astype(bool), :]
+    counts = at_edge["algorithm"].value_counts()
+    both = beyond.merge(at_edge, on=CELL, suffixes=(" beyond", ""))
     rows = []
     for name, part in both.groupby("algorithm"):
-        row: dict[str, Any] = {"algorithm": name, "cells": len(part)}
+        row: dict[str, Any] = {"algorithm": name, "cells": f"{len(part)} of {counts[name]}"}
         for column, suffix in (("score", ""), ("authors", " (authors)")):
             if f"{column} beyond" in part:
                 gain = np.log10(part[column] / part[f"{column} beyond"])
@@ -203,7 +206,7 @@ def build(
     if "beyond" in tables:
         report.section(
             "Beyond the grid",
-            "The same cells at three rates beyond that edge.  "
+            "Those of these cells that ran at three rates beyond that edge.  "
             f"`python -m experiments.fedac.beyond --setting {name}`",
             gains(cells, tables["beyond"]),
         )

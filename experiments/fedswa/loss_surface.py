@@ -36,6 +36,7 @@ from fedjax_sim import datasets
 from fedjax_sim.plotting.surfaces import reliefs
 
 METHODS = ("FedAvg", "FedSAM", "FedSWA", "FedMoSWA")
+ITERATIONS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,13 @@ class LossSurface(OneColumn):
     points: int = 51
     extent: float = 1.0
     examples: int = 10_000  # of the training and of the test set, for the surfaces
-    iterations: int = 20  # of Lanczos
+    iterations: int = ITERATIONS  # of Lanczos
+
+    @property
+    def label_of_measurements(self) -> str:
+        """What kept measurements depend on besides their run; the first ones have no iterations."""
+        further = "" if self.iterations == ITERATIONS else f"-{self.iterations}"
+        return f"{self.points}-{self.extent:g}-{self.examples}{further}"
 
 
 def measured(
@@ -74,7 +81,7 @@ def measured(
         return Measured({**configuration, "seed": seed, **row, **rises}, drawn, dots)
 
     results = {}
-    label = f"{options.points}-{options.extent:g}-{options.examples}"
+    label = options.label_of_measurements
     for method, lr in lrs.items():
         configuration = {"method": method, "lr": lr}
         for seed in range(options.seeds):

@@ -61,10 +61,12 @@ def build(files: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report
     text = Report(
         f"Flatness: {setting.name}",
         describe(setting, options),
-        "Means over seeds; losses without augmentation.  rise, r = 0.05: along one SAM step; train "
-        f"and test rise, r = {SURFACE_RADIUS}: mean rise of the loss surface within this radius of "
-        "filter-normalised directions.  A top eigenvalue grows with the size of the gradients "
-        "that are left, so compare it at similar training losses.",
+        "Means over seeds; losses without augmentation.  rise, r = 0.05: along one SAM step; +-: "
+        "an eigenvalue is at most this far from the top one that was found; median and max: of "
+        f"the clients' own top eigenvalues; train and test rise, r = {SURFACE_RADIUS}: mean rise "
+        "of the loss surface within this radius of filter-normalised directions.  A top eigenvalue "
+        "grows with the size of the gradients that are left, so compare it at similar training "
+        "losses.",
         pd.DataFrame(rows),
     )
     text.claims(claims(table))

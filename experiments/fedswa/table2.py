@@ -6,7 +6,8 @@
 
 Liu et al., 2025, Table 2 (Dirichlet 0.6; 100 clients, 10 per round, K = 50, B = 50, 1,000 rounds).
 The paper does not say how rates were tuned.  Here a short pilot chooses them by the accuracy on a
-tenth of the training images that no client has; the test accuracy is never used.
+tenth of the training images that no client has.  Some kept tables are older and chose them by the
+test accuracy, as ``--pilot-on test`` does; their captions say so.
 """
 
 import dataclasses

@@ -12,6 +12,7 @@ from PIL import Image
 
 from fedjax_sim.analysis.selection import Mode
 from fedjax_sim.plotting import heat_maps
+from fedjax_sim.simulation.files import replacing
 
 __all__ = ["grids", "legends", "lines", "tidy"]
 
@@ -22,14 +23,17 @@ COLOURS = 128  # of a file's palette
 def save(figure: Figure, path: pathlib.Path, dpi: int = DPI) -> None:
     """Writes a figure as a PNG file, making its folder, and closes it.
 
-    A palette makes the file a third as large as full colours do.
+    A palette makes the file a third as large as full colours do.  A kill leaves the old file or
+    the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=dpi)
     plt.close(figure)
     image = Image.open(drawn).convert("RGB")
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    palette = image.quantize(COLOURS, dither=Image.Dither.NONE)
+    with replacing(path) as partial:
+        palette.save(partial, "PNG", optimize=True)
 
 
 def lines(

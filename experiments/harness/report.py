@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from experiments.harness.tables import Claim, claims_table
 from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.report import write_json
 from fedjax_sim.simulation.environment import environment
+from fedjax_sim.simulation.files import replacing, write_text
 
 __all__ = [
     "Report",
@@ -104,7 +106,7 @@ class Report:
 
     def _write(self, folder: pathlib.Path, name: str, facts: Mapping[str, Any]) -> None:
         wrote = ", then ".join(f"`{part}`" for part in all_commands(facts))
-        (folder / f"{name}.md").write_text(f"{self.text}\n\n{wrote}\n")
+        write_text(folder / f"{name}.md", f"{self.text}\n\n{wrote}\n")
 
 
 def jsonable(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,8 +120,9 @@ def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
 
 
 def write_csv(path: pathlib.Path, table: pd.DataFrame) -> None:
-    """Writes a table with five digits per number."""
-    table.to_csv(path, index=False, lineterminator="\n", float_format=DIGITS)
+    """Writes a table with five digits per number; a kill leaves the old file or the new one."""
+    with replacing(path) as partial:
+        table.to_csv(partial, index=False, lineterminator="\n", float_format=DIGITS)
 
 
 def rounded(table: pd.DataFrame) -> pd.DataFrame:
@@ -154,8 +157,8 @@ def earlier_commands(folder: pathlib.Path, name: str) -> dict[str, list[str]]:
 
 
 def command(arguments: list[str] | None = None) -> str:
-    """The command of this process, without options that name folders of the machine or say what to
-    do with the runs there; a relative output folder is part of it.
+    """The command of this process as a shell takes it, without options that name folders of the
+    machine or say what to do with the runs there; a relative output folder is part of it.
 
     Example:
         >>> command(["--seeds", "3", "--work", "/tmp/kept", "--data-dir=/data"]).split(" ", 3)[3]
@@ -169,7 +172,7 @@ def command(arguments: list[str] | None = None) -> str:
             groups.append([])
         groups[-1].append(argument)
     kept = (argument for group in groups if not _of_machine(group) for argument in group)
-    return " ".join(["python -m", name, *kept])
+    return f"python -m {shlex.join([name, *kept])}"
 
 
 def _of_machine(group: list[str]) -> bool:

@@ -21,6 +21,7 @@ import fedjax_sim as fs
 from experiments.harness import Folders, check_grid, save_report, seed_keys, settings, swept
 from experiments.language.diloco_report import build, curves, summary
 from experiments.language.words import language
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.datasets import from_text
 from fedjax_sim.objectives import classification_metrics, cross_entropy
 
@@ -49,6 +50,9 @@ class Options(Folders):
 
     def __post_init__(self) -> None:
         check_grid(local_steps=self.local_steps, workers=self.workers, outer_rates=self.outer_rates)
+        check_at_least(1, steps=self.steps, seeds=self.seeds, batch_size=self.batch_size)
+        check_at_least(1, eval_steps=self.eval_steps, test_windows=self.test_windows)
+        check_positive(lr=self.lr)
         for steps in self.local_steps:
             if self.steps % steps:
                 raise ValueError(f"steps is {self.steps}; expected a multiple of {steps}")

@@ -20,11 +20,13 @@ from experiments.harness import (
     MACHINE,
     Folders,
     check_finished,
+    check_grid,
     reported_rows,
     seed_keys,
     settings,
 )
 from fedjax_sim import datasets, objectives, privacy
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import partition
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.models import Model
@@ -48,6 +50,13 @@ class CentralOptions(Folders):
     population: int = 10**6  # of which these are drawn
     test_examples: int | None = None  # default: all
     work: pathlib.Path = pathlib.Path("results/privacy")
+
+    def __post_init__(self) -> None:
+        check_at_least(1, rounds=self.rounds, seeds=self.seeds, eval_every=self.eval_every)
+        check_at_least(1, noise_cohort=self.noise_cohort, test_examples=self.test_examples)
+        check_at_least(COHORT, users=self.users)
+        check_at_least(self.noise_cohort, population=self.population)
+        check_grid(epsilons=self.epsilons)
 
     def folder(self, name: str) -> pathlib.Path:
         """Folder of a report: by the data set, with which its name begins."""

@@ -16,7 +16,6 @@ from experiments.harness import check_choice, save_report, settings
 from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
 from fedjax_sim import datasets, models
-from fedjax_sim.checks import check_at_least
 from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD, normalized
 from fedjax_sim.models import Model
 
@@ -33,8 +32,8 @@ class Options(CentralOptions):
     network: Network = "small"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice(network=(self.network, Network))
-        check_at_least(1, rounds=self.rounds, seeds=self.seeds, eval_every=self.eval_every)
 
 
 def build_model(network: Network) -> Model:

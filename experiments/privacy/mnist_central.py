@@ -15,7 +15,6 @@ from experiments.harness import save_report, settings
 from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
 from fedjax_sim import datasets, models
-from fedjax_sim.checks import check_at_least
 
 HIDDEN = 32
 
@@ -27,9 +26,6 @@ class Options(CentralOptions):
     rounds: int = 150
     noise_cohort: int = 50
     population: int = 10_000
-
-    def __post_init__(self) -> None:
-        check_at_least(1, rounds=self.rounds, seeds=self.seeds, eval_every=self.eval_every)
 
 
 def main(options: Options) -> None:

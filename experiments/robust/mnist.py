@@ -41,7 +41,8 @@ class Options(Folders):
 
     def __post_init__(self) -> None:
         check_names("attacks", self.attacks, ATTACKS)
-        check_at_least(1, rounds=self.rounds, seeds=self.seeds)
+        check_at_least(1, rounds=self.rounds, seeds=self.seeds, test_examples=self.test_examples)
+        check_at_least(2 * CLIENTS, examples=self.examples)  # one for each shard of two labels
         check_at_least(0, attackers=min(self.attackers))
         check_at_most((CLIENTS - 3) // 4, attackers=max(self.attackers))  # Bulyan's condition
 

@@ -9,10 +9,10 @@ import jax
 import pandas as pd
 
 import fedjax_sim as fs
-from experiments.harness import Folders, save_report, seed_keys, settings
+from experiments.harness import Folders, check_grid, save_report, seed_keys, settings
 from experiments.valuation import methods, report
 from experiments.valuation.problem import Problem
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_at_most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,9 @@ class ValuationOptions(Folders):
 
     def __post_init__(self) -> None:
         check_at_least(1, rounds=self.rounds, seeds=self.seeds)
+        check_at_least(0, false_labels=self.false_labels)
+        check_at_most(1, false_labels=self.false_labels)
+        check_grid(permutations=self.permutations)
 
 
 def value_seeds(

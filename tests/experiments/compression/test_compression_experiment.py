@@ -90,3 +90,11 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch, allow_nans):
     (folder / "digits.md").unlink()
     redraw(tmp_path / "compression")
     assert (folder / "digits.md").read_text() == text
+
+
+def test_options_are_checked():
+    """A negative rate would run."""
+    with pytest.raises(ValueError, match=r"lrs is \(-1.0,\); expected positive numbers"):
+        digits.Options(lrs=(-1.0,))
+    with pytest.raises(ValueError, match="rounds is 0; expected at least 1"):
+        digits.Options(rounds=0)

@@ -67,7 +67,7 @@ def small(tmp_path, monkeypatch):
 class TestCifar:
     def test_parts(self, small, tmp_path):
         cifar.main(small("methods"))
-        folder = tmp_path / "out" / "favano" / "cifar-smoke"
+        folder = tmp_path / "out" / "favano" / "cifar-smoke-dense"
         text = (folder / "methods.md").read_text()
         assert "scale smoke: dense (paper: ResNet-20) on cifar10" in text
         assert "200 of 10000 time units, 10 of 100 clients with 20 train images each" in text
@@ -110,6 +110,19 @@ def test_scales_say_what_they_leave_out():
         for scale in scales.values():
             # FedBuff's rate is scaled by Z / n, the paper's 1 / 10.
             assert shrunk(BUFFER, scale) / scale.clients == 0.1
+
+
+def test_other_networks_and_rates_have_folders_of_their_own():
+    """Their results would replace those of the scale's own network."""
+    wanted = {
+        "cifar-cpu": {}, "cifar-cpu-ResNet-20": {"network": "ResNet-20"},
+        "cifar-cpu-ResNet-20-horizon500-lr0.1": {
+            "network": "ResNet-20", "horizon": 500.0, "lr": 0.1
+        },
+    }  # fmt: skip
+    assert {name: cifar.Options(**o).folder("cifar").name for name, o in wanted.items()} == {
+        name: name for name in wanted
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,7 @@ class TestTinyImagenet:
                 work=tmp_path / "work", output=tmp_path / "out",
             )
         )  # fmt: skip
-        folder = tmp_path / "out" / "favano" / "tiny_imagenet-smoke"
+        folder = tmp_path / "out" / "favano" / "tiny_imagenet-smoke-dense"
         text = (folder / "methods.md").read_text()
         assert "on tiny_imagenet" in text
         assert "10 of 100 clients with 3 train images each" in text

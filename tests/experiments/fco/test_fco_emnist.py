@@ -5,6 +5,7 @@ import json
 import re
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from experiments.fco import emnist, emnist_report
 from experiments.fco import handwriting as problem
 from experiments.fco.claims import judged
 from experiments.fco.methods import METHODS
-from experiments.fco.selection import Selected
+from experiments.fco.selection import Selected, select
 from fedjax_sim.datasets import Dataset
 
 WRITERS = 20
@@ -132,6 +133,26 @@ def test_claims():
     even = checked("4b", made_up(dual=(0.3, 0.91, 0.9), osp=(0.3, 0.91, 0.9), **mid))
     assert sum(even.values()) == 1
     assert len(checked("4b", made_up(**mid))) == 1  # only what needs no other method
+
+
+def test_all_metrics_of_the_table_are_late_means():
+    """Sizes of 0.5 and 1 in turn; the other metrics are equal in all evaluations."""
+    rows = [
+        ("FedDualAvg", lr, 1.0, 0, 0, done, metric, value)
+        for lr in (0.1, 0.2)
+        for done in range(1, 21)
+        for metric, value in zip(
+            (*emnist_report.METRICS, problem.SIZE), (lr, 0.9, 0.8, 1 - done % 2 / 2), strict=True
+        )
+    ]
+    columns = ["method", "lr", "server_lr", "seed", "diverged_at", "round", "metric", "value"]
+    selected = select(pd.DataFrame(rows, columns=columns), "train/loss", emnist_report.LAST)
+    facts = {"options": {"scale": "cpu", "dataset": "femnist"}, "setting": "Small"}
+    facts |= {"violations": {"FedDualAvg": 0.0}, "at_boundary": 0.5}
+    report, figures = emnist_report.build("4a", selected, {}, facts)
+    for figure in figures.values():
+        plt.close(figure)
+    assert "| FedDualAvg | 0.1 | 1 | 0.1 | 0.9 | 0.8 | 0.75 | 0 | lr | 0 of 2 |" in report.text
 
 
 def test_violations_are_excesses():

@@ -141,12 +141,16 @@ def test_cells_inside_the_range_are_counted():
 
 
 def test_gains_beyond_the_grid():
-    table = bests(scores()).assign(authors=[1e-3, 1e-3, 1e-3])
+    table = bests(scores()).assign(authors=[1e-3, 1e-3, 1e-3], **{"at edge": True})
     beyond = table.assign(score=table["score"] / [10, 0.5, 1], authors=[1e-3, 1e-4, 1e-3])
     row = a9a_report.gains(table, beyond.drop(columns="at edge")).iloc[0]
-    assert (row["cells"], row["improved"], row["improved (authors)"]) == (3, 1, 1)
+    assert (row["cells"], row["improved"], row["improved (authors)"]) == ("3 of 3", 1, 1)
     np.testing.assert_allclose(row["largest"], 1)
     assert row["median gain, decades"] == 0
+    # Cells that were added to the table later have not run beyond the grid.
+    assert a9a_report.gains(table, beyond.iloc[1:]).iloc[0]["cells"] == "2 of 3"
+    inside = table.assign(**{"at edge": [False, True, True]})
+    assert a9a_report.gains(inside, beyond).iloc[0]["cells"] == "2 of 2"
 
 
 def test_contrast_of_vanilla_and_fedac_i():

@@ -148,3 +148,14 @@ def test_a_run_with_checkpoints_equals_the_sweep(tmp_path, monkeypatch):
     assert json.loads((folder / "run.json").read_text())["replicas"] == ["1"]
     again, _ = runs.compared(SETTING, {"FedMoSWA": [{}]}, dataclasses.replace(kept, finished=True))
     pd.testing.assert_frame_equal(again, found)
+
+
+def test_measurements_with_other_options_are_kept_apart():
+    """The name at the defaults is that of the first kept measurements."""
+    names = {
+        loss_surface.LossSurface(**{name: value}).label_of_measurements
+        for name, value in [("points", 51), ("points", 7), ("examples", 500), ("extent", 2.0),
+                            ("iterations", 40)]
+    }  # fmt: skip
+    assert len(names) == 5
+    assert "51-1-10000" in names

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shlex
 import types
 
 import jax
@@ -174,6 +175,9 @@ def test_command_is_that_of_the_module(monkeypatch):
     arguments = ["--finished", "--seeds", "3", "--output", "experiments/results/longer"]
     assert command(arguments).endswith("table2 --seeds 3 --output experiments/results/longer")
     assert command([f"--output={arguments[-1]}"]).endswith(f"table2 --output={arguments[-1]}")
+    # Names with spaces, as those of FAVANO's settings, stay one argument.
+    arguments = ["--settings", "IID, 2/3 fast", "--seeds", "1"]
+    assert shlex.split(command(arguments))[3:] == arguments
 
 
 def test_reports_name_all_commands_that_add_to_them(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import pytest
 
 from experiments.harness import redrawing
 from experiments.harness.report import Report
@@ -38,3 +39,21 @@ def test_a_redrawn_report_equals_the_saved_one(tmp_path):
     (tmp_path / "a-other.csv").write_text("mu\n0.5\n")
     redrawing.redraw_report(tmp_path, "a", build)
     assert "## Other\n\n| mu |" in text.read_text()
+
+
+def test_a_kill_while_a_report_is_written_leaves_whole_files(tmp_path, monkeypatch):
+    """Runs that a report has are not repeated, so half a table would be taken for all of them."""
+    table = pd.DataFrame({"loss": [0.5, 0.25]})
+    Report("Losses").save(tmp_path, "losses", table, options={"lr": 0.1})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def cut_short(self, path, **options):
+        path.write_text("loss\n0.")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        Report("Losses").save(tmp_path, "losses", table, options={"lr": 0.1})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    rows = redrawing.reported_rows(tmp_path, "losses", options={"lr": 0.1})
+    pd.testing.assert_frame_equal(rows, table)

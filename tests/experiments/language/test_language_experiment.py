@@ -97,3 +97,7 @@ def test_messages():
         diloco.Options(local_steps=(7,))
     with pytest.raises(ValueError, match=r"workers is \(\); expected positive numbers"):
         dataclasses.replace(diloco.Options(), workers=())
+    with pytest.raises(ValueError, match=r"lr is -1.0; expected a positive number"):
+        diloco.Options(lr=-1.0)
+    with pytest.raises(ValueError, match="eval_steps is 0; expected at least 1"):
+        diloco.Options(eval_steps=0)

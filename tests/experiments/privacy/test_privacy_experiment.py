@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from made_up_images import images
 
-from experiments.privacy import central, mnist_central
+from experiments.privacy import central, cifar10_central, mnist_central
 from experiments.privacy.central_report import late_accuracies, summary
 from experiments.privacy.redraw import redraw
 
@@ -65,3 +65,21 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):
     both = pd.read_csv(folder / "mnist.csv")
     pd.testing.assert_frame_equal(both[: len(one)], one)
     assert both["run"].unique().tolist() == [*RUNS, "epsilon 0.5"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epsilons": ()}, r"epsilons is \(\); expected positive numbers"),
+        ({"epsilons": (2.0, -1.0)}, r"epsilons is \(2.0, -1.0\); expected positive numbers"),
+        ({"users": 49}, "users is 49; expected at least 50"),
+        ({"test_examples": 0}, "test_examples is 0; expected at least 1"),
+        ({"population": 10}, "population is 10; expected at least"),
+        ({"seeds": 0}, "seeds is 0; expected at least 1"),
+    ],
+)
+@pytest.mark.parametrize("experiment", [mnist_central, cifar10_central])
+def test_options_are_checked(experiment, wrong, message):
+    """Without targets the report would fail after all runs."""
+    with pytest.raises(ValueError, match=message):
+        experiment.Options(**wrong)

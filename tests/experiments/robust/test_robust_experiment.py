@@ -61,6 +61,13 @@ def test_all_rules_fit_the_clients(attackers):
         mnist.Options(attackers=(6,))
 
 
+def test_examples_have_to_be_enough_for_the_shards():
+    with pytest.raises(ValueError, match="examples is 49; expected at least 50"):
+        mnist.Options(examples=49)
+    with pytest.raises(ValueError, match="test_examples is 0; expected at least 1"):
+        mnist.Options(test_examples=0)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_without_optimizations")
 def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):

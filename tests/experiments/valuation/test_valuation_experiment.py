@@ -68,3 +68,10 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):
     assert (tmp_path / "work" / "digits" / "0.3" / "0" / "coalitions.npz").exists()
     redraw(folder)
     assert (folder / "digits" / "digits.md").read_text() == text
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match=r"false_labels is 2.0; expected at most 1"):
+        digits.Options(false_labels=2.0)
+    with pytest.raises(ValueError, match=r"permutations is \(\); expected positive numbers"):
+        digits.Options(permutations=())
