@@ -1,5 +1,6 @@
 """Data sets from tables: NumPy arrays, pandas, Hugging Face; CSV, Parquet and npz files."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.columns import Columns, columns_of
+from fedjax_sim.datasets.columns import Columns, check_names, columns_of
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
 
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -57,8 +58,8 @@ def read_table(
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
-    read = _read_npz if path.suffix.lower() == ".npz" else _read_rows
-    parts = read(path)
+    is_npz = path.suffix.lower() == ".npz"
+    parts = _read_npz(path) if is_npz else {"train": _read_rows(path, client_column)}
     return _from_parts(parts, str(path), path.stem, label_column, client_column, None)
 
 
@@ -112,14 +113,29 @@ def from_table(
     return _from_parts(parts, name, name, label_column, client_column, feature_columns)
 
 
-def _read_rows(path: Path) -> dict[str, Columns]:
+def _read_rows(path: Path, client_column: str | None) -> Columns:
     pandas = import_extra("pandas")
+    names = []
     try:
-        is_parquet = path.suffix.lower() == ".parquet"
-        frame = pandas.read_parquet(path) if is_parquet else pandas.read_csv(path)
+        if path.suffix.lower() == ".csv":
+            header = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+            names = header.iloc[0].tolist()
+            # Names of clients as they are written: as numbers, "01" and "1" would be one client.
+            dtype = {} if client_column is None else {client_column: str}
+            # index_col: fields beyond the header are an error, not an index in the first column.
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pandas.errors.ParserWarning)
+                frame = pandas.read_csv(path, dtype=dtype, index_col=False)
+        else:
+            frame = pandas.read_parquet(path)
+    except pandas.errors.ParserWarning as error:
+        raise DataError(
+            f"{path}: rows have more fields than the header; expected {len(names)}, its names"
+        ) from error
     except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    return {"train": columns_of(frame)}
+    check_names(path, names)
+    return columns_of(frame)
 
 
 def _read_npz(path: Path) -> dict[str, Columns]:
