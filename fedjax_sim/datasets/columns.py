@@ -56,7 +56,7 @@ def columns_of(table: Any) -> Columns:
     if isinstance(table, Mapping):
         check_names("table", [str(name) for name in table])
         given = {str(name): values for name, values in table.items()}
-        arrays = {name: np.asarray(values) for name, values in given.items()}
+        arrays = {name: _column(name, values) for name, values in given.items()}
         return Columns(
             list(arrays),
             arrays.__getitem__,
@@ -68,6 +68,16 @@ def columns_of(table: Any) -> Columns:
         f"table is {type(table).__name__}; expected a dict of arrays, a pandas DataFrame or a data "
         "set of Hugging Face"
     )
+
+
+def _column(name: str, values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"table: column {name!r} is ragged; expected rows of one shape") from error
+    if array.ndim == 0:
+        raise DataError(f"table: column {name!r} is one value; expected one per example")
+    return array
 
 
 def check_names(where: object, names: Sequence[str]) -> None:
