@@ -200,7 +200,7 @@ def _layout(x: np.ndarray) -> np.ndarray:
     first_is_channel = x.ndim == 4 and x.shape[1] in (1, 3, 4) and x.shape[3] not in (1, 3, 4)
     if (x.dtype == np.uint8 and x.ndim in (3, 4)) or first_is_channel:
         x = to_channels_last(x)
-    return x.astype(np.float32) if x.dtype.kind in "fb" else x
+    return x.astype(np.float32 if x.dtype.kind in "fb" else x.dtype.newbyteorder("="), copy=False)
 
 
 def _check_numbers(where: str, x: np.ndarray) -> None:
