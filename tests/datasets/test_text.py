@@ -98,3 +98,10 @@ def test_texts_of_roles(real_data):
         assert all("<unknown>" not in text for text in roles.values())
     data = from_texts(role_texts(dataset), context=80)
     assert data.clients().num_clients == len(roles)
+
+
+@pytest.mark.parametrize("sequence", [np.array([2**40]), np.array([1.7])])
+def test_sequences_of_other_numbers_than_ids_are_refused(sequence):
+    """As int32 they would be 0 and 1."""
+    with pytest.raises(ValueError, match=r"sequences\[1\] has .*; expected ids of int32"):
+        padded_chunks([[], sequence], 4, begin=1, end=2, pad=0)
