@@ -125,7 +125,7 @@ def curves(
             style_axes(axes)
             axes.margins(x=0.02)
             if history[x].dtype.kind in "iu" and xscale == "linear":
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for axes in panels[len(metrics) :]:
             axes.remove()
         if by is not None:
