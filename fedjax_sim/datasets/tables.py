@@ -287,7 +287,7 @@ def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
 
 def _is_integer(value: Any) -> bool:
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_integer and abs(value) <= INT32_MAX
+    return is_integer and bool(abs(value) <= INT32_MAX)
 
 
 def _with_class_names(dataset: Dataset, names: Sequence[str] | None) -> Dataset:

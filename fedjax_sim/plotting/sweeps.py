@@ -257,7 +257,9 @@ def _place_ticks(axes: Axes, values: Sequence[Any], most: int, numeric: bool = T
     if not numeric:
         labels = [short(value) for value in values]
         axes.set_xticks(range(len(values)), labels)
-        if max(map(len, labels)) * LETTER > axes.get_figure(root=True).get_figwidth() / len(labels):
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        if max(map(len, labels)) * LETTER > figure.get_figwidth() / len(labels):
             axes.set_xticks(
                 range(len(values)), labels, rotation=30, ha="right", rotation_mode="anchor"
             )
