@@ -216,7 +216,11 @@ def _lines(prediction: Prediction, sizes: Sizes, start: float | None) -> list[st
     theorem, here, best = prediction.theorem, prediction.here, prediction.prescribed
     lines = [f"{theorem.name} ({theorem.source})"]
     if not prediction.applies:
-        return [*lines, "  does not apply:", *(f"    {text}" for text in prediction.failed)]
+        return [
+            *lines,
+            "  does not apply, since these conditions fail:",
+            *(f"    {text}" for text in prediction.failed),
+        ]
     at = f"{theorem.quantity}: after {sizes.rounds} rounds"
     if here is None:
         lines.append(f"  {at} no bound at {sizes.local_steps} local steps")

@@ -100,7 +100,8 @@ def results(
     table = pd.concat(parts, ignore_index=True)
     if target is not None:
         reached = _reached(history, target, (modes or {}).get(target.metric))
-        table = table.merge(reached, on=config, how="left") if config else table.join(reached)
+        keys: dict[str, Any] = {"on": config, "how": "left"} if config else {"how": "cross"}
+        table = table.merge(reached, **keys)
     order = _order_of_appearance(history, table, config)
     table = table.iloc[order].reset_index(drop=True)
     table.attrs |= {"level": level, "alpha": alpha}  # for the note under a rendered table

@@ -71,7 +71,7 @@ def markdown(frame: pd.DataFrame) -> str:
 def _with_interval(mean: float, low: float, high: float, digits: int) -> str:
     if not math.isfinite(mean):
         return f"{mean:g}"
-    exponent = math.floor(math.log10(abs(mean))) if mean else 0
+    exponent = int(f"{mean:.{digits - 1}e}".partition("e")[2])  # of the rounded mean
     scientific = not -4 < exponent < 6
     scale = 10.0**exponent if scientific else 1.0
     decimals = max(0, digits - 1 - (0 if scientific else exponent))

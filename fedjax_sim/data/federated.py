@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
+from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.types import PyTree
 
 
@@ -184,6 +185,10 @@ def _array(key: str, values: list) -> np.ndarray:
             f"examples{key} has text; expected numbers (fedjax_sim.datasets.from_arrays numbers "
             "text)"
         )
+    if array.dtype.kind in "iu" and array.size:
+        low, high = array.min(), array.max()
+        if low < -INT32_MAX or high > INT32_MAX:
+            raise ValueError(f"examples{key} has integers {low} .. {high}; expected those of int32")
     kinds = {"f": np.float32, "i": np.int32, "u": np.int32}
     return array.astype(kinds.get(array.dtype.kind, array.dtype))
 
@@ -231,6 +236,8 @@ def num_rows(examples: PyTree, name: str) -> int:
         3
     """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(examples)]
+    if not shapes:
+        raise ValueError(f"{name} has no arrays; expected some, [0, ...] without examples")
     if not all(shapes):
         raise ValueError(f"{name} has a leaf that is one number; expected arrays [n, ...]")
     lengths = {shape[0] for shape in shapes}
@@ -251,10 +258,16 @@ def _check_like(name: str, examples: PyTree, first: PyTree) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(examples)
     for (path, leaf), expected in zip(leaves, jax.tree.leaves(first), strict=True):
         shape, wanted = list(np.shape(leaf)[1:]), list(np.shape(expected)[1:])
+        where = f"{name}{jax.tree_util.keystr(path)}"
         if shape != wanted:
             raise ValueError(
-                f"{name}{jax.tree_util.keystr(path)} has examples of shape {shape}; expected "
-                f"{wanted}, as clients[0]"
+                f"{where} has examples of shape {shape}; expected {wanted}, as clients[0]"
+            )
+        dtypes = [np.asarray(x).dtype for x in (leaf, expected) if np.size(x)]
+        if len(dtypes) == 2 and (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
+            raise ValueError(
+                f"{where} has dtype {dtypes[0]} and clients[0] {dtypes[1]}; expected uint8 in both "
+                "or in neither, since models scale uint8 to [0, 1]"
             )
 
 

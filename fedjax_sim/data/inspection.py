@@ -11,7 +11,9 @@ from fedjax_sim.types import PyTree
 
 
 def check_numbers(examples: PyTree) -> None:
-    """Refuses leaves of examples that are not arrays of numbers.
+    """Refuses leaves of examples that are not arrays of numbers, or that JAX would change.
+
+    Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
 
     Raises:
         ValueError: naming the leaf, its type and what was expected.
@@ -27,11 +29,25 @@ def check_numbers(examples: PyTree) -> None:
             raise ValueError(
                 f"examples{path} is a {type(leaf).__name__}; expected an array [N, ...]"
             )
-        if np.dtype(leaf.dtype).kind in "OSU":
+        dtype = np.dtype(leaf.dtype)
+        if dtype.kind in "OSUmM":
             raise ValueError(
                 f"examples{path} has dtype {leaf.dtype}; expected numbers, for example the "
                 "positions of labels in a list of names (fedjax_sim.datasets.from_arrays)"
             )
+        if not dtype.isnative:
+            raise ValueError(
+                f"examples{path} has dtype {dtype.str}; expected the byte order of this machine: "
+                "x.astype(x.dtype.newbyteorder('='))"
+            )
+        kept = jax.dtypes.canonicalize_dtype(dtype)
+        if dtype.kind in "iu" and kept != dtype and leaf.size:
+            low, high = leaf.min(), leaf.max()
+            if low < np.iinfo(kept).min or high > np.iinfo(kept).max:
+                raise ValueError(
+                    f"examples{path} has integers {low} .. {high}; expected those of {kept}, or "
+                    "jax.config.update('jax_enable_x64', True)"
+                )
 
 
 def check_finite(examples: PyTree, offsets: Any) -> None:

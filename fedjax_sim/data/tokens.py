@@ -66,7 +66,7 @@ def padded_chunks(
         int32 ``[N, length]``.
 
     Raises:
-        ValueError: a length below 2.
+        ValueError: a length below 2, or a sequence of other numbers than ids of int32.
 
     Example:
         >>> chunks = padded_chunks([np.array([5, 6, 7]), np.array([8])], 4, begin=1, end=2, pad=0)
@@ -77,8 +77,13 @@ def padded_chunks(
     """
     check_count(2, length=length)
     rows = []
-    for sequence in sequences:
-        whole = np.concatenate([[begin], sequence, [end]]).astype(np.int32)
+    for i, sequence in enumerate(sequences):
+        ids = np.asarray(sequence)
+        if ids.size and not (
+            ids.dtype.kind in "iu" and -INT32_MAX <= ids.min() <= ids.max() <= INT32_MAX
+        ):
+            raise ValueError(f"sequences[{i}] has {ids.dtype} {ids[:5]}; expected ids of int32")
+        whole = np.concatenate([[begin], ids, [end]]).astype(np.int32)
         padding = -len(whole) % length
         rows.append(np.pad(whole, (0, padding), constant_values=pad).reshape(-1, length))
     return np.concatenate(rows) if rows else np.empty((0, length), np.int32)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.data.inspection import missing
-from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
+from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, number_groups
 from fedjax_sim.datasets.layouts import to_channels_last
 
 _TEST_SHARE = 5  # a fifth of each class
@@ -179,6 +179,10 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
             raise DataError(f"{where} labels have {y[np.abs(y).argmax()]}; expected below 2^53")
         y = y.astype(np.int64)
     own = None if clients is None else np.asarray(clients)
+    if own is not None and own.ndim != 1:
+        raise DataError(f"{where} clients have shape {list(own.shape)}; expected one per example")
+    if y.dtype.kind == "S":
+        y = np.array([group_text(label) for label in y])
     with np.errstate(over="ignore"):  # checked here
         x = _layout(x)
     _check_numbers(where, x)
@@ -196,7 +200,7 @@ def _layout(x: np.ndarray) -> np.ndarray:
     first_is_channel = x.ndim == 4 and x.shape[1] in (1, 3, 4) and x.shape[3] not in (1, 3, 4)
     if (x.dtype == np.uint8 and x.ndim in (3, 4)) or first_is_channel:
         x = to_channels_last(x)
-    return x.astype(np.float32) if x.dtype.kind in "fb" else x
+    return x.astype(np.float32 if x.dtype.kind in "fb" else x.dtype.newbyteorder("="), copy=False)
 
 
 def _check_numbers(where: str, x: np.ndarray) -> None:

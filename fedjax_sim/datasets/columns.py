@@ -44,6 +44,7 @@ def columns_of(table: Any) -> Columns:
         names = list(table.column_names)
         return Columns(names, read, lambda name: missing(read(name)), is_array, names_of)
     if hasattr(table, "columns") and hasattr(table, "isna"):  # pandas
+        check_names("table", [str(name) for name in table.columns])
         by_name = {str(name): table[name] for name in table.columns}
         return Columns(
             list(by_name),
@@ -53,8 +54,9 @@ def columns_of(table: Any) -> Columns:
             lambda name: None,
         )
     if isinstance(table, Mapping):
+        check_names("table", [str(name) for name in table])
         given = {str(name): values for name, values in table.items()}
-        arrays = {name: np.asarray(values) for name, values in given.items()}
+        arrays = {name: _column(name, values) for name, values in given.items()}
         return Columns(
             list(arrays),
             arrays.__getitem__,
@@ -66,3 +68,34 @@ def columns_of(table: Any) -> Columns:
         f"table is {type(table).__name__}; expected a dict of arrays, a pandas DataFrame or a data "
         "set of Hugging Face"
     )
+
+
+def _column(name: str, values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"table: column {name!r} is ragged; expected rows of one shape") from error
+    if array.ndim == 0:
+        raise DataError(f"table: column {name!r} is one value; expected one per example")
+    return array
+
+
+def check_names(where: object, names: Sequence[str]) -> None:
+    """Refuses columns without a name, and two columns of one name.
+
+    Raises:
+        DataError: naming the column.
+
+    Example:
+        >>> check_names("table", ["a", "label", "a"])
+        Traceback (most recent call last):
+        fedjax_sim.datasets.dataset.DataError: table: column 'a' occurs twice; expected distinct...
+    """
+    for number, name in enumerate(names, start=1):
+        if not name.strip():
+            raise DataError(
+                f"{where}: column {number} has no name; expected one (pandas' to_csv writes row "
+                "numbers without a name unless index=False)"
+            )
+        if name in names[: number - 1]:
+            raise DataError(f"{where}: column {name!r} occurs twice; expected distinct names")

@@ -185,15 +185,17 @@ def number_groups(
 
 
 def group_text(name: Any) -> str:
-    """Returns a label or a client's name as a text; whole numbers are integers.
+    """Returns a label or a client's name as a text; whole numbers are integers, bytes UTF-8.
 
     A column of integers becomes floating where one of its rows has no value, and the other part of
     a data set may still have integers.
 
     Example:
-        >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0")
-        ('1', '1.5', '1.0')
+        >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0"), group_text(b"ann")
+        ('1', '1.5', '1.0', 'ann')
     """
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "backslashreplace")
     whole = isinstance(name, float | np.floating) and float(name).is_integer()
     return str(int(name)) if whole else str(name)
 

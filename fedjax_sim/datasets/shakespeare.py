@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups, same_length
 from fedjax_sim.datasets.formats.files import find_one, read_tree
+from fedjax_sim.datasets.formats.leaf import unique_names
 
 WINDOW = 80  # characters of one example
 PAD, BEGIN, END, UNKNOWN, VOCABULARY_SIZE = 0, 87, 88, 89, 90
@@ -89,7 +90,7 @@ def encode(text: str) -> np.ndarray:
         >>> encode("dhé").tolist()
         [1, 2, 89]
     """
-    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return _TABLE[np.minimum(codes, len(_TABLE) - 1)]
 
 
@@ -103,8 +104,8 @@ def encode_leaf(text: str) -> np.ndarray:
         >>> encode_leaf("To be").tolist()
         [44, 67, 1, 54, 57]
     """
-    codes = np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), len(_LEAF_TABLE) - 1)
-    ids = _LEAF_TABLE[codes]
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    ids = _LEAF_TABLE[np.minimum(codes, len(_LEAF_TABLE) - 1)]
     if (ids == len(LEAF_CHARACTERS)).any():
         wrong = text[int(np.argmax(ids == len(LEAF_CHARACTERS)))]
         raise DataError(f"character {wrong!r}; expected one of LEAF's {len(LEAF_CHARACTERS)}")
@@ -181,7 +182,8 @@ def parse_roles(
         Per role: characters uint16 ``[n, 80]``, next characters int32 ``[n]``.
 
     Raises:
-        DataError: not json, or unexpected entries or lengths.
+        DataError: not json, unexpected entries or lengths, a role twice, or other roles or numbers
+            of examples than ``users`` and ``num_samples`` list.
 
     Example:
         >>> one = {"character": "NURSE", "x": ["a" * 80], "y": ["b"]}
@@ -190,7 +192,7 @@ def parse_roles(
         ((1, 80), 'b')
     """
     try:
-        content = json.loads(data)
+        content = json.loads(data, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: {error}; expected LEAF json") from error
     if isinstance(content, dict) and isinstance(content.get("character"), str):
@@ -198,7 +200,15 @@ def parse_roles(
     roles = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(roles, dict) or not all(isinstance(role, dict) for role in roles.values()):
         raise DataError(f"{where}: expected an object user_data, or character, x and y")
-    return {role: _examples(own, f"{where}: {role}", encode) for role, own in roles.items()}
+    users, sizes = content.get("users", list(roles)), content.get("num_samples")
+    if not isinstance(users, list) or sorted(map(str, users)) != sorted(roles):
+        raise DataError(
+            f"{where}: users are not the {len(roles)} roles of user_data; expected those"
+        )
+    result = {role: _examples(own, f"{where}: {role}", encode) for role, own in roles.items()}
+    if sizes is not None and sizes != [len(result[role][1]) for role in users]:
+        raise DataError(f"{where}: num_samples differs from the examples of users; expected equal")
+    return result
 
 
 def _examples(

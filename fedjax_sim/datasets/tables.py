@@ -1,14 +1,15 @@
 """Data sets from tables: NumPy arrays, pandas, Hugging Face; CSV, Parquet and npz files."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import INT32_MAX, did_you_mean
 from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.columns import Columns, columns_of
+from fedjax_sim.datasets.columns import Columns, check_names, columns_of
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
 
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -42,7 +43,8 @@ def read_table(
         client_column: column of the client of each example; default: no natural clients.
 
     Raises:
-        DataError: a file that cannot be read, or lacks a column; features that are no numbers.
+        DataError: a file that cannot be read, or lacks a column; features that are no numbers; in
+            CSV files a column without a name, or rows with more fields than the header.
         ImportError: pandas, or pyarrow for Parquet, is not installed.
 
     Example:
@@ -57,8 +59,8 @@ def read_table(
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
-    read = _read_npz if path.suffix.lower() == ".npz" else _read_rows
-    parts = read(path)
+    is_npz = path.suffix.lower() == ".npz"
+    parts = _read_npz(path) if is_npz else {"train": _read_rows(path, client_column)}
     return _from_parts(parts, str(path), path.stem, label_column, client_column, None)
 
 
@@ -77,9 +79,10 @@ def from_table(
     (``datasets.Dataset``, or ``datasets.DatasetDict`` with the parts "train" and "test").
     ``from_table(...).clients()`` are the clients, for ``fs.empirical_task``.
 
-    The examples are the column ``x``, else the only column of arrays (images, embeddings), else all
-    columns besides labels, clients and split, which have to be numbers.  The test part is ``test``,
-    the part "test", or the rows with ``split`` "test"; else a fifth of each class.  Labels and
+    The examples are the column ``x`` of arrays, else the only column of arrays (images,
+    embeddings), else all columns besides labels, clients and split, which have to be numbers.  The
+    test part is ``test``, the part "test", or the rows with ``split`` "test"; else a fifth of each
+    class.  A ``test`` without the column of clients has no clients.  Labels and
     clients are numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging
     Face keeps its numbers and names.
 
@@ -92,7 +95,8 @@ def from_table(
         name: name of the data set.
 
     Raises:
-        DataError: another kind of table, a column that it lacks, features that are no numbers, rows
+        DataError: another kind of table, a column that it lacks, two columns of one name, features
+            that are no numbers, a column ``x`` of single numbers beside other features, rows
             without label or client.
 
     Example:
@@ -112,14 +116,29 @@ def from_table(
     return _from_parts(parts, name, name, label_column, client_column, feature_columns)
 
 
-def _read_rows(path: Path) -> dict[str, Columns]:
+def _read_rows(path: Path, client_column: str | None) -> Columns:
     pandas = import_extra("pandas")
+    names = []
     try:
-        is_parquet = path.suffix.lower() == ".parquet"
-        frame = pandas.read_parquet(path) if is_parquet else pandas.read_csv(path)
+        if path.suffix.lower() == ".csv":
+            header = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+            names = header.iloc[0].tolist()
+            # Names of clients as they are written: as numbers, "01" and "1" would be one client.
+            dtype = {} if client_column is None else {client_column: str}
+            # index_col: fields beyond the header are an error, not an index in the first column.
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pandas.errors.ParserWarning)
+                frame = pandas.read_csv(path, dtype=dtype, index_col=False)
+        else:
+            frame = pandas.read_parquet(path)
+    except pandas.errors.ParserWarning as error:
+        raise DataError(
+            f"{path}: rows have more fields than the header; expected {len(names)}, its names"
+        ) from error
     except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    return {"train": columns_of(frame)}
+    check_names(path, names)
+    return columns_of(frame)
 
 
 def _read_npz(path: Path) -> dict[str, Columns]:
@@ -131,7 +150,9 @@ def _read_npz(path: Path) -> dict[str, Columns]:
     _column(str(path), "x", EXAMPLES, arrays)
     tests = {name: arrays.pop(name) for name in [*arrays] if name.endswith("_test")}
     parts = {"train": arrays}
-    if f"{EXAMPLES}_test" in tests:
+    if tests and f"{EXAMPLES}_test" not in tests:
+        raise DataError(f"{path} has {', '.join(tests)}; expected {EXAMPLES}_test with them")
+    if tests:
         parts["test"] = {name.removesuffix("_test"): values for name, values in tests.items()}
     return {key: columns_of(part) for key, part in parts.items()}
 
@@ -158,11 +179,9 @@ def _from_parts(
         own = where if key == "train" else f"{where}: test"
         x = _examples(own, part, features)
         y = _values(own, part, "label_column", label)
-        clients = None
+        clients = None  # a test table may not say from whom its examples are
         if client_column is not None and (client_column in part.names or key == "train"):
             clients = _values(own, part, "client_column", client_column)
-        elif client_column is not None:
-            clients = np.full(len(y), "test")
         values[key] = (x, y, clients)
     if has_split:
         values = _by_split(
@@ -184,6 +203,10 @@ def _by_split(where: str, splits: np.ndarray, whole: tuple) -> dict[str, tuple]:
             f"{where}: column {SPLIT!r} has {', '.join(sorted(set(splits)))}; expected train and "
             "test"
         )
+    if len(splits) != len(whole[0]):
+        raise DataError(
+            f"{where}: column {SPLIT!r} has {len(splits)} rows; expected {len(whole[0])}"
+        )
     return {
         key: tuple(None if column is None else column[splits == key] for column in whole)
         for key in ("train", "test")
@@ -200,9 +223,15 @@ def _feature_columns(
         if not given:
             raise DataError("feature_columns is empty; expected the name of a column or more")
         return [_column(where, "feature_columns", name, table.names) for name in given]
-    if EXAMPLES in table.names:
-        return EXAMPLES
     others = [name for name in table.names if name not in used]
+    if EXAMPLES in others:
+        if len(others) > 1 and not table.is_array(EXAMPLES):
+            raise DataError(
+                f"{where}: column {EXAMPLES!r} has one value per row, and there are {len(others)} "
+                f"columns of features ({', '.join(others)}); expected feature_columns, or another "
+                f"name than {EXAMPLES!r}"
+            )
+        return EXAMPLES
     if not others:
         raise DataError(f"{where}: no columns besides {', '.join(used)}; expected features")
     whole = [name for name in others if table.is_array(name)]
@@ -232,7 +261,13 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
                 f"{where}: column {name!r} has values such as {values[0]!r}; expected numbers "
                 "(label_column and client_column name the label and the client)"
             )
-    return np.stack(columns, axis=1, dtype=np.float32, casting="unsafe")
+        if len(values) != len(columns[0]):
+            raise DataError(
+                f"{where}: column {name!r} has {len(values)} rows; expected {len(columns[0])}, as "
+                f"{features[0]!r}"
+            )
+    with np.errstate(over="ignore"):  # from_arrays refuses infinities
+        return np.stack(columns, axis=1, dtype=np.float32, casting="unsafe")
 
 
 def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
@@ -243,7 +278,16 @@ def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
         row = int(is_missing.argmax()) + 1
         raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
     values = table.read(name)
-    return np.array([group_text(v) for v in values]) if values.dtype == object else values
+    if values.dtype != object:
+        return values
+    if all(_is_integer(v) for v in values):
+        return values.astype(np.int64)  # 10 comes after 9, as in a column of integers
+    return np.array([group_text(v) for v in values])
+
+
+def _is_integer(value: Any) -> bool:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and bool(abs(value) <= INT32_MAX)
 
 
 def _with_class_names(dataset: Dataset, names: Sequence[str] | None) -> Dataset:

@@ -40,8 +40,10 @@ class Characters(NamedTuple):
         Raises:
             DataError: a character that the vocabulary does not have.
         """
-        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        known = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
+        codes, known = (
+            np.frombuffer(characters.encode("utf-32-le", "surrogatepass"), np.uint32)
+            for characters in (text, self.characters)
+        )
         order = np.argsort(known)
         places = np.searchsorted(known[order], codes)
         found = places < len(known)
@@ -144,7 +146,7 @@ def read_text(path: str | Path, *, context: int = 64) -> Dataset:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # without the mark at the start of a file
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}); expected plain text, UTF-8") from error
     try:

@@ -7,8 +7,16 @@ from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.plotting.curves import divergence_notes
 from fedjax_sim.plotting.figure import Figure
-from fedjax_sim.plotting.style import INK, add_caption, legend_above, line_look, style_axes
+from fedjax_sim.plotting.style import (
+    INK,
+    add_caption,
+    legend_above,
+    line_look,
+    line_names,
+    style_axes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,13 +48,14 @@ def gap_figure(
     part = frame.loc[frame["metric"] == metric, :]
     plain = part["quantity"] == "model"
     names = np.where(plain, part["run"], part["run"] + ": " + part["quantity"])
-    figure = bound_curves(part.assign(run=names), metric, bounds, by="run")
+    part = part.assign(run=names)
+    figure = bound_curves(part, metric, bounds, by="run")
     figure.set_figheight(3.2 + 0.22 * len(figure.axes[0].lines))  # the legend may be long
     if target is not None:
         axes = figure.axes[0]
         axes.axhline(target, color=INK, lw=0.8, ls=":", label="target")
         figure.legends[0].remove()
-        legend_above(figure, [str(line.get_label()) for line in axes.lines], 2)
+        legend_above(figure, line_names(axes), 2, notes=divergence_notes(part, "run"))
     return figure
 
 

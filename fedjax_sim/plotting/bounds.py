@@ -7,9 +7,9 @@ from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.analysis.divergence import finite_part
 from fedjax_sim.diagnostics.overlays import Overlay
-from fedjax_sim.plotting.curves import curves
+from fedjax_sim.plotting.curves import curves, divergence_notes
 from fedjax_sim.plotting.figure import Figure
-from fedjax_sim.plotting.style import add_caption, legend_above, line_look
+from fedjax_sim.plotting.style import add_caption, legend_above, line_look, line_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def bound_curves(
         color = line_look(measured + i)["color"]
         axes.plot(rounds, values, color=color, ls="--", lw=1.2, label=f"bound: {name}")
     figure.legends[0].remove()
-    legend_above(figure, [str(line.get_label()) for line in axes.lines], 2)
+    legend_above(figure, line_names(axes), 2, notes=divergence_notes(later, by))
     if overlay.skipped:
         reasons = [f"No bound “{name}”: {reason}" for name, reason in overlay.skipped.items()]
         add_caption(figure, "\n".join(reasons))

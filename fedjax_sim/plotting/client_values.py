@@ -152,7 +152,7 @@ def client_bands(
                 cross: dict[str, Any] = {"marker": "x", "ms": 8, "mew": 2, "ls": ""}
                 axes.plot(rounds[last], lines[1][last], color=look["color"], **cross)
         axes.set(xlabel="round", ylabel=metric_label(metric))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.margins(x=0.02)
         style_axes(axes)
         if by is not None:

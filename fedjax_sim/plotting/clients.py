@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.colors import PowerNorm
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.plotting.figure import Figure
@@ -89,6 +89,11 @@ def client_label_map(
     main.set_xlabel(label)
     main.set_ylabel("class")
     main.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # Clients that never train have the last numbers, also if not all others are shown.
+    left_out = total - num_trained
+    main.xaxis.set_major_formatter(
+        FuncFormatter(lambda at, _: f"{at if at < num_trained else at + left_out:g}")
+    )
     if class_names is not None:
         main.set_yticks(range(num_classes), class_names)
     elif num_classes <= 20:

@@ -110,10 +110,9 @@ def curves(
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         labels = line_labels(chosen, by)
-        notes, num_seeds = {}, set()
+        notes, num_seeds = divergence_notes(chosen, by), set()
         for i, (name, label) in enumerate(labels.items()):
             group = chosen if by is None else chosen.loc[chosen[by] == name, :]
-            notes[label] = divergence_text(first_divergences(group))
             for title, axes in zip(metrics, panels, strict=False):
                 part = group.loc[group["metric"] == title, :]
                 if len(part):
@@ -126,7 +125,7 @@ def curves(
             style_axes(axes)
             axes.margins(x=0.02)
             if history[x].dtype.kind in "iu" and xscale == "linear":
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for axes in panels[len(metrics) :]:
             axes.remove()
         if by is not None:
@@ -145,6 +144,16 @@ def line_labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
     names = history[by].unique().tolist()
     known = algorithm_labels(name for name in names if isinstance(name, str))
     return {name: known.get(name, str(name)) for name in names}
+
+
+def divergence_notes(history: "pd.DataFrame", by: str | None) -> dict[str, str]:
+    """Returns by the label of each line the round in which its seeds diverged, or """ ""
+    return {
+        label: divergence_text(
+            first_divergences(history if by is None else history.loc[history[by] == name, :])
+        )
+        for name, label in line_labels(history, by).items()
+    }
 
 
 def draw_line(

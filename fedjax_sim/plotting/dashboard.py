@@ -189,7 +189,7 @@ def _finish(axes: Axes, name: str, history: pd.DataFrame) -> None:
     axes.set(xlabel="round", ylabel=_DYNAMICS.get(last, metric_label(name)))
     style_axes(axes)
     axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
     if last == "alignment":
         axes.axhline(0, color=GREY, lw=0.8, zorder=1)
         axes.set_ylim(top=1.03)

@@ -15,7 +15,7 @@ from fedjax_sim.plotting.curves import (
     until_failure,
 )
 from fedjax_sim.plotting.figure import Figure
-from fedjax_sim.plotting.style import COLORS, INK, style_axes
+from fedjax_sim.plotting.style import legend_above, line_look, style_axes
 
 
 def fork_curves(
@@ -59,29 +59,29 @@ def fork_curves(
     left, right = figure.subplots(1, 2)
     lines = {name: _mean(part.loc[part["alternative"] == name]) for name in names}
     for i, (name, means) in enumerate(lines.items()):
-        color = COLORS[i % len(COLORS)]
-        left.plot(means.index, means.to_numpy(), color=color, label=name)
+        look = line_look(i)
+        color = look["color"]
+        left.plot(means.index, means.to_numpy(), **look, label=str(name))
         mark_failure(left, means.index.to_numpy(), means.to_numpy(), color)
         rows = differences.loc[differences["alternative"] == name].sort_values("round")
         if name == reference:
-            right.axhline(0, color=color, lw=1.5)
+            right.axhline(0, **look, lw=1.5)
         elif len(rows):
             # A difference of fewer pairs would reward an alternative for diverging.
             both = means + lines[reference] if reference in lines else means
             failed = ~np.isfinite(both.reindex(rows["round"]).to_numpy())
             x, mean, low, high = (rows[c].to_numpy(float) for c in ("round", "mean", "low", "high"))
             mean = until_failure(np.where(failed, np.nan, mean))
-            right.plot(x, mean, color=color)
+            right.plot(x, mean, **look)
             mark_failure(right, x, mean, color)
             drawn = np.isfinite(mean) & np.isfinite(low) & np.isfinite(high)
             right.fill_between(x[drawn], low[drawn], high[drawn], color=color, alpha=0.2, lw=0)
     left.set(xlabel="round", ylabel=metric_label(metric))
     right.set(xlabel="round", ylabel=f"difference to {reference}")
-    left.legend(frameon=False, fontsize=8)
     for axes in (left, right):
         style_axes(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(f"What if, from round {round}", fontsize=10, color=INK)
+    legend_above(figure, [str(name) for name in names], 4, f"What if, from round {round}")
     return figure
 
 

@@ -16,14 +16,13 @@ from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     COLORS,
     INK,
+    LETTER,
     SHADES,
     bare,
     index_of,
     style_axes,
 )
 from fedjax_sim.plotting.sweeps import grid_title, value_labels
-
-_LETTER = 0.085  # inches of a letter of a tick label, at most
 
 
 def heat_map(
@@ -101,7 +100,7 @@ def heat_map(
         axes.add_patch(_box(*winner, facecolor="none", edgecolor=COLORS[1], lw=2.5, clip_on=False))
     labels = value_labels(x, xs)
     axes.set_xticks(range(len(xs)), labels)
-    if max(map(len, labels)) * _LETTER > width / len(xs):
+    if max(map(len, labels)) * LETTER > width / len(xs):
         axes.tick_params("x", labelrotation=90)
     axes.set_yticks(range(len(ys)), value_labels(y, ys))
     axes.set(xlabel=setting_label(x), ylabel=setting_label(y))

@@ -24,6 +24,7 @@ MARKERS = ("o", "s", "D", "v", "P", "*")  # crosses and "^" are for runs that fa
 FEW_POINTS = 12  # with a marker each
 NARROW = 5.0  # inches; narrower figures, for one of two columns of a page, have a smaller font
 _HANDLE = 8  # characters that a line in a legend takes
+LETTER = 0.085  # inches of a letter of a tick label, at most
 DPI = 110
 INK = "#333333"
 GREY = "#8A94A0"
@@ -62,19 +63,37 @@ def legend_above(
     """
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
     texts = [f"{name}: {notes[name]}" if notes and notes.get(name) else name for name in names]
+    add_legend(figure, [lines[name] for name in names], texts, columns, title, handlelength=2.6)
+
+
+def add_legend(
+    figure: Figure,
+    handles: Sequence[Any],
+    texts: Sequence[str],
+    columns: int,
+    title: str | None = None,
+    **options: Any,
+) -> None:
+    """Adds a legend above the panels, with as many of the columns as the figure has room for."""
     points = font_points(figure.get_figwidth())
     room = int(figure.get_figwidth() * 72 / (0.58 * points))  # characters
     fitting = room // (max(map(len, texts)) + _HANDLE)
     figure.legend(
-        [lines[name] for name in names],
+        handles,
         [textwrap.fill(text, max(room - _HANDLE, 1)) for text in texts],
         loc="outside upper center",
-        ncols=max(1, min(len(names), columns, fitting)),
+        ncols=max(1, min(len(texts), columns, fitting)),
         frameon=False,
         title=title,
         fontsize=points,
-        handlelength=2.6,
+        **options,
     )
+
+
+def line_names(axes: Axes) -> list[str]:
+    """Returns the labels of the lines that a legend shows: not of crosses and single seeds."""
+    labels = [str(line.get_label()) for line in axes.lines]
+    return [label for label in labels if not label.startswith("_")]
 
 
 def font_points(width: float) -> float:

@@ -20,6 +20,7 @@ from fedjax_sim.plotting.figure import Figure
 from fedjax_sim.plotting.style import (
     GREY,
     INK,
+    LETTER,
     add_caption,
     index_of,
     legend_above,
@@ -254,7 +255,14 @@ def _line(
 def _place_ticks(axes: Axes, values: Sequence[Any], most: int, numeric: bool = True) -> None:
     """Sets at most ``most`` ticks at the values, and a log axis if that is more even."""
     if not numeric:
-        axes.set_xticks(range(len(values)), [short(value) for value in values])
+        labels = [short(value) for value in values]
+        axes.set_xticks(range(len(values)), labels)
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        if max(map(len, labels)) * LETTER > figure.get_figwidth() / len(labels):
+            axes.set_xticks(
+                range(len(values)), labels, rotation=30, ha="right", rotation_mode="anchor"
+            )
         return
     if axes.get_xscale() != "log" and _is_geometric(np.array(values, np.float64)):
         axes.set_xscale("log")

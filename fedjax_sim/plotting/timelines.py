@@ -1,7 +1,7 @@
 """Figures of timelines: computing and waiting per client, and their distributions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedjax_sim.plotting.figure import Figure
-from fedjax_sim.plotting.style import COLORS, INK, bare, line_look, style_axes
+from fedjax_sim.plotting.style import COLORS, INK, add_legend, bare, style_axes
 from fedjax_sim.timelines.accounting import Spans
 
 WAITING = "#DFE2E5"
 AGES = LinearSegmentedColormap.from_list("ages", [COLORS[5], COLORS[0], "#00304D"])
 _BINS = 30  # of a histogram, at most
+_HATCHES = ("", "////", "....", "xxxx")
 
 
 def visit_chart(
@@ -156,10 +157,8 @@ def visit_distributions(spans: Spans, groups: Mapping[str, ArrayLike]) -> Figure
             axes.set_xlim(edges[0] - 0.6, edges[-1] + 0.6)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         style_axes(axes)
-    patches = [Patch(color=line_look(i)["color"]) for i in range(len(members))]
-    figure.legend(
-        patches, list(members), loc="outside upper center", ncols=len(members), frameon=False
-    )
+    patches = [Patch(**_bar_look(i)) for i in range(len(members))]
+    add_legend(figure, patches, list(members), len(members))
     return figure
 
 
@@ -195,4 +194,10 @@ def _histograms(axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray)
     for i, each in enumerate(values.values()):
         shares = np.histogram(each, edges)[0] / max(len(each), 1)
         left = edges[:-1] + 0.05 * (edges[1] - edges[0]) + i * width
-        axes.bar(left, shares, width, align="edge", color=line_look(i)["color"])
+        axes.bar(left, shares, width, align="edge", **_bar_look(i))
+
+
+def _bar_look(i: int) -> dict[str, Any]:
+    """Returns colour and hatch of the i-th group's bars; colours repeat with another hatch."""
+    hatch = _HATCHES[i // len(COLORS) % len(_HATCHES)]
+    return {"facecolor": COLORS[i % len(COLORS)], "hatch": hatch, "edgecolor": "white", "lw": 0}

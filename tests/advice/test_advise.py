@@ -140,6 +140,9 @@ def test_heterogeneous_quadratics_exclude_theorems_on_one_objective():
         names.ONE_OBJECTIVE,
         "G is known",
     ]
+    # Conditions read as statements, so the text has to say that they fail.
+    header = "does not apply, since these conditions fail:"
+    assert f"{header}\n    {names.ONE_OBJECTIVE}: " in str(advice)
     assert advice.sources["zeta"].kind == "estimate"
     np.testing.assert_allclose(advice.constants.L, np.linalg.eigvalsh(hessians).max(), rtol=1e-5)
     lowest = np.linalg.eigvalsh(hessians).min()

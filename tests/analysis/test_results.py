@@ -108,3 +108,11 @@ def test_the_note_states_the_levels():
     assert "its 95 % interval" in results_table(results(history(), ACCURACY))
     with pytest.raises(ValueError, match="level is 95; expected a number between 0 and 1"):
         results_table(wide, level=95)
+
+
+def test_rounds_to_a_target_without_columns_of_a_configuration():
+    """The rows of all metrics have the rounds, as with such columns."""
+    rows = [(s, r, m, 1 / r) for s in (0, 1) for r in (1, 2, 4) for m in ("loss", "norm")]
+    history = pd.DataFrame(rows, columns=["seed", "round", "metric", "value"])
+    table = results(history, ["loss", "norm"], target=Target("loss", 0.5))
+    assert table[["rounds_to_target", "reached"]].values.tolist() == [[2, 2], [2, 2]]

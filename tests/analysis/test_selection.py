@@ -602,3 +602,21 @@ def test_a_speed_up_without_an_error_is_undefined():
     one = statistics.speed_up(as_frame({2: [9.0], 4: [6.0]}))
     assert one["speed_up"].tolist() == [1.0, 1.5]
     assert np.isnan(one["speed_up_low"]).all()
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "text"),
+    [
+        (9.9996, 0.1, "10.0 ± 0.1"),
+        (0.00099996, 1e-5, "0.00100 ± 0.00001"),
+        (9.9996e-7, 1e-8, "(1.00 ± 0.01)e-06"),
+        (999_999.6, 1e4, "(1.00 ± 0.01)e+06"),
+        (-0.05, 0.01, "-0.0500 ± 0.0100"),
+    ],
+)
+def test_means_that_round_up_keep_their_number_of_digits(mean, half, text):
+    frame = pd.DataFrame(
+        [("a", 1, mean, mean - half, mean + half, 3, 0)],
+        columns=["M", "K", "mean", "low", "high", "num_seeds", "num_failed"],
+    )
+    assert tables.table(frame, "M", "K").iloc[0, 0] == text

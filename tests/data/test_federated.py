@@ -95,3 +95,21 @@ def test_sizes_work_inside_jit():
 def test_refuses(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_lists_of_integers_beyond_32_bits_are_refused():
+    with pytest.raises(ValueError, match=r"examples\['x'\] has integers 1 .. 1099511627776"):
+        from_clients([{"x": [2**40, 1]}])
+
+
+def test_clients_of_pixels_and_of_floats_are_refused():
+    """Models divide uint8 by 255 and floats by nothing."""
+    pixels = {"x": np.array([0, 255], np.uint8)}
+    with pytest.raises(ValueError, match=r"clients\[1\]\['x'\] has dtype float32 .* uint8 in both"):
+        from_clients([pixels, {"x": np.array([0.5], np.float32)}])
+    from_clients([pixels, {"x": np.zeros(0)}])
+
+
+def test_a_client_of_empty_lists_is_named():
+    with pytest.raises(ValueError, match=r"clients\[1\] has no arrays; expected some, \[0, ...\]"):
+        from_clients([{"x": [1.0]}, {"x": []}])

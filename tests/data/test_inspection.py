@@ -1,5 +1,6 @@
 """Examples that make a run fail: where the message points, and what passes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -46,3 +47,25 @@ def test_a_task_of_texts_is_refused():
 def test_largest_input():
     assert largest_input({"y": np.arange(3)}) == ""
     assert largest_input({"x": np.array([-3.0, 1]), "z": np.ones(2)}).endswith("['x']| is 3")
+
+
+@pytest.mark.parametrize("x", [np.array([2**40 + 3, 1]), np.array([2**32], np.uint64)])
+def test_integers_that_jax_would_cut_are_refused(x):
+    """2^40 + 3 becomes 3."""
+    data = fs.FederatedData({"x": x}, np.array([0, len(x)]))
+    with pytest.raises(
+        ValueError, match=r"examples\['x'\] has integers .*; expected those of u?int32"
+    ):
+        fs.empirical_task(lambda w, batch, key: batch["x"], data, fs.full_batch(1))
+    check_numbers({"x": x - x})
+
+
+def test_integers_of_64_bits_pass_in_double_precision():
+    with jax.enable_x64(True):
+        check_numbers({"x": np.array([2**40])})
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i4", "M8[D]", "m8[s]"])
+def test_types_that_jax_does_not_have_are_refused(dtype):
+    with pytest.raises(ValueError, match=r"examples\['x'\] has dtype"):
+        check_numbers({"x": np.zeros(2, dtype)})

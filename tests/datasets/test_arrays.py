@@ -143,3 +143,11 @@ def test_tables_without_rows_or_features_are_named(tmp_path):
         read_table(path)
     with pytest.raises(DataError, match="feature_columns is empty; expected the name of a column"):
         from_table({"a": [1.0, 2.0], "label": [0, 1]}, feature_columns=[])
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f8", ">u2"])
+def test_arrays_of_another_byte_order(dtype):
+    data = from_arrays(np.array([[1], [2], [300]], dtype), np.array([5, 9, 9], ">i8"))
+    assert data.train["x"].dtype.isnative
+    assert sorted([*data.train["x"][:, 0], *data.test["x"][:, 0]]) == [1, 2, 300]
+    assert data.class_names == ("5", "9")

@@ -90,3 +90,26 @@ def test_the_vocabulary_of_leaf(tmp_path):
     (tmp_path / "0_train.json").write_text(json.dumps({"character": "NURSE", **windows}))
     with pytest.raises(DataError, match=r"0_train\.json: NURSE: y has character '#'"):
         load("shakespeare_leaf", tmp_path, source="files")
+
+
+def test_roles_that_a_file_would_lose_are_refused():
+    """json keeps the last of two equal names."""
+    part = json.dumps(samples(TEXT))
+    with pytest.raises(DataError, match=r"f\.json: has a name twice"):
+        parse_roles(f'{{"user_data": {{"CADE": {part}, "CADE": {part}}}}}'.encode(), "f.json")
+    count = len(samples(TEXT)["y"])
+    for users, sizes, message in [
+        (["CADE", "NURSE"], [count, 1], "f.json: users are not the 1 roles of user_data"),
+        (["CADE"], [count + 1], "f.json: num_samples differs from the examples of users"),
+    ]:
+        file = {"users": users, "num_samples": sizes, "user_data": {"CADE": samples(TEXT)}}
+        with pytest.raises(DataError, match=message):
+            parse_roles(json.dumps(file).encode(), "f.json")
+    file = {"users": ["CADE"], "num_samples": [count], "user_data": {"CADE": samples(TEXT)}}
+    assert len(parse_roles(json.dumps(file).encode())["CADE"][1]) == count
+
+
+def test_half_of_a_surrogate_pair_is_an_unknown_character():
+    assert encode("a\ud800").tolist() == [encode("a")[0], UNKNOWN]
+    with pytest.raises(DataError, match=r"character '.ud800'; expected one of LEAF's 80"):
+        encode_leaf("\ud800")

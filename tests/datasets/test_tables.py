@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.datasets import DataError, from_arrays
+from fedjax_sim.datasets import DataError, from_arrays, read_table
 
 RNG = np.random.default_rng(0)
 NUMBERS = {
@@ -232,3 +232,85 @@ def test_clients_of_all_parts():
 def test_bad_input_is_named(call, message):
     with pytest.raises((DataError, ValueError), match=message):
         call()
+
+
+def read_csv(tmp_path, text, **options):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    return read_table(path, **options)
+
+
+def test_clients_of_a_csv_file_are_named_as_it_writes_them(tmp_path):
+    """As numbers, 001, 01 and 1 would be one client."""
+    text = "a,who,label\n1,001,x\n2,1,x\n3,01,x\n4,1,x\n5,2,y\n"
+    data = read_csv(tmp_path, text, client_column="who")
+    assert sorted(data.group_names) == ["001", "01", "1", "2"]
+
+
+def test_a_comma_at_the_end_of_each_row_moves_no_column(tmp_path):
+    data = read_csv(tmp_path, "a,label\n7,0,\n8,1,\n9,1,\n")
+    assert sorted([*data.train["x"][:, 0], *data.test["x"][:, 0]]) == [7, 8, 9]
+    assert data.class_names == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (",a,label\n0,1,x\n1,2,y\n", "table.csv: column 1 has no name; .*index=False"),
+        ("a,label,label\n1,0,1\n2,1,0\n", "table.csv: column 'label' occurs twice"),
+        ("a,label\n1,0,9\n2,1,7\n", "table.csv: rows have more fields than the header; expected 2"),
+    ],
+)
+def test_columns_of_a_csv_file_that_are_not_those_of_its_header(tmp_path, text, message):
+    """pandas would rename the first two, and take the first field of the third as an index."""
+    with pytest.raises(DataError, match=message):
+        read_csv(tmp_path, text)
+
+
+@pytest.mark.parametrize("names", [["a", "a", "b", "y"], [1, "1", "b", "y"]])
+def test_columns_of_one_name_are_refused(names):
+    """Otherwise one of them, or b, would be lost."""
+    frame = pd.DataFrame([[1, 2, 3, 0], [4, 5, 6, 1]], columns=names)
+    with pytest.raises(DataError, match=f"table: column '{names[0]}' occurs twice"):
+        fs.from_table(frame)
+
+
+def test_objects_that_are_integers_are_ordered_as_numbers():
+    column = pd.Series([10, 2, 10, 9], dtype=object)
+    data = fs.from_table(pd.DataFrame({"a": [1.0, 2, 3, 4], "y": column}))
+    assert data.class_names == ("2", "9", "10")
+
+
+def test_bytes_are_the_text_that_they_encode():
+    """Tables of HDF5 have text as bytes."""
+    names = np.array(["cät".encode(), b"dog", "cät".encode()])
+    data = fs.from_table({"a": [1.0, 2, 3], "y": names, "who": names}, client_column="who")
+    assert data.class_names == data.group_names == ("cät", "dog")
+
+
+def test_a_test_table_without_clients_has_none():
+    """Its rows are not those of a client with the name of the part."""
+    train = {"a": [1.0, 2.0], "y": [0, 1], "who": ["test", "x"]}
+    data = fs.from_table(train, test={"a": [3.0], "y": [1]}, client_column="who")
+    assert (data.group_names, data.test_groups) == (("test", "x"), None)
+
+
+def test_tables_whose_columns_do_not_fit_together(tmp_path):
+    def npz(**arrays):
+        path = tmp_path / f"{'-'.join(arrays)}.npz"
+        np.savez(path, **arrays)
+        return lambda: read_table(path)
+
+    x, y = np.ones((4, 2)), np.array([0, 1, 1, 0])
+    cases = [
+        (lambda: fs.from_table({"a": [1, 2], "b": [3], "y": [0, 1]}), "'b' has 1 rows; expected 2"),
+        (lambda: fs.from_table({"x": [[1, 2], [3]], "y": [0, 1]}), "table: column 'x' is ragged"),
+        (lambda: fs.from_table({"x": [1, 2], "z": [3, 4], "y": [0, 1]}), r"column 'x' .*\(x, z\)"),
+        (npz(x=np.float32(1), y=y), "column 'x' is one value"),
+        (npz(x=x, y=y, split=np.array(["train", "test"])), "column 'split' has 2 rows; expected 4"),
+        (npz(x=x, y=y, y_test=y), "x-y-y_test.npz has y_test; expected x_test with them"),
+        (lambda: from_arrays(x, y, clients=[(1, 2)] * 4), r"train clients have shape \[4, 2\]"),
+    ]
+    for call, message in cases:
+        with pytest.raises(DataError, match=message):
+            call()

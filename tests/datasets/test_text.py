@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedjax_sim.data.tokens import next_tokens, padded_chunks
 from fedjax_sim.datasets import Characters, DataError, from_text, from_texts, load, role_texts
 from fedjax_sim.datasets.dataset import Dataset
+from fedjax_sim.datasets.text import read_text
 
 texts = st.text(st.characters(max_codepoint=0x2FF), min_size=40, max_size=120)
 
@@ -98,3 +99,21 @@ def test_texts_of_roles(real_data):
         assert all("<unknown>" not in text for text in roles.values())
     data = from_texts(role_texts(dataset), context=80)
     assert data.clients().num_clients == len(roles)
+
+
+@pytest.mark.parametrize("sequence", [np.array([2**40]), np.array([1.7])])
+def test_sequences_of_other_numbers_than_ids_are_refused(sequence):
+    """As int32 they would be 0 and 1."""
+    with pytest.raises(ValueError, match=r"sequences\[1\] has .*; expected ids of int32"):
+        padded_chunks([[], sequence], 4, begin=1, end=2, pad=0)
+
+
+def test_the_mark_at_the_start_of_a_file_is_no_character(tmp_path):
+    path = tmp_path / "windows.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"to be\r\n" * 100)
+    assert read_text(path, context=8).class_names == ("\n", " ", "b", "e", "o", "t")
+
+
+def test_half_of_a_surrogate_pair_is_a_character():
+    data = from_text("ab\ud800" * 100, context=4)
+    assert data.class_names == ("a", "b", "\ud800")

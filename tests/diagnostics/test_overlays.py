@@ -164,3 +164,16 @@ def test_a_diverged_seed_ends_the_line_with_a_cross(bad, diverged_at):
     assert rounds[:2] == [1, 2]
     np.testing.assert_array_equal(values, [1, 2.75, np.nan, np.nan])
     assert lines["_diverged"] == [[2], [2.75]]
+
+
+def test_legend_names_the_round_of_a_divergence_and_no_cross():
+    rows = [
+        ("fedavg", seed, r, "suboptimality", 1 / r, 4 * seed) for seed in (0, 1) for r in (1, 2, 4)
+    ]
+    columns = ["algorithm", "seed", "round", "metric", "value", "diverged_at"]
+    bound = Overlay([Row(r, "convex", 10 / r, True) for r in (1, 2, 4)], {})
+    figure = bound_curves(pd.DataFrame(rows, columns=columns), "suboptimality", bound)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "FedAvg: diverged in round 4 (1 of 2 seeds)",
+        "bound: convex",
+    ]

@@ -170,3 +170,10 @@ def test_bands_of_accuracies_stay_in_their_range():
 def test_bad_history_is_named(call, match):
     with pytest.raises(ValueError, match=match):
         call(tidy(VALUES))
+
+
+def test_one_evaluated_round_has_no_fractions_of_rounds_on_its_axis():
+    rows = [("fedavg", 0, 7, "loss", 1.0)]
+    columns = ["algorithm", "seed", "round", "metric", "value"]
+    figure = plotting.curves(pd.DataFrame(rows, columns=columns), "loss")
+    assert set(figure.axes[0].get_xticks() % 1) == {0}

@@ -34,3 +34,18 @@ def test_a_diverged_seed_is_not_hidden(bad):
     difference, cross = right.lines[-2:]
     np.testing.assert_array_equal(difference.get_ydata(), [0, np.nan, np.nan])
     assert (cross.get_marker(), cross.get_xdata(), cross.get_ydata()) == ("x", [5], [0])
+
+
+def test_the_legend_is_above_the_panels_and_lines_differ_without_colours():
+    names = ["base", "twice the learning rate from here", "half"]
+    rows = [(name, 0, t, "loss", float(t)) for name in names for t in (5, 6)]
+    pairs = pd.DataFrame(
+        {"alternative": "half", "round": [5, 6], "mean": 0.0, "low": -1.0, "high": 1.0}
+    )
+    history = pd.DataFrame(rows, columns=COLUMNS)
+    figure = plotting.fork_curves(history, pairs, "loss", 5, "base")
+    assert all(axes.get_legend() is None for axes in figure.axes)  # it would hide lines
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert legend.get_title().get_text() == "What if, from round 5"
+    assert len({line.get_linestyle() for line in figure.axes[0].lines}) == len(names)

@@ -352,3 +352,13 @@ def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
 def test_bad_arguments_are_named(call, match):
     with pytest.raises(ValueError, match=match):
         call(as_scores(table()))
+
+
+@pytest.mark.parametrize(("values", "rotation"), [("ab", 0), (["a long value"] * 2, 30)])
+def test_long_values_of_the_horizontal_axis_do_not_overlap(values, rotation):
+    rows = [(f"{x} {i}" * (1 + rotation // 10), s, i) for i, x in enumerate(values) for s in (0, 1)]
+    figure = sweeps.sensitivity(
+        pd.DataFrame(rows, columns=["schedule", "seed", "score"]), "schedule"
+    )
+    ticks = figure.axes[0].get_xticklabels()
+    assert {tick.get_rotation() for tick in ticks} == {rotation}

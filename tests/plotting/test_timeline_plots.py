@@ -276,3 +276,16 @@ def test_bits_do_not_overflow():
 def test_bad_arguments_are_named(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def test_legend_of_many_groups_fits_and_their_bars_differ():
+    timeline = fs.timelines.cyclic(12, 9, 1, num_steps=3)
+    groups = {f"clients of group {i}": [i] for i in range(9)}
+    figure = visit_distributions(spans(timeline), groups)
+    render(figure)
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    looks = {(to_hex(p.get_facecolor()), p.get_hatch()) for p in legend.get_patches()}
+    assert len(looks) == 9

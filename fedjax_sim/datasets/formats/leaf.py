@@ -32,7 +32,7 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
         ((1, 28, 28, 1), 255, [61])
     """
     try:
-        content = json.loads(data, parse_constant=_refuse, object_pairs_hook=_unique)
+        content = json.loads(data, parse_constant=_refuse, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: {error}; expected LEAF json") from error
     parts = [_entry(content, key, where) for key in ("users", "num_samples", "user_data")]
@@ -85,7 +85,18 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"has {constant}, which is not a finite number")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of a json file, for ``object_pairs_hook``.
+
+    Raises:
+        ValueError: a name twice, of which ``json`` would keep the last one.
+
+    Example:
+        >>> json.loads('{"ann": 1, "ann": 2}', object_pairs_hook=unique_names)
+        Traceback (most recent call last):
+        ...
+        ValueError: has a name twice in one object
+    """
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("has a name twice in one object")
