@@ -147,7 +147,7 @@ def line_labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
 
 
 def divergence_notes(history: "pd.DataFrame", by: str | None) -> dict[str, str]:
-    """Returns by the label of each line the round in which its seeds diverged, or """ ""
+    """Returns, by the label of each line, the rounds in which its seeds diverged, as a text."""
     return {
         label: divergence_text(
             first_divergences(history if by is None else history.loc[history[by] == name, :])
