@@ -51,7 +51,7 @@ class LossSurface(OneColumn):
 
     @property
     def label_of_measurements(self) -> str:
-        """What kept measurements depend on besides their run; the first ones have no iterations."""
+        """Label of the options that measurements depend on; iterations only if not the default."""
         further = "" if self.iterations == ITERATIONS else f"-{self.iterations}"
         return f"{self.points}-{self.extent:g}-{self.examples}{further}"
 

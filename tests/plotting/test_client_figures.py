@@ -136,7 +136,7 @@ def test_size_histogram_counts_every_client(sizes):
 
 
 def test_clients_that_never_train_keep_their_numbers():
-    """Of 20 clients, the last 4 never train; the map shows clients 0 .. 7, 16 and 17."""
+    """The last 4 of 20 clients never train; the map shows clients 0 .. 7, 16 and 17."""
     figure = plotting.client_label_map(np.ones((20, 3), int), max_clients=10, held_out=4)
     name = figure.axes[1].xaxis.get_major_formatter()
     assert [name(at) for at in (0, 7, 8, 9)] == ["0", "7", "16", "17"]
