@@ -5,6 +5,7 @@ evaluation is noisy (FedSWA reads 61.0 % at round 195 and 57.1 % at round 200 of
 95 % interval over seeds.  The paper prints the accuracy after the last round.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -140,10 +141,17 @@ def column(
 ) -> None:
     """Runs all methods on a setting; prints and writes table, history and curves.
 
-    With ``options.checkpoints`` runs of the earlier files of this report are not repeated.
+    Other methods and seeds of the earlier files of this report stay in it.  With
+    ``options.checkpoints`` its runs of these methods are not repeated.
     """
     grid = {method: [{}] for method in methods}
-    history, _ = compared(setting, grid, options, reported(experiment, setting, options))
+    earlier = reported(experiment, setting, options)
+    history, _ = compared(setting, grid, options, earlier)
+    before = earlier["method"].tolist() if len(earlier) else []
+    methods = list(dict.fromkeys([*before, *methods]))
+    history = with_others(history, earlier, methods)
+    seeds = max(options.seeds, *(seed + 1 for seed in history["seed"].tolist()))
+    options = dataclasses.replace(options, methods=tuple(methods), seeds=seeds)
     facts = {"options": settings(options), "setting": setting._asdict(), "methods": list(methods)}
     facts |= {"published": {name: list(published[name]) for name in methods if name in published}}
     tables = {"": wide(history)}
@@ -157,6 +165,27 @@ def reported(experiment: str, setting: Setting, options: Options) -> pd.DataFram
     folder, name = options.folder(experiment), options.file(setting)
     rows = reported_rows(folder, name, setting=setting._asdict(), options=chosen)
     return tall(rows) if len(rows) else rows
+
+
+def with_others(
+    history: pd.DataFrame, earlier: pd.DataFrame, methods: Sequence[str]
+) -> pd.DataFrame:
+    """A history with the runs of an earlier one that it does not have, by methods and seeds.
+
+    Example:
+        >>> history = pd.DataFrame({"method": ["b", "a"], "seed": [0, 0], "value": [0.5, 0.4]})
+        >>> earlier = pd.DataFrame({"method": ["a", "a"], "seed": [0, 1], "value": [0.1, 0.2]})
+        >>> with_others(history, earlier, ["a", "b"]).values.tolist()
+        [['a', 0, 0.4], ['a', 1, 0.2], ['b', 0, 0.5]]
+    """
+    both = history
+    if len(earlier):
+        runs = (x.loc[:, ["method", "seed"]] for x in (history, earlier))
+        mine, old = map(pd.MultiIndex.from_frame, runs)
+        both = pd.concat([history, earlier.loc[~old.isin(mine), :]])
+    parts = [both.loc[both["method"] == method, :] for method in methods]
+    ordered = [part.sort_values("seed", kind="stable") for part in parts]
+    return pd.concat(ordered, ignore_index=True)
 
 
 def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report, dict]:

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping
+from typing import Self
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from experiments.harness import (
     Folders,
     check_finished,
     check_grid,
+    read_facts,
     reported_rows,
     seed_keys,
     settings,
@@ -61,6 +63,13 @@ class CentralOptions(Folders):
     def folder(self, name: str) -> pathlib.Path:
         """Folder of a report: by the data set, with which its name begins."""
         return self.output / "privacy" / name.partition("-")[0]
+
+    def with_reported(self, name: str) -> Self:
+        """These options with the targets of an earlier report too, which keeps them."""
+        if not len(reported(name, self)):
+            return self
+        earlier = read_facts(self.folder(name), name)["options"]["epsilons"]
+        return dataclasses.replace(self, epsilons=tuple(sorted({*earlier, *self.epsilons})))
 
 
 def forecasts(options: CentralOptions) -> dict[str, privacy.NoiseCohort]:
@@ -106,16 +115,21 @@ def make_setup(dataset: datasets.Dataset, model: Model, options: CentralOptions)
     )
 
 
+def reported(name: str, options: CentralOptions) -> pd.DataFrame:
+    """The histories of an earlier report that differs in its targets only."""
+    same = settings(options, (*MACHINE, "epsilons"))
+    return reported_rows(options.folder(name), name, options=same)
+
+
 def tables(name: str, setup: fs.Setup, options: CentralOptions) -> dict[str, pd.DataFrame]:
     """The tables of an experiment's report.  Runs that an earlier one has are not repeated."""
-    same = settings(options, (*MACHINE, "epsilons"))
-    reported = reported_rows(options.folder(name), name, options=same)
+    earlier = reported(name, options)
     runs = algorithms(forecasts(options))
     missing = runs
-    if len(reported):
-        missing = {run: x for run, x in runs.items() if run not in set(reported["run"])}
+    if len(earlier):
+        missing = {run: x for run, x in runs.items() if run not in set(earlier["run"])}
     new = histories(name, missing, setup, options) if missing else pd.DataFrame()
-    both = pd.concat([reported, new], ignore_index=True)
+    both = pd.concat([earlier, new], ignore_index=True)
     rows = pd.concat([both.loc[both["run"] == run, :] for run in runs])
     return {"": rows, "noise": noise_table(setup, options)}
 

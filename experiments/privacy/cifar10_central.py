@@ -47,9 +47,10 @@ def build_model(network: Network) -> Model:
 
 def main(options: Options) -> None:
     """Runs what is not finished, and writes table and figure."""
+    name = f"cifar10-{options.network}"
+    options = options.with_reported(name)
     dataset = datasets.load("cifar10", data_dir=options.data_dir)
     setup = make_setup(dataset, build_model(options.network), options)
-    name = f"cifar10-{options.network}"
     save_report(
         options.folder(name),
         name,

@@ -30,6 +30,7 @@ class Options(CentralOptions):
 
 def main(options: Options) -> None:
     """Runs what is not finished, and writes table and figure."""
+    options = options.with_reported("mnist")
     dataset = datasets.load("mnist", data_dir=options.data_dir)
     setup = make_setup(dataset, models.mlp((28, 28, 1), (HIDDEN,), 10), options)
     save_report(

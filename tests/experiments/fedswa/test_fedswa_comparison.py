@@ -124,6 +124,14 @@ def test_runs_of_an_earlier_report_are_not_repeated(tmp_path, monkeypatch):
     late = table[table["round"] == 10].set_index(["method", "seed"])["test/accuracy"]
     assert late.to_dict() == {(name, seed): 0.5 + 0.1 * seed for name in names for seed in (0, 1)}
     made.clear()
+    column("table2", setting, ("FedMo",), {}, options)  # the report keeps what this does not name
+    assert made == [("FedMo", 0)]
+    text = (tmp_path / "fedswa" / "table2-cpu-10" / f"{setting.name}-lr0.1.md").read_text()
+    assert "2 seeds" in text
+    assert "Not finished yet: FedMo has 1 seed of 2." in text
+    means = [line.split(" | ")[2] for line in text.splitlines() if " | 0.1 | " in line]
+    assert means == ["41.25", "41.25", "37.50"]  # half of 50 and 60, and all of them; of 50
+    made.clear()
     column("table2", setting, names, {}, dataclasses.replace(elsewhere, finished=True, seeds=3))
     assert not made
     other = dataclasses.replace(elsewhere, work=tmp_path / "third", pilot_on="test")

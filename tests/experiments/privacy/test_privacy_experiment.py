@@ -65,6 +65,9 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path, monkeypatch):
     both = pd.read_csv(folder / "mnist.csv")
     pd.testing.assert_frame_equal(both[: len(one)], one)
     assert both["run"].unique().tolist() == [*RUNS, "epsilon 0.5"]
+    mnist_central.main(dataclasses.replace(more, epsilons=(0.5,)))  # keeps the other target
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "mnist.csv"), both)
+    assert "| epsilon 2 |" in (folder / "mnist.md").read_text()
 
 
 @pytest.mark.parametrize(
