@@ -8,9 +8,10 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
+from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 _NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is traced
 
@@ -191,28 +192,70 @@ def _check_compiles() -> None:
 
 
 def check_objective(setup: Setup, *, batched: bool) -> None:
-    """Refuses an objective, labels or token ids that do not fit the model, if the task has a check.
+    """Refuses an objective, labels or token ids that do not fit the model, if there is a check.
 
-    The model is not compiled; only its shapes are computed.  Traced values pass.
+    Tasks and evaluators have checks.  The model is not compiled; only its shapes are computed.
+    Traced values pass.
 
     Args:
         batched: the parameters have a leading axis, one model per key.
 
     Raises:
-        ValueError: as the method ``check`` of the task's oracle.
+        ValueError: as the method ``check`` of the task's oracle or of an evaluator.
     """
-    oracle = setup.task.oracle
-    check = getattr(getattr(oracle, "func", None), "check", None)
-    arguments = getattr(oracle, "args", ())
-    leaves = [leaf for leaf in jax.tree.leaves((arguments, setup.params)) if not callable(leaf)]
-    if check is None or any(isinstance(leaf, Tracer) for leaf in leaves):
-        return
-    if not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
-        return  # no process has all examples
     params = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), setup.params
     )
-    check(*arguments, params)
+    oracle = setup.task.oracle
+    check = getattr(getattr(oracle, "func", None), "check", None)
+    arguments = getattr(oracle, "args", ())
+    if check is not None and _known((arguments, setup.params)):
+        check(*arguments, params)
+    if _known((setup.eval_fn, setup.params)):
+        _check_evaluated(setup.eval_fn, params)
+
+
+def _check_evaluated(eval_fn: Any, params: Params) -> None:
+    """Refuses evaluators with labels or token ids that the model does not have.
+
+    Those of this package are checked, and every ``Partial`` whose function has a method
+    ``check(*args, params)``.
+
+    Args:
+        params: of one model, or its shapes.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.objectives.check_labels`.
+
+    Example:
+        >>> from fedjax_sim import evaluation, objectives
+        >>> metrics = objectives.classification_metrics(lambda params, x: x @ params)
+        >>> test = evaluation.evaluator(metrics, {"x": jnp.ones((1, 3)), "y": jnp.array([2])})
+        >>> _check_evaluated(evaluation.at_rounds(test, 10), jnp.ones((3, 2)))
+        Traceback (most recent call last):
+        ...
+        ValueError: eval_fn: examples['y'] has labels 2 .. 2; expected 0 .. 1, since ...
+    """
+    if isinstance(eval_fn, tuple):
+        for part in eval_fn:
+            _check_evaluated(part, params)
+    if not isinstance(eval_fn, Partial):
+        return
+    check = getattr(eval_fn.func, "check", None)
+    if check is None:
+        return _check_evaluated(eval_fn.args, params)
+    try:
+        check(*eval_fn.args, params)
+    except ValueError as error:
+        raise ValueError(f"eval_fn: {error}") from error
+
+
+def _known(values: Any) -> bool:
+    """Returns whether this process has the numbers of all arrays, which are not traced."""
+    leaves = [leaf for leaf in jax.tree.leaves(values) if not callable(leaf)]
+    return not any(isinstance(leaf, Tracer) for leaf in leaves) and all(
+        getattr(leaf, "is_fully_addressable", True) for leaf in leaves
+    )
 
 
 def _check_timeline(timeline: Timeline, num_clients: int) -> None:

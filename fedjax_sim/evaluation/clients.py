@@ -1,7 +1,7 @@
 """Metrics per client: statistics over clients, and the values of every client."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.evaluation.direction import direction
-from fedjax_sim.evaluation.streaming import check_examples, masked, stream, wide
+from fedjax_sim.evaluation.streaming import check_examples, check_metrics, masked, stream, wide
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
@@ -73,6 +73,10 @@ class _ClientStatistics(NamedTuple):
     metrics: Metrics
     batch_size: int | None
     summary: "_Summary"
+
+    def check(self, examples: PyTree, *others: Any) -> None:
+        """Refuses labels and token ids that the model, the last argument, does not have."""
+        check_metrics(self.metrics, others[-1], examples)
 
     def __call__(
         self, examples: PyTree, owners: Array, sizes: Array, present: Array, params: Params

@@ -9,7 +9,14 @@ from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.evaluation.state import evaluate, takes_state
-from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, stream, subsample
+from fedjax_sim.evaluation.streaming import (
+    check_examples,
+    check_metrics,
+    masked,
+    num_examples,
+    stream,
+    subsample,
+)
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
@@ -65,6 +72,10 @@ class _Means(NamedTuple):
     metrics: Metrics
     batch_size: int | None
     counts: bool  # report the number of examples
+
+    def check(self, examples: PyTree, params: Params) -> None:
+        """Refuses labels and token ids that the model does not have."""
+        check_metrics(self.metrics, params, examples)
 
     def __call__(self, examples: PyTree, params: Params) -> dict[str, Array]:
         def add(total: Array, values: Array, counted: Array, start: Array) -> Array:

@@ -12,7 +12,13 @@ from jax.tree_util import Partial
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.evaluation.clients import QUANTILES, summary_of
 from fedjax_sim.evaluation.state import RunContext, context_of
-from fedjax_sim.evaluation.streaming import check_examples, masked, num_examples, value_shapes
+from fedjax_sim.evaluation.streaming import (
+    check_examples,
+    check_metrics,
+    masked,
+    num_examples,
+    value_shapes,
+)
 from fedjax_sim.evaluation.visits import check_states, client_row, current_broadcast, visits
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import ClientState, Oracle, Params, PyTree, Task, Work
@@ -124,6 +130,11 @@ class _PersonalStatistics(NamedTuple):
     unseen: _Unseen | None
     takes_state = True
     takes_context = True
+
+    def check(self, examples: PyTree, *others: Any) -> None:
+        """Refuses labels and token ids that the model, the last argument, does not have."""
+        if self.personal is None:  # whose models may have other outputs
+            check_metrics(self.metrics, others[-1], examples)
 
     def __call__(
         self,

@@ -11,7 +11,7 @@ from jax import Array, lax
 from fedjax_sim.checks import check_count
 from fedjax_sim.execution.platforms import Platform
 from fedjax_sim.execution.strategies import has_kernels
-from fedjax_sim.objectives import Metrics
+from fedjax_sim.objectives import Metrics, check_labels
 from fedjax_sim.types import Params, PyTree
 
 # Examples per batch, by CPU time per example on two x86 cores (1 MB of L2 cache per core). LeNet-5:
@@ -153,6 +153,33 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
     if batch_size is not None:
         check_count(1, batch_size=batch_size)
     return examples
+
+
+def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
+    """Refuses labels and token ids that the model does not have, as those of training data.
+
+    Args:
+        params: a model, or its shapes.
+        examples: pytree of concrete arrays ``[N, ...]``.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.objectives.check_labels`.
+
+    Example:
+        >>> from fedjax_sim import objectives
+        >>> metrics = objectives.classification_metrics(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.ones((2, 3)), "y": jnp.array([1, 2])}
+        >>> check_metrics(metrics, jnp.ones((3, 2)), examples)
+        Traceback (most recent call last):
+        ...
+        ValueError: examples['y'] has labels 1 .. 2; expected 0 .. 1, since ...
+    """
+    few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
+    try:
+        value_shapes(metrics, params, few)
+    except Exception:  # an algorithm may evaluate other models than the setup's; the run refuses
+        return
+    check_labels(metrics, params, examples)
 
 
 def _check_lengths(examples: PyTree) -> None:

@@ -54,11 +54,11 @@ def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
     return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
-def check_labels(objective: Objective, params: Params, examples: PyTree) -> None:
+def check_labels(objective: Objective | Metrics, params: Params, examples: PyTree) -> None:
     """Refuses labels without an output and token ids without an embedding; JAX would clamp both.
 
-    Objectives of this module are checked; those of users pass, unless they have a method
-    ``check(params, examples)``.  The token ids of a model are known by the attribute
+    Objectives and metrics of this module are checked; those of users pass, unless they have a
+    method ``check(params, examples)``.  The token ids of a model are known by the attribute
     ``vocab_size`` of its function ``apply``, which the language models of this package have.
 
     Args:
@@ -271,6 +271,10 @@ class LossAndAccuracy:
         accuracy = mean_per_example(self.correct(logits, y).astype(loss.dtype))
         return {"loss": loss, "accuracy": accuracy}
 
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective of the same loss."""
+        OfApply(self.apply, self.loss).check(params, examples)
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLossAndAccuracy:
@@ -284,6 +288,10 @@ class MaskedLossAndAccuracy:
         loss = MaskedSoftmax(self.ignore)(logits, y)
         correct = largest_is_label(logits, y).astype(loss.dtype)
         return {"loss": loss, "accuracy": mean_per_example(correct, y != self.ignore)}
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError as the objective of the same loss."""
+        OfApply(self.apply, MaskedSoftmax(self.ignore)).check(params, examples)
 
 
 def _check_tokens(apply: Apply, x: Any) -> None:
