@@ -23,7 +23,11 @@ COLUMNS = {
     "accuracy/worst_decile": "worst decile",
 }
 TITLES = {"mnist": "MNIST", "cifar100": "CIFAR-100"}
-PUBLISHED_ARE = "`PFLlib`: the best round of a run of 2,000 rounds, from its page."
+PUBLISHED_ARE = (
+    "`PFLlib`: the best round of a run of 2,000 rounds, from its page.  There initial values are "
+    "PyTorch's; here kernels are LeCun-normal and biases 0.  There Ditto's mu is 0 by default, "
+    "which is local training; here it is 1."
+)
 PERSONAL = (
     "Ditto", "FedRep", "FedPer", "LG-FedAvg", "FedBABU", "FedAvg-FT", "pFedMe", "APFL",
     "Per-FedAvg",
@@ -76,7 +80,10 @@ def best_rounds(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(best: pd.DataFrame, published: Mapping[str, float]) -> pd.DataFrame:
-    """Returns a row per method: accuracies in %, mean over seeds, and the published one."""
+    """Returns a row per method: accuracies in %, mean over seeds, and the published one.
+
+    ``best round`` has the first and the last of the seeds' best rounds.
+    """
     rows = []
     for method, part in best.groupby("algorithm", sort=False):
         values = {
@@ -88,6 +95,8 @@ def table(best: pd.DataFrame, published: Mapping[str, float]) -> pd.DataFrame:
             row[label] = f"{numbers.mean():.1f}" + f" {interval_text(list(numbers))}" * (
                 len(numbers) > 1
             )
+        rounds = np.unique(np.asarray(part["round"]))
+        row["best round"] = f"{rounds[0]}" + f"-{rounds[-1]}" * (len(rounds) > 1)
         if published:
             row["PFLlib"] = published.get(str(method), "")
         rows.append(row)

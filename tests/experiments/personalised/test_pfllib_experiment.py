@@ -49,6 +49,9 @@ def test_table_has_best_rounds_beside_published_accuracies():
     table = report.table(best, PUBLISHED["cifar100"])
     assert table["PFLlib"].tolist() == [31.9, 52.9]
     assert table["all examples"].str.startswith(("32.0", "52.0")).all()
+    assert table["best round"].tolist() == ["2", "2"]
+    later = report.table(best.assign(round=best["round"] + best["seed"]), {})
+    assert later["best round"].tolist() == ["2-3", "2-3"]
     (claim,) = report.claims(best)
     assert claim.holds
     assert claim.text == "Ditto is more accurate than FedAvg"
