@@ -203,9 +203,7 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
     Raises:
         ValueError: as the method ``check`` of the task's oracle or of an evaluator.
     """
-    params = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), setup.params
-    )
+    params = shapes_of_one(setup.params, batched=batched)
     oracle = setup.task.oracle
     check = getattr(getattr(oracle, "func", None), "check", None)
     arguments = getattr(oracle, "args", ())
@@ -213,6 +211,21 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
         check(*arguments, params)
     if _known((setup.eval_fn, setup.params)):
         _check_evaluated(setup.eval_fn, params)
+
+
+def shapes_of_one(params: Params, *, batched: bool) -> Params:
+    """Returns the shapes and dtypes of one model.
+
+    Args:
+        batched: the parameters have a leading axis, one model per key.
+
+    Example:
+        >>> shapes_of_one(np.ones((2, 3), np.float32), batched=True)
+        ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), params
+    )
 
 
 def _check_evaluated(eval_fn: Any, params: Params) -> None:

@@ -18,7 +18,8 @@ from jax.tree_util import Partial
 from fedjax_sim.checks import check_bytes
 from fedjax_sim.data.source import ClientSource
 from fedjax_sim.execution.placement import Whole
-from fedjax_sim.types import Oracle, PyTree, Task, Timeline
+from fedjax_sim.objectives import check_labels
+from fedjax_sim.types import Oracle, Params, PyTree, Task, Timeline
 
 _ALIGNMENT = 64  # bytes
 Build = Callable[[Callable, Any], Task]  # (place, data) -> task
@@ -218,11 +219,15 @@ class Feed:
     """Tasks of a plan's loads, one after the other, each loaded while the previous one runs.
 
     At most two loads are on the device.  Two host buffers are used in turn, since allocating new
-    memory can take longer than filling it.
+    memory can take longer than filling it.  Labels and token ids are checked as they are loaded.
+
+    Args:
+        params: shapes of one model.
     """
 
-    def __init__(self, task: Task, timeline: Timeline, plan: Plan):
+    def __init__(self, task: Task, timeline: Timeline, plan: Plan, params: Params):
         self._task, self._timeline, self._plan = task, timeline, plan
+        self._params = params
         self._where: OnHost = task.placement
         self._pool = ThreadPoolExecutor(1)
         self._coming: tuple[int, Future] | None = None
@@ -291,7 +296,12 @@ class Feed:
         ids = np.full(self._plan.clients, np.iinfo(np.int32).max, np.int32)
         ids[: len(present)] = present
         data = PresentData(*jax.device_put((examples, offsets, ids)))
-        return present, build(PresentData.place, data)
+        task = build(PresentData.place, data)
+        objective = getattr(getattr(task.oracle, "func", None), "objective", None)
+        if objective is not None and offsets[-1]:
+            loaded = jax.tree.map(lambda whole: whole[: offsets[-1]], examples)
+            check_labels(objective, self._params, loaded)
+        return present, task
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

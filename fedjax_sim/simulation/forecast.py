@@ -17,11 +17,11 @@ from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.privacy.accounting import Guarantee, epsilon, is_private
-from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
+from fedjax_sim.setup_checks import check_batch, check_keys, check_setup, shapes_of_one
 from fedjax_sim.simulation import measuring, outcome
 from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.simulation.programs import programs, stride
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 
 def forecast(
@@ -82,7 +82,8 @@ def forecast(
     )
     put = everywhere(task)
     first, params, key = put(timeline[:1]), put(params), put(key)
-    on_device = _on_device(task, timeline, eval_every)
+    shapes = shapes_of_one(setup.params, batched=batched)
+    on_device = _on_device(task, timeline, eval_every, shapes)
     state = jax.eval_shape(program.initial, task, params, first)
     if on_device.rows is not None:
         state = state._replace(clients=_resized(state.clients, on_device.rows, key.ndim))
@@ -170,12 +171,12 @@ class _OnDevice(NamedTuple):
     rows: int | None  # rows of the table of states; None: all clients
 
 
-def _on_device(task: Task, timeline: Timeline, eval_every: int) -> _OnDevice:
+def _on_device(task: Task, timeline: Timeline, eval_every: int, model: Params) -> _OnDevice:
     where = task.placement
     if not isinstance(where, offload.OnHost):
         return _OnDevice(task, _bytes(task), None)
     plan = offload.plan(task, timeline, 0, eval_every, stride(timeline.num_rounds, eval_every))
-    with offload.Feed(task, timeline, plan) as feed:
+    with offload.Feed(task, timeline, plan, model) as feed:
         _, _, loaded = next(feed.loads(0, 1))
     examples = 2 * _bytes(loaded.oracle)  # this load and the next one
     if not where.states:

@@ -269,9 +269,10 @@ class Streamed:
         timeline: Timeline,
         key: Array,
         plan: offload.Plan,
+        params: Params,
     ):
         self._programs, self._eval_fn, self._timeline = programs, eval_fn, timeline
-        self._key, self._feed = key, offload.Feed(task, timeline, plan)
+        self._key, self._feed = key, offload.Feed(task, timeline, plan, params)
         self._where: offload.OnHost = task.placement
         self._width = plan.clients
 

@@ -17,7 +17,7 @@ from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
+from fedjax_sim.setup_checks import check_batch, check_keys, check_setup, shapes_of_one
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.events import Action, Callback, Listeners, every_evaluation
 from fedjax_sim.simulation.folders import check_kind
@@ -177,7 +177,8 @@ def simulate(
             action = resume or action
         if on_host:
             loads = offload.plan(task, timeline, done, eval_every, step)
-            execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads)
+            model = shapes_of_one(setup.params, batched=batched)
+            execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads, model)
         else:
             execute = Resident(compiled, task, setup.eval_fn, timeline, keys, put)
         signalled = stack.enter_context(deferred_interrupt())

@@ -1,5 +1,6 @@
 """Examples and states on the host: the bits of a resident run, and no more memory than allowed."""
 
+import dataclasses
 import functools
 import itertools
 import threading
@@ -241,6 +242,34 @@ def test_a_failing_source_ends_the_run():
         train(host_task(data=given))
 
 
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_labels_without_an_output_are_refused_when_they_are_loaded(wrong):
+    """JAX would clamp them.  The round before, without the client of the label, has run."""
+    data = fs.FederatedData(
+        {"x": np.ones((6, 3), np.float32), "y": np.array([0, 1] * 3)}, [0, 3, 6]
+    )
+    data.examples["y"][5] = wrong
+    objective = fs.objectives.cross_entropy(lambda params, x: x @ params["w"])
+    params = {"w": np.zeros((3, 2), np.float32)}
+    drawn = fs.timelines.full(2, 2, 1)
+    drawn = dataclasses.replace(drawn, mask=np.array([[True, False], [True, True]]))
+    done = []
+
+    def run():
+        where = offload.on_host(2 * 6 * ROW)
+        task = fs.empirical_task(objective, data, BATCHES, placement=where)
+        setup = fs.Setup(task, drawn, params, eval_fn=norm)
+        fs.simulate(fs.fedavg(0.1), setup, KEY, on_progress=done.append)
+
+    low, high = min(wrong, 0), max(wrong, 1)
+    with pytest.raises(ValueError, match=rf"labels {low} .. {high}; expected 0 .. 1"):
+        run()
+    assert [progress.round for progress in done] == [1]
+    data.examples["y"][5] = 1
+    run()
+    assert [progress.round for progress in done[1:]] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -278,7 +307,7 @@ def test_two_loads_at_most_take_turns_in_two_buffers():
             done.append(self.number)
 
     places = []
-    with offload.Feed(task, timeline(), made) as feed:
+    with offload.Feed(task, timeline(), made, logistic_params()) as feed:
         for number, (_, _, loaded) in enumerate(feed.loads(0, ROUNDS)):
             # Before the next one is loaded, those before the last have ended.
             assert done == list(range(number - 1))
