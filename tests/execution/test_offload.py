@@ -256,6 +256,12 @@ def test_a_failing_source_ends_the_run():
             ),
             "task has its examples on the host; expected a call of simulate",
         ),
+        (
+            lambda: train(
+                host_task(states=True), probes=fs.Probes(run={"rows": lambda state: state.round})
+            ),
+            r"probes.run is \['rows'\]; expected none, since the clients' states are on the host",
+        ),
         (lambda: host_task().oracle(0, KEY, 1), "task has its examples on the host"),
     ],
 )
