@@ -199,6 +199,57 @@ def test_refusals():
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": np.array([[0, 1, 3]] * 2)}, r"timeline.clients has clients 0 \.\. 3"),
+        ({"clients": np.array([[0, 1, 1]] * 2)}, "a client twice in one round"),
+        ({"num_steps": np.full((2, 3), 3)}, r"timeline.num_steps is in 3 \.\. 3; expected 0 .. 2"),
+        ({"version": np.full((2, 3), 5)}, r"timeline.version has staleness -1 \.\. 0"),
+    ],
+    ids=["client", "twice", "steps", "version"],
+)
+def test_changed_timelines_are_checked(change, message):
+    other = fs.Alternative(scaffold(), lambda rest: dataclasses.replace(rest, **change))
+    with pytest.raises(ValueError, match=rf"alternatives\['x'\] changes the timeline: .*{message}"):
+        fs.fork(begun().state, {"x": other}, setup(), KEYS)
+
+
+def test_buffers_hold_the_broadcasts_that_clients_read():
+    """Both assignments have two buffers; the run's has no broadcast 1 after round 1."""
+
+    def visits(last, **fields):
+        return fs.Timeline(
+            clients=[[0], [0], [0], [1]],
+            version=[[0], [1], [2], [last]],
+            num_steps=[[1]] * 4,
+            mask=[[True]] * 4,
+            time=[1.0, 2.0, 3.0, 4.0],
+            max_steps=1,
+            max_staleness=3,
+            **fields,
+        )
+
+    task = fs.Task(oracle, np.ones(2, np.int32), np.ones(2, np.int32))
+    algorithm, key = fs.fedavg(0.5), KEYS[0]
+
+    def final(run, other):
+        whole = fs.Setup(task, run, np.float32(4))
+        start = fs.simulate(algorithm, dataclasses.replace(whole, timeline=run[:2]), key)
+        changed = fs.Alternative(algorithm, lambda rest: other[2:])
+        return fs.fork(start, {"other": changed}, whole, key).states["other"].server.params
+
+    ring = final(visits(0), visits(1))
+    setup = fs.Setup(task, visits(1), np.float32(4))
+    np.testing.assert_array_equal(ring, fs.run(algorithm, setup, key)[0].server.params)
+    run, other = (fs.timelines.allocate_buffers(visits(last)) for last in (0, 1))
+    assert run.num_buffers == other.num_buffers == 2
+    np.testing.assert_array_equal(run.write_buffer, [0, 1, 1, 2])
+    np.testing.assert_array_equal(other.read_buffer[3], [0])
+    with pytest.raises(ValueError, match="start from broadcast 1 in round 3 and read a buffer"):
+        final(run, other)
+
+
+@pytest.mark.parametrize(
     ("algorithm", "mask", "at"),
     [
         (fs.mime(0.1), [[1, 1, 0], [1, 1, 0], [0, 1, 1], [0, 1, 1]], 1),
