@@ -226,7 +226,8 @@ def _prepared(
                 f"{done} or later, since the run kept no earlier ones of the algorithm's form"
             )
     _check_reads(name, setup.timeline, before, kept)
-    return Continuation(factory, numbers, setup, first)
+    last = before[-1:] if done else _per_seed(rest.timeline, setup.timeline)[:1]
+    return Continuation(factory, numbers, setup, first, last)
 
 
 def _per_seed(timeline: Timeline, other: Timeline) -> Timeline:
@@ -361,7 +362,7 @@ def _continued(
     continuation: Continuation, keys: Array, batched: bool, execution: Execution | None
 ) -> tuple[History, RunState]:
     """Returns the history, with the metrics of the first state, and the final state."""
-    factory, numbers, setup, state = continuation
+    factory, numbers, setup, state, last_round = continuation
     algorithm = factory(**numbers)
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
     put = everywhere(setup.task)
@@ -369,8 +370,9 @@ def _continued(
     axis = keys.ndim
     evaluated = []
     if setup.eval_fn is not None:
-        part = put(setup.timeline[:1])
-        initial = compiled.evaluation(setup.task, put(setup.eval_fn), part, state, put(keys))
+        initial = compiled.evaluation(
+            setup.task, put(setup.eval_fn), put(last_round), state, put(keys)
+        )
         evaluated = [jax.tree.map(np.asarray, initial)]
     execute = Resident(compiled, setup.task, setup.eval_fn, setup.timeline, keys, put)
     for first, last in parts_of(setup, state):

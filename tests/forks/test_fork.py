@@ -11,6 +11,7 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim import Comparison
 from fedjax_sim.compression import identity
+from fedjax_sim.diagnostics.dynamics import client_dynamics
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 
 ROUNDS, AT, SEEDS = 6, 4, 3
@@ -169,6 +170,34 @@ def test_variance_of_a_paired_difference():
     error = 4 * np.sqrt(2 * 2 / seeds)
     assert abs(ratio["0.12", 100] / 0.009246 - 1) < error
     assert abs(ratio["0.2", 100] / 0.127551 - 1) < error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_program", [False, True])
+def test_first_cohorts_are_those_of_the_run(one_program):
+    """An evaluation of the last round's clients, with another timeline per seed."""
+    cohorts = [fs.timelines.uniform(key, ROUNDS, 3, 1, 2) for key in KEYS]
+    timeline = fs.timelines.stacked(cohorts)
+    drift = client_dynamics(("drift",), clients="cohort", per_client=False)
+    whole = dataclasses.replace(setup(), timeline=timeline, eval_fn=drift)
+    algorithm = fs.fedavg(0.1)
+    values = fs.simulate(algorithm, whole, KEYS, eval_initial=True).history.metrics["drift/mean"]
+    # Before the first round: two steps from 0 towards the first clients, but for the noise.
+    first = np.abs(values[:, 0]) / (1 - 0.9**2)
+    np.testing.assert_array_equal(np.round(first), timeline.clients[:, 0, 0])
+    start = fs.simulate(algorithm, dataclasses.replace(whole, timeline=timeline[:AT]), KEYS)
+    alternatives = {"same": algorithm, "one for all": fs.Alternative(algorithm, _of_seed_0)}
+    result = fs.fork(start, alternatives, whole, KEYS, one_program=one_program)
+    for history in result.histories.values():
+        np.testing.assert_allclose(history.metrics["drift/mean"][:, 0], values[:, 2], rtol=1e-5)
+    same, other = (result.histories[name].metrics["drift/mean"][:, 1] for name in alternatives)
+    np.testing.assert_allclose(same, values[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(other[0], same[0], rtol=1e-5)
+    assert (other[1:] != same[1:]).any()
+
+
+def _of_seed_0(rest):
+    return jax.tree.map(lambda x: x[0], rest)
 
 
 def test_refusals():
