@@ -225,7 +225,8 @@ def _prepared(
                 f"alternatives[{name!r}] has clients that start from broadcast {oldest}; expected "
                 f"{done} or later, since the run kept no earlier ones of the algorithm's form"
             )
-    _check_reads(name, setup.timeline, before, kept)
+    if change is not None:
+        _check_reads(name, setup.timeline, before, kept)
     last = before[-1:] if done else _per_seed(rest.timeline, setup.timeline)[:1]
     return Continuation(factory, numbers, setup, first, last)
 
