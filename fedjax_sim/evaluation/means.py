@@ -8,7 +8,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.evaluation.state import evaluate, takes_state
+from fedjax_sim.evaluation.state import EVALUATED, evaluate, takes_state
 from fedjax_sim.evaluation.streaming import (
     check_examples,
     check_metrics,
@@ -99,7 +99,8 @@ def merge_evaluators(
 
     Raises:
         ValueError: no evaluators, or values that are no functions. The result raises it if two
-            metrics have one name.
+            metrics have one name, or if a part of :func:`~fedjax_sim.evaluation.at_rounds` has no
+            prefix beside other parts.
 
     Example:
         >>> metrics = lambda params, examples: {"loss": params * examples["x"]}
@@ -144,6 +145,12 @@ class _All(NamedTuple):
         for prefix, part in zip(self.names, parts, strict=True):
             for name, value in call(part, argument).items():
                 full = f"{prefix}/{name}" if prefix else name
+                if full == EVALUATED and len(parts) > 1:
+                    raise ValueError(
+                        "evaluators has a part of at_rounds without a name, or another one that "
+                        "marks skipped rounds, and its mark would count for all parts; expected it "
+                        "by name, as in merge_evaluators(test, slow=at_rounds(...))"
+                    )
                 if full in merged:
                     raise ValueError(
                         f"evaluators have two metrics {full!r}; expected different names, such as "

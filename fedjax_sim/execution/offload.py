@@ -115,7 +115,8 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
             load.  With more rounds per load, fewer dispatches are needed.
         states: also keep the states of clients in host memory, and only those of the current rounds
             on the device.  A round's states must return before those of the next round are sent,
-            so these transfers do not overlap with computation.
+            so these transfers do not overlap with computation.  Run probes, which receive the
+            states of all clients, are refused.
 
     Raises:
         ValueError: a memory below 1 byte, or larger than any memory.

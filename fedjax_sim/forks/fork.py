@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.engine import NO_PROBES, History, RunState, check_algorithm
+from fedjax_sim.execution.broadcasts import num_buffers
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
@@ -92,8 +93,9 @@ def fork(
         evaluates, final states, paired differences and a figure.
 
     Raises:
-        ValueError: contradictory arguments; a state that does not fit an alternative, where
-            ``restart`` helps; an alternative whose clients start from a broadcast before round t.
+        ValueError: contradictory arguments; a changed timeline that is not valid; a state that does
+            not fit an alternative, where ``restart`` helps; an alternative whose clients start from
+            a broadcast before round t that the run has not kept, or not in the buffer they read.
 
     Example:
         >>> import fedjax_sim as fs
@@ -192,7 +194,11 @@ def _prepared(
                 f"{getattr(timeline, 'num_rounds', 'no')} rounds; expected a Timeline of "
                 f"{rest.timeline.num_rounds}"
             )
-        setup = dataclasses.replace(rest, timeline=jax.tree.map(np.asarray, timeline))
+        timeline = jax.tree.map(np.asarray, timeline)
+        # One timeline of all seeds may become one per seed, and the reverse.
+        setup = dataclasses.replace(rest, timeline=_per_seed(timeline, before))
+        before = _per_seed(before, timeline)
+        _check_changed(name, setup, done, len(state.round) if batched else None)
     # A check may depend on the first round, or on the parity of a round, of the whole run.
     checked = setup.timeline if restart else _joined(before, setup.timeline)
     check_algorithm(algorithm, dataclasses.replace(setup, timeline=checked))
@@ -219,7 +225,74 @@ def _prepared(
                 f"alternatives[{name!r}] has clients that start from broadcast {oldest}; expected "
                 f"{done} or later, since the run kept no earlier ones of the algorithm's form"
             )
-    return Continuation(factory, numbers, setup, first)
+    if change is not None:
+        _check_reads(name, setup.timeline, before, kept)
+    last = before[-1:] if done else _per_seed(rest.timeline, setup.timeline)[:1]
+    return Continuation(factory, numbers, setup, first, last)
+
+
+def _per_seed(timeline: Timeline, other: Timeline) -> Timeline:
+    """Returns a timeline with the axis of seeds if another one has it."""
+    if timeline.clients.ndim >= other.clients.ndim:
+        return timeline
+    return jax.tree.map(lambda x: np.broadcast_to(x, (len(other.clients), *x.shape)), timeline)
+
+
+def _check_changed(name: str, setup: Setup, done: int, num_seeds: int | None) -> None:
+    """Refuses a changed timeline that is not valid for rounds ``done``, ``done + 1``, ..."""
+    timeline = setup.timeline
+    as_from_0 = dataclasses.replace(
+        timeline,
+        version=timeline.version - done,
+        num_buffers=0,  # those are checked with the run's
+        write_buffer=None,
+        read_buffer=None,
+    )
+    try:
+        check_setup(dataclasses.replace(setup, timeline=as_from_0))
+        check_batch(setup, num_seeds)
+    except ValueError as error:
+        raise ValueError(f"alternatives[{name!r}] changes the timeline: {error}") from error
+
+
+def _check_reads(name: str, rest: Timeline, before: Timeline, kept: bool) -> None:
+    """Refuses clients that would read another broadcast than the one that they start from.
+
+    Args:
+        name: of the alternative.
+        rest, before: its timeline from round t on, and the run's timeline until then.
+        kept: the buffers have the run's broadcasts.
+    """
+    count, done = num_buffers(rest), before.num_rounds
+    if not count:
+        return
+    written, read = _buffers(rest, done)
+    stored = _buffers(before, 0)[0] if kept else None
+    for i in np.ndindex(written.shape[:-1]):
+        content = np.full(count + 1, -1)
+        if stored is not None:
+            np.maximum.at(content, stored[i], np.arange(done))
+        mask, version = rest.mask[i], rest.version[i]
+        for k in range(rest.num_rounds):
+            content[written[i][k]] = done + k
+            wrong = mask[k] & (content[read[i][k]] != version[k])
+            if wrong.any():
+                raise ValueError(
+                    f"alternatives[{name!r}] has clients that start from broadcast "
+                    f"{version[k][wrong][0]} in round {done + k} and read a buffer that the run "
+                    "has used for another one; expected the run's buffers, as interventions such "
+                    "as timelines.remove_clients keep them, or for both timelines a ring "
+                    "(num_buffers=0) of one max_staleness"
+                )
+
+
+def _buffers(timeline: Timeline, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the buffers that rounds from ``first`` on write to and read from."""
+    if timeline.num_buffers:
+        return np.asarray(timeline.write_buffer), np.asarray(timeline.read_buffer)
+    count, version = num_buffers(timeline), np.asarray(timeline.version)
+    rounds = np.broadcast_to(first + np.arange(timeline.num_rounds), version.shape[:-1])
+    return rounds % count, version % count
 
 
 def _joined(before: Timeline, rest: Timeline) -> Timeline:
@@ -290,7 +363,7 @@ def _continued(
     continuation: Continuation, keys: Array, batched: bool, execution: Execution | None
 ) -> tuple[History, RunState]:
     """Returns the history, with the metrics of the first state, and the final state."""
-    factory, numbers, setup, state = continuation
+    factory, numbers, setup, state, last_round = continuation
     algorithm = factory(**numbers)
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
     put = everywhere(setup.task)
@@ -298,8 +371,9 @@ def _continued(
     axis = keys.ndim
     evaluated = []
     if setup.eval_fn is not None:
-        part = put(setup.timeline[:1])
-        initial = compiled.evaluation(setup.task, put(setup.eval_fn), part, state, put(keys))
+        initial = compiled.evaluation(
+            setup.task, put(setup.eval_fn), put(last_round), state, put(keys)
+        )
         evaluated = [jax.tree.map(np.asarray, initial)]
     execute = Resident(compiled, setup.task, setup.eval_fn, setup.timeline, keys, put)
     for first, last in parts_of(setup, state):

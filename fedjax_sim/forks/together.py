@@ -15,7 +15,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.simulation.fingerprint import fingerprint
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 
 
 class Continuation(NamedTuple):
@@ -25,6 +25,7 @@ class Continuation(NamedTuple):
     numbers: Mapping[str, float]
     setup: Setup  # of the remaining rounds
     state: RunState
+    last: Timeline  # the round before
 
 
 class _Group(NamedTuple):
@@ -35,7 +36,9 @@ class _Group(NamedTuple):
     over: Callable[[Callable, tuple], Callable]  # vmap, or a loop
     execution: Execution
     timeline_axis: int | None  # None: all have the same timeline
-    arguments: tuple  # numbers [K], timeline [K, T, ...] or [T, ...], state [K, ...]
+    seed_axis: int | None  # of one timeline; None: all seeds have the same
+    # numbers [K], timeline [K, T, ...] or [T, ...], the round before, state [K, ...]
+    arguments: tuple
 
 
 def continue_together(
@@ -46,12 +49,11 @@ def continue_together(
     Alternatives with equal factories, names of numbers and shapes are vmapped over.
     """
     groups = [_group(members, keys, execution) for members in _alike(continuations)]
-    _, _, setup, begin = next(iter(continuations.values()))  # they differ in timelines only
+    _, _, setup, begin, _ = next(iter(continuations.values()))  # they differ in timelines only
     parts = parts_of(setup, begin)
-    per_seed = 0 if setup.timeline.clients.ndim == 3 else None
 
     def continued(group: _Group, task, eval_fn, keys, number, arguments):
-        def one(numbers, timeline, state, key) -> tuple[History, RunState]:
+        def one(numbers, timeline, last_round, state, key) -> tuple[History, RunState]:
             # All runs are in the same round. One number for all of them: what derives from it, and
             # with it the minibatches, is computed once.
             state = state._replace(round=number)
@@ -59,7 +61,7 @@ def continue_together(
             part = Setup(task, timeline, None, eval_fn, setup.eval_every, setup.weighting)
             histories = []
             if eval_fn is not None:
-                context = evaluation_context(algorithm, task, timeline[:1], state, key)
+                context = evaluation_context(algorithm, task, last_round, state, key)
                 histories = [_initial(number, evaluate(eval_fn, context))]
             for first, last in parts:
                 now = dataclasses.replace(part, timeline=timeline[first:last])
@@ -68,8 +70,8 @@ def continue_together(
             return jax.tree.map(lambda *x: jnp.concatenate(x), *histories), state
 
         if keys.ndim:
-            one = group.over(one, (None, per_seed, 0, 0))
-        return group.over(one, (0, group.timeline_axis, 0, None))(*arguments, keys)
+            one = group.over(one, (None, group.seed_axis, group.seed_axis, 0, 0))
+        return group.over(one, (0, group.timeline_axis, None, 0, None))(*arguments, keys)
 
     put = everywhere(setup.task)
 
@@ -144,7 +146,8 @@ def _group(members: Mapping[str, Continuation], keys: Array, execution: Executio
     # compute all steps of the longest visit, or has convolutions with several sets of parameters.
     platform = platform_of((first.setup.task, first.setup.params))
     ragged = any(is_ragged(timeline) for timeline in timelines)
-    per_run = not same or timelines[0].clients.ndim == 3
+    seed_axis = 0 if timelines[0].clients.ndim == 3 else None
+    per_run = not same or seed_axis == 0
     model = first.state.server.params
     kernels = has_kernels(jax.tree.map(lambda x: x[0], model) if keys.ndim else model)
     in_turn = platform == "cpu" and first.setup.task.placement is None
@@ -159,7 +162,8 @@ def _group(members: Mapping[str, Continuation], keys: Array, execution: Executio
         _in_turn if in_turn else jax.vmap,
         chosen,
         None if same else 0,
-        (numbers, timelines[0] if same else _stacked(timelines), _stacked(states)),
+        seed_axis,
+        (numbers, timelines[0] if same else _stacked(timelines), first.last, _stacked(states)),
     )
 
 

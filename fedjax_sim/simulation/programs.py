@@ -88,7 +88,7 @@ class Programs:
         self.execution = execution
         self.initial = jax.jit(initial)
         if batched:
-            evaluation = jax.vmap(evaluation, (None, None, None, 0, 0))
+            evaluation = jax.vmap(evaluation, (None, None, in_timeline, 0, 0))
         # (task, eval_fn, any part of the timeline, state, key) -> History of one evaluation
         self.evaluation = jax.jit(evaluation)
         # The state is donated: client states are updated in place.

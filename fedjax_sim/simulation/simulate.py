@@ -147,6 +147,11 @@ def simulate(
     state = compiled.initial(task, put(setup.params), put(timeline))
     on_host = isinstance(task.placement, offload.OnHost)
     if on_host and task.placement.states:
+        if probes.run and jax.tree.leaves(state.clients):
+            raise ValueError(
+                f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
+                "on the host and a round has those of its clients only"
+            )
         state = state._replace(clients=offload.table(state.clients, task.num_clients, keys.ndim))
     store = None
     with contextlib.ExitStack() as stack:

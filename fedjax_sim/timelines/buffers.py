@@ -75,7 +75,8 @@ def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Time
             :func:`held_versions` returns it; these broadcasts are kept as well.
 
     Raises:
-        ValueError: ``held`` has another number of updates or timelines.
+        ValueError: ``held`` has another number of updates or timelines, or a part of a timeline
+            that begins after its first round.
 
     Example:
         >>> import jax
@@ -87,6 +88,13 @@ def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Time
         (40, 3)
     """
     versions, masks = np.asarray(timeline.version), np.asarray(timeline.mask)
+    rounds = np.arange(timeline.num_rounds)[:, None]
+    if (late := masks & (versions > rounds)).any():
+        at = tuple(int(i[0]) for i in np.nonzero(late))
+        raise ValueError(
+            f"timeline.version[{', '.join(map(str, at))}] is {versions[at]}; expected at most "
+            f"{at[-2]}, the round: buffers are assigned to whole timelines, not to later parts"
+        )
     if held is not None and held.shape[:-1] != masks.shape[:-1]:
         raise ValueError(f"held has shape {held.shape}; expected {(*masks.shape[:-1], 'M')}")
     if masks.ndim == 2:

@@ -311,6 +311,17 @@ def test_evaluation_at_some_rounds():
     np.testing.assert_array_equal(other["test/loss"], due["test/loss"])
 
 
+def test_a_part_at_some_rounds_needs_a_name():
+    """Its mark without a prefix would say that the other parts were skipped, too."""
+    slow = at_rounds(lambda w: {"norm": abs(w)}, 2)
+    state = state_of(jnp.array(2.0), done=3)
+    for beside in ({}, {"test": lambda w: {"loss": w}}):
+        plain = [] if beside else [lambda w: {"loss": w}]
+        with pytest.raises(ValueError, match="a part of at_rounds without a name"):
+            evaluate(merge_evaluators(*plain, slow, **beside), state)
+    assert not evaluate(merge_evaluators(slow), state)["evaluated"]
+
+
 @pytest.mark.parametrize(("every", "message"), [(7, "eval_every 5 in 12 rounds"), (4, None)])
 def test_a_period_that_no_evaluation_reaches_is_refused(every, message):
     data = FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))

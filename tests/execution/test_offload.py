@@ -285,6 +285,12 @@ def test_labels_without_an_output_are_refused_when_they_are_loaded(wrong):
             ),
             "task has its examples on the host; expected a call of simulate",
         ),
+        (
+            lambda: train(
+                host_task(states=True), probes=fs.Probes(run={"rows": lambda state: state.round})
+            ),
+            r"probes.run is \['rows'\]; expected none, since the clients' states are on the host",
+        ),
         (lambda: host_task().oracle(0, KEY, 1), "task has its examples on the host"),
     ],
 )

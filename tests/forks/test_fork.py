@@ -11,6 +11,7 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim import Comparison
 from fedjax_sim.compression import identity
+from fedjax_sim.diagnostics.dynamics import client_dynamics
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 
 ROUNDS, AT, SEEDS = 6, 4, 3
@@ -171,6 +172,34 @@ def test_variance_of_a_paired_difference():
     assert abs(ratio["0.2", 100] / 0.127551 - 1) < error
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("one_program", [False, True])
+def test_first_cohorts_are_those_of_the_run(one_program):
+    """An evaluation of the last round's clients, with another timeline per seed."""
+    cohorts = [fs.timelines.uniform(key, ROUNDS, 3, 1, 2) for key in KEYS]
+    timeline = fs.timelines.stacked(cohorts)
+    drift = client_dynamics(("drift",), clients="cohort", per_client=False)
+    whole = dataclasses.replace(setup(), timeline=timeline, eval_fn=drift)
+    algorithm = fs.fedavg(0.1)
+    values = fs.simulate(algorithm, whole, KEYS, eval_initial=True).history.metrics["drift/mean"]
+    # Before the first round: two steps from 0 towards the first clients, but for the noise.
+    first = np.abs(values[:, 0]) / (1 - 0.9**2)
+    np.testing.assert_array_equal(np.round(first), timeline.clients[:, 0, 0])
+    start = fs.simulate(algorithm, dataclasses.replace(whole, timeline=timeline[:AT]), KEYS)
+    alternatives = {"same": algorithm, "one for all": fs.Alternative(algorithm, _of_seed_0)}
+    result = fs.fork(start, alternatives, whole, KEYS, one_program=one_program)
+    for history in result.histories.values():
+        np.testing.assert_allclose(history.metrics["drift/mean"][:, 0], values[:, 2], rtol=1e-5)
+    same, other = (result.histories[name].metrics["drift/mean"][:, 1] for name in alternatives)
+    np.testing.assert_allclose(same, values[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(other[0], same[0], rtol=1e-5)
+    assert (other[1:] != same[1:]).any()
+
+
+def _of_seed_0(rest):
+    return jax.tree.map(lambda x: x[0], rest)
+
+
 def test_refusals():
     state = begun().state
     same = {"same": scaffold()}
@@ -196,6 +225,57 @@ def test_refusals():
         fs.fork(state, same, setup(), KEYS, reference="other")
     with pytest.raises(ValueError, match=r"start has states of shape \(3,\); expected \(\)"):
         fs.fork(state, same, dataclasses.replace(setup(), params=np.float32(0)), KEYS[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": np.array([[0, 1, 3]] * 2)}, r"timeline.clients has clients 0 \.\. 3"),
+        ({"clients": np.array([[0, 1, 1]] * 2)}, "a client twice in one round"),
+        ({"num_steps": np.full((2, 3), 3)}, r"timeline.num_steps is in 3 \.\. 3; expected 0 .. 2"),
+        ({"version": np.full((2, 3), 5)}, r"timeline.version has staleness -1 \.\. 0"),
+    ],
+    ids=["client", "twice", "steps", "version"],
+)
+def test_changed_timelines_are_checked(change, message):
+    other = fs.Alternative(scaffold(), lambda rest: dataclasses.replace(rest, **change))
+    with pytest.raises(ValueError, match=rf"alternatives\['x'\] changes the timeline: .*{message}"):
+        fs.fork(begun().state, {"x": other}, setup(), KEYS)
+
+
+def test_buffers_hold_the_broadcasts_that_clients_read():
+    """Both assignments have two buffers; the run's has no broadcast 1 after round 1."""
+
+    def visits(last, **fields):
+        return fs.Timeline(
+            clients=[[0], [0], [0], [1]],
+            version=[[0], [1], [2], [last]],
+            num_steps=[[1]] * 4,
+            mask=[[True]] * 4,
+            time=[1.0, 2.0, 3.0, 4.0],
+            max_steps=1,
+            max_staleness=3,
+            **fields,
+        )
+
+    task = fs.Task(oracle, np.ones(2, np.int32), np.ones(2, np.int32))
+    algorithm, key = fs.fedavg(0.5), KEYS[0]
+
+    def final(run, other):
+        whole = fs.Setup(task, run, np.float32(4))
+        start = fs.simulate(algorithm, dataclasses.replace(whole, timeline=run[:2]), key)
+        changed = fs.Alternative(algorithm, lambda rest: other[2:])
+        return fs.fork(start, {"other": changed}, whole, key).states["other"].server.params
+
+    ring = final(visits(0), visits(1))
+    setup = fs.Setup(task, visits(1), np.float32(4))
+    np.testing.assert_array_equal(ring, fs.run(algorithm, setup, key)[0].server.params)
+    run, other = (fs.timelines.allocate_buffers(visits(last)) for last in (0, 1))
+    assert run.num_buffers == other.num_buffers == 2
+    np.testing.assert_array_equal(run.write_buffer, [0, 1, 1, 2])
+    np.testing.assert_array_equal(other.read_buffer[3], [0])
+    with pytest.raises(ValueError, match="start from broadcast 1 in round 3 and read a buffer"):
+        final(run, other)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_groups():
     other = dataclasses.replace(setup, timeline=setup.timeline[:2])
 
     def member(factory, setup=setup, **numbers):
-        return together.Continuation(factory, numbers, setup, state)
+        return together.Continuation(factory, numbers, setup, state, setup.timeline[:1])
 
     parts = {
         "a": member(fs.fedavg, lr=0.1),

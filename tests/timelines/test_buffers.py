@@ -195,6 +195,20 @@ def test_allocation_refuses_held_versions_of_another_shape():
             allocate_buffers(timeline, held)
 
 
+@pytest.mark.parametrize("assign", [
+    allocate_buffers,
+    lambda rest: fs.timelines.delay_uploads(jax.random.key(0), rest, 0.5),
+    lambda rest: fs.timelines.delay_clients(rest, 0, 1),
+])  # fmt: skip
+def test_later_parts_get_no_buffers(assign):
+    """Versions are those of the whole timeline, rounds are not."""
+    whole = timeline_of([[0, 1]] * 6, [[t, 0] for t in range(6)], np.ones((6, 2), bool))
+    whole = allocate_buffers(whole)
+    with pytest.raises(ValueError, match=r"timeline.version\[0, 0\] is [12]; expected at most 0"):
+        assign(whole[2:])
+    assert assign(whole[:3]).num_buffers
+
+
 # ---- runs
 
 
