@@ -1,6 +1,10 @@
 """Selections by layers; any algorithm on the shared leaves while private ones take SGD steps."""
 
+import functools
+
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from bilinear import COHORTS, LR, C, by_hand, gradient, head, run
@@ -75,6 +79,63 @@ def test_heads_move_once_in_both_visits_of_marina():
     state = run(fs.private(marina, head, LR), 3, twice)
     assert_close(state.server.params["u"], expected.server.params["u"], 1e-13)
     assert_close(state.clients.personal["v"], expected.clients.personal["v"], 1e-13)
+
+
+def visit(method, oracle, number, params, **state):
+    """One client's visit of 3 steps to round ``number``: the upload, and its private leaves."""
+    zero, now = jnp.array(0), fs.Round(jnp.array(number), jnp.array(1), 1, jax.random.key(0))
+    work = fs.Work(now.number, zero, jnp.array(3), jnp.array(4), zero, now.key, max_steps=3)
+    server = method.init(params)
+    server = server._replace(inner=server.inner._replace(**state))
+    with jax.disable_jit():
+        upload, new = method.local(
+            method.broadcast(server, now), method.init_client(params), oracle, work
+        )
+    return upload, new.personal
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(fs.scaffold, option="I"),
+        functools.partial(fs.fedmoswa, option="I"),
+        functools.partial(fs.fedmoswa, option="I-minibatch"),
+        fs.mimelite,
+        functools.partial(fs.q_fedavg, q=1.0),
+        functools.partial(fs.term, tilt=0.5),
+    ],
+    ids=["scaffold_I", "fedmoswa_I", "fedmoswa_I-minibatch", "mimelite", "q_fedavg", "term"],
+)
+def test_values_at_the_received_model_have_the_heads_before_the_visit(make):
+    """Steps of the body do not depend on the head, so the head's rate changes no upload."""
+    params = {"u": jnp.array(1.0), "v": jnp.array(2.0)}
+    oracle = fs.Oracle(
+        grad=lambda x, k: x,
+        loss=lambda x, k: x["v"] ** 2,
+        full_grad=lambda x: {"u": x["v"], "v": x["v"]},
+        full_loss=lambda x: x["v"] ** 2,
+    )
+    still, moved = (
+        visit(fs.private(make(0.1), head, rate), oracle, 0, params) for rate in (0.0, 0.5)
+    )
+    chex.assert_trees_all_equal(moved[0], still[0])
+    np.testing.assert_allclose((still[1]["v"], moved[1]["v"]), (2, 2 * 0.5**3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [fs.mime, fs.fedlin])
+def test_heads_of_mime_and_fedlin_follow_the_local_model(make):
+    """The body moves from 1 by 1/2 per step; the head's gradient is the body."""
+    # FedLin divides its rate by the number of steps.
+    method = fs.mime(0.5, momentum=0.0) if make is fs.mime else fs.fedlin(1.5)
+    params = {"u": jnp.array(1.0), "v": jnp.array(0.0)}
+    oracle = fs.Oracle(
+        grad=lambda x, k: {"u": jnp.array(-1.0), "v": x["u"]},
+        loss=lambda x, k: jnp.array(0.0),
+        full_grad=lambda x: {"u": jnp.array(-1.0), "v": x["u"]},
+    )
+    control = {"u": jnp.array(-1.0), "v": None}
+    upload, own = visit(fs.private(method, head, 1.0), oracle, 1, params, control=control)
+    np.testing.assert_allclose((upload["u"], own["v"]), (-1.5, -(1 + 1.5 + 2)), rtol=1e-6)
 
 
 @pytest.mark.slow

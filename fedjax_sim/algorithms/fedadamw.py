@@ -101,7 +101,7 @@ def fedadamw(
         raise ValueError(f"first_count is {first_count!r}; expected 'visit' or 'run'")
 
     def block_means(v: Params) -> Params:
-        return jax.tree.map(jnp.mean, v) if blocks == "leaf" else v
+        return jax.tree.map(_mean, v) if blocks == "leaf" else v
 
     def init(params: Params) -> FedAdamWState:
         zeros = tree.zeros_like(params)
@@ -151,6 +151,11 @@ def fedadamw(
         )
 
     return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)
+
+
+def _mean(leaf: Array) -> Array:
+    """Returns the mean of the entries; 0 for a leaf without entries."""
+    return jnp.mean(leaf) if leaf.size else jnp.zeros((), leaf.dtype)
 
 
 def _unbiased(decay: Scalar, count: Array) -> Array:

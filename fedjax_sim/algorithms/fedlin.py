@@ -71,7 +71,8 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
         eta = real(rate(lr, work)) / real(jnp.maximum(work.num_steps, 1))
 
         def grad(y: Params, k: Array) -> Params:
-            return tree.add(tree.sub(oracle.grad(y, k), oracle.grad(x, k)), message.control)
+            at_x = oracle.grad(x, k)  # first: the last gradient of a step moves private leaves
+            return tree.add(tree.sub(oracle.grad(y, k), at_x), message.control)
 
         y = local_steps(sgd(eta, grad), x, steps)
         return tree.add(gradient, tree.sub(x, y)), state  # one of them is 0

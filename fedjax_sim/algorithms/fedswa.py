@@ -167,14 +167,15 @@ def fedmoswa(
             y = tree.add_scale(y, -rates.at(k), oracle.grad(y, k))
             return tree.add_scale(y, -rates.at(k), correction)
 
-        delta = tree.sub(x, local_steps(step, x, work))
-        # Without steps, or at a rate that has decayed to 0, the control does not change.
-        active = work.num_steps > 0
-        if option == "I":
+        new = control
+        if option == "I":  # before the steps, which move private leaves
             new = oracle.full_grad(x)  # Eq. (6), option I
         elif option == "I-minibatch":
             new = oracle.grad(x, 0)
-        else:
+        delta = tree.sub(x, local_steps(step, x, work))
+        # Without steps, or at a rate that has decayed to 0, the control does not change.
+        active = work.num_steps > 0
+        if option == "II":
             total = rates.total
             active &= total > 0
             descent = tree.divide(delta, jnp.where(total > 0, total, 1))

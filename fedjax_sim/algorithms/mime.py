@@ -80,8 +80,9 @@ def mimelite(
         message: MimeLiteState, state: tuple, oracle: Oracle, work: Work
     ) -> tuple[tuple[Params, Params], tuple]:
         x = message.params
-        y = _steps(base, rate(lr, work), oracle.grad, message, work)
+        # Before the steps, which move private leaves.
         gradient = tree.where(work.num_steps > 0, oracle.full_grad(x), tree.zeros_like(x))
+        y = _steps(base, rate(lr, work), oracle.grad, message, work)
         return (tree.sub(x, y), gradient), state
 
     def update(state: MimeLiteState, mean: tuple[Params, Params], round: Round) -> MimeLiteState:
@@ -135,7 +136,8 @@ def mime(
         gradient, steps = gradient_and_steps(oracle, x, work)
 
         def grad(y: Params, k: Array) -> Params:
-            return tree.add(tree.sub(oracle.grad(y, k), oracle.grad(x, k)), message.control)
+            at_x = oracle.grad(x, k)  # first: the last gradient of a step moves private leaves
+            return tree.add(tree.sub(oracle.grad(y, k), at_x), message.control)
 
         y = _steps(base, rate(lr, work), grad, message, steps)
         return tree.add(gradient, tree.sub(x, y)), state  # one of them is 0

@@ -63,8 +63,8 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         eta = rate(lr, work)
+        loss = real(full_loss(oracle)(x)) + _SMALLEST  # before the steps, which move private leaves
         y = local_steps(sgd(eta, oracle.grad), x, work)
-        loss = real(full_loss(oracle)(x)) + _SMALLEST
         exponent, bound = real(q), inverse_rate(real(eta))
         step = tree.scale(bound, tree.sub(x, y))
         power = loss**exponent

@@ -74,12 +74,12 @@ def scaffold(
     ) -> tuple[tuple[Params, Params], Params]:
         x, eta = message.params, rate(lr, work)
         correction = tree.sub(message.control, control)
+        # Before the steps, which move private leaves.
+        new = oracle.full_grad(x) if option == "I" else control  # Eq. (4), option I
         y = local_steps(sgd(eta, corrected(oracle, correction).grad), x, work)  # Eq. (3)
         delta = tree.sub(x, y)
         active = work.num_steps > 0
-        if option == "I":
-            new = oracle.full_grad(x)  # Eq. (4), option I
-        else:
+        if option == "II":
             inverse = inverse_rate(eta)
             active &= inverse != 0  # at the rate 0 the path shows no gradient
             descent = per_step(delta, work)

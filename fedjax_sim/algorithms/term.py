@@ -72,10 +72,11 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
 
     def local(message: TermState, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         x = message.params
-        y = local_steps(sgd(rate(lr, work), oracle.grad), x, work)
+        # Before the steps, which move private leaves.
         exponent = real(tilt) * real(full_loss(oracle)(x)) - message.offset
         weight = jnp.exp(jnp.clip(exponent, -_LARGEST, _LARGEST))
         weight = jnp.where(work.num_steps > 0, weight, 0)
+        y = local_steps(sgd(rate(lr, work), oracle.grad), x, work)
         return _Visit(tree.scale(weight, tree.sub(x, y)), weight), state
 
     def update(state: TermState, mean: _Visit, round: Round) -> TermState:

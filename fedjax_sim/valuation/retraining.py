@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import check_bytes, check_count
 from fedjax_sim.engine import check_algorithm
@@ -67,8 +68,8 @@ def game(
             whose name does not say it needs it.
         resample: key of the cohorts.  Every round then has the first members of S in a random order
             of all clients, as many as report in the timeline's round, with all the clients' steps,
-            instead of the members in the timeline's cohort: coalitions keep full cohorts.  None:
-            the timeline.
+            instead of the members in the timeline's cohort: coalitions keep full cohorts.  The
+            timeline must not have lost uploads then.  None: the timeline.
         directory: folder of finished coalitions, from which an interrupted valuation continues and
             which other processes may share; None: memory only.
         width: coalitions per device at once, at most; default 64 on a CPU, 512 on an accelerator.
@@ -144,6 +145,7 @@ def _check_resampled(setup: Setup) -> None:
             f"timeline has a staleness of up to {timeline.max_staleness}, or clients that continue "
             "earlier visits; expected synchronous rounds with resample"
         )
+    check_none_lost(timeline, "with resample the slots of lost uploads have other clients")
     steps = np.asarray(entries(setup.task.num_steps, jnp.asarray(timeline.clients)))
     same = (steps == np.asarray(timeline.num_steps)) | ~np.asarray(timeline.mask)
     everyone = entries(setup.task.num_steps, jnp.arange(setup.task.num_clients))

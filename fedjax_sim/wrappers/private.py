@@ -62,9 +62,11 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
 
     so FedAvg takes joint SGD steps (FedPer, LG-FedAvg).  If the algorithm takes several gradients
     in one step k (SAM), all are taken at the :math:`v_i` before the step, and the last one moves
-    :math:`v_i`.  An algorithm that passes over the minibatches of a visit twice (Ditto) moves
-    :math:`v_i` in both passes, or in a visit of one step in the second pass only.  A gradient over
-    all local data does not move :math:`v_i`.  The algorithm's own terms (proximal terms, controls,
+    :math:`v_i`; of Mime's and FedLin's two that is the one at the local model.  An algorithm that
+    passes over the minibatches of a visit twice (Ditto) moves :math:`v_i` in both passes, or in a
+    visit of one step in the second pass only.  A gradient or a loss over all local data does not
+    move :math:`v_i`; at the received model (SCAFFOLD's option I, MimeLite, q-FedAvg, TERM) it has
+    the :math:`v_i` before the visit.  The algorithm's own terms (proximal terms, controls,
     momentum) act on the shared leaves only; transforms of the gradient act on all leaves if they
     are applied last: ``transform_oracle(private(algorithm, where, lr), transform)``.
 

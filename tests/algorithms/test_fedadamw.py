@@ -97,6 +97,18 @@ def test_moments_are_those_of_the_visits_with_steps(make):
     chex.assert_trees_all_close((beside.params["w"], beside.direction["w"]), half, rtol=1e-12)
 
 
+def test_a_leaf_without_entries_leaves_the_state_finite():
+    """Its block mean would be 0 / 0, and the engine would report a diverged run."""
+    algorithm = fs.fedadamw(0.1)
+    state = algorithm.init({"w": jnp.ones(2), "nothing": jnp.zeros(0)})
+    now = fs.Round(jnp.array(0), jnp.array(1), 1, jax.random.key(0))
+    zero = jnp.array(0)
+    work = fs.Work(zero, zero, jnp.array(2), zero, zero, now.key, max_steps=2)
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.array(0.0), lambda x: x)
+    sent, _ = algorithm.local(algorithm.broadcast(state, now), (), oracle, work)
+    chex.assert_tree_all_finite((state, algorithm.update(state, sent, now)))
+
+
 def test_first_round_is_local_adamw():
     """From v = 0 and without a direction, as FedAvg with AdamW whose state is reset."""
     adamw = fs.fedavg(local_optimizer=optax.adamw(0.01, weight_decay=0.1))

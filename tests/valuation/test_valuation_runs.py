@@ -317,6 +317,15 @@ def test_cohorts_drawn_from_the_coalition():
     np.testing.assert_array_equal(some.clients, drawn.clients)
 
 
+def test_drawn_cohorts_have_no_lost_uploads():
+    """A slot is given to another client, so the numbers of lost uploads would change, too."""
+    timeline = fs.timelines.full(1, 4, np.ones(4, int))
+    lost = np.arange(4)[None] == 3
+    failing = estimation(dataclasses.replace(timeline, lost=lost, mask=np.arange(4)[None] > 0))
+    with pytest.raises(ValueError, match=r"timeline\.lost has 1 lost uploads; expected none"):
+        valuation.game(fs.fedavg(1.0), failing, KEY, loss, mode="min", resample=KEY)
+
+
 def test_bad_arguments():
     setup, algorithm = estimation(), fs.fedavg(1.0)
     call = valuation.game
