@@ -360,8 +360,8 @@ class SweepConfig(RunConfig):
     metric: str = "test/accuracy"
     """Metric by which configurations are chosen; with --validation, valid/accuracy keeps the test
     examples out of the choice."""
-    mode: Literal["max", "min"] = "max"
-    """Direction of the metric: larger (max) or smaller (min) values are better."""
+    mode: Literal["auto", "max", "min"] = "auto"
+    """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
     last: int = 1
     """Number of evaluations at the end of a run over which the metric is averaged."""
     best: bool = False

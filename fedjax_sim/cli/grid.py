@@ -6,7 +6,7 @@ import math
 import pathlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedjax_sim.cli.config_checks import MOST_GIGABYTES, check_client_column
 from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
+from fedjax_sim.evaluation.direction import direction
 from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
@@ -101,6 +102,28 @@ def with_settings(config: SweepConfig, configuration: Mapping[str, Any]) -> Swee
     return dataclasses.replace(config, **settings, algorithms=(name,))
 
 
+def mode_of(config: SweepConfig) -> Literal["max", "min"]:
+    """Returns the better direction of the sweep's metric.
+
+    Raises:
+        ValueError: ``auto`` for a metric whose name does not say it: the wrong direction would
+            choose the worst configuration.
+
+    Example:
+        >>> mode_of(SweepConfig(metric="train/loss")), mode_of(SweepConfig(mode="min"))
+        ('min', 'min')
+    """
+    if config.mode != "auto":
+        return config.mode
+    mode = direction(config.metric)
+    if mode is None:
+        raise ValueError(
+            f"mode is auto; expected max or min, since the name of metric {config.metric!r} does "
+            "not say whether larger or smaller values are better"
+        )
+    return mode
+
+
 def static_hyper(config: SweepConfig) -> dict[str, type]:
     """Returns the hyper-parameters that cannot vary inside a program: names, flags, integers.
 
@@ -151,8 +174,8 @@ def _check_entry(
 
 def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> None:
     """Checks the options about results against the configurations."""
-    if config.mode not in ("max", "min"):
-        raise ValueError(f"mode is {config.mode!r}; expected max or min")
+    if config.mode not in ("auto", "max", "min"):
+        raise ValueError(f"mode is {config.mode!r}; expected auto, max or min")
     if config.clock == "none":
         rounds = min(with_settings(config, entry).rounds for entry in entries)
         most = 1 if config.best else -(-rounds // config.eval_every)

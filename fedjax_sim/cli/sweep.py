@@ -26,6 +26,7 @@ from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
     configurations,
+    mode_of,
     static_hyper,
     swept_hyper,
     with_settings,
@@ -231,6 +232,7 @@ class _Runs:
                 raise ValueError(
                     f"metric is {metric!r}; expected one of {known}{did_you_mean(metric, measured)}"
                 )
+            mode_of(self.config)  # refuses a name that does not say it, before anything runs
             return setup if seed is None else build.one_seed(setup)
 
         per_seed = ("seed",) if self.config.partition_per_seed else ()

@@ -14,6 +14,7 @@ from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.grid import mode_of
 from fedjax_sim.plotting import client_distribution, heat_maps, sweeps
 from fedjax_sim.sweeps.result import Sweep
 
@@ -47,12 +48,13 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     history = result.to_frame()
     if history.empty:
         return no_results(result), {}
+    mode = mode_of(config)
     score = scores(
         history,
         config.metric,
         last=config.last,
         reduce="best" if config.best else "mean",
-        mode=config.mode,
+        mode=mode,
     )
     files: dict[str, Any] = {"history.csv": history, "scores.csv": score}
     complete = _complete(score, config.seeds)
@@ -60,11 +62,11 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
         return SweepResult(history, score, complete, result), files
     per = ["algorithm", *config.cells]
     bounds = bounds_of(config.metric, score_values(complete))
-    chosen = best(complete, per=per, mode=config.mode, bounds=bounds)
+    chosen = best(complete, per=per, mode=mode, bounds=bounds)
     files["best.csv"] = chosen
     label = metric_label(config.metric)
     if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
-        files["paired.csv"] = paired_differences(complete, mode=config.mode)
+        files["paired.csv"] = paired_differences(complete, mode=mode)
     if len(config.cells) == 2:
         rows, columns = config.cells
         files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
@@ -72,15 +74,13 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     clients = result.per_client()
     if not clients.empty:
         files["clients.csv"] = clients
-        files |= _distributions(clients, chosen, config.mode)
+        files |= _distributions(clients, chosen, mode)
     if config.over is not None:
         others = [name for name in per if name != config.over]
-        curve = speed_up(
-            complete, config.over, per=others, mode=config.mode, reference=config.reference
-        )
+        curve = speed_up(complete, config.over, per=others, mode=mode, reference=config.reference)
         panel = next((name for name in others if name != "algorithm"), None)
         error = f"{label} - {config.reference:g}" if config.reference else label
-        if config.mode == "max":
+        if mode == "max":
             error = f"{config.reference:g} - {label}"
         figure = sweeps.speed_up_figure(
             curve, config.over, by="algorithm", panel=panel, label=error
@@ -106,7 +106,7 @@ def outdated(folder: pathlib.Path, files: Collection[str]) -> list[pathlib.Path]
 
 def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:
     """Returns per algorithm the sensitivity to every swept number, and a heat map of two."""
-    figures = {}
+    figures, mode = {}, mode_of(config)
     for algorithm in score["algorithm"].unique():
         own = score.loc[score["algorithm"] == algorithm].dropna(axis="columns", how="all")
         if "score" not in own:  # all diverged
@@ -121,11 +121,9 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
         for name in swept:
             key = f"sensitivity_{algorithm}_{name}"
             bounds = bounds_of(config.metric, score_values(own))
-            figures[key] = sweeps.sensitivity(
-                own, name, mode=config.mode, label=label, bounds=bounds
-            )
+            figures[key] = sweeps.sensitivity(own, name, mode=mode, label=label, bounds=bounds)
         if len(swept) > 1:
-            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
+            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=mode, label=label)
             figures[f"heat_map_{algorithm}"] = heat_map
     return figures
 

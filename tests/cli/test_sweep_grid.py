@@ -15,7 +15,14 @@ from fedjax_sim.cli import names, own_objects, sweep
 from fedjax_sim.cli.build import hyper_parameters
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read_sweep, to_json
-from fedjax_sim.cli.grid import RUN_SETTINGS, SETTINGS, configurations, swept_hyper, with_settings
+from fedjax_sim.cli.grid import (
+    RUN_SETTINGS,
+    SETTINGS,
+    configurations,
+    mode_of,
+    swept_hyper,
+    with_settings,
+)
 from fedjax_sim.cli.main import main
 from fedjax_sim.sweeps import program
 
@@ -296,7 +303,7 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
         ({"hyper": ("fedavg.mu=1",)}, "hyper has 'fedavg.mu=1'; fedavg has lr"),
         ({"dataset": "imagenet"}, "dataset is 'imagenet'; expected .*digits"),
         ({"cohort_size": 101}, "grid has .*: cohort_size is 101; expected 1 .. 100"),
-        ({"mode": "largest"}, "mode is 'largest'; expected max or min"),
+        ({"mode": "largest"}, "mode is 'largest'; expected auto, max or min"),
         ({"last": 0}, "last is 0; expected 1 .. 50, the evaluations of 100 rounds"),
         ({"last": 51}, "last is 51; expected 1 .. 50, the evaluations of 100 rounds"),
         ({"last": 9, "grid": ("rounds=16,100",)}, "last is 9; expected 1 .. 8"),
@@ -314,6 +321,25 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
 def test_bad_options(options, message, no_data):
     with pytest.raises(ValueError, match="^" + message):
         sweep.run_sweep(SweepConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "expected"),
+    [
+        ("train/loss", "auto", "min"),
+        ("valid/accuracy", "auto", "max"),
+        ("train/loss", "max", "max"),
+        ("test/bleu", "max", "max"),
+    ],
+)
+def test_the_name_of_the_metric_says_which_values_are_better(metric, mode, expected):
+    """By default a loss is not maximized, which would choose the worst configuration."""
+    assert mode_of(SweepConfig(metric=metric, mode=mode)) == expected
+
+
+def test_a_name_that_does_not_say_which_values_are_better_needs_a_mode():
+    with pytest.raises(ValueError, match=r"^mode is auto; expected max or min, .* 'test/bleu'"):
+        mode_of(SweepConfig(metric="test/bleu"))
 
 
 def test_everybody_may_be_sampled_whatever_the_cohort_size():
