@@ -17,7 +17,7 @@ from fedjax_sim.cli.config_checks import MOST_GIGABYTES, check_client_column
 from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
-from fedjax_sim.evaluation.direction import direction
+from fedjax_sim.evaluation.direction import direction, is_fraction
 from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
@@ -190,6 +190,13 @@ def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> Non
             )
     if config.over is not None and not all(config.over in entry for entry in entries):
         raise ValueError(f"over is {config.over!r}; expected a name with values in the grid")
+    mode = direction(config.metric) if config.mode == "auto" else config.mode
+    is_worst = mode == "max" and config.reference <= 0 and is_fraction(config.metric)
+    if config.over is not None and is_worst:
+        raise ValueError(
+            f"reference is {config.reference}; expected a positive number, such as 1, with --over "
+            f"and --metric {config.metric}, whose error is its distance from the reference"
+        )
     if not math.isfinite(config.reference):
         raise ValueError(f"reference is {config.reference}; expected a finite number")
     if config.memory is not None and not 0 < config.memory <= MOST_GIGABYTES:

@@ -34,7 +34,7 @@ from fedjax_sim.cli.grid import (
 from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
-from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of
+from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
@@ -117,6 +117,8 @@ def run_sweep(
             report.write_all(config.output, files)
             for path in outdated(config.output, files) if result.runs else ():
                 path.unlink(missing_ok=True)
+            # After the other files, which do not depend on a reference that a score has passed.
+            report.write_all(config.output, speed_up_of(config, results))
     return results
 
 

@@ -44,7 +44,10 @@ def no_results(result: Sweep) -> SweepResult:
 
 
 def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
-    """Returns the results of the finished runs, with the files that hold them by name."""
+    """Returns the results of the finished runs, with the files that hold them by name.
+
+    Those of the speed-up are not among them, see :func:`speed_up_of`.
+    """
     history = result.to_frame()
     if history.empty:
         return no_results(result), {}
@@ -75,18 +78,27 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     if not clients.empty:
         files["clients.csv"] = clients
         files |= _distributions(clients, chosen, mode)
-    if config.over is not None:
-        others = [name for name in per if name != config.over]
-        curve = speed_up(complete, config.over, per=others, mode=mode, reference=config.reference)
-        panel = next((name for name in others if name != "algorithm"), None)
-        error = f"{label} - {config.reference:g}" if config.reference else label
-        if mode == "max":
-            error = f"{config.reference:g} - {label}"
-        figure = sweeps.speed_up_figure(
-            curve, config.over, by="algorithm", panel=panel, label=error
-        )
-        files |= {"speed_up.csv": curve, "speed_up.png": figure}
     return SweepResult(history, score, chosen, result), files
+
+
+def speed_up_of(config: SweepConfig, results: SweepResult) -> dict[str, Any]:
+    """Returns the table and the figure of the speed-up, with ``over``, by the names of their files.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.analysis.statistics.speed_up`.
+    """
+    if config.over is None or results.best.empty:
+        return {}
+    mode, label = mode_of(config), metric_label(config.metric)
+    others = [name for name in ("algorithm", *config.cells) if name != config.over]
+    complete = _complete(results.scores, config.seeds)
+    curve = speed_up(complete, config.over, per=others, mode=mode, reference=config.reference)
+    panel = next((name for name in others if name != "algorithm"), None)
+    error = f"{label} - {config.reference:g}" if config.reference else label
+    if mode == "max":
+        error = f"{config.reference:g} - {label}"
+    figure = sweeps.speed_up_figure(curve, config.over, by="algorithm", panel=panel, label=error)
+    return {"speed_up.csv": curve, "speed_up.png": figure}
 
 
 def outdated(folder: pathlib.Path, files: Collection[str]) -> list[pathlib.Path]:

@@ -312,6 +312,10 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
         ({"cells": ("algorithm",)}, "cells has 'algorithm'; expected some of lr"),
         ({"cells": ("lr", "lr")}, "cells has 'lr'; expected some of lr, each at most once"),
         ({"over": "num_clients"}, "over is 'num_clients'; expected a name with values in the grid"),
+        (
+            {"over": "cohort_size", "grid": ("cohort_size=2,4",)},
+            "reference is 0.0; expected a positive number, such as 1, with --over and --metric",
+        ),
         ({"reference": math.nan}, "reference is nan; expected a finite number"),
         ({"memory": math.nan}, "memory is nan; expected a positive number of gigabytes"),
         ({"memory": math.inf}, "memory is inf; expected a positive number of gigabytes"),
