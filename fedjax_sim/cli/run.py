@@ -312,7 +312,7 @@ def _write_results(
         epsilon=lambda name, rounds: comparison.accounts.per_round(hyper[name], rounds),
     )
     timings = report.read_timings(output, list(hyper))
-    summary = report.summarize(history, target, timings)
+    summary = report.summarize(history, target, timings, comparison.options["seeds"])
     private = {name: hyper[name] for name in map(str, summary.index)}
     privacy = {
         name: {"privacy": guarantee._asdict()}
