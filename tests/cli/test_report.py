@@ -90,6 +90,8 @@ def test_intervals_are_those_of_the_command_table():
     alone = report.summarize(history[history["seed"] == 0], 0.9, timing)
     shown = tables.summary_table(alone, 0.9)
     assert (next(iter(shown.columns[1].cells)), shown.caption) == ("0.500", None)
+    headings = [tables.summary_table(alone, x).columns[2].header for x in (0.57, 0.855)]
+    assert headings == ["rounds to 57%", "rounds to 85.5%"]
 
 
 def test_time_to_target_is_the_median_over_seeds_that_reach_it():
