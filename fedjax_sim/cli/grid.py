@@ -76,9 +76,9 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         for algorithm, own in takers.items():
             settings = {name: values for name, values in entry.items() if name in SETTINGS}
             hyper = {
-                short: entry.get(f"{algorithm}.{short}", values)
+                _column(algorithm, short): entry.get(f"{algorithm}.{short}", values)
                 for name, values in entry.items()
-                if (short := name.removeprefix(f"{algorithm}.")) in own
+                if name not in SETTINGS and (short := name.removeprefix(f"{algorithm}.")) in own
             }
             expanded += expand({"algorithm": [algorithm], **settings, **hyper})
     expanded = [entry for i, entry in enumerate(expanded) if entry not in expanded[:i]]
@@ -88,6 +88,11 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         _check_entry(option, config, entry, algorithms[algorithm], resolved[algorithm])
     _check_results(config, expanded)
     return expanded
+
+
+def _column(algorithm: str, hyper: str) -> str:
+    """Returns a hyper-parameter's name in configurations: ALGORITHM.NAME if an option is NAME."""
+    return f"{algorithm}.{hyper}" if hyper in SETTINGS else hyper
 
 
 def with_settings(config: SweepConfig, configuration: Mapping[str, Any]) -> SweepConfig:
@@ -139,10 +144,11 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the hyper-parameters in a configuration.
 
     Example:
-        >>> swept_hyper({"algorithm": "fedavg", "cohort_size": 5, "lr": 0.2})
-        {'lr': 0.2}
+        >>> swept_hyper({"algorithm": "fedswa", "alpha": 0.1, "fedswa.alpha": 1.5, "lr": 0.2})
+        {'alpha': 1.5, 'lr': 0.2}
     """
-    return {k: v for k, v in configuration.items() if k not in (*SETTINGS, "algorithm")}
+    names = (name for name in configuration if name not in (*SETTINGS, "algorithm"))
+    return {name.rpartition(".")[2]: configuration[name] for name in names}
 
 
 def _check_entry(

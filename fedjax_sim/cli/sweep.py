@@ -96,7 +96,7 @@ def run_sweep(
             entries,
             seed_keys(config)[2],
             execution=build.execution(config),
-            static=("algorithm", *SETTINGS, *static_hyper(config), *_texts(entries)),
+            static=("algorithm", *SETTINGS, *_static(config, entries), *_texts(entries)),
             seeds=range(config.seed, config.seed + config.seeds),
             memory=None if config.memory is None else int(config.memory * 1e9),
             directory=config.output,
@@ -120,6 +120,13 @@ def run_sweep(
             # After the other files, which do not depend on a reference that a score has passed.
             report.write_all(config.output, speed_up_of(config, results))
     return results
+
+
+def _static(config: SweepConfig, entries: Sequence[Configuration]) -> set[str]:
+    """Returns the names of hyper-parameters that cannot vary inside a program."""
+    static = static_hyper(config)
+    names = {name for entry in entries for name in entry}
+    return {*static, *(name for name in names if name.rpartition(".")[2] in static)}
 
 
 def _texts(entries: Sequence[Configuration]) -> set[str]:
@@ -149,7 +156,7 @@ def _checked(
     options = {name: value for name, value in to_json(config).items() if name in names}
     hyper: dict[str, dict[str, Any]] = {}
     for algorithm, values in report.as_json(build.hyper_parameters(config)).items():
-        varied = _varied([entry for entry in entries if entry["algorithm"] == algorithm])
+        varied = _varied([swept_hyper(e) for e in entries if e["algorithm"] == algorithm])
         hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = config.output / "config.json"
     if not path.exists():
@@ -260,7 +267,7 @@ class _Runs:
 
         def make(algorithm: str, **values: Any) -> FedAlgorithm:
             settings = {name: value for name, value in values.items() if name in SETTINGS}
-            swept = {name: value for name, value in values.items() if name not in SETTINGS}
+            swept = swept_hyper(values)
             law, num_clients, attack, timeline = None, 1, None, None
             if self.laws_differ:
                 law, num_clients, attack, timeline = self.laws[algorithm, *sorted(settings.items())]
@@ -289,7 +296,7 @@ class _Runs:
         own = with_settings(self.config, {"algorithm": algorithm, **static})
         hyper = {**self.hyper[algorithm], **swept_hyper(static)}
         entries = [entry for entry in self.entries if entry["algorithm"] == algorithm]
-        varied = _varied(entries)
+        varied = _varied(list(map(swept_hyper, entries)))
         kept = {name: value for name, value in hyper.items() if name not in varied}
         settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
         values = recorded({name: getattr(own, name) for name in settings})

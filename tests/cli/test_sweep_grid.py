@@ -24,7 +24,10 @@ from fedjax_sim.cli.grid import (
     with_settings,
 )
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.registry import algorithms_of
+from fedjax_sim.simulation.identity import algorithm_identity
 from fedjax_sim.sweeps import program
+from fedjax_sim.sweeps.result import Sweep
 
 RATES = st.floats(1e-9, 1e9)
 # Names that a grid of FedProx may have, with their values; cohorts fit every population.
@@ -154,6 +157,38 @@ def test_values_for_one_algorithm_go_before_those_for_all(order):
 def test_an_algorithm_without_the_swept_hyper_parameter_runs_once():
     found = grid_of("mu=0,1", algorithms=("fedavg", "fedprox"))
     assert [entry.get("mu") for entry in found] == [None, 0.0, 1.0]
+
+
+def test_a_hyper_parameter_with_the_name_of_an_option_is_not_the_option():
+    """The alpha of FedSWA, and that of the Dirichlet partition."""
+    found = grid_of("fedswa.alpha=0.5,1", "alpha=0.3", algorithms=("fedavg", "fedswa"))
+    assert found == [
+        {"algorithm": "fedavg", "alpha": 0.3},
+        {"algorithm": "fedswa", "alpha": 0.3, "fedswa.alpha": 0.5},
+        {"algorithm": "fedswa", "alpha": 0.3, "fedswa.alpha": 1.0},
+    ]
+    assert [swept_hyper(entry) for entry in found] == [{}, {"alpha": 0.5}, {"alpha": 1.0}]
+    config = SweepConfig(algorithms=("fedavg", "fedswa"))
+    assert {with_settings(config, entry).alpha for entry in found} == {0.3}
+
+
+def test_the_algorithm_gets_the_hyper_parameter_with_the_name_of_an_option(tmp_path, monkeypatch):
+    calls = []
+
+    def observed(factory, make_setup, entries, keys, **options):
+        calls.append((factory, entries, options["static"]))
+        return Sweep([], False, 0, 0, 0.0, 0.0)
+
+    monkeypatch.setattr(sweep, "sweep", observed)
+    grid = ("fedswa.alpha=0.5", "streaming_diloco.delay=0,1", "streaming_diloco.lr=0.1")
+    config = SweepConfig(output=tmp_path, algorithms=("fedswa", "streaming_diloco"), grid=grid)
+    sweep.run_sweep(config)
+    ((factory, entries, static),) = calls
+    (swa,) = (entry for entry in entries if entry["algorithm"] == "fedswa")
+    hyper = hyper_parameters(config)["fedswa"] | {"alpha": 0.5}
+    expected = algorithms_of(["fedswa"])["fedswa"].build(hyper)
+    assert algorithm_identity(factory(**swa)) == algorithm_identity(expected)
+    assert "streaming_diloco.delay" in static  # an integer cannot vary inside a program
 
 
 @pytest.mark.parametrize("name", ["option", "scaffold.option"])
