@@ -183,7 +183,7 @@ def summarize(
 
 def _last_values(part: pd.DataFrame, diverged_at: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the last values by seed, NaN if a seed diverged, and the fewest rounds of a seed."""
-    last = part.loc[part.groupby("seed")["round"].idxmax()]
+    last = part.loc[part.groupby("seed")["round"].idxmax(), :]
     values = np.where(diverged_at.any(), np.nan, last["value"].to_numpy())
     return values, int(last["round"].min())
 

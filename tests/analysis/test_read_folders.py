@@ -59,6 +59,7 @@ def test_tables_choose_the_configuration_that_the_sweep_chose(config, options, r
     values = {0.1: (2.0, 1.0), 0.2: (9.0, 2.0), 0.3: (3.0, 3.0)}
     rows = [(lr, 0, 0, r, "score", values[lr][r]) for lr in values for r in (0, 1)]
     frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
-    rule = methods._rule(config, **{"metric": None, "mode": None, "last": 1} | options)
+    metric, mode, last = (options.get(name) for name in ("metric", "mode", "last"))
+    rule = methods._rule(config, metric, mode, last or 1)
     labels = methods._labelled(frame, "best", rule, "")["algorithm"].unique().tolist()
     assert labels == [f"learning rate {rate}"]

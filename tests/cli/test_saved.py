@@ -174,9 +174,12 @@ def test_metrics_of_some_rounds_only_are_known_before_the_run(option):
         fs.evaluation.merge_evaluators(slow=slow), eval_every=2,
     )  # fmt: skip
     patience = ":3" * (option == "stop_early")
-    assert Watching(**{option: f"slow/loss{patience}"}).callbacks(setup, fs.fedavg(0.1))
+    known, misspelt = (
+        Watching()._replace(**{option: f"{name}{patience}"}) for name in ("slow/loss", "slow/los")
+    )
+    assert known.callbacks(setup, fs.fedavg(0.1))
     with pytest.raises(ValueError, match=rf"^{option} is .*; expected one of slow/loss; did you"):
-        Watching(**{option: f"slow/los{patience}"}).callbacks(setup, fs.fedavg(0.1))
+        misspelt.callbacks(setup, fs.fedavg(0.1))
 
 
 def test_options_become_callbacks(tmp_path):
