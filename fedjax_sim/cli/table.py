@@ -29,8 +29,8 @@ class TableOptions:
     metric: tuple[str, ...] = ()
     """Metrics, one column each; default: test accuracy and training loss, else the first three."""
     mode: Literal["auto", "max", "min"] = "auto"
-    """Better values: larger (max) or smaller (min); auto: as a sweep in FOLDER was told, else as the
-    metric's name says."""
+    """Better values: larger (max) or smaller (min); auto: as a sweep in FOLDER was told, else as
+    the metric's name says."""
     last: int = 1
     """Number of evaluations at the end of a run over which a metric is averaged."""
     target: float | None = None
