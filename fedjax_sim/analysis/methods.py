@@ -2,8 +2,8 @@
 
 import collections
 import pathlib
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -16,7 +16,7 @@ from fedjax_sim.analysis.folders import (
 )
 from fedjax_sim.analysis.frames import configuration_columns, grid_values
 from fedjax_sim.analysis.labels import algorithm_labels, better, setting_label
-from fedjax_sim.analysis.selection import best, complete, scores
+from fedjax_sim.analysis.selection import Mode, best, complete, scores
 
 _FIXED = ("seed", "diverged_at", "round", "metric", "value")
 
@@ -26,6 +26,8 @@ def read_folders(
     *,
     configurations: Literal["best", "all"] = "best",
     metric: str | None = None,
+    mode: Mode | None = None,
+    last: int = 1,
     bits: Bits | None = None,
 ) -> FolderHistory:
     """Returns the histories of several folders as one, with a method per value of ``algorithm``.
@@ -37,7 +39,12 @@ def read_folders(
     Args:
         paths: folders, as for :func:`read_folder`.
         configurations: of a sweep, "best" or "all".
-        metric: metric by which the best is chosen; default: the sweep's, else the first.
+        metric: metric by which the best is chosen; default: as ``fedjax-sim sweep`` chose it, else
+            the first.
+        mode: whether larger ("max") or smaller ("min") values of ``metric`` are better; default: as
+            ``fedjax-sim sweep`` was told for this metric, else as its name says, "min" if it does
+            not.
+        last: number of evaluations at the end of a run over which ``metric`` is averaged.
         bits: as for :func:`read_folder`.
 
     Raises:
@@ -57,8 +64,8 @@ def read_folders(
     parts, settings, targets = [], [], []
     for folder, name in zip(folders, names, strict=True):
         part = read_folder(folder, bits)
-        chosen = metric or read_config(folder).get("metric")
-        frame = _labelled(part.history, configurations, chosen, name)
+        rule = _rule(read_config(folder), metric, mode, last)
+        frame = _labelled(part.history, configurations, rule, name)
         parts.append(frame)
         settings.append(part.setting)
         targets.append(part.target)
@@ -69,20 +76,47 @@ def read_folders(
     return FolderHistory(pd.concat(parts, ignore_index=True), setting, targets[0])
 
 
-def _labelled(
-    history: pd.DataFrame, configurations: str, metric: str | None, folder: str
-) -> pd.DataFrame:
+class _Rule(NamedTuple):
+    """Rule by which the best configuration of a sweep is chosen."""
+
+    metric: str | None = None  # None: the first
+    mode: Mode | None = None  # None: as the metric's name says
+    last: int = 1
+    reduce: Literal["mean", "best"] = "mean"
+
+
+def _rule(config: Mapping[str, Any], metric: str | None, mode: Mode | None, last: int) -> _Rule:
+    """Returns the rule for a folder whose config.json has these options.
+
+    Example:
+        >>> sweep = {"metric": "bleu", "mode": "max", "last": 3, "best": False}
+        >>> _rule(sweep, None, None, 1)
+        _Rule(metric='bleu', mode='max', last=3, reduce='mean')
+        >>> _rule(sweep, "loss", None, 2)
+        _Rule(metric='loss', mode=None, last=2, reduce='mean')
+    """
+    known = config.get("mode")
+    recorded = known if known in ("max", "min") else None
+    if metric is None and "metric" in config:
+        reduce = "best" if config.get("best") else "mean"
+        return _Rule(config["metric"], recorded, config.get("last", 1), reduce)
+    if mode is None and metric == config.get("metric"):
+        mode = recorded
+    return _Rule(metric, mode, last)
+
+
+def _labelled(history: pd.DataFrame, configurations: str, rule: _Rule, folder: str) -> pd.DataFrame:
     """Returns the history with one column for the configuration, "algorithm"."""
     hyper = [name for name in history.columns if name not in (*_FIXED, "algorithm")]
     if "algorithm" not in history:
         history = history.assign(algorithm="")
     if hyper and configurations == "best":
-        if not (metric := metric or next(iter(default_metrics(history)), None)):
+        if not (metric := rule.metric or next(iter(default_metrics(history)), None)):
             raise ValueError(
                 f"history has the metrics {history['metric'].unique().tolist()}; expected one of "
                 "the model, by which the best configuration is chosen, or configurations='all'"
             )
-        history = _best_only(history, metric)
+        history = _best_only(history, rule._replace(metric=metric))
     known = algorithm_labels(str(name) for name in history["algorithm"].unique())
     varied = [name for name in hyper if len(grid_values(history, name)) > 1]
     shown = hyper if configurations == "best" else varied
@@ -112,10 +146,11 @@ def _value_texts(values: Sequence[Any]) -> dict[str, str]:
     return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
-def _best_only(history: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _best_only(history: pd.DataFrame, rule: _Rule) -> pd.DataFrame:
     """Returns the best configuration of every algorithm; configurations with all seeds count."""
-    mode = better(metric)
-    score = scores(history, metric, mode=mode)
+    assert rule.metric is not None
+    mode = rule.mode or better(rule.metric)
+    score = scores(history, rule.metric, last=rule.last, reduce=rule.reduce, mode=mode)
     config = configuration_columns(score)
     chosen = best(complete(score), per=["algorithm"], mode=mode)[config]
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))

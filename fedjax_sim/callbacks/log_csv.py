@@ -10,7 +10,8 @@ from fedjax_sim.simulation.events import Action, Event
 class CsvLog:
     """Appends the metrics of every evaluation to a file, as columns.
 
-    Unlike ``history.csv``, the file has a column per metric, and a resumed run does not verify it.
+    Unlike ``history.csv``, the file has a column per metric, and a resumed run does not verify it:
+    rounds that run again after a kill, those since the last checkpoint, have two equal rows.
     Columns: algorithm, seed, round and all metrics; a metric that a round does not measure is
     empty there.
 

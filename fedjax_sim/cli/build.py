@@ -84,9 +84,14 @@ def resolve(config: RunConfig) -> ResolvedRun:
     code = code_digests(own_objects.references(config))
     dataset = own_objects.load_dataset(config)
 
+    shown = config  # with a partition per seed: that of the first seed, and the keys of all
+    if config.partition_per_seed:
+        first = of_seed(config, config.seed)
+        shown = dataclasses.replace(config, partition_seed=first.partition_seed)
+
     def lowered(conv: Convolution) -> Problem:
         with arithmetic(config):
-            return prepare(config, dataset, conv)
+            return prepare(shown, dataset, conv, attack_seed=config.partition_seed)
 
     def setup_of_seed(algorithm: str, seed: int) -> Setup:
         with arithmetic(config):

@@ -66,7 +66,10 @@ def run(arguments: list[str]) -> int:
         from fedjax_sim.cli.watching import Watching
 
         comparison = resolve(config)
-        callbacks = Watching(**watched).callbacks(comparison.problem.setup)
+        with comparison.arithmetic():
+            name = next(iter(comparison.hyper))
+            setup, algorithm = comparison.setups[name], comparison.algorithm(name)
+            callbacks = Watching(**watched).callbacks(setup, algorithm)
         _print_once(untuned(config))
     if dry_run:
         return _forecast(comparison)

@@ -352,7 +352,8 @@ class SweepConfig(RunConfig):
     grid: tuple[str, ...] = ("lr=0.05,0.1,0.2,0.4",)
     """Values that vary: NAME=V1,V2,... or NAME=LOW:HIGH:COUNT (geometric, integers rounded). NAME
     is a hyper-parameter, of all algorithms that have it or as ALGORITHM.NAME of one (the value then
-    replaces the common one), or an option, as cohort_size."""
+    replaces the common one), or an option, as cohort_size. A name of both, as alpha, is the
+    option; ALGORITHM.NAME is the hyper-parameter."""
     points: pathlib.Path | None = None
     """CSV file with a column per name and a row per configuration, which replaces --grid; default:
     none."""
@@ -360,8 +361,8 @@ class SweepConfig(RunConfig):
     metric: str = "test/accuracy"
     """Metric by which configurations are chosen; with --validation, valid/accuracy keeps the test
     examples out of the choice."""
-    mode: Literal["max", "min"] = "max"
-    """Direction of the metric: larger (max) or smaller (min) values are better."""
+    mode: Literal["auto", "max", "min"] = "auto"
+    """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
     last: int = 1
     """Number of evaluations at the end of a run over which the metric is averaged."""
     best: bool = False

@@ -7,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from fedjax_sim import plotting
-from fedjax_sim.cli.build import check
+from fedjax_sim.cli.build import check, of_seed
 from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.clients import clients as divide
 from fedjax_sim.cli.config import RunConfig
@@ -35,10 +35,14 @@ class ClientsOptions(RunConfig):
 def draw(config: RunConfig, max_clients: int) -> tuple[Table, list[str]]:
     """Draws the clients to ``config.output``; returns a table and the names of the figures.
 
+    With a partition per seed they are those of the first seed.
+
     Raises:
         ValueError: options or data as for a comparison.
     """
     check(config)
+    if config.partition_per_seed:
+        config = of_seed(config, config.seed)
     dataset = load_dataset(config)
     result = divide(config, dataset)
     trained, held_out = _parts(result)

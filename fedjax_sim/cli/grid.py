@@ -6,7 +6,7 @@ import math
 import pathlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedjax_sim.cli.config_checks import MOST_GIGABYTES, check_client_column
 from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
+from fedjax_sim.evaluation.direction import direction, is_fraction
 from fedjax_sim.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
@@ -75,9 +76,9 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         for algorithm, own in takers.items():
             settings = {name: values for name, values in entry.items() if name in SETTINGS}
             hyper = {
-                short: entry.get(f"{algorithm}.{short}", values)
+                _column(algorithm, short): entry.get(f"{algorithm}.{short}", values)
                 for name, values in entry.items()
-                if (short := name.removeprefix(f"{algorithm}.")) in own
+                if name not in SETTINGS and (short := name.removeprefix(f"{algorithm}.")) in own
             }
             expanded += expand({"algorithm": [algorithm], **settings, **hyper})
     expanded = [entry for i, entry in enumerate(expanded) if entry not in expanded[:i]]
@@ -87,6 +88,11 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         _check_entry(option, config, entry, algorithms[algorithm], resolved[algorithm])
     _check_results(config, expanded)
     return expanded
+
+
+def _column(algorithm: str, hyper: str) -> str:
+    """Returns a hyper-parameter's name in configurations: ALGORITHM.NAME if an option is NAME."""
+    return f"{algorithm}.{hyper}" if hyper in SETTINGS else hyper
 
 
 def with_settings(config: SweepConfig, configuration: Mapping[str, Any]) -> SweepConfig:
@@ -99,6 +105,28 @@ def with_settings(config: SweepConfig, configuration: Mapping[str, Any]) -> Swee
     settings = {name: value for name, value in configuration.items() if name in SETTINGS}
     name = labels(config.algorithms).get(configuration["algorithm"], configuration["algorithm"])
     return dataclasses.replace(config, **settings, algorithms=(name,))
+
+
+def mode_of(config: SweepConfig) -> Literal["max", "min"]:
+    """Returns the better direction of the sweep's metric.
+
+    Raises:
+        ValueError: ``auto`` for a metric whose name does not say it: the wrong direction would
+            choose the worst configuration.
+
+    Example:
+        >>> mode_of(SweepConfig(metric="train/loss")), mode_of(SweepConfig(mode="min"))
+        ('min', 'min')
+    """
+    if config.mode != "auto":
+        return config.mode
+    mode = direction(config.metric)
+    if mode is None:
+        raise ValueError(
+            f"mode is auto; expected max or min, since the name of metric {config.metric!r} does "
+            "not say whether larger or smaller values are better"
+        )
+    return mode
 
 
 def static_hyper(config: SweepConfig) -> dict[str, type]:
@@ -116,10 +144,11 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the hyper-parameters in a configuration.
 
     Example:
-        >>> swept_hyper({"algorithm": "fedavg", "cohort_size": 5, "lr": 0.2})
-        {'lr': 0.2}
+        >>> swept_hyper({"algorithm": "fedswa", "alpha": 0.1, "fedswa.alpha": 1.5, "lr": 0.2})
+        {'alpha': 1.5, 'lr': 0.2}
     """
-    return {k: v for k, v in configuration.items() if k not in (*SETTINGS, "algorithm")}
+    names = (name for name in configuration if name not in (*SETTINGS, "algorithm"))
+    return {name.rpartition(".")[2]: configuration[name] for name in names}
 
 
 def _check_entry(
@@ -151,8 +180,8 @@ def _check_entry(
 
 def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> None:
     """Checks the options about results against the configurations."""
-    if config.mode not in ("max", "min"):
-        raise ValueError(f"mode is {config.mode!r}; expected max or min")
+    if config.mode not in ("auto", "max", "min"):
+        raise ValueError(f"mode is {config.mode!r}; expected auto, max or min")
     if config.clock == "none":
         rounds = min(with_settings(config, entry).rounds for entry in entries)
         most = 1 if config.best else -(-rounds // config.eval_every)
@@ -167,6 +196,13 @@ def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> Non
             )
     if config.over is not None and not all(config.over in entry for entry in entries):
         raise ValueError(f"over is {config.over!r}; expected a name with values in the grid")
+    mode = direction(config.metric) if config.mode == "auto" else config.mode
+    is_worst = mode == "max" and config.reference <= 0 and is_fraction(config.metric)
+    if config.over is not None and is_worst:
+        raise ValueError(
+            f"reference is {config.reference}; expected a positive number, such as 1, with --over "
+            f"and --metric {config.metric}, whose error is its distance from the reference"
+        )
     if not math.isfinite(config.reference):
         raise ValueError(f"reference is {config.reference}; expected a finite number")
     if config.memory is not None and not 0 < config.memory <= MOST_GIGABYTES:

@@ -58,8 +58,9 @@ class PlotOptions:
     """With --clients: the clients' examples, e.g. valid, or personal/test for the models that
     clients use themselves (--personal); default: the first in the file."""
     configurations: Literal["best", "all"] = "best"
-    """Configurations of a sweep, of all grids that ran in FOLDER: the best of every algorithm by
-    the first metric, among those with the most seeds; or all."""
+    """Configurations of a sweep, of all grids that ran in FOLDER: the best of every algorithm,
+    among those with the most seeds, by the first metric of --y (default: as the sweep chose); or
+    all."""
     caption: str | None = None
     """Text under the figure; default: data set, clients, cohort and local work."""
 

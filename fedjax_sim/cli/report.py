@@ -99,9 +99,15 @@ def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def summarize(
-    history: pd.DataFrame, target: float, timings: Mapping[str, Mapping[str, Any]]
+    history: pd.DataFrame,
+    target: float,
+    timings: Mapping[str, Mapping[str, Any]],
+    num_seeds: int = 1,
 ) -> pd.DataFrame:
     """Returns a row per algorithm: final accuracy, rounds to the target, time.
+
+    The accuracy is that of every seed's last evaluation.  Seeds that run one after the other may
+    end in different rounds; ``rounds`` is the fewest of them.
 
     If a seed diverged, ``divergence`` says so ("diverged in round 3 (1 of 2 seeds)") and the
     algorithm has no accuracy (NaN): the mean of the other seeds would reward it.  A seed that
@@ -121,6 +127,7 @@ def summarize(
         target: test accuracy.
         timings: per algorithm ``compile_seconds``, ``run_seconds``, ``local_steps`` and
             ``num_rounds``; a shorter history is that of an unfinished run.
+        num_seeds: seeds of a finished run.
 
     Example:
         >>> rows = [
@@ -138,14 +145,14 @@ def summarize(
         diverged_at = np.array(first_divergences(part))
         curves = part.pivot(index="round", columns="seed", values="value")
         at, values = curves.index.to_numpy(), curves.to_numpy()  # [E], [E, seeds]
-        final = np.where(diverged_at.any(), np.nan, values[-1])
+        final, rounds = _last_values(part, diverged_at)
         above = (values >= target) & (diverged_at == 0)
         first, reached = above.argmax(axis=0), above.any(axis=0)
         timing = timings[algorithm]
         seconds = timing["run_seconds"]
         rows[algorithm] = {
-            "rounds": int(at[-1]),
-            "finished": int(at[-1]) == timing["num_rounds"],
+            "rounds": rounds,
+            "finished": rounds == timing["num_rounds"] and len(final) >= num_seeds,
             "accuracy_mean": float(final.mean()),
             "accuracy_std": _std(final),
             **_bounds("accuracy", final),
@@ -165,16 +172,20 @@ def summarize(
             rows[algorithm]["time_to_target"] = _median(own[reached])
         of_personal = (history["metric"] == PERSONAL) & (history["algorithm"] == algorithm)
         if of_personal.any():
-            personal = history.loc[of_personal, :].pivot(
-                index="round", columns="seed", values="value"
-            )
-            last = np.where(diverged_at.any(), np.nan, personal.to_numpy()[-1])
+            last, _ = _last_values(history.loc[of_personal, :], diverged_at)
             rows[algorithm] |= {
                 "personal_mean": float(last.mean()),
                 "personal_std": _std(last),
                 **_bounds("personal", last),
             }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
+
+
+def _last_values(part: pd.DataFrame, diverged_at: np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns the last values by seed, NaN if a seed diverged, and the fewest rounds of a seed."""
+    last = part.loc[part.groupby("seed")["round"].idxmax(), :]
+    values = np.where(diverged_at.any(), np.nan, last["value"].to_numpy())
+    return values, int(last["round"].min())
 
 
 def _std(values: np.ndarray) -> float:

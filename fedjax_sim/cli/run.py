@@ -32,7 +32,7 @@ from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.store import verify_history
+from fedjax_sim.simulation.store import check_extension, verify_history
 
 
 class ComparisonResult(NamedTuple):
@@ -126,6 +126,7 @@ def ready(
             for folder in report.run_folders(output / name):
                 report.read_timing(folder)
                 verify_history(folder)
+                _check_rounds(comparison, name, folder)
         choices = tuned.parse(header["config"]["tuned"])
         yield Job(comparison, header, plan, choices)
 
@@ -259,6 +260,21 @@ def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) 
     return _with_choices(header, recorded | choices)
 
 
+def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path) -> None:
+    """Refuses more rounds than a run can be extended to, before config.json records them.
+
+    Raises:
+        FolderError: as :func:`~fedjax_sim.simulation.store.check_extension`.
+    """
+    options = comparison.options
+    if options["clock"] != "none":
+        return
+    timeline = None  # of one seed, which its own run compares
+    if comparison.setup_of_seed is None:
+        timeline = comparison.setups.get(algorithm, comparison.problem.setup).timeline
+    check_extension(folder, options["rounds"], options["eval_every"], timeline)
+
+
 def _with_choices(header: dict[str, Any], choices: tuned.Choices) -> dict[str, Any]:
     """Returns the header with the executions that were chosen, as the option ``tuned``."""
     texts = [f"{name}={tuned.as_text(choice)}" for name, choice in choices.items()]
@@ -296,7 +312,7 @@ def _write_results(
         epsilon=lambda name, rounds: comparison.accounts.per_round(hyper[name], rounds),
     )
     timings = report.read_timings(output, list(hyper))
-    summary = report.summarize(history, target, timings)
+    summary = report.summarize(history, target, timings, comparison.options["seeds"])
     private = {name: hyper[name] for name in map(str, summary.index)}
     privacy = {
         name: {"privacy": guarantee._asdict()}

@@ -26,6 +26,7 @@ from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
     configurations,
+    mode_of,
     static_hyper,
     swept_hyper,
     with_settings,
@@ -33,7 +34,7 @@ from fedjax_sim.cli.grid import (
 from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
 from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
-from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of
+from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.locks import locked
@@ -95,7 +96,7 @@ def run_sweep(
             entries,
             seed_keys(config)[2],
             execution=build.execution(config),
-            static=("algorithm", *SETTINGS, *static_hyper(config), *_texts(entries)),
+            static=("algorithm", *SETTINGS, *_static(config, entries), *_texts(entries)),
             seeds=range(config.seed, config.seed + config.seeds),
             memory=None if config.memory is None else int(config.memory * 1e9),
             directory=config.output,
@@ -116,7 +117,16 @@ def run_sweep(
             report.write_all(config.output, files)
             for path in outdated(config.output, files) if result.runs else ():
                 path.unlink(missing_ok=True)
+            # After the other files, which do not depend on a reference that a score has passed.
+            report.write_all(config.output, speed_up_of(config, results))
     return results
+
+
+def _static(config: SweepConfig, entries: Sequence[Configuration]) -> set[str]:
+    """Returns the names of hyper-parameters that cannot vary inside a program."""
+    static = static_hyper(config)
+    names = {name for entry in entries for name in entry}
+    return {*static, *(name for name in names if name.rpartition(".")[2] in static)}
 
 
 def _texts(entries: Sequence[Configuration]) -> set[str]:
@@ -146,7 +156,7 @@ def _checked(
     options = {name: value for name, value in to_json(config).items() if name in names}
     hyper: dict[str, dict[str, Any]] = {}
     for algorithm, values in report.as_json(build.hyper_parameters(config)).items():
-        varied = _varied([entry for entry in entries if entry["algorithm"] == algorithm])
+        varied = _varied([swept_hyper(e) for e in entries if e["algorithm"] == algorithm])
         hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = config.output / "config.json"
     if not path.exists():
@@ -231,6 +241,7 @@ class _Runs:
                 raise ValueError(
                     f"metric is {metric!r}; expected one of {known}{did_you_mean(metric, measured)}"
                 )
+            mode_of(self.config)  # refuses a name that does not say it, before anything runs
             return setup if seed is None else build.one_seed(setup)
 
         per_seed = ("seed",) if self.config.partition_per_seed else ()
@@ -256,7 +267,7 @@ class _Runs:
 
         def make(algorithm: str, **values: Any) -> FedAlgorithm:
             settings = {name: value for name, value in values.items() if name in SETTINGS}
-            swept = {name: value for name, value in values.items() if name not in SETTINGS}
+            swept = swept_hyper(values)
             law, num_clients, attack, timeline = None, 1, None, None
             if self.laws_differ:
                 law, num_clients, attack, timeline = self.laws[algorithm, *sorted(settings.items())]
@@ -285,7 +296,7 @@ class _Runs:
         own = with_settings(self.config, {"algorithm": algorithm, **static})
         hyper = {**self.hyper[algorithm], **swept_hyper(static)}
         entries = [entry for entry in self.entries if entry["algorithm"] == algorithm]
-        varied = _varied(entries)
+        varied = _varied(list(map(swept_hyper, entries)))
         kept = {name: value for name, value in hyper.items() if name not in varied}
         settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
         values = recorded({name: getattr(own, name) for name in settings})

@@ -14,6 +14,7 @@ from fedjax_sim.analysis.selection import best, scores
 from fedjax_sim.analysis.statistics import paired_differences, speed_up
 from fedjax_sim.analysis.tables import markdown, table
 from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.cli.grid import mode_of
 from fedjax_sim.plotting import client_distribution, heat_maps, sweeps
 from fedjax_sim.sweeps.result import Sweep
 
@@ -43,16 +44,20 @@ def no_results(result: Sweep) -> SweepResult:
 
 
 def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
-    """Returns the results of the finished runs, with the files that hold them by name."""
+    """Returns the results of the finished runs, with the files that hold them by name.
+
+    Those of the speed-up are not among them, see :func:`speed_up_of`.
+    """
     history = result.to_frame()
     if history.empty:
         return no_results(result), {}
+    mode = mode_of(config)
     score = scores(
         history,
         config.metric,
         last=config.last,
         reduce="best" if config.best else "mean",
-        mode=config.mode,
+        mode=mode,
     )
     files: dict[str, Any] = {"history.csv": history, "scores.csv": score}
     complete = _complete(score, config.seeds)
@@ -60,11 +65,11 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
         return SweepResult(history, score, complete, result), files
     per = ["algorithm", *config.cells]
     bounds = bounds_of(config.metric, score_values(complete))
-    chosen = best(complete, per=per, mode=config.mode, bounds=bounds)
+    chosen = best(complete, per=per, mode=mode, bounds=bounds)
     files["best.csv"] = chosen
     label = metric_label(config.metric)
     if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
-        files["paired.csv"] = paired_differences(complete, mode=config.mode)
+        files["paired.csv"] = paired_differences(complete, mode=mode)
     if len(config.cells) == 2:
         rows, columns = config.cells
         files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
@@ -72,21 +77,28 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     clients = result.per_client()
     if not clients.empty:
         files["clients.csv"] = clients
-        files |= _distributions(clients, chosen, config.mode)
-    if config.over is not None:
-        others = [name for name in per if name != config.over]
-        curve = speed_up(
-            complete, config.over, per=others, mode=config.mode, reference=config.reference
-        )
-        panel = next((name for name in others if name != "algorithm"), None)
-        error = f"{label} - {config.reference:g}" if config.reference else label
-        if config.mode == "max":
-            error = f"{config.reference:g} - {label}"
-        figure = sweeps.speed_up_figure(
-            curve, config.over, by="algorithm", panel=panel, label=error
-        )
-        files |= {"speed_up.csv": curve, "speed_up.png": figure}
+        files |= _distributions(clients, chosen, mode)
     return SweepResult(history, score, chosen, result), files
+
+
+def speed_up_of(config: SweepConfig, results: SweepResult) -> dict[str, Any]:
+    """Returns the table and the figure of the speed-up, with ``over``, by the names of their files.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.analysis.statistics.speed_up`.
+    """
+    if config.over is None or results.best.empty:
+        return {}
+    mode, label = mode_of(config), metric_label(config.metric)
+    others = [name for name in ("algorithm", *config.cells) if name != config.over]
+    complete = _complete(results.scores, config.seeds)
+    curve = speed_up(complete, config.over, per=others, mode=mode, reference=config.reference)
+    panel = next((name for name in others if name != "algorithm"), None)
+    error = f"{label} - {config.reference:g}" if config.reference else label
+    if mode == "max":
+        error = f"{config.reference:g} - {label}"
+    figure = sweeps.speed_up_figure(curve, config.over, by="algorithm", panel=panel, label=error)
+    return {"speed_up.csv": curve, "speed_up.png": figure}
 
 
 def outdated(folder: pathlib.Path, files: Collection[str]) -> list[pathlib.Path]:
@@ -106,7 +118,7 @@ def outdated(folder: pathlib.Path, files: Collection[str]) -> list[pathlib.Path]
 
 def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:
     """Returns per algorithm the sensitivity to every swept number, and a heat map of two."""
-    figures = {}
+    figures, mode = {}, mode_of(config)
     for algorithm in score["algorithm"].unique():
         own = score.loc[score["algorithm"] == algorithm].dropna(axis="columns", how="all")
         if "score" not in own:  # all diverged
@@ -121,11 +133,9 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
         for name in swept:
             key = f"sensitivity_{algorithm}_{name}"
             bounds = bounds_of(config.metric, score_values(own))
-            figures[key] = sweeps.sensitivity(
-                own, name, mode=config.mode, label=label, bounds=bounds
-            )
+            figures[key] = sweeps.sensitivity(own, name, mode=mode, label=label, bounds=bounds)
         if len(swept) > 1:
-            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=config.mode, label=label)
+            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=mode, label=label)
             figures[f"heat_map_{algorithm}"] = heat_map
     return figures
 

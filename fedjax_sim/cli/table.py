@@ -12,6 +12,7 @@ from fedjax_sim.analysis.labels import algorithm_labels
 from fedjax_sim.analysis.methods import read_folders
 from fedjax_sim.analysis.rendering import Format, results_table
 from fedjax_sim.analysis.results import Target, results
+from fedjax_sim.analysis.selection import Mode
 
 DESCRIPTION = """\
 Prints a table of the results in FOLDER, which fedjax-sim run or sweep, or simulate, compare or
@@ -28,7 +29,8 @@ class TableOptions:
     metric: tuple[str, ...] = ()
     """Metrics, one column each; default: test accuracy and training loss, else the first three."""
     mode: Literal["auto", "max", "min"] = "auto"
-    """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
+    """Better values: larger (max) or smaller (min); auto: as a sweep in FOLDER was told, else as
+    the metric's name says."""
     last: int = 1
     """Number of evaluations at the end of a run over which a metric is averaged."""
     target: float | None = None
@@ -40,8 +42,9 @@ class TableOptions:
     percent: bool = False
     """Write accuracies in percent."""
     configurations: Literal["best", "all"] = "best"
-    """Configurations of a sweep, of all grids that ran in FOLDER: the best of every algorithm by
-    the first metric, among those with the most seeds; or all."""
+    """Configurations of a sweep, of all grids that ran in FOLDER: the best of every algorithm,
+    among those with the most seeds, by the first --metric with --mode and --last (default: as the
+    sweep chose); or all."""
     output: pathlib.Path | None = None
     """File of the table; default: print it."""
 
@@ -54,14 +57,16 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
             :func:`fedjax_sim.analysis.results`.
     """
     first = options.metric[0] if options.metric else None
-    content = read_folders(folders, configurations=options.configurations, metric=first)
+    mode = None if options.mode == "auto" else options.mode
+    content = read_folders(
+        folders, configurations=options.configurations, metric=first, mode=mode, last=options.last
+    )
     metrics = options.metric or default_metrics(content.history)
     target = None if options.target is None else Target(metrics[0], options.target)
-    mode = options.mode
     frame = results(
         content.history,
         metrics,
-        modes=None if mode == "auto" else dict.fromkeys(metrics, mode),
+        modes=_modes(folders) if mode is None else dict.fromkeys(metrics, mode),
         last=options.last,
         target=target,
     )
@@ -74,6 +79,12 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
         target=options.target,
         note=" ".join(filter(None, (content.setting, rounds))),
     )
+
+
+def _modes(folders: Sequence[pathlib.Path]) -> dict[str, Mode]:
+    """Returns the directions of metrics that sweeps were told."""
+    configs = [read_config(folder) for folder in folders]
+    return {c["metric"]: c["mode"] for c in configs if c.get("mode") in ("max", "min")}
 
 
 def _planned_rounds(folders: Sequence[pathlib.Path]) -> int | None:

@@ -34,7 +34,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
     for name in (
         "test accuracy",
         *(["personal models"] if personal else []),
-        f"{'time' if clock else 'rounds'} to {target:.0%}",
+        f"{'time' if clock else 'rounds'} to {100 * target:g}%",
         *(["updates"] if clock else []),
         "seconds",
         "compile seconds",

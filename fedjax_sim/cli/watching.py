@@ -10,8 +10,9 @@ from fedjax_sim.callbacks import Callback
 from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.evaluation.direction import direction
-from fedjax_sim.evaluation.state import takes_state
-from fedjax_sim.types import Setup
+from fedjax_sim.evaluation.state import is_mark, takes_state
+from fedjax_sim.simulation.measuring import metric_shapes
+from fedjax_sim.types import FedAlgorithm, Setup
 
 _LOGS: dict[str, tuple[str, Callable[[str], Callback]]] = {
     "csv": ("FILE", callbacks.CsvLog),
@@ -29,8 +30,13 @@ class Watching(NamedTuple):
     stop_early: str | None = None
     time_limit: float | None = None
 
-    def callbacks(self, setup: Setup) -> list[Callback]:
+    def callbacks(self, setup: Setup, algorithm: FedAlgorithm | None = None) -> list[Callback]:
         """Returns the callbacks for a setup of n seeds.
+
+        Args:
+            setup: of a comparison.
+            algorithm: one of the comparison's; without one, the names of metrics that depend on the
+                state of a run are not checked.
 
         Raises:
             ValueError: an option of another form, or an unknown metric.
@@ -46,8 +52,10 @@ class Watching(NamedTuple):
             ValueError: keep_best is 'test/los'; expected one of test/loss; did you mean test/loss?
         """
         result = [_log(text) for text in self.log]
+        needed = self.keep_best is not None or self.stop_early is not None
+        names = _metrics(setup, algorithm) if needed else []
         if self.keep_best is not None:
-            metric, mode = _with_mode("keep_best", self.keep_best, self.keep_best, setup)
+            metric, mode = _with_mode("keep_best", self.keep_best, self.keep_best, names)
             result.append(callbacks.BestModel(metric, mode=mode))
         if self.stop_early is not None:
             text = self.stop_early.removesuffix(":min").removesuffix(":max")
@@ -58,7 +66,7 @@ class Watching(NamedTuple):
                     "valid/loss:10 for 10 evaluations"
                 )
             metric += self.stop_early.removeprefix(text)
-            metric, mode = _with_mode("stop_early", self.stop_early, metric, setup)
+            metric, mode = _with_mode("stop_early", self.stop_early, metric, names)
             result.append(callbacks.EarlyStopping(metric, int(patience), mode=mode))
         if self.time_limit is not None:
             if not self.time_limit > 0:
@@ -79,7 +87,7 @@ def _log(text: str) -> Callback:
         raise ImportError(f"log has {text!r}, which {need}") from error
 
 
-def _with_mode(option: str, value: str, text: str, setup: Setup) -> tuple[str, Mode]:
+def _with_mode(option: str, value: str, text: str, names: list[str]) -> tuple[str, Mode]:
     """Returns the metric and the mode of METRIC[:MODE].
 
     Refuses a metric that the evaluation does not have, before anything is compiled, and one whose
@@ -89,7 +97,6 @@ def _with_mode(option: str, value: str, text: str, setup: Setup) -> tuple[str, M
     modes: dict[str, Mode] = {"min": "min", "max": "max"}
     mode = modes.get(word)
     metric = text if mode is None else metric
-    names = _metrics(setup)
     if names and metric not in names:
         raise ValueError(
             f"{option} is {value!r}; expected one of {', '.join(names)}"
@@ -103,10 +110,15 @@ def _with_mode(option: str, value: str, text: str, setup: Setup) -> tuple[str, M
     return metric, mode
 
 
-def _metrics(setup: Setup) -> list[str]:
-    """Returns the names of the evaluation's scalar metrics; none if they need a run's state."""
-    if setup.eval_fn is None or takes_state(setup.eval_fn):
+def _metrics(setup: Setup, algorithm: FedAlgorithm | None) -> list[str]:
+    """Returns the names of the evaluation's scalar metrics; none if they are not known."""
+    if setup.eval_fn is None:
         return []
-    params: Any = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], setup.params))
-    shapes = jax.eval_shape(setup.eval_fn, params)
-    return [name for name, value in shapes.items() if value.shape == ()]
+    if not takes_state(setup.eval_fn):
+        params: Any = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], setup.params))
+        shapes = jax.eval_shape(setup.eval_fn, params)
+    elif algorithm is not None:
+        shapes = metric_shapes(algorithm, setup)
+    else:
+        return []
+    return [name for name, value in shapes.items() if value.shape == () and not is_mark(name)]

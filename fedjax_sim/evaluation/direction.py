@@ -8,10 +8,10 @@ _FRACTIONS = {
     "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",
 }  # fmt: skip
 # Words of metrics, besides losses and errors, of which smaller values are better; the spread of
-# accuracies over clients is one of them.
+# accuracies over clients is one of them, and so is the success of an attacker's backdoor.
 _SMALLER = {
     "perplexity", "ppl", "nll", "mse", "rmse", "mae", "gap", "distance", "regret", "std",
-    "variance",
+    "variance", "backdoor",
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from fedjax_sim.simulation.identity import (
     source_digest,
     timeline_arrays,
 )
-from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 
 class Store:
@@ -242,12 +242,53 @@ def identify(
         same = known.keys() <= expected.keys() and all(
             _same(value, known.get(name, value)) for name, value in expected.items()
         )
-        if same and rounds % setup.eval_every:
-            raise FolderError(
-                f"rounds is {timeline.num_rounds}, and the directory has {rounds} rounds with an "
-                f"evaluation every {setup.eval_every} and after the last one; expected "
-                f"{rounds}, since only a multiple of {setup.eval_every} can be extended"
-            )
+        if same:
+            _check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
         return same
 
     return RunIdentity(values, extends)
+
+
+def check_extension(
+    directory: pathlib.Path, num_rounds: int, eval_every: int, timeline: Timeline | None = None
+) -> None:
+    """Refuses more rounds for a run that they cannot extend; does nothing without a shorter run.
+
+    A call that changes files of its own before it runs checks this first.
+
+    Args:
+        directory: folder of the run.
+        num_rounds, eval_every: those of the longer run.
+        timeline: the longer one, whose beginning is compared; None: it is not.
+
+    Raises:
+        FolderError: the run ends between two evaluations, or the timeline begins otherwise.
+    """
+    try:
+        known = dict(json.loads((directory / "run.json").read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return  # damage has its message in `claim`
+    rounds = known.get("rounds")
+    if not isinstance(rounds, int) or not 0 < rounds < num_rounds:
+        return
+    _check_last_evaluation(rounds, num_rounds, eval_every)
+    if timeline is None:
+        return
+    beginning = jax.tree.map(np.asarray, timeline)[:rounds]
+    digest = arrays_digest(timeline_arrays(beginning))
+    if known.get("timeline", digest) != digest:
+        raise FolderError(
+            f"rounds is {num_rounds}, and the {rounds} rounds in {directory} have other clients "
+            f"per round than the first {rounds} of {num_rounds}; expected {rounds}, since the "
+            "sampling depends on the number of rounds"
+        )
+
+
+def _check_last_evaluation(known: int, num_rounds: int, eval_every: int) -> None:
+    """Refuses to extend a run whose last evaluation a longer run does not have."""
+    if known % eval_every:
+        raise FolderError(
+            f"rounds is {num_rounds}, and the directory has {known} rounds with an evaluation "
+            f"every {eval_every} and after the last one; expected {known}, since only a multiple "
+            f"of {eval_every} can be extended"
+        )

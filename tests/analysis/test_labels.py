@@ -50,6 +50,7 @@ def test_metrics_have_words():
         ("valid/perplexity", "min"),
         ("accuracy gap", "min"),
         ("client/accuracy/std", "min"),
+        ("backdoor/accuracy", "min"),
     ],
 )
 def test_the_better_direction_of_metrics_of_users(metric, mode):

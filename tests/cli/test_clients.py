@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli.build import check, of_seed
+from fedjax_sim.cli.build import check, of_seed, resolve
 from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.own_objects import load_dataset
@@ -67,6 +67,18 @@ def test_each_seed_has_a_partition():
     config = RunConfig(partition_per_seed=True, partition_seed=10, seed=3, seeds=4)
     own = of_seed(config, 5)
     assert (own.partition_seed, own.seed, own.seeds, own.partition_per_seed) == (15, 5, 1, False)
+
+
+def test_the_clients_shown_of_a_partition_per_seed_are_those_of_the_first_seed():
+    """``clients.png`` and config.json show a partition that a seed has."""
+    config = RunConfig(
+        partition_per_seed=True, partition_seed=10, seed=3, seeds=1, num_clients=8, cohort_size=2,
+        algorithms=("fedavg",), model="softmax_regression",
+    )  # fmt: skip
+    first = clients(of_seed(config, 3), load_dataset(config)).data
+    shown = resolve(config).problem
+    np.testing.assert_array_equal(shown.data.examples["y"], first.examples["y"])
+    np.testing.assert_array_equal(shown.data.sizes, first.sizes)
 
 
 def test_the_partition_seeds_of_all_seeds_are_32_bit_words():

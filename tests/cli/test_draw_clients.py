@@ -1,5 +1,7 @@
 """``fedjax-sim clients``: a summary and figures before any training."""
 
+import dataclasses
+
 import pytest
 
 from fedjax_sim.cli.config import RunConfig
@@ -25,6 +27,18 @@ def test_the_command_draws_and_counts(tmp_path, capsys, monkeypatch):
     files = {path.name for path in (tmp_path / "drawn").iterdir()}
     assert files == {"labels.png", "sizes.png", "examples.png"}
     assert not (tmp_path / "results").exists()
+
+
+def test_a_partition_per_seed_is_drawn_as_that_of_the_first_seed(tmp_path):
+    config = RunConfig(num_clients=8, partition_seed=10, seed=3, seeds=1, output=tmp_path)
+    shown, first = (
+        list(draw(own, 8)[0].columns[1].cells)
+        for own in (
+            dataclasses.replace(config, partition_per_seed=True),
+            dataclasses.replace(config, partition_seed=13),
+        )
+    )
+    assert shown == first
 
 
 def test_tables_of_features_have_no_figure_of_examples(tmp_path):

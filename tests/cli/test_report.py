@@ -52,6 +52,29 @@ def test_personal_models_have_their_own_accuracy():
     assert row["personal_std"] == pytest.approx(0.1 / np.sqrt(2))
 
 
+def test_seeds_that_end_in_different_rounds_all_count():
+    """Seeds that run one after the other may be stopped early, or not have begun."""
+    last = {0: 4, 1: 2}
+    rows = [
+        ("a", s, 0, r, metric, 0.1 * r + s / 10)
+        for s in last
+        for r in (2, 4)
+        for metric in (report.ACCURACY, report.PERSONAL)
+        if r <= last[s]
+    ]
+    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
+    timing = {"a": {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0, "num_rounds": 4}}
+    row = report.summarize(history, 0.35, timing).loc["a"]
+    assert row["accuracy_mean"] == pytest.approx((0.4 + 0.3) / 2)
+    assert row["personal_mean"] == pytest.approx((0.4 + 0.3) / 2)
+    assert (row["rounds"], row["reached"], row["finished"]) == (2, 1, False)
+    first = history[history["seed"] == 0]
+    assert [report.summarize(first, 0.35, timing, n).loc["a", "finished"] for n in (1, 2)] == [
+        True,
+        False,
+    ]
+
+
 def test_intervals_are_those_of_the_command_table():
     """Intervals are those of the mean over seeds; a single seed has none."""
     values = (0.50, 0.52, 0.54)
@@ -67,6 +90,8 @@ def test_intervals_are_those_of_the_command_table():
     alone = report.summarize(history[history["seed"] == 0], 0.9, timing)
     shown = tables.summary_table(alone, 0.9)
     assert (next(iter(shown.columns[1].cells)), shown.caption) == ("0.500", None)
+    headings = [tables.summary_table(alone, x).columns[2].header for x in (0.57, 0.855)]
+    assert headings == ["rounds to 57%", "rounds to 85.5%"]
 
 
 def test_time_to_target_is_the_median_over_seeds_that_reach_it():

@@ -11,12 +11,13 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import names, registry, report
+from fedjax_sim.cli.build import resolve
 from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import read
 from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.cli.problem import prepare
-from fedjax_sim.cli.run import compare
+from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.simulation.result import Progress
 
@@ -310,6 +311,23 @@ def test_more_rounds_extend_a_run(tmp_path):
     assert bool(extended.summary.loc["scaffold", "finished"])
     with pytest.raises(ValueError, match="rounds is 6 there and 4 here"):
         go("parts", 4)
+
+
+def test_rounds_that_cannot_extend_a_run_leave_the_configuration_as_it_was(tmp_path):
+    """Otherwise neither the old number of rounds nor the new one would continue the run."""
+    config = dataclasses.replace(SMALL, rounds=3, output=tmp_path)
+    with ready(resolve(config)) as job:
+        report.write_json(tmp_path / "config.json", job.header)
+    saved, folder = (tmp_path / "config.json").read_bytes(), tmp_path / "fedavg"
+    folder.mkdir()
+    (folder / "history.csv").write_text("replica,round,metric,value\n")
+    (folder / "run.json").write_text(json.dumps({"rounds": 3}))
+    with pytest.raises(ValueError, match=r"^rounds is 5, and the directory has 3 rounds with an"):
+        compare(dataclasses.replace(config, rounds=5))
+    (folder / "run.json").write_text(json.dumps({"rounds": 2, "timeline": "another"}))
+    with pytest.raises(ValueError, match=r"^rounds is 5, and the 2 rounds in .* have other"):
+        compare(dataclasses.replace(config, rounds=5))
+    assert (tmp_path / "config.json").read_bytes() == saved
 
 
 @pytest.mark.slow

@@ -163,6 +163,25 @@ def test_bad_options_are_refused(options, message):
         Watching(**options).callbacks(setup)
 
 
+@pytest.mark.parametrize("option", ["keep_best", "stop_early"])
+def test_metrics_of_some_rounds_only_are_known_before_the_run(option):
+    """An evaluation with --per-client or --personal takes the state of the run."""
+    data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+    slow = fs.evaluation.at_rounds(lambda w: {"loss": w**2}, 2)
+    setup = fs.Setup(
+        task, fs.timelines.full(4, 2, task.num_steps), np.zeros(2, np.float32),
+        fs.evaluation.merge_evaluators(slow=slow), eval_every=2,
+    )  # fmt: skip
+    patience = ":3" * (option == "stop_early")
+    known, misspelt = (
+        Watching()._replace(**{option: f"{name}{patience}"}) for name in ("slow/loss", "slow/los")
+    )
+    assert known.callbacks(setup, fs.fedavg(0.1))
+    with pytest.raises(ValueError, match=rf"^{option} is .*; expected one of slow/loss; did you"):
+        misspelt.callbacks(setup, fs.fedavg(0.1))
+
+
 def test_options_become_callbacks(tmp_path):
     setup = fs.Setup(None, None, np.zeros((2, 3)), lambda w: {"norm": abs(w).max()})
     watching = Watching([f"csv:{tmp_path}/a.csv"], "norm:max", "norm:3:min", 60.0)

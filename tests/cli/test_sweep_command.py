@@ -18,15 +18,17 @@ from scipy import stats
 
 from fedjax_sim import datasets
 from fedjax_sim.analysis import read_folder
-from fedjax_sim.cli import console, own_objects, sweep_results
+from fedjax_sim.cli import console, own_objects, sweep, sweep_results
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import with_settings
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import SweepResult, run_sweep
+from fedjax_sim.engine import History
 from fedjax_sim.execution import devices
 from fedjax_sim.sweeps import program
+from fedjax_sim.sweeps.result import Sweep, SweepRun
 from fedjax_sim.sweeps.sweep import SweepProgress
 
 DIVERGING = 2e38  # two steps of it leave float32
@@ -380,6 +382,22 @@ def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch
     run_sweep(dataclasses.replace(config, reference=0.5))
     run_sweep(dataclasses.replace(config, reference=1.0, metric="test/accuracy", mode="max"))
     assert labels == ["test loss", "test loss - 0.5", "1 - test accuracy"]
+
+
+def test_a_reference_that_a_score_has_passed_leaves_the_other_tables(tmp_path, monkeypatch):
+    history = History(np.array([4]), {"test/loss": np.array([0.5])}, {})
+    runs = [
+        SweepRun({"algorithm": "fedavg", "cohort_size": size}, "0", history, 0) for size in (2, 4)
+    ]
+    finished = Sweep(runs, False, len(runs), 0, 0.0, 0.0)
+    monkeypatch.setattr(sweep, "sweep", lambda *arguments, **options: finished)
+    config = SweepConfig(output=tmp_path, grid=("cohort_size=2,4",), metric="test/loss", seeds=1)
+    (tmp_path / "speed_up.csv").touch()  # of an earlier call
+    with pytest.raises(ValueError, match=r"^reference is 9\.0; expected it to be better than"):
+        run_sweep(dataclasses.replace(config, over="cohort_size", reference=9.0))
+    assert pd.read_csv(tmp_path / "scores.csv")["score"].tolist() == [0.5, 0.5]
+    assert len(pd.read_csv(tmp_path / "best.csv")) == 1
+    assert not (tmp_path / "speed_up.csv").exists()
 
 
 def load_as(change: Callable[[datasets.Dataset], datasets.Dataset]):

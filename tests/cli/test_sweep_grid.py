@@ -15,9 +15,19 @@ from fedjax_sim.cli import names, own_objects, sweep
 from fedjax_sim.cli.build import hyper_parameters
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read_sweep, to_json
-from fedjax_sim.cli.grid import RUN_SETTINGS, SETTINGS, configurations, swept_hyper, with_settings
+from fedjax_sim.cli.grid import (
+    RUN_SETTINGS,
+    SETTINGS,
+    configurations,
+    mode_of,
+    swept_hyper,
+    with_settings,
+)
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.registry import algorithms_of
+from fedjax_sim.simulation.identity import algorithm_identity
 from fedjax_sim.sweeps import program
+from fedjax_sim.sweeps.result import Sweep
 
 RATES = st.floats(1e-9, 1e9)
 # Names that a grid of FedProx may have, with their values; cohorts fit every population.
@@ -147,6 +157,38 @@ def test_values_for_one_algorithm_go_before_those_for_all(order):
 def test_an_algorithm_without_the_swept_hyper_parameter_runs_once():
     found = grid_of("mu=0,1", algorithms=("fedavg", "fedprox"))
     assert [entry.get("mu") for entry in found] == [None, 0.0, 1.0]
+
+
+def test_a_hyper_parameter_with_the_name_of_an_option_is_not_the_option():
+    """The alpha of FedSWA, and that of the Dirichlet partition."""
+    found = grid_of("fedswa.alpha=0.5,1", "alpha=0.3", algorithms=("fedavg", "fedswa"))
+    assert found == [
+        {"algorithm": "fedavg", "alpha": 0.3},
+        {"algorithm": "fedswa", "alpha": 0.3, "fedswa.alpha": 0.5},
+        {"algorithm": "fedswa", "alpha": 0.3, "fedswa.alpha": 1.0},
+    ]
+    assert [swept_hyper(entry) for entry in found] == [{}, {"alpha": 0.5}, {"alpha": 1.0}]
+    config = SweepConfig(algorithms=("fedavg", "fedswa"))
+    assert {with_settings(config, entry).alpha for entry in found} == {0.3}
+
+
+def test_the_algorithm_gets_the_hyper_parameter_with_the_name_of_an_option(tmp_path, monkeypatch):
+    calls = []
+
+    def observed(factory, make_setup, entries, keys, **options):
+        calls.append((factory, entries, options["static"]))
+        return Sweep([], False, 0, 0, 0.0, 0.0)
+
+    monkeypatch.setattr(sweep, "sweep", observed)
+    grid = ("fedswa.alpha=0.5", "streaming_diloco.delay=0,1", "streaming_diloco.lr=0.1")
+    config = SweepConfig(output=tmp_path, algorithms=("fedswa", "streaming_diloco"), grid=grid)
+    sweep.run_sweep(config)
+    ((factory, entries, static),) = calls
+    (swa,) = (entry for entry in entries if entry["algorithm"] == "fedswa")
+    hyper = hyper_parameters(config)["fedswa"] | {"alpha": 0.5}
+    expected = algorithms_of(["fedswa"])["fedswa"].build(hyper)
+    assert algorithm_identity(factory(**swa)) == algorithm_identity(expected)
+    assert "streaming_diloco.delay" in static  # an integer cannot vary inside a program
 
 
 @pytest.mark.parametrize("name", ["option", "scaffold.option"])
@@ -296,7 +338,7 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
         ({"hyper": ("fedavg.mu=1",)}, "hyper has 'fedavg.mu=1'; fedavg has lr"),
         ({"dataset": "imagenet"}, "dataset is 'imagenet'; expected .*digits"),
         ({"cohort_size": 101}, "grid has .*: cohort_size is 101; expected 1 .. 100"),
-        ({"mode": "largest"}, "mode is 'largest'; expected max or min"),
+        ({"mode": "largest"}, "mode is 'largest'; expected auto, max or min"),
         ({"last": 0}, "last is 0; expected 1 .. 50, the evaluations of 100 rounds"),
         ({"last": 51}, "last is 51; expected 1 .. 50, the evaluations of 100 rounds"),
         ({"last": 9, "grid": ("rounds=16,100",)}, "last is 9; expected 1 .. 8"),
@@ -305,6 +347,10 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
         ({"cells": ("algorithm",)}, "cells has 'algorithm'; expected some of lr"),
         ({"cells": ("lr", "lr")}, "cells has 'lr'; expected some of lr, each at most once"),
         ({"over": "num_clients"}, "over is 'num_clients'; expected a name with values in the grid"),
+        (
+            {"over": "cohort_size", "grid": ("cohort_size=2,4",)},
+            "reference is 0.0; expected a positive number, such as 1, with --over and --metric",
+        ),
         ({"reference": math.nan}, "reference is nan; expected a finite number"),
         ({"memory": math.nan}, "memory is nan; expected a positive number of gigabytes"),
         ({"memory": math.inf}, "memory is inf; expected a positive number of gigabytes"),
@@ -314,6 +360,25 @@ def test_ranges_that_only_a_factory_checks_are_checked_before_data_are_loaded(no
 def test_bad_options(options, message, no_data):
     with pytest.raises(ValueError, match="^" + message):
         sweep.run_sweep(SweepConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "expected"),
+    [
+        ("train/loss", "auto", "min"),
+        ("valid/accuracy", "auto", "max"),
+        ("train/loss", "max", "max"),
+        ("test/bleu", "max", "max"),
+    ],
+)
+def test_the_name_of_the_metric_says_which_values_are_better(metric, mode, expected):
+    """By default a loss is not maximized, which would choose the worst configuration."""
+    assert mode_of(SweepConfig(metric=metric, mode=mode)) == expected
+
+
+def test_a_name_that_does_not_say_which_values_are_better_needs_a_mode():
+    with pytest.raises(ValueError, match=r"^mode is auto; expected max or min, .* 'test/bleu'"):
+        mode_of(SweepConfig(metric="test/bleu"))
 
 
 def test_everybody_may_be_sampled_whatever_the_cohort_size():
