@@ -55,7 +55,9 @@ def errors_figure(history: pd.DataFrame) -> Figure:
     means = accuracies.groupby(["algorithm", "round"], sort=False)["value"].mean().reset_index()
     errors = means.assign(error=100 * (1 - means["value"]))
     figure = lines(errors, "round", "error", ["algorithm"], "test error over all examples, %")
-    figure.axes[0].set_yscale("log")
+    values = np.asarray(errors["error"])
+    if values.max() > 10 * values.min():  # less than a decade has no powers of 10 as ticks
+        figure.axes[0].set_yscale("log")
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 

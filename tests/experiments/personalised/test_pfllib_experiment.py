@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -55,6 +56,13 @@ def test_table_has_best_rounds_beside_published_accuracies():
     (claim,) = report.claims(best)
     assert claim.holds
     assert claim.text == "Ditto is more accurate than FedAvg"
+
+
+@pytest.mark.parametrize(("best", "scale"), [(0.5, "linear"), (0.96, "log")])
+def test_errors_within_a_decade_have_a_linear_axis(best, scale):
+    figure = report.errors_figure(history(FedAvg=0.3, Ditto=best))
+    assert figure.axes[0].get_yscale() == scale
+    plt.close(figure)
 
 
 @pytest.mark.slow
