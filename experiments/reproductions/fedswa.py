@@ -157,9 +157,9 @@ ROWS = (
         "above FedAvg in each (by 0.5, 0.2 and 1.6), while the printed method is below FedAvg in "
         "each (by 2.6, 1.1 and 0.5). The variant adds 2.1 points, more than the printed gain, but "
         "with three seeds the intervals of both gains over FedAvg contain 0. "
-        "FedMoSWA, SCAFFOLD and FedMo are within 0.4 points of each other. FedACG leads by fitting "
+        "FedMoSWA, SCAFFOLD and FedMo are within 0.3 points of each other. FedACG leads by fitting "
         "better: it has the least training loss and about FedAvg's gap to the test loss. Three "
-        "seeds of FedAvg, FedSWA, FedSWA-program and FedMoSWA, two of the others. " + NARROW,
+        "seeds, two of SCAFFOLD. " + NARROW,
         (f"fedswa/{LONG}/{CIFAR10}-lr0.1",),
         lambda result: result.values("points over FedAvg"),
         f"{TABLE2} --rounds 1000 --checkpoints --pilot-rounds 0 --seeds 3",
