@@ -1,8 +1,9 @@
 """Part ``accelerator``: image models under every strategy, lowering and precision.
 
 Rounds of ten clients of W2, W3, ResNet-18 (group normalisation) and ViT-Tiny on images of CIFAR's
-shape: all strategies over clients and all lowerings of convolutions in the device's usual precision
-(TF32 on GPUs), then the other precisions with the fastest of these.  Beside seconds a round:
+shape, in the device's usual precision (TF32 on GPUs): all strategies over clients with the default
+lowering of convolutions, and all lowerings with vmapped clients; then the other precisions with the
+fastest of these.  Beside seconds a round:
 arithmetic a second, as a share of what one large product reaches in this precision, and of what
 the step's products reach as bare batched products of the same shapes (``bare``); and how many times
 as fast as ``vmapped/lax`` in the usual precision, plain JAX.
@@ -12,6 +13,7 @@ same process.  Meant for GPUs and TPUs; on a CPU ResNet-18 takes an hour.
 """
 
 import contextlib
+import json
 import math
 import statistics
 import time
@@ -89,41 +91,55 @@ def jobs(options: Options) -> list[Job]:
 
 
 def measure(network: str, seconds: float) -> Measured:
-    """Runs in a process of its own."""
-    return measured(NETWORKS[network], seconds)
+    """Runs in a process of its own; prints what it has after every candidate."""
+    return measured(NETWORKS[network], seconds, lambda numbers: print(json.dumps(numbers)))
 
 
-def measured(network: Network, seconds: float) -> Measured:
-    """Returns ``CANDIDATE quantity`` -> number, for every candidate."""
+def measured(
+    network: Network, seconds: float, report: Callable[[Measured], None] = lambda numbers: None
+) -> Measured:
+    """Returns ``CANDIDATE quantity`` -> number, for every candidate.
+
+    Args:
+        report: gets all numbers so far after every candidate.
+    """
     on_gpu = jax.default_backend() != "cpu"
     usual, *others = PRECISIONS if on_gpu else ("float32", "bfloat16")
     data, key = _data(network), jax.random.key(0)
     model = network.build(lax.conv_general_dilated)
     params = model.init(key)
     step = products(model.apply, params, jnp.zeros((network.batch, *network.shape)))
-    lowerings = CONVOLUTIONS if network.convolutional else ("lax",)
-    first = [Candidate(s, name, usual) for s in STRATEGIES for name in lowerings]
-    found = _timed(network, data, params, first, seconds)
-    best = min(found, key=found.__getitem__)
-    found |= _timed(network, data, params, [best._replace(precision=p) for p in others], seconds)
-
     flops = training_flops(step) * network.steps * COHORT
     numbers: Measured = {}
-    plain = found.get(Candidate("vmapped", "lax", usual), math.nan)
-    for precision in (usual, *others):
-        large = _large(precision, seconds)
-        once = _bare_seconds(step, precision, seconds)
-        row = {"seconds": once * network.steps, "gflop_per_s": flops / 1e9 / once / network.steps}
-        row["of_large_product"] = row["gflop_per_s"] / large
-        numbers |= {f"bare/{precision} {name}": value for name, value in row.items()}
-        for candidate, took in found.items():
-            if candidate.precision == precision:
-                rate = flops / 1e9 / took
-                own = {"seconds": took, "gflop_per_s": rate, "of_large_product": rate / large}
-                own["of_bare"] = rate / row["gflop_per_s"]
-                own["times_plain_vmap"] = plain / took
-                numbers |= {f"{candidate.name} {name}": value for name, value in own.items()}
+    large: dict[str, float] = {}  # GFLOP/s by precision
+
+    def add(candidates: Sequence[Candidate]) -> dict[Candidate, float]:
+        found = {}
+        for candidate, took in _timed(network, data, params, candidates, seconds):
+            found[candidate] = took
+            precision = candidate.precision
+            bare = f"bare/{precision}"
+            if precision not in large:
+                large[precision] = _large(precision, seconds)
+                once = _bare_seconds(step, precision, seconds) * network.steps
+                numbers.update(_row(bare, once, flops, large[precision]))
+            numbers.update(_row(candidate.name, took, flops, large[precision]))
+            numbers[f"{candidate.name} of_bare"] = numbers[f"{bare} seconds"] / took
+            report(numbers)
+        return found
+
+    default, *lowerings = ("auto", *CONVOLUTIONS) if network.convolutional else ("lax",)
+    ways = [(s, default) for s in STRATEGIES] + [("vmapped", name) for name in lowerings]
+    found = add([Candidate(*way, usual) for way in dict.fromkeys(ways)])
+    best = min(found, key=found.__getitem__)
+    add([best._replace(precision=p) for p in others])
     return numbers
+
+
+def _row(name: str, seconds: float, flops: int, large: float) -> Measured:
+    rate = flops / 1e9 / seconds
+    row = {"seconds": seconds, "gflop_per_s": rate, "of_large_product": rate / large}
+    return {f"{name} {quantity}": value for quantity, value in row.items()}
 
 
 def _data(network: Network) -> fs.FederatedData:
@@ -147,8 +163,8 @@ def _timed(
     params: Any,
     candidates: Sequence[Candidate],
     seconds: float,
-) -> dict[Candidate, float]:
-    """Returns the median seconds per round of the candidates that fit the device."""
+) -> Iterator[tuple[Candidate, float]]:
+    """Yields the candidates that fit the device with their median seconds per round."""
 
     def program(candidate: Candidate) -> Callable[[], Any]:
         model = network.build(CONVOLUTIONS[candidate.lowering])
@@ -171,14 +187,12 @@ def _timed(
 
     with ThreadPoolExecutor(min(8, num_cores())) as pool:
         pending = [pool.submit(program, candidate) for candidate in candidates]
-    found = {}
     for candidate, future in zip(candidates, pending, strict=True):
         try:
-            found[candidate] = _median(future.result(), seconds)
+            yield candidate, _median(future.result(), seconds)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-    return found
 
 
 def _median(call: Callable[[], Any], seconds: float) -> float:
@@ -223,6 +237,11 @@ def cases(results: Results, machine: Machine) -> list[Case]:
             candidate, _, quantity = key.partition(" ")
             if quantity:
                 table.setdefault(candidate, {})[quantity] = value
+        usual = next(iter(table)).rsplit("/", 1)[-1]
+        plain = table.get(f"vmapped/lax/{usual}", {}).get("seconds", math.nan)
+        for candidate, quantities in table.items():
+            if not candidate.startswith("bare/"):
+                quantities["times_plain_vmap"] = plain / quantities["seconds"]
         n = NETWORKS[name]
         title = f"{name}: {COHORT} clients x {n.steps} steps of {n.batch} images"
         found.append(Case(name, title, "a round", table, ours=""))

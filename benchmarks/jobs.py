@@ -4,7 +4,8 @@ A job names a module with a function ``measure(**arguments) -> {name: number}``;
 
     python -m benchmarks.jobs MODULE '{"argument": value}'
 
-and may be that of another virtual environment: this file needs the standard library only.
+and may be that of another virtual environment: this file needs the standard library only.  What a
+measurement of several things prints before it ends, as lines of JSON, counts if its time is over.
 """
 
 import importlib
@@ -48,18 +49,37 @@ class Options(NamedTuple):
     full: bool = False  # all rounds of the published setups
 
 
+class PartlyMeasured(Exception):
+    """The time of a job was over; ``measured`` is what it had."""
+
+    def __init__(self, measured: Measured):
+        super().__init__("its time is over")
+        self.measured = measured
+
+
 def run(job: Job, timeout: float | None = None) -> Measured:
     """Runs a job in its process and returns what it measured.
 
     Raises:
         RuntimeError: the process failed; with the end of its error output.
-        TimeoutExpired: of ``subprocess``; it took more seconds than that.
+        PartlyMeasured: it took more seconds than the timeout, and measured something.
+        TimeoutExpired: of ``subprocess``; it measured nothing in that time.
     """
     command = [job.python, "-m", "benchmarks.jobs", job.module, json.dumps(dict(job.arguments))]
     env = {"JAX_PLATFORMS": "cpu", **os.environ, **job.env}
-    done = subprocess.run(
-        command, env=env, cwd=job.root, capture_output=True, text=True, timeout=timeout
-    )
+    env["PYTHONUNBUFFERED"] = "1"
+    try:
+        done = subprocess.run(
+            command, env=env, cwd=job.root, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout or b""
+        text = printed if isinstance(printed, str) else printed.decode()
+        # A kill can cut the last line short.
+        lines = [line for line in text.splitlines(keepends=True) if line[:1] + line[-2:] == "{}\n"]
+        if not lines:
+            raise
+        raise PartlyMeasured(json.loads(lines[-1])) from error
     if done.returncode:
         raise RuntimeError(f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -69,7 +89,8 @@ class Collected(NamedTuple):
     """Measurements, and jobs that were left out."""
 
     runs: dict[str, dict[str, list[Measured]]]  # case -> candidate -> of each repeat
-    left_out: list[str]  # "case candidate", of repeats without time or with an error
+    # "case candidate", of repeats without time or with an error; ": the rest" of those cut short
+    left_out: list[str]
 
 
 def collect(
@@ -94,6 +115,9 @@ def collect(
                 if left is not None and left <= 0:
                     raise subprocess.TimeoutExpired(job.candidate, 0)
                 one = measure(job, left)
+            except PartlyMeasured as error:
+                left_out.append(f"{job.case} {job.candidate}: the rest")
+                one = error.measured
             except (subprocess.TimeoutExpired, RuntimeError) as error:
                 if deadline is None:
                     raise

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -184,6 +185,29 @@ def test_after_the_deadline_jobs_are_left_out(monkeypatch):
 def test_a_job_is_stopped_in_time():
     with pytest.raises(subprocess.TimeoutExpired):
         jobs.run(Job("machine", "rates", "benchmarks.floors", {"seconds": 60}), 0.2)
+
+
+def test_a_job_that_is_stopped_keeps_what_it_measured(tmp_path):
+    """The last line may be cut short."""
+    program = (
+        "import sys, time\n"
+        "def measure():\n"
+        '    print(\'{"a": 1.0}\'), print(\'{"a": 1.0, "b": 2.0}\')\n'
+        '    sys.stdout.write(\'{"a": 1.0, "b\')\n'
+        "    time.sleep(60)\n"
+    )
+    (tmp_path / "slow_job.py").write_text(program)
+    job = Job("W", "a", "slow_job", env={"PYTHONPATH": str(tmp_path)})
+    with pytest.raises(jobs.PartlyMeasured) as stopped:
+        jobs.run(job, 3.0)
+    assert stopped.value.measured == {"a": 1.0, "b": 2.0}
+
+    def measure(job, left):
+        raise stopped.value
+
+    found = jobs.collect([job], 1, time.perf_counter() + 60, measure)
+    assert found.runs == {"W": {"a": [{"a": 1.0, "b": 2.0}]}}
+    assert found.left_out == ["W a: the rest"]
 
 
 @pytest.mark.slow
@@ -478,10 +502,15 @@ def test_accelerator_on_a_tiny_network(monkeypatch):
     chosen = {name: accelerator.CONVOLUTIONS[name] for name in ("lax", "auto")}
     monkeypatch.setattr(accelerator, "CONVOLUTIONS", chosen)
     monkeypatch.setitem(accelerator.NETWORKS, "tiny", tiny)
-    found = accelerator.measured(tiny, 0.001)
+    reported = []
+    found = accelerator.measured(tiny, 0.001, lambda numbers: reported.append(dict(numbers)))
+    assert reported[-1] == found
+    assert [len({key.split()[0] for key in numbers}) for numbers in reported] == [2, 3, 4, 6]
     (case,) = accelerator.cases({"tiny": {"all": found}}, Machine(1.0, 1.0))
     usual = {name for name in case.rows if name.endswith("/float32")}
-    assert len(usual) == len(accelerator.STRATEGIES) * len(accelerator.CONVOLUTIONS) + 1
+    assert usual == {
+        f"{name}/float32" for name in ("bare", "vmapped/auto", "sequential/auto", "vmapped/lax")
+    }
     (half,) = {name for name in case.rows if name.endswith("/bfloat16")} - {"bare/bfloat16"}
     best = min(usual - {"bare/float32"}, key=lambda name: case.rows[name]["seconds"])
     assert half == best.replace("float32", "bfloat16")

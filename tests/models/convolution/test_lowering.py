@@ -374,7 +374,10 @@ def lowered_for(platform, function, *arguments):
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_auto_on_accelerators(platform):
-    """Batched kernels: GEMMs on GPUs, one convolution over the clients on TPUs; no groups."""
+    """Batched kernels: GEMMs of blocks on GPUs, one convolution on TPUs; no groups.
+
+    In blocks of 2 x 2 pixels a kernel of 3 x 3 pixels and 3 channels is one of 2 x 2 and 12.
+    """
     x, w = arrays((8, 8), (3, 3), "float32", lead=(4,))
     gradient = jax.grad(loss(bind(auto)), argnums=(0, 1))
     alone = lowered_for(platform, gradient, x[0], w[0])
@@ -382,6 +385,8 @@ def test_auto_on_accelerators(platform):
     assert alone.count("stablehlo.convolution") == 3
     assert together.count("stablehlo.convolution") == (3 if platform == "tpu" else 0)
     assert not re.search(r"group_count = (?!1 )", together)
+    product = re.compile(rf"stablehlo.dot_general.*tensor<4x{2 * 2 * 12}x{4 * w.shape[-1]}xf32>")
+    assert bool(product.search(together)) == (platform == "cuda")
 
 
 def test_choice_of_the_platform_that_the_program_is_lowered_for():
