@@ -13,6 +13,7 @@ from fedjax_sim.cli.report import as_json
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.simulation.files import FolderError
 
+LAW = "privacy_noise_law"
 HyperParameters = dict[str, bool | int | float | str | None]
 
 
@@ -76,6 +77,8 @@ def read_saved(path: pathlib.Path) -> SavedRun:
 def read(path: str | pathlib.Path) -> RunConfig:
     """Returns the configuration in a comparison's ``config.json``, hyper-parameters as resolved.
 
+    Options for all algorithms remain, for algorithms that the file does not have.
+
     Raises:
         FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
     """
@@ -88,10 +91,12 @@ def read(path: str | pathlib.Path) -> RunConfig:
     settings = tuple(
         f"{name}.{key}={_text(value)}" for name in names for key, value in resolved[name].items()
     )
-    # The noise that a target epsilon requires is among the hyper-parameters.
-    return dataclasses.replace(
-        config, **dict.fromkeys(SHARED), privacy_epsilon=None, hyper=settings
-    )
+    noise = config.privacy_noise
+    if config.privacy_epsilon is not None:  # the noise that it requires is a hyper-parameter
+        law = config.privacy_noise_law
+        same_law = (resolved[name] for name in names if resolved[name].get(LAW) == law)
+        noise = next((hyper.get("privacy_noise") for hyper in same_law), None)
+    return dataclasses.replace(config, privacy_noise=noise, privacy_epsilon=None, hyper=settings)
 
 
 def read_sweep(path: str | pathlib.Path) -> SweepConfig:
@@ -106,7 +111,7 @@ def read_sweep(path: str | pathlib.Path) -> SweepConfig:
     path = pathlib.Path(path)
     if is_of_sweep(path):
         return read_saved_sweep(path).config
-    run = read(path)
+    run = dataclasses.replace(read(path), **dict.fromkeys(SHARED))
     return dataclasses.replace(from_comparison(run), algorithms=run.algorithms)
 
 

@@ -13,7 +13,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.config_file import read, read_sweep
 from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.cli.registry import SHARED, labels
+from fedjax_sim.cli.registry import SHARED, algorithms_of, labels
 from fedjax_sim.cli.settings import parse_setting
 
 Kind = TypeVar("Kind", bound=RunConfig)
@@ -64,7 +64,7 @@ def parse(
 
     Hyper-parameters of single algorithms are merged one by one.  A default is dropped if its
     algorithm does not run, or if a typed ``--hyper`` or an option for all algorithms (``--lr``)
-    sets the same hyper-parameter.
+    sets the same hyper-parameter.  A rate for all algorithms is dropped if none of them has one.
 
     Args:
         kind: class of the options.
@@ -94,7 +94,12 @@ def parse(
         default=dataclasses.replace(shown(**vars(defaults)), hyper=()),
     )
     typed = kind(**vars(parsed))
-    set_for_all = {key for key in SHARED if getattr(typed, key) != getattr(defaults, key)}
+    flags = {argument.split("=")[0][2:].replace("-", "_") for argument in arguments}
+    set_for_all = flags.intersection(SHARED)
+    dropped = _without_takers(typed) - set_for_all
+    if "privacy_epsilon" in flags:  # the noise of a file is not the one that it requires
+        dropped |= {"privacy_noise"} - set_for_all
+    typed = dataclasses.replace(typed, **dict.fromkeys(dropped))
     # Later settings replace earlier ones, so typed ones need no comparison with the defaults.
     algorithms = labels(typed.algorithms)
     kept = [
@@ -105,6 +110,16 @@ def parse(
         if algorithm in algorithms and key not in set_for_all
     ]
     return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
+
+
+def _without_takers(config: RunConfig) -> set[str]:
+    """Returns the rates for all algorithms that none of them has."""
+    try:
+        entries = algorithms_of(config.algorithms)
+    except ValueError:  # named when the configuration is checked
+        return set()
+    known = {key for entry in entries.values() for key in entry.hyper}
+    return {"lr", "server_lr"} - known
 
 
 def with_help(kind: type[Options]) -> type[Options]:

@@ -29,7 +29,10 @@ def file(tmp_path_factory) -> str:
     ("typed", "expected"),
     [
         ("--algorithms fedprox", {"fedprox": {"lr": 0.4, "mu": 1.0}}),
-        ("--algorithms fedavg fedsgd", {"fedavg": {"lr": 0.3}, "fedsgd": {"lr": 0.5}}),
+        ("--algorithms fedavg fedsgd", {"fedavg": {"lr": 0.3}, "fedsgd": {"lr": 0.3}}),
+        ("--algorithms fedsgd --hyper fedsgd.lr=0.1", {"fedsgd": {"lr": 0.1}}),
+        ("--algorithms fedprox --lr 0.3", {"fedprox": {"lr": 0.3, "mu": 1.0}}),
+        ("--algorithms fedprox --lr=0.3", {"fedprox": {"lr": 0.3, "mu": 1.0}}),
         (
             "--algorithms fedavg fedprox --hyper fedprox.mu=2",
             {"fedavg": {"lr": 0.3}, "fedprox": {"lr": 0.4, "mu": 2.0}},

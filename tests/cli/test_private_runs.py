@@ -17,6 +17,7 @@ from fedjax_sim.cli.config_checks import check as check_values
 from fedjax_sim.cli.config_file import read, to_json
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.options import parse
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.cli.sweep import run_sweep
@@ -128,7 +129,9 @@ def test_laws_of_noise_follow_the_timeline():
 
 
 def test_a_run_with_a_target_epsilon_is_repeated_from_its_file(tmp_path):
-    """The file has the noise that was computed; another target may be given."""
+    """The file has the noise that was computed, for other algorithms too; another target may be
+    given.
+    """
     config = RunConfig(**PRIVATE, privacy_epsilon=3.0)
     hyper = {"fedavg": {"lr": 0.2, "privacy_clip": 0.5, "privacy_noise": 1.25}}
     path = tmp_path / "config.json"
@@ -136,7 +139,16 @@ def test_a_run_with_a_target_epsilon_is_repeated_from_its_file(tmp_path):
     saved = read(path)
     private_runs.check(saved)
     assert hyper_parameters(saved) == hyper
-    private_runs.check(dataclasses.replace(saved, privacy_epsilon=2.0))
+
+    def parsed(*typed):
+        return parse(RunConfig, "run", str(path), "", typed, saved)
+
+    both = hyper_parameters(parsed("--algorithms", "fedavg", "fedprox"))
+    private = {"privacy_clip": 0.5, "privacy_noise": 1.25}
+    assert both == hyper | {"fedprox": {"lr": 0.2, "mu": 0.1} | private}
+    another = parsed("--privacy-epsilon", "2")
+    private_runs.check(another)
+    assert (another.privacy_epsilon, another.privacy_noise) == (2.0, None)
 
 
 def private_runs_entries():
