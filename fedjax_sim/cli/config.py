@@ -153,7 +153,7 @@ class RunConfig:
     hyper: tuple[str, ...] = ()
     """Hyper-parameters of single algorithms, e.g. fedprox.mu=0.1 fedadam.server_lr=0.01; default:
     see fedjax-sim list, or those in CONFIG.json. Options for all algorithms, as --lr, replace those
-    in CONFIG.json too."""
+    in CONFIG.json too; those in CONFIG.json hold for algorithms that it does not have."""
     rates: tuple[str, ...] = ()
     """Rates of single algorithms that all other options replace, e.g. scaffold.lr=0.05; those of
     algorithms that do not run are ignored; default: the rates that were tuned for the preset."""
