@@ -44,7 +44,7 @@ class ResolvedRun(NamedTuple):
     code: dict[str, str]  # digests of the user's functions, by MODULE:FUNCTION
     problem: Problem  # with a partition per seed: of the first seed, with the keys of all
     setups: dict[str, Setup]  # by algorithm
-    setup_of_seed: Callable[[str, int], Setup] | None  # with a partition per seed
+    setup_of_seed: Callable[[str, int, Convolution], Setup] | None  # with a partition per seed
     lowered: Callable[[Convolution], Problem]  # the problem with its convolutions computed so
     execution: Execution | None  # None: a stored choice, else by the rules of strategies.auto
     arithmetic: Callable[[], contextlib.AbstractContextManager[None]]  # around all computations
@@ -93,9 +93,9 @@ def resolve(config: RunConfig) -> ResolvedRun:
         with arithmetic(config):
             return prepare(shown, dataset, conv, attack_seed=config.partition_seed)
 
-    def setup_of_seed(algorithm: str, seed: int) -> Setup:
+    def setup_of_seed(algorithm: str, seed: int, conv: Convolution) -> Setup:
         with arithmetic(config):
-            own = prepare(of_seed(config, seed), dataset, attack_seed=config.partition_seed)
+            own = prepare(of_seed(config, seed), dataset, conv, attack_seed=config.partition_seed)
             return one_seed(own.setup_of(algorithm))
 
     problem = lowered(models.auto)

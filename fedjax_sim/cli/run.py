@@ -6,7 +6,7 @@ objects), :func:`ready` (everything that can be refused before anything runs) an
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import label_counts
 from fedjax_sim.execution import distributed
+from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.simulation.compare import Comparison, OnProgress
 from fedjax_sim.simulation.compare import compare as compare_algorithms
 from fedjax_sim.simulation.environment import environment
@@ -33,6 +34,7 @@ from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.store import check_extension, verify_history
+from fedjax_sim.types import Setup
 
 
 class ComparisonResult(NamedTuple):
@@ -187,10 +189,11 @@ def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callb
                 folder /= str(result.record.seeds[0])
             report.add_timing(folder, timing)
 
-    make_setup = comparison.setup_of_seed or (lambda algorithm: chosen[algorithm][0])
+    of_seed = comparison.setup_of_seed
+    own = None if of_seed is None else _own_setups(of_seed, job.choices)
     return compare_algorithms(
         {name: comparison.algorithm(name) for name in comparison.hyper},
-        make_setup,
+        own or (lambda algorithm: chosen[algorithm][0]),
         comparison.problem.keys,
         directory=comparison.output,
         execution={name: execution for name, (_, execution) in chosen.items()},
@@ -202,6 +205,15 @@ def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callb
         on_progress=on_progress,
         on_finished=keep_timing,
     )
+
+
+def _own_setups(
+    of_seed: Callable[[str, int, Convolution], Setup], choices: tuned.Choices
+) -> Callable[[str, int], Setup]:
+    def own_setup(algorithm: str, seed: int) -> Setup:
+        return of_seed(algorithm, seed, tuned.lowering(choices.get(algorithm)))
+
+    return own_setup
 
 
 def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.simulation import tuning
 from fedjax_sim.simulation.tuning import LOWERINGS, ExecutionChoice
 from fedjax_sim.types import Setup
@@ -89,6 +90,11 @@ def choices(
     return result
 
 
+def lowering(choice: ExecutionChoice | None) -> Convolution:
+    """Returns the lowering of convolutions by a choice; the default one without a choice."""
+    return LOWERINGS["auto" if choice is None else choice.lowering]
+
+
 def executed(
     comparison: ResolvedRun, name: str, choice: ExecutionChoice | None
 ) -> tuple[Setup, Execution | None]:
@@ -97,5 +103,5 @@ def executed(
     if choice is None:
         return setup, comparison.execution
     if choice.lowering != "auto":
-        setup = comparison.lowered(LOWERINGS[choice.lowering]).setup_of(name)
+        setup = comparison.lowered(lowering(choice)).setup_of(name)
     return setup, choice.execution()

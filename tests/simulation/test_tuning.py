@@ -189,10 +189,12 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
+@pytest.mark.parametrize("per_seed", [False, True])
+def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
     config = dataclasses.replace(
-        TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, output=tmp_path / "run"
-    )
+        TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, seeds=1,
+        partition_per_seed=per_seed, output=tmp_path / "run",
+    )  # fmt: skip
     monkeypatch.setattr(tuning, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
     built = []
     original = problem.model
@@ -200,7 +202,10 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch):
         problem, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
     )
     run.compare(config, tuning_files=[tmp_path / "tuned.json"])
-    assert built == [models.auto, models.canonical]
+    first, *rest = built
+    assert first is models.auto
+    assert len(rest) > per_seed
+    assert all(conv is models.canonical for conv in rest)
 
 
 @pytest.mark.slow
