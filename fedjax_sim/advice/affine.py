@@ -64,7 +64,7 @@ def is_affine(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree) 
 
 def _levels(program: ClosedJaxpr | Jaxpr, inputs: Sequence[int]) -> list[int]:
     """Levels of a program's outputs."""
-    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+    jaxpr = _open(program)
     if any(equation.effects for equation in jaxpr.eqns):  # values may pass through references
         return [_NEITHER] * len(jaxpr.outvars)
     levels: dict[Any, int] = dict.fromkeys(jaxpr.constvars, _CONSTANT)
@@ -89,8 +89,7 @@ def _outputs(equation: JaxprEqn, inputs: list[int]) -> list[int]:
         branches = [_levels(branch, inputs[1:]) for branch in params["branches"]]
         return [_if_constant(inputs[:1], max(levels)) for levels in zip(*branches, strict=True)]
     if name == "scan":
-        split = params["num_consts"], params["num_carry"]
-        return _loop(params["jaxpr"], inputs, *split)
+        return _scan(equation, inputs)
     if name == "while":
         condition, body = params["cond_nconsts"], params["body_nconsts"]
         carry = _loop(params["body_jaxpr"], inputs[condition:], body, len(equation.outvars))
@@ -99,7 +98,30 @@ def _outputs(equation: JaxprEqn, inputs: list[int]) -> list[int]:
     return [_single(equation, inputs)] * len(equation.outvars)
 
 
-def _loop(body: ClosedJaxpr, inputs: list[int], num_consts: int, num_carry: int) -> list[int]:
+def _scan(equation: JaxprEqn, inputs: list[int]) -> list[int]:
+    """Levels of a scan's outputs.
+
+    Versions of JAX store the numbers of its constants and carried values under different names, so
+    they are counted: the body has one axis less of what is scanned and of what is stacked.
+    """
+    body = _open(equation.params["jaxpr"])
+    scanned = _with_more_axes(equation.invars, body.invars)
+    carried = len(equation.outvars) - _with_more_axes(equation.outvars, body.outvars)
+    return _loop(body, inputs, len(inputs) - scanned - carried, carried)
+
+
+def _with_more_axes(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    pairs = zip(outer, inner, strict=True)
+    return sum(len(one.aval.shape) > len(other.aval.shape) for one, other in pairs)
+
+
+def _open(program: ClosedJaxpr | Jaxpr) -> Jaxpr:
+    return program.jaxpr if isinstance(program, ClosedJaxpr) else program
+
+
+def _loop(
+    body: ClosedJaxpr | Jaxpr, inputs: list[int], num_consts: int, num_carry: int
+) -> list[int]:
     """Levels of a loop's outputs: those of the carry only rise, until they repeat."""
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     rest = inputs[num_consts + num_carry :]
