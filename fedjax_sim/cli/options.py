@@ -94,7 +94,8 @@ def parse(
         default=dataclasses.replace(shown(**vars(defaults)), hyper=()),
     )
     typed = kind(**vars(parsed))
-    flags = {argument.split("=")[0][2:].replace("-", "_") for argument in arguments}
+    typed_names = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
+    flags = {name.replace("-", "_") for name in typed_names}
     set_for_all = flags.intersection(SHARED)
     dropped = _without_takers(typed) - set_for_all
     if "privacy_epsilon" in flags:  # the noise of a file is not the one that it requires
