@@ -136,7 +136,7 @@ def measured(
     return numbers
 
 
-def _row(name: str, seconds: float, flops: int, large: float) -> Measured:
+def _row(name: str, seconds: float, flops: float, large: float) -> Measured:
     rate = flops / 1e9 / seconds
     row = {"seconds": seconds, "gflop_per_s": rate, "of_large_product": rate / large}
     return {f"{name} {quantity}": value for quantity, value in row.items()}

@@ -73,13 +73,11 @@ def run(job: Job, timeout: float | None = None) -> Measured:
             command, env=env, cwd=job.root, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired as error:
-        printed = error.stdout or b""
-        text = printed if isinstance(printed, str) else printed.decode()
-        # A kill can cut the last line short.
-        lines = [line for line in text.splitlines(keepends=True) if line[:1] + line[-2:] == "{}\n"]
+        printed = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        lines = [line for line in printed.split("\n")[:-1] if line.startswith("{")]
         if not lines:
             raise
-        raise PartlyMeasured(json.loads(lines[-1])) from error
+        raise PartlyMeasured(json.loads(lines[-1])) from error  # without a line cut short
     if done.returncode:
         raise RuntimeError(f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
