@@ -144,7 +144,7 @@ def test_the_attackers_do_not_depend_on_the_seed_of_a_partition():
         honest = prepare(build.of_seed(config, seed), dataset).data
         sizes = np.diff(honest.offsets)
         clients = np.repeat(np.arange(len(sizes)), sizes)
-        from_run = run.setup_of_seed("fedavg", seed)
+        from_run = run.setup_of_seed("fedavg", seed, fs.models.auto)
         from_sweep = runs.make_setup()("fedavg", seed=seed, attack="backdoor:3")
         for setup in (from_run, from_sweep):
             trained = setup.task.oracle.args[0].examples
