@@ -83,7 +83,8 @@ def choices(
             problem = tuning.Problem(
                 comparison.algorithm(name), comparison.setups[name], comparison.problem.keys
             )
-            described = tuning.describe(problem, comparison.options["batch_size"])
+            with comparison.arithmetic():
+                described = tuning.describe(problem, comparison.options["batch_size"])
             found = (tuning.stored(file, described) for file in files)
             known[name] = next((choice for choice in found if choice is not None), None)
         result[name] = known[name]
