@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import INT32_MAX
+from fedjax_sim.data.inspection import check_unmasked
 from fedjax_sim.types import PyTree
 
 
@@ -148,8 +149,9 @@ def from_lists(examples: PyTree) -> PyTree:
     """Returns the examples with lists of numbers as arrays; floats in single precision.
 
     Raises:
-        ValueError: a table of pandas, whose columns would lose their names; a ragged list, or text;
-            :func:`fedjax_sim.datasets.from_arrays` numbers labels and clients that are text.
+        ValueError: a table of pandas, whose columns would lose their names; an array with masked
+            values; a ragged list, or text (:func:`fedjax_sim.datasets.from_arrays` numbers labels
+            and clients that are text).
 
     Example:
         >>> from_lists({"x": [[0.5], [1.5]], "y": [0, 1]})["x"].dtype
@@ -161,6 +163,7 @@ def from_lists(examples: PyTree) -> PyTree:
             "frame[columns].to_numpy(), 'y': frame['label'].to_numpy()}, or "
             "fs.from_table(frame, client_column=...).clients()"
         )
+    check_unmasked(examples)
     if not isinstance(examples, dict):
         return _array("", examples) if _is_list(examples) else examples
     arrays = {k: _array(f"[{k!r}]", v) if _is_list(v) else v for k, v in examples.items()}

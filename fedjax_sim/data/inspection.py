@@ -16,7 +16,7 @@ def check_numbers(examples: PyTree) -> None:
     Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
 
     Raises:
-        ValueError: naming the leaf, its type and what was expected.
+        ValueError: naming the leaf, its type and what was expected; also for masked values.
 
     Example:
         >>> check_numbers({"x": np.ones((2, 3)), "y": np.array(["cat", "dog"])})
@@ -24,6 +24,7 @@ def check_numbers(examples: PyTree) -> None:
         ...
         ValueError: examples['y'] has dtype <U3; expected numbers, for example the positions of ...
     """
+    check_unmasked(examples)
     for path, leaf in _leaves(examples):
         if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
             raise ValueError(
@@ -48,6 +49,28 @@ def check_numbers(examples: PyTree) -> None:
                     f"examples{path} has integers {low} .. {high}; expected those of {kept}, or "
                     "jax.config.update('jax_enable_x64', True)"
                 )
+
+
+def check_unmasked(examples: PyTree) -> None:
+    """Refuses masked arrays of NumPy with masked values, since JAX would compute with these.
+
+    Raises:
+        ValueError: naming the leaf and the number of masked values.
+
+    Example:
+        >>> check_unmasked({"x": np.ma.masked_equal([1.0, -99.0], -99.0)})
+        Traceback (most recent call last):
+        ...
+        ValueError: examples['x'] has 1 masked value; expected none: fill them (x.filled(0.0)), ...
+    """
+    for path, leaf in _leaves(examples):
+        if np.ma.is_masked(leaf):
+            count = int(np.ma.getmaskarray(leaf).sum())
+            values = "values" if count > 1 else "value"
+            raise ValueError(
+                f"examples{path} has {count} masked {values}; expected none: fill them "
+                "(x.filled(0.0)), or leave out their examples"
+            )
 
 
 def check_finite(examples: PyTree, offsets: Any) -> None:
@@ -86,7 +109,7 @@ def check_finite(examples: PyTree, offsets: Any) -> None:
 
 
 def missing(values: Any) -> np.ndarray:
-    """Returns True for the entries of a column that are None, NaN, NaT or pandas' NA, ``[N]``.
+    """Returns True for the entries of a column that are None, NaN, NaT, NA or masked, ``[N]``.
 
     Example:
         >>> missing(["ann", None, float("nan"), "bob"]).tolist()
@@ -94,6 +117,8 @@ def missing(values: Any) -> np.ndarray:
         >>> missing(np.array([2.0, np.nan])).tolist()
         [False, True]
     """
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.getmaskarray(values) | missing(values.data)
     if not isinstance(values, np.ndarray):
         array = np.asarray(values)
         # NumPy turns a missing value among text into text.
@@ -103,6 +128,18 @@ def missing(values: Any) -> np.ndarray:
     if values.dtype.kind in "fmM":
         return values != values
     return np.zeros(len(values), bool)
+
+
+def with_nan(values: Any) -> np.ndarray:
+    """Returns numbers as an array, with NaN for those that are masked.
+
+    Example:
+        >>> with_nan(np.ma.masked_equal([7, -99], -99)).tolist()
+        [7.0, nan]
+    """
+    if np.ma.is_masked(values) and values.dtype.kind in "biuf":
+        return values.astype(np.result_type(values.dtype, np.float32)).filled(np.nan)
+    return np.asarray(values)
 
 
 def _is_missing(value: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.data.inspection import missing
+from fedjax_sim.data.inspection import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, number_groups
 from fedjax_sim.datasets.layouts import to_channels_last
 
@@ -156,7 +156,7 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
     if clients is not None:
         _check_present(where, "clients", clients)
     try:
-        x, y = np.asarray(x), np.asarray(y)
+        x, y = with_nan(x), np.asarray(y)
     except ValueError as error:
         raise DataError(f"{where} examples or labels are ragged; expected equal shapes") from error
     _check_numbers(where, x)

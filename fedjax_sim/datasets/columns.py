@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.data.inspection import missing
+from fedjax_sim.data.inspection import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError
 
 
@@ -72,7 +72,7 @@ def columns_of(table: Any) -> Columns:
 
 def _column(name: str, values: Any) -> np.ndarray:
     try:
-        array = np.asarray(values)
+        array = with_nan(values)
     except ValueError as error:
         raise DataError(f"table: column {name!r} is ragged; expected rows of one shape") from error
     if array.ndim == 0:

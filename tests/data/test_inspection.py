@@ -44,6 +44,31 @@ def test_a_task_of_texts_is_refused():
         fs.empirical_task(lambda w, batch, key: batch["x"], data, fs.full_batch(1))
 
 
+MASKED = {"x": np.ma.masked_less([1.0, -99.0, -99.0], 0)}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: fs.from_clients([MASKED]),
+        lambda: fs.from_assignment(MASKED, [np.arange(3)]),
+        lambda: fs.shared_task(lambda w, b, key: b["x"], MASKED, 2, fs.full_batch(1)),
+        lambda: fs.empirical_task(
+            lambda w, b, key: b["x"], fs.FederatedData(MASKED, np.array([0, 3])), fs.full_batch(1)
+        ),
+    ],
+)
+def test_masked_values_are_refused(build):
+    """NumPy keeps -99 below the mask, and JAX would train on it."""
+    with pytest.raises(ValueError, match=r"examples\['x'\] has 2 masked values; expected none"):
+        build()
+
+
+def test_masked_arrays_without_masked_values_pass():
+    data = fs.from_clients([{"x": np.ma.masked_less([1.0, 2.0], 0)}])
+    np.testing.assert_array_equal(data.examples["x"], [1.0, 2.0])
+
+
 def test_largest_input():
     assert largest_input({"y": np.arange(3)}) == ""
     assert largest_input({"x": np.array([-3.0, 1]), "z": np.ones(2)}).endswith("['x']| is 3")

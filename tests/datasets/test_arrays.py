@@ -114,6 +114,8 @@ def test_clients_of_test_examples_need_those_of_training_examples():
         ([[0.0], [1.0]], [0.0, np.inf], None, "train labels have inf; expected below 2"),
         ([[0.0], [1.0]], [0.5, 1.0], None, r"train labels are float64\[2\]; .* for regression: "),
         ([[0.0], [1e300]], [0, 1], None, "train examples have NaN or infinity at"),
+        (np.ma.masked_less([[0], [-9]], 0), [0, 1], None, r"NaN or infinity at \[1, 0\]"),
+        ([[0.0], [1.0]], np.ma.masked_less([0, -9], 0), None, r"train labels\[1\] has no value"),
         ([[0.0], [1.0]], [0, 1], ([[0.0, 1.0]], [0]), r"test examples have shape \[2\]; expected"),
         (np.zeros((2, 1), np.uint8), [0, 1], ([[0.0]], [0]), "dtype float32 and .* uint8"),
         ([[0.0]], [0], None, "own has 1 example; expected at least 2"),
@@ -121,7 +123,7 @@ def test_clients_of_test_examples_need_those_of_training_examples():
 )
 def test_arrays_that_would_change_silently_are_refused(x, y, test, message):
     with pytest.raises(DataError, match=message):
-        from_arrays(np.asarray(x), y, test=test)
+        from_arrays(np.asanyarray(x), y, test=test)
 
 
 def test_unsigned_and_signed_labels_have_integer_names():
