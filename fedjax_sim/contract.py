@@ -14,7 +14,7 @@ from jax import Array
 
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.execution.broadcasts import num_buffers
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.setup_checks import check_is_algorithm, partial_rounds
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -100,13 +100,16 @@ def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
         )
 
 
-def check_weighting(algorithm: FedAlgorithm, weighting: Weighting) -> None:
-    """Refuses weights for an algorithm that requires equal ones."""
-    if algorithm.uniform_weights_only and weighting is not uniform_weights:
+def check_weighting(
+    algorithm: FedAlgorithm, task: Task, timeline: Timeline, weighting: Weighting
+) -> None:
+    """Refuses weights for an algorithm that requires equal ones; traced timelines are complete."""
+    reason = algorithm.uniform_weights_only
+    if reason is None and len(partial_rounds(task, timeline)):
+        reason = algorithm.uniform_weights_if_partial
+    if reason is not None and weighting is not uniform_weights:
         name = getattr(weighting, "__name__", weighting)
-        raise ValueError(
-            f"weighting is {name}; expected uniform_weights: {algorithm.uniform_weights_only}"
-        )
+        raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
 
 
 def check_statistics(algorithm: FedAlgorithm, task: Task) -> None:

@@ -158,7 +158,7 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
     check_functions(algorithm)
     check_staleness(algorithm, setup.timeline)
     check_statistics(algorithm, setup.task)
-    check_weighting(algorithm, setup.weighting)
+    check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
     applied_last(algorithm)
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(setup.timeline)

@@ -389,6 +389,24 @@ def check_one_timeline(clients: np.ndarray | Array) -> None:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
 
 
+def partial_rounds(task: Task, timeline: Timeline) -> np.ndarray:
+    """Returns the numbers of uploads of the rounds with some but not all clients' uploads.
+
+    Rounds in which no client does any work are left out; traced timelines have none.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.from_clients([{"x": np.ones(1)}] * 3)
+        >>> task = fs.empirical_task(lambda w, b, key: b["x"] * w, data, fs.full_batch(1))
+        >>> partial_rounds(task, fs.timelines.cyclic(2, 3, 2, 1)).tolist()
+        [2, 2]
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        return np.zeros(0, int)
+    reports = np.asarray(timeline.arrived).sum(axis=-1)
+    return reports[(reports < task.num_clients) & np.asarray(timeline.mask).any(axis=-1)]
+
+
 def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) -> None:
     """Raises ValueError for a report of a client outside of the population.
 

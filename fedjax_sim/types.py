@@ -274,6 +274,8 @@ class FedAlgorithm(NamedTuple):
     # The reason why all uploads must have the same weight; a setup with another weighting is
     # refused with this reason. None: they need not.
     uniform_weights_only: str | None = None
+    # The same for timelines in which not all clients report in every round.
+    uniform_weights_if_partial: str | None = None
     # What `update` receives. None: the weighted mean of the uploads.
     aggregation: Aggregation | None = None
     # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or

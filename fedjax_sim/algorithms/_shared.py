@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.prox.composite import Composite
+from fedjax_sim.setup_checks import partial_rounds
 from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
 from fedjax_sim.wrappers._memory import takes_models
 
@@ -143,15 +144,13 @@ def check_all_clients(
     Raises:
         ValueError: naming the number of clients of such a round, and the reason.
     """
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
-        return
-    reports = np.asarray(timeline.arrived).sum(axis=-1)
-    refused = reports < task.num_clients
-    if empty_rounds:
-        refused &= np.asarray(timeline.mask).any(axis=-1)
-    if refused.any():
+    some = partial_rounds(task, timeline)
+    mask = timeline.mask
+    if not (empty_rounds or isinstance(mask, Tracer) or np.asarray(mask).any(axis=-1).all()):
+        some = np.append(some, 0)
+    if len(some):
         raise ValueError(
-            f"a round of the timeline has {reports[refused][0]} of {task.num_clients} clients; "
+            f"a round of the timeline has {some[0]} of {task.num_clients} clients; "
             f"expected all of them, as from timelines.full or --sampling full: {reason}"
         )
 

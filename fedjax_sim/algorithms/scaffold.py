@@ -45,7 +45,8 @@ def scaffold(
     A client receives no confirmation: after a lost upload
     (:func:`~fedjax_sim.timelines.lose_uploads`) its :math:`c_i` has moved and c has not.  Nothing
     corrects the difference later, and the limit is no longer the optimum: the mean gradient there
-    is the mean of the :math:`c_i` minus c.
+    is the mean of the :math:`c_i` minus c.  Unequal weights have the same effect if not all clients
+    report in every round: then c is no mean of the :math:`c_i`, not even a weighted one.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.

@@ -44,7 +44,8 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
 
     A visit without steps keeps :math:`c_i` and counts as 0 in all three means.  With
     :math:`\beta = 1` this is SCAFFOLD with option II; without controls it is FedCM.  Lost uploads
-    shift the limit, as for :func:`~fedjax_sim.algorithms.scaffold`.
+    shift the limit, and so do unequal weights of some of the clients, as for
+    :func:`~fedjax_sim.algorithms.scaffold`.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.

@@ -215,7 +215,7 @@ def streaming_diloco(
         steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
         if steps.min(initial=delay + 1) <= delay:
             raise ValueError(
-                f"delay is {delay}; expected fewer steps than in any visit, at least {steps.min()}"
+                f"delay is {delay}; expected less than {steps.min()}, the steps of a visit"
             )
 
     return FedAlgorithm(

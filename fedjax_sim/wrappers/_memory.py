@@ -28,6 +28,8 @@ from fedjax_sim.wrappers.received import check_receives_mean
 
 # Branches of keys; algorithms and codecs use the key itself or small numbers.
 UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
+# Reason for `FedAlgorithm.uniform_weights_if_partial`.
+UNWEIGHTED_MEMORY = "the server's estimate is the mean over all clients, also over absent ones"
 
 Update = TypeVar("Update", bound=Callable[..., Any])
 Personal = Callable[[Message, ClientState, Oracle, Work], Params]

@@ -11,6 +11,7 @@ from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
+    UNWEIGHTED_MEMORY,
     EstimateState,
     MemoryState,
     add_share,
@@ -45,10 +46,10 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     :math:`h_i` as ``memory``, that of the server h as ``estimate``.  With :math:`\alpha = 0` the
     codec has no memory.
 
-    With local steps the shifts are those of the whole upload, see :func:`ef21`.  Uploads have equal
-    weights: with others, h is not the mean of the :math:`h_i`.  Nor is it after uploads that are
-    lost, clipped or noisy (:func:`~fedjax_sim.privacy.privatize`), and nothing corrects the
-    difference later, as for :func:`ef21`.
+    With local steps the shifts are those of the whole upload, see :func:`ef21`.  Weights are as for
+    :func:`ef21`.  After uploads that are lost, clipped or noisy
+    (:func:`~fedjax_sim.privacy.privatize`) h is not the mean of the :math:`h_i`, and nothing
+    corrects the difference later, as for :func:`ef21`.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
@@ -58,7 +59,8 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
             d entries k / d.
 
     Raises:
-        ValueError: as :func:`ef14`; a rate outside [0, 1].
+        ValueError: as :func:`ef14`; a rate outside [0, 1]; at the start of the run, unequal weights
+            with rounds of some clients only.
 
     References:
         Mishchenko et al., 2019, Algorithm 1.
@@ -92,4 +94,5 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
         broadcast=broadcast_inner(algorithm),
         init_client=with_memory(algorithm, coder),
         personal=personal_inner(algorithm),
+        uniform_weights_if_partial=UNWEIGHTED_MEMORY,
     )

@@ -33,6 +33,7 @@ from fedjax_sim.types import (
 )
 from fedjax_sim.wrappers._memory import (
     MESSAGE,
+    UNWEIGHTED_MEMORY,
     EstimateState,
     MemoryState,
     add_share,
@@ -95,8 +96,10 @@ def ef21(
     :func:`~fedjax_sim.theory.compression.ef21_pp_lr` are the rates of the theorems.
 
     With local steps the estimates are those of the whole upload; to keep them in the units of a
-    gradient, for rates or numbers of steps that vary, wrap :func:`per_step_uploads`.  Uploads have
-    equal weights: with others, :math:`\bar g` is not the mean of the :math:`g_i`.
+    gradient, for rates or numbers of steps that vary, wrap :func:`per_step_uploads`.  With
+    weights (:class:`~fedjax_sim.Setup`), :math:`\bar g` is the weighted mean of the :math:`g_i` if
+    all clients report in every round; otherwise it would be no mean of them, so other timelines
+    need equal weights.
 
     A client receives no confirmation, so it adds :math:`c_i` to :math:`g_i` although the server may
     have received nothing (:func:`~fedjax_sim.timelines.lose_uploads`) or something else: with
@@ -112,7 +115,8 @@ def ef21(
             not contain.
 
     Raises:
-        ValueError: as :func:`ef14`; another ``start``.
+        ValueError: as :func:`ef14`; another ``start``; at the start of the run, unequal weights
+            with rounds of some clients only.
 
     References:
         Richtarik et al., 2021, Algorithm 2; Fatkhullin et al., 2021, EF21-PP.
@@ -161,6 +165,7 @@ def ef21(
         broadcast=broadcast_inner(algorithm),
         init_client=init_client,
         personal=personal_inner(algorithm),
+        uniform_weights_if_partial=UNWEIGHTED_MEMORY,
     )
     if start == "zero":
         return wrapped

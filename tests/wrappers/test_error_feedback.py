@@ -297,6 +297,39 @@ def test_bad_arguments():
             wrap(PLAIN, None)  # pyright: ignore[reportArgumentType]
 
 
+MEMORIES = pytest.mark.parametrize(
+    "algorithm",
+    [fs.ef21(EXACT, top_k(2)), fs.diana(EXACT, top_k(2), 0.5)],
+    ids=["ef21", "diana"],
+)
+WEIGHTS = np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def by_number(work):
+    return (1 + work.client).astype(float)
+
+
+@MEMORIES
+def test_the_weighted_optimum_with_all_clients(algorithm):
+    best = (WEIGHTS @ (A * B)) / (WEIGHTS @ A)
+    problem = setup(A, B, best, fs.timelines.full(1000, 4, 1), eval_every=1000)
+    weighted = dataclasses.replace(problem, weighting=by_number)
+    _, history = fs.run(algorithm, weighted, jax.random.key(0))
+    assert history.metrics["error"][-1] < 1e-24  # as without compression, to rounding
+
+
+@MEMORIES
+def test_weights_of_some_clients_are_refused(algorithm):
+    """The estimate would be no mean of the memories, and the limit no optimum."""
+    timeline = fs.timelines.cyclic(3, 4, 2, 1)
+    weighted = dataclasses.replace(setup(A, B, BEST, timeline), weighting=by_number)
+    with pytest.raises(ValueError, match="weighting is by_number; expected uniform_weights: the"):
+        fs.run(algorithm, weighted, jax.random.key(0))
+    fs.run(
+        algorithm, dataclasses.replace(weighted, weighting=fs.uniform_weights), jax.random.key(0)
+    )
+
+
 # ---- the rest of an algorithm
 
 
