@@ -4,13 +4,13 @@ import fedjax_sim as fs
 from experiments.personalised.problem import LR
 
 # Test accuracy in % of the benchmark's page, Dirichlet(0.1), 20 clients: the mean over all test
-# examples, best round. The page has Fashion-MNIST, not MNIST.
+# examples, best round. By our data set; the page has Fashion-MNIST, not MNIST.
 PUBLISHED = {
     "cifar100": {
         "FedAvg": 31.9, "FedProx": 32.0, "Per-FedAvg": 44.3, "pFedMe": 47.3, "Ditto": 52.9,
         "APFL": 46.7,
     },
-    "fashion_mnist": {
+    "mnist": {
         "FedAvg": 85.9, "FedProx": 85.6, "Per-FedAvg": 95.1, "pFedMe": 97.3, "Ditto": 97.5,
         "APFL": 97.3,
     },

@@ -9,13 +9,13 @@ import pathlib
 
 import tyro
 
-from experiments.reproductions import favano, fedswa, reports, thesis
+from experiments.reproductions import favano, fedswa, pfllib, reports, thesis
 from experiments.reproductions.page import page
 from experiments.reproductions.reading import all_results, all_scripts
 
 PAPERS = (
     fedswa.PAPER, favano.PAPER, thesis.PAPER, reports.HETEROGENEITY, reports.LOJASIEWICZ,
-    reports.SYSTEM,
+    pfllib.PAPER, reports.SYSTEM,
 )  # fmt: skip
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reproductions.md"
 

@@ -53,6 +53,8 @@ def test_table_has_best_rounds_beside_published_accuracies():
     assert table["best round"].tolist() == ["2", "2"]
     later = report.table(best.assign(round=best["round"] + best["seed"]), {})
     assert later["best round"].tolist() == ["2-3", "2-3"]
+    orders, _ = report.comparison(best, PUBLISHED["cifar100"])
+    assert orders.endswith("here: Ditto, FedAvg; there: Ditto, FedAvg.")  # two give no tau
     (claim,) = report.claims(best)
     assert claim.holds
     assert claim.text == "Ditto is more accurate than FedAvg"
