@@ -13,6 +13,7 @@ import tyro
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli import registry
 from fedjax_sim.cli.build import hyper_parameters
+from fedjax_sim.cli.clients import clients
 from fedjax_sim.cli.config import RunOptions, SweepConfig
 from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
@@ -27,7 +28,8 @@ PAGES = [path.read_text() for path in sorted((ROOT / "docs").glob("**/*.md"))]
 def commands(start: str) -> list[str]:
     """Rests of the lines with commands in the README and on the pages."""
     pattern = rf"^(?:\$ )?fedjax-sim {start} (.*)$"
-    return [rest for text in (README, *PAGES) for rest in re.findall(pattern, text, re.MULTILINE)]
+    texts = [re.sub(r"\\\n\s*", "", text) for text in (README, *PAGES)]  # lines that continue
+    return [rest for text in texts for rest in re.findall(pattern, text, re.MULTILINE)]
 
 
 @pytest.mark.slow
@@ -50,6 +52,19 @@ def test_commands_are_accepted(command):
     config = tyro.cli(RunOptions, args=shlex.split(command))
     check(config)
     hyper_parameters(config)
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in commands("(?:run|sweep|clients)") if "--partition pfllib" in c]
+)
+def test_partitions_of_the_pages_are_possible(command):
+    """PFLlib's rule ends without a partition if the smallest client cannot have enough examples."""
+    given = re.findall(r"--(alpha|num-clients|partition|test-of) (\S+)", command)
+    config = tyro.cli(
+        RunOptions, args=[word for name, value in given for word in (f"--{name}", value)]
+    )
+    divided = clients(config, datasets.load("digits"))
+    assert divided.data.num_clients == config.num_clients == 20
 
 
 def test_pages_have_commands():

@@ -22,7 +22,7 @@ def fedbn(lr: ScalarOrSchedule, where: Selection = normalisation) -> FedAlgorith
 
     with the scales and biases :math:`v_i`, the client's state.  A model with batch normalisation
     also has running statistics, which FedBN keeps private: ``fs.running_statistics(fedbn(lr),
-    model.statistics, combine="private")``, on the command line ``--statistics private``.  The
+    model.statistics, combine="private")``; the command line does so unless they are frozen.  The
     personal model joins x, :math:`v_i` and the client's statistics.
 
     Args:

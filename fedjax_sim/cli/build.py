@@ -182,7 +182,15 @@ def hyper_parameters(config: RunConfig) -> dict[str, dict[str, Any]]:
         {'fedprox': {'lr': 0.2, 'mu': 1.0}}
     """
     shared = {name: getattr(config, name) for name in SHARED}
-    return resolve_hyper(algorithms_of(config.algorithms), config.hyper, shared, config.rates)
+    entries = algorithms_of(config.algorithms)
+    hyper = resolve_hyper(entries, config.hyper, shared, config.rates)
+    swept = any("tuning_steps=" in text for text in getattr(config, "grid", ()))
+    for name, entry in entries.items():
+        unused = "tuning_lr" not in entry.parameters and "tuning_steps" not in hyper[name]
+        if "tuning_lr" in hyper[name] and unused and not swept:
+            value = hyper[name]["tuning_lr"]
+            raise ValueError(f"tuning_lr is {value} for {name}; expected --tuning-steps with it")
+    return hyper
 
 
 def untuned(config: RunConfig) -> str | None:

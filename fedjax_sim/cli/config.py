@@ -54,9 +54,10 @@ class RunConfig:
     """Train adapters of low rank beside the queries and values of the frozen model: lora:RANK, or
     ffa-lora:RANK, whose first factors are frozen, too; default: train the model."""
     statistics: Literal["averaged", "private", "frozen"] = "averaged"
-    """Running statistics of a model with batch normalisation: averaged over clients; private, kept
-    by each client (the server's model then has the initial ones, and personal/accuracy/mean is that
-    of the clients' models); or frozen at the initial ones, which training uses, too."""
+    """Running statistics of a model with batch normalisation: averaged over clients (fedbn: private
+    by definition); private, kept by each client (the server's model then has the initial ones, and
+    personal/accuracy/mean is that of the clients' models); or frozen at the initial ones, which
+    training uses, too."""
     loss: str | None = None
     """Loss MODULE:FUNCTION of outputs and y with one value per example; default: cross-entropy."""
     metrics: str | None = None
@@ -116,6 +117,12 @@ class RunConfig:
     """Largest norm of a local gradient, longer ones are clipped; default: no clipping."""
     weight_decay: float | None = None
     """Weight decay in the local steps, added after clipping; default: none."""
+    tuning_steps: int | None = None
+    """With --personal: local steps that a client's model takes on the client's training examples
+    before it is evaluated, for any algorithm; fedavg_ft and fedbabu have their own number of
+    visits; default: none."""
+    tuning_lr: float | None = None
+    """Rate of --tuning-steps, fedavg_ft and fedbabu; default: the algorithm's lr."""
     compress: str | None = None
     """Codec of the uploads: top_k:NUMBER, random_k:NUMBER (entries per tensor, or their fraction),
     sign, natural, power_sgd:RANK, qsgd:LEVELS, uniform:VALUES, luq:POWERS or none, for single
@@ -387,9 +394,9 @@ class SweepConfig(RunConfig):
 # (algorithms and hyper-parameters are compared by their resolved values).
 FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "compress", "feedback", "feedback_rate", "compress_down", "aggregator", "privacy_clip",
-    "privacy_noise", "privacy_noise_law", "privacy_epsilon", "hyper", "rates", "target_accuracy",
-    "on_divergence", "examples_memory", "states", "tuned",
+    "tuning_steps", "tuning_lr", "compress", "feedback", "feedback_rate", "compress_down",
+    "aggregator", "privacy_clip", "privacy_noise", "privacy_noise_law", "privacy_epsilon", "hyper",
+    "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
 }  # fmt: skip
 # Options that the files of runs record only where they differ from the defaults, so that folders of
 # versions without them remain valid.
@@ -409,6 +416,8 @@ LATER_FIELDS = {
     "adapters",
     "compress_down",
     "full_probability",
+    "tuning_steps",
+    "tuning_lr",
 }
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}

@@ -14,7 +14,7 @@ from fedjax_sim.datasets.tables import is_table
 _POSITIVE = {
     "alpha", "fine_alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time",
     "slow_factor", "interval", "horizon", "eval_time", "feedback_rate", "privacy_clip",
-    "privacy_epsilon",
+    "privacy_epsilon", "tuning_lr",
 }  # fmt: skip
 MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
 _NOT_NEGATIVE = {"weight_decay", "interaction", "log_sigma", "noise", "size_sigma", "privacy_noise"}
@@ -125,6 +125,15 @@ def check(config: RunConfig) -> None:
             f"personal is {config.personal}; expected clients' own examples with it: --test-of "
             "clients, or --validation"
         )
+    if config.personal is None:
+        given = [] if config.tuning_steps is None else [str(config.tuning_steps)]
+        settings = (*config.hyper, *getattr(config, "grid", ()))
+        given += [text for text in settings if "tuning_steps=" in text]
+        if given:
+            raise ValueError(
+                f"tuning_steps is {given[0]}; expected --personal with it, which evaluates the "
+                "models"
+            )
     if config.first_visit and (config.personal is None or not config.held_out_clients):
         raise ValueError(
             "first_visit is True; expected --personal and --held-out-clients with it, whose "

@@ -22,6 +22,7 @@ from fedjax_sim.algorithms.staleness import (
     polynomial,
     realised_steps,
 )
+from fedjax_sim.checks import check_count
 from fedjax_sim.cli.aggregators import rule_of
 from fedjax_sim.cli.codecs import compress, compress_messages
 from fedjax_sim.cli.private_options import INDEPENDENT, clip_of, parse_law
@@ -29,6 +30,7 @@ from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
 from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
 from fedjax_sim.types import FedAlgorithm, Oracle
+from fedjax_sim.wrappers.fine_tuning import fine_tuned
 
 Hyper = Mapping[str, Any]
 Factory = Callable[..., FedAlgorithm]
@@ -87,7 +89,9 @@ NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a
 PRIVACY_CLIP, NOISE_LAW = "privacy_clip", "privacy_noise_law"
 PRIVACY = (PRIVACY_CLIP, "privacy_noise", NOISE_LAW)  # of fedjax_sim.cli.private_runs
 AGGREGATOR = "aggregator"  # a rule of fedjax_sim.cli.aggregators
-COMMON = ("lr_decay", "clip", "weight_decay", *COMPRESSION, AGGREGATOR, *PRIVACY)
+# Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation.
+TUNING: dict[str, type] = {"tuning_steps": int, "tuning_lr": float}
+COMMON = ("lr_decay", "clip", "weight_decay", *TUNING, *COMPRESSION, AGGREGATOR, *PRIVACY)
 LR = 0.2
 _SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
 
@@ -110,6 +114,7 @@ class AlgorithmEntry:
     factory: Factory
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # before the function's
     reference: Reference | None = None  # of a function that is not built in
+    private_statistics: bool = False  # clients keep running statistics unless these are frozen
 
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -148,13 +153,14 @@ class AlgorithmEntry:
             >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
             True
             >>> AlgorithmEntry("b", fedac).common
-            ('clip', 'weight_decay', 'compress', ..., 'privacy_noise', 'privacy_noise_law')
+            ('clip', 'weight_decay', 'tuning_steps', ..., 'privacy_noise', 'privacy_noise_law')
         """
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
-        return tuple(
-            key for key in COMMON if key not in self.parameters and (key != "lr_decay" or scheduled)
-        )
+        without = {*self.parameters} | ({"lr_decay"} if not scheduled else set())
+        if self.parameters.keys() & TUNING.keys():  # fine-tunes by definition
+            without |= TUNING.keys()
+        return tuple(key for key in COMMON if key not in without)
 
     @property
     def hyper(self) -> tuple[str, ...]:
@@ -168,13 +174,13 @@ class AlgorithmEntry:
         Example:
             >>> from fedjax_sim.algorithms import scaffold
             >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
-            ['option', 'compress', 'feedback', 'compress_down', 'aggregator', 'privacy_noise_law']
+            ['option', 'tuning_steps', 'compress', 'feedback', ..., 'privacy_noise_law']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         kinds.pop(NUM_CLIENTS, None)
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
-        kinds |= {**COMPRESSION, AGGREGATOR: str, NOISE_LAW: str}
+        kinds |= {**TUNING, **COMPRESSION, AGGREGATOR: str, NOISE_LAW: str}
         return {key: kind for key, kind in kinds.items() if kind in (str, bool, int)}
 
     @property
@@ -256,10 +262,11 @@ class AlgorithmEntry:
                 own[key] = adapter.build(steps, **values)
         if self.takes_population:
             own[NUM_CLIENTS] = num_clients
+        tuning = {key: common.pop(key) for key in TUNING if key in common}
         if "lr_decay" in common:
             own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
         coding = {key: common.pop(key) for key in COMPRESSION if key in common}
-        algorithm = self._transformed(own, common)
+        algorithm = _tuned(self._transformed(own, common), own.get("lr"), **tuning)
         algorithm = compress_messages(algorithm, coding.pop("compress_down", "none"))
         if not coding:
             return algorithm
@@ -311,6 +318,25 @@ def _adapter(parameter: inspect.Parameter) -> Adapter | None:
         if parameter.annotation == kind or kind in typing.get_args(parameter.annotation):
             return adapter
     return None
+
+
+def _tuned(
+    algorithm: FedAlgorithm, lr: Any, tuning_steps: int | None = None, tuning_lr: Any = None
+) -> FedAlgorithm:
+    """The algorithm with fine-tuned personal models, if there are steps.
+
+    Raises:
+        ValueError: steps below 1 or without a rate.
+    """
+    if tuning_steps is None:
+        return algorithm
+    check_count(1, tuning_steps=tuning_steps)
+    rate = lr if tuning_lr is None else tuning_lr
+    if rate is None:
+        raise ValueError(
+            f"tuning_steps is {tuning_steps} for an algorithm without lr; expected --tuning-lr"
+        )
+    return fine_tuned(algorithm, rate, steps=tuning_steps)
 
 
 def _regularised(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:

@@ -18,7 +18,6 @@ from fedjax_sim.evaluation import (
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.robust.attacks import triggered
 from fedjax_sim.types import Task
-from fedjax_sim.wrappers.parts import personal_model
 
 
 def evaluation(
@@ -26,6 +25,7 @@ def evaluation(
     metrics: Metrics,
     clients: Clients,
     make_task: Callable[[FederatedData], Task],
+    statistics: str = "averaged",
 ) -> Partial:
     """Returns the evaluator of a comparison's models.
 
@@ -35,7 +35,7 @@ def evaluation(
     ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
     With ``--personal``, ``personal/SPLIT/...`` are statistics of the models that clients use
     themselves, on their own examples; the split ``unseen`` has the clients that never train.
-    Without it, but with ``--statistics private`` and client states on the device,
+    Without it, but with running statistics that clients keep and client states on the device,
     ``personal/...`` are statistics of the clients' own models on their training examples.
 
     Args:
@@ -43,6 +43,7 @@ def evaluation(
         metrics: values per example.
         clients: the clients' examples.
         make_task: ``data -> Task``, for the training of clients that are held out.
+        statistics: "private" if the clients of an algorithm keep running statistics.
     """
     train = clients.train
     most = len(train["y"]) if config.eval_examples == "all" else config.eval_examples
@@ -73,8 +74,8 @@ def evaluation(
     if config.personal is not None:
         own = _personal(config, metrics, clients, make_task)
         parts["personal"] = at_rounds(own, config.personal)
-    elif config.statistics == "private" and not config.num_strata and config.states == "device":
-        parts["personal"] = personal_evaluator(metrics, clients.data, personal_model)
+    elif statistics == "private" and not config.num_strata and config.states == "device":
+        parts["personal"] = personal_evaluator(metrics, clients.data)
     return merge_evaluators(**parts)
 
 

@@ -134,7 +134,7 @@ def static_hyper(config: SweepConfig) -> dict[str, type]:
 
     Example:
         >>> list(static_hyper(SweepConfig(algorithms=("scaffold",))))
-        ['option', 'compress', 'feedback', 'compress_down', 'aggregator', 'privacy_noise_law']
+        ['option', 'tuning_steps', 'compress', 'feedback', ..., 'privacy_noise_law']
     """
     entries = algorithms_of(config.algorithms).values()
     return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}

@@ -1,5 +1,8 @@
 """Running statistics of a model (batch normalisation) by ``--statistics``."""
 
+from collections.abc import Iterable
+
+from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.models import Model, frozen_statistics
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import FedAlgorithm
@@ -26,6 +29,26 @@ def trained_model(net: Model, statistics: str) -> Model:
             "no running statistics"
         )
     return frozen_statistics(net) if statistics == "frozen" else net
+
+
+def statistics_of(option: str, entries: Iterable[AlgorithmEntry]) -> str:
+    """Returns "private" for algorithms whose clients keep running statistics by definition.
+
+    Args:
+        option: ``--statistics``, which the other algorithms have.
+        entries: of algorithms; one of them is enough.
+
+    Example:
+        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> statistics_of("averaged", [ALGORITHMS["fedavg"]])
+        'averaged'
+        >>> statistics_of("averaged", [ALGORITHMS["fedbn"]])
+        'private'
+        >>> statistics_of("frozen", [ALGORITHMS["fedbn"]])
+        'frozen'
+    """
+    keeps = any(entry.private_statistics for entry in entries)
+    return "private" if keeps and option == "averaged" else option
 
 
 def for_model(algorithm: FedAlgorithm, where: Where | None, statistics: str) -> FedAlgorithm:

@@ -35,9 +35,9 @@ __all__ = ["asynchronous", "femnist", "keys", "quickstart"]
 # Options that do not belong to a setup: arguments of algorithms, of compare, and of the process.
 _OTHERS = {
     "output", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
-    "compress", "feedback", "feedback_rate", "compress_down", "aggregator", "hyper", "rates",
-    "target_accuracy", "execution", "chunk_size", "tuned", "precision", "on_divergence",
-    "partition_per_seed", "attack", "attackers",
+    "tuning_steps", "tuning_lr", "compress", "feedback", "feedback_rate", "compress_down",
+    "aggregator", "hyper", "rates", "target_accuracy", "execution", "chunk_size", "tuned",
+    "precision", "on_divergence", "partition_per_seed", "attack", "attackers",
 }  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from fedjax_sim.cli.clocks import Clock, step_law
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
 from fedjax_sim.cli.evaluation import evaluation
-from fedjax_sim.cli.model_statistics import for_model, trained_model
+from fedjax_sim.cli.model_statistics import for_model, statistics_of, trained_model
 from fedjax_sim.cli.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
 from fedjax_sim.cli.own_functions import OwnFunctions
 from fedjax_sim.cli.own_objects import own_timeline
 from fedjax_sim.cli.private_runs import privatized
+from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
@@ -89,7 +90,8 @@ class Problem(NamedTuple):
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
-        return wrapped(algorithm, hyper, self.model, self.config, self.attack, self.setup.timeline)
+        timeline = self.setup.timeline
+        return wrapped(entry, algorithm, hyper, self.model, self.config, self.attack, timeline)
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
@@ -99,6 +101,7 @@ class Problem(NamedTuple):
 
 
 def wrapped(
+    entry: AlgorithmEntry,
     algorithm: FedAlgorithm,
     hyper: Hyper,
     model: Model,
@@ -111,7 +114,8 @@ def wrapped(
     These are the adapters, the running statistics, the robust rule, the attack and the privacy.
 
     Args:
-        algorithm: as its entry builds it.
+        entry: of the algorithm.
+        algorithm: as the entry builds it.
         hyper: its hyper-parameters, with those of rule and privacy.
         model: the model that is trained.
         config: the options.
@@ -119,7 +123,8 @@ def wrapped(
         timeline: of all seeds, for privacy; None: there is none.
     """
     of_adapters = on_adapters(algorithm, config.adapters)
-    trained = for_model(of_adapters, model.statistics, config.statistics)
+    statistics = statistics_of(config.statistics, [entry])
+    trained = for_model(of_adapters, model.statistics, statistics)
     ruled = aggregated(trained, hyper.get("aggregator"))
     attacked = ruled if attack is None else attack.on(ruled)
     return privatized(attacked, hyper, timeline)
@@ -186,6 +191,8 @@ def prepare(
             "parameters": sum(leaf[0].size for leaf in jax.tree.leaves(params)),
         },
     }
+    entries = algorithms_of(config.algorithms).values()
+    statistics = statistics_of(config.statistics, entries) if net.statistics else "averaged"
     clock = None if config.clock == "none" else _clock(config, data.num_clients)
     setup = Setup(
         task,
@@ -193,7 +200,9 @@ def prepare(
         if clock is None
         else clock.timelines(config.algorithms[0], schedule_keys),
         params,
-        eval_fn=evaluation(config, metrics, divided, lambda data: empirical_task(loss, data, rule)),
+        eval_fn=evaluation(
+            config, metrics, divided, lambda data: empirical_task(loss, data, rule), statistics
+        ),
         eval_every=config.eval_every,
         weighting=weight_by_examples if config.weighting == "examples" else uniform_weights,
     )

@@ -51,6 +51,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "scaffold": {"server_lr": 1.0},
     "streaming_diloco": {"lr": 0.003},
 }
+# Algorithms whose clients keep the running statistics of normalisation layers by definition.
+PRIVATE_STATISTICS = ("fedbn",)
 # Options that set a hyper-parameter of several algorithms.
 SHARED = (*COMMON, "lr", "server_lr")
 
@@ -69,7 +71,9 @@ def _factories() -> dict[str, Factory]:
 
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
-    name: AlgorithmEntry(name, factory, DEFAULTS.get(name, {}))
+    name: AlgorithmEntry(
+        name, factory, DEFAULTS.get(name, {}), private_statistics=name in PRIVATE_STATISTICS
+    )
     for name, factory in sorted(_factories().items())
 }
 GROUP = "algorithms"  # of entry points

@@ -272,8 +272,9 @@ class _Runs:
             if self.laws_differ:
                 law, num_clients, attack, timeline = self.laws[algorithm, *sorted(settings.items())]
             hyper = {**self.hyper[algorithm], **swept}
-            built = self.algorithms[algorithm].build(hyper, law, num_clients)
-            return wrapped(built, hyper, self.model, self.config, attack, timeline)
+            entry = self.algorithms[algorithm]
+            built = entry.build(hyper, law, num_clients)
+            return wrapped(entry, built, hyper, self.model, self.config, attack, timeline)
 
         settings = SETTINGS if self.laws_differ else ()
         return _named(make, ("algorithm", *settings), others=True)

@@ -212,7 +212,7 @@ def test_messages_are_fragments():
 
 def test_streaming_refuses_other_timelines_and_fragments():
     algorithm = fs.streaming_diloco(local_optimizer=SGD, delay=3)
-    with pytest.raises(ValueError, match="delay is 3; expected less than [0-3], the steps of"):
+    with pytest.raises(ValueError, match="delay is 3; expected less than 2, the steps of a visit"):
         streamed_setup(algorithm, fs.timelines.full(3, 2, 2))
     with pytest.raises(ValueError, match="a round of the timeline has 1 of 2 clients"):
         streamed_setup(algorithm, fs.timelines.cyclic(3, 2, 1, 5))

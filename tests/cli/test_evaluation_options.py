@@ -9,7 +9,7 @@ import pytest
 from fedjax_sim import models, objectives
 from fedjax_sim.cli import config_checks
 from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.evaluation import evaluation
 from fedjax_sim.datasets import load
 
@@ -82,12 +82,20 @@ def test_metrics_and_sizes(digits):
             "personal is 3; expected a multiple of --eval-every, 2",
         ),
         ({"first_visit": True}, "first_visit is True; expected --personal and --held-out-clients"),
+        ({"tuning_steps": 3}, "tuning_steps is 3; expected --personal with it"),
+        ({"hyper": ("fedavg.tuning_steps=3",)}, "tuning_steps is fedavg.tuning_steps=3; expected"),
+        ({"tuning_lr": 0.0}, "tuning_lr is 0.0; expected a positive number"),
         ({"held_out_clients": 1.0}, r"held_out_clients is 1.0; expected a number in \[0, 1\)"),
     ],
 )
 def test_bad_values_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         config_checks.check(RunConfig(**options))
+
+
+def test_a_grid_of_steps_of_fine_tuning_needs_personal_models():
+    with pytest.raises(ValueError, match="tuning_steps is tuning_steps=1,5; expected --personal"):
+        config_checks.check(SweepConfig(grid=("tuning_steps=1,5",)))
 
 
 def test_too_few_clients_to_hold_out(digits):

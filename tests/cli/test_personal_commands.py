@@ -59,3 +59,18 @@ def test_sweep(tmp_path):
     per_rate = own.groupby(["algorithm", "lr"]).mean().groupby("algorithm").max().to_dict()
     assert best == pytest.approx(per_rate, rel=1e-6)
     assert (tmp_path / "clients_personal_test.png").exists()
+
+
+def test_models_after_steps_of_fine_tuning(tmp_path):
+    """Of any algorithm; the training and the server's model are the same."""
+    sweep = ["sweep", *OPTIONS, "--grid", "tuning_steps=1,6", "--metric", PERSONAL]
+    main.main([*sweep, "--tuning-lr", "0.3", "--output", str(tmp_path)])
+    keys = ["algorithm", "tuning_steps"]
+    own = from_history(tmp_path, [*keys, "seed"]).groupby(keys).mean()
+    assert (own.xs(6, level="tuning_steps") > own.xs(1, level="tuning_steps")).all()
+    history = pd.read_csv(tmp_path / "history.csv")
+    of_server = history.loc[history["metric"] == "test/loss"].groupby(
+        ["algorithm", "seed", "round"]
+    )
+    assert (of_server["value"].count() == 2).all()
+    assert (of_server["value"].nunique() == 1).all()

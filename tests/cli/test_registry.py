@@ -97,7 +97,9 @@ def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     for key in special:  # they have tests of their own
         del defaults[key]
     values = {key: v if isinstance(v, str | int) else 0.25 for key, v in defaults.items()}
-    values |= {"head_steps": 2} if "head_steps" in values else {}  # a number of steps
+    values |= {key: 2 for key in ("head_steps", "tuning_steps") if key in values}
+    if "lr" not in values:  # there is no rate of fine-tuning
+        values = {key: value for key, value in values.items() if key not in entries.TUNING}
     settings = [
         f"{name}.{key}={str(v).lower() if v in (True, False) else v}" for key, v in values.items()
     ]
@@ -202,3 +204,35 @@ def test_rates_of_presets_belong_to_their_algorithms(preset):
 def test_rates_that_were_not_tuned_for_a_preset_are_named(preset, options, note):
     found = untuned(dataclasses.replace(PRESETS[preset], **options))
     assert found == (note and f"not tuned for these settings, default rate: {note}")
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "message"),
+    [
+        ("fedavg", {"tuning_steps": 0}, "tuning_steps is 0; expected at least 1"),
+        (
+            "agd",
+            {"smoothness": 1.0, "mu": 0.1, "tuning_steps": 2},
+            "an algorithm without lr; expec",
+        ),
+    ],
+)
+def test_fine_tuning_is_refused(name, hyper, message):
+    entry = registry.ALGORITHMS[name]
+    with pytest.raises(ValueError, match=message):
+        entry.build({**entry.tuned_defaults, **hyper})
+
+
+def test_a_rate_of_fine_tuning_needs_steps():
+    config = RunConfig(algorithms=("fedavg", "fedbabu"), tuning_lr=0.1, personal=2)
+    with pytest.raises(ValueError, match=r"tuning_lr is 0\.1 for fedavg; expected --tuning-steps"):
+        hyper_parameters(config)
+    hyper = hyper_parameters(dataclasses.replace(config, hyper=("fedavg.tuning_steps=3",)))
+    assert hyper["fedavg"]["tuning_steps"] == 3
+    assert hyper["fedavg"]["tuning_lr"] == hyper["fedbabu"]["tuning_lr"] == 0.1
+
+
+def test_algorithms_with_fine_tuning_have_no_further_steps():
+    assert "tuning_steps" in registry.ALGORITHMS["ditto"].common
+    for name in ("fedavg_ft", "fedbabu"):
+        assert "tuning_steps" not in registry.ALGORITHMS[name].common

@@ -255,7 +255,7 @@ def no_data(monkeypatch):
 
 OF_FEDAVG = (
     "fedavg: aggregator, clip, compress, compress_down, feedback, feedback_rate, lr, lr_decay, "
-    "privacy_clip, privacy_noise, privacy_noise_law, weight_decay"
+    "privacy_clip, privacy_noise, privacy_noise_law, tuning_lr, tuning_steps, weight_decay"
 )
 
 
