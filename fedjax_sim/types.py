@@ -274,14 +274,17 @@ class FedAlgorithm(NamedTuple):
     # The reason why all uploads must have the same weight; a setup with another weighting is
     # refused with this reason. None: they need not.
     uniform_weights_only: str | None = None
-    # The same for timelines in which not all clients report in every round.
-    uniform_weights_if_partial: str | None = None
     # What `update` receives. None: the weighted mean of the uploads.
     aggregation: Aggregation | None = None
     # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
     # add noise are refused with it. None: an upload is 0 for a client that does not change the
-    # model, and the update may receive a noisy mean. Not a part of digests.
+    # model, and the update may receive a noisy mean. This and the next fields are no part of
+    # digests.
     exact_mean_only: str | None = None
+    # As `uniform_weights_only`, for timelines in which not all clients report in every round.
+    uniform_weights_if_partial: str | None = None
+    # Messages are changes of the last one, so every client needs every message: counted as bits.
+    messages_to_all: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

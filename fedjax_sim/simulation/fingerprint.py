@@ -130,9 +130,9 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
 
 def _old_fields(algorithm: FedAlgorithm) -> tuple[Any, ...]:
     """Returns the fields that count: an algorithm keeps the digest from before unused ones."""
-    if algorithm.aggregation is not None:
-        return algorithm
     last = "personal" if algorithm.personal is None else "aggregation"
+    if algorithm.aggregation is not None:
+        last = "uniform_weights_if_partial"
     return algorithm[: FedAlgorithm._fields.index(last)]
 
 

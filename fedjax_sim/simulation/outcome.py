@@ -72,7 +72,9 @@ def describe(
 
     Bits are those of the arrays that a message and an upload consist of, or of their codes if the
     algorithm is wrapped in compression (for MARINA the expected number, for PP-MARINA the mean over
-    the timeline's uploads).  Frozen leaves of the model are not sent.
+    the timeline's uploads).  Frozen leaves of the model are not sent.  Messages that all clients
+    receive in every round with a report (EF21-P) are shared among the reports: the bits of a
+    message are the mean over these.
 
     Args:
         algorithm, setup, seeds, clock: those of the run.
@@ -97,6 +99,9 @@ def describe(
         if (whole := bits_if_all_report(algorithm)) is not None:
             share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
             upload = round(float(share * whole(sent) + (1 - share) * upload))
+        if algorithm.messages_to_all:
+            messages = setup.task.num_clients * np.count_nonzero(reports)
+            download = round(download * messages / max(int(reports.sum()), 1))
     except (TypeError, ValueError, AttributeError):
         pass  # an algorithm that needs a real oracle even for the shapes of its uploads
     num_rounds = setup.timeline.num_rounds

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.types import Timeline
 
 
@@ -100,14 +100,21 @@ def spans(
     return Spans(time, update, client, start, done, report, update - version, steps)
 
 
-def bits_moved(timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray) -> np.ndarray:
+def bits_moved(
+    timeline: Timeline,
+    up: int | np.ndarray,
+    down: int | np.ndarray,
+    *,
+    to_all: int | None = None,
+) -> np.ndarray:
     r"""Cumulative number of bits sent until each update, in both directions, ``[..., T]``.
 
     .. math:: B_t = \sum_{u \le t} (b_{up} + b_{down})\, |S_u|
 
     Every upload is paired with one message from the server: the model that the client started from,
     or the model that the client receives at the contact.  It is counted with the upload.  The
-    initial model, which every client has, and messages to clients that never report do not count.
+    initial model, which every client has, and messages to clients that never report do not count,
+    unless all M clients need every message: then a round with a report has M of them.
 
     Args:
         timeline: one timeline or a batch.
@@ -116,12 +123,14 @@ def bits_moved(timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray)
             uploads of the rounds have different sizes
             (MARINA: ``np.where(full, whole, codec.bits(params))``).
         down: bits per message from the server to a client, a number or an array like ``up``.
+        to_all: M, for messages that all clients need (``FedAlgorithm.messages_to_all``:
+            :func:`~fedjax_sim.ef21_p`); None: those who report.
 
     Returns:
         64-bit integers.
 
     Raises:
-        ValueError: numbers of bits that are negative or no integers.
+        ValueError: numbers of bits that are negative or no integers; ``to_all`` below 1.
 
     Example:
         >>> import fedjax_sim as fs
@@ -130,14 +139,20 @@ def bits_moved(timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray)
         [6600, 13200, 19800]
         >>> bits_moved(timeline, up=np.array([3200, 100, 100]), down=3200).tolist()
         [12800, 19400, 26000]
+        >>> bits_moved(timeline, up=100, down=3200, to_all=4).tolist()
+        [13000, 26000, 39000]
     """
+    if to_all is not None:
+        check_count(1, to_all=to_all)
     sizes = [np.asarray(bits) for bits in (up, down)]
     for name, bits in zip(("up", "down"), sizes, strict=True):
         if bits.dtype.kind not in "iu":
             raise ValueError(f"{name} has dtype {bits.dtype}; expected integers")
         check_at_least(0, **{name: bits.min()})
     reports = np.asarray(timeline.mask).sum(-1, dtype=np.int64)
-    return np.cumsum(reports * sum(bits.astype(np.int64) for bits in sizes), axis=-1)
+    messages = reports if to_all is None else to_all * (reports > 0)
+    of_up, of_down = (bits.astype(np.int64) for bits in sizes)
+    return np.cumsum(reports * of_up + messages * of_down, axis=-1)
 
 
 def _previous_report(client: np.ndarray, report: np.ndarray) -> np.ndarray:

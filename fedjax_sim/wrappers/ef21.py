@@ -192,9 +192,9 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     exactly the model of a server with error feedback (DoubleSqueeze), which sends
     :math:`c = C(e + \Delta)` and keeps :math:`e \leftarrow e + \Delta - c`.
 
-    Every client has to receive every change, also in rounds in which it does not report:
-    :func:`~fedjax_sim.timelines.bits_moved`, and files of runs, count one message per report.  For
-    both directions compose: ``ef21(ef21_p(fedavg(0.1), down), up)``.
+    Every client has to receive every change, also in rounds in which it does not report, and files
+    of runs count it so (:func:`~fedjax_sim.timelines.bits_moved` with ``to_all``).  For both
+    directions compose: ``ef21(ef21_p(fedavg(0.1), down), up)``.
 
     Args:
         algorithm: an algorithm whose message does not depend on the round: not marina, which is
@@ -242,4 +242,5 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         init=init,
         update=marked_like(update, algorithm),
         broadcast=with_message_bits(lambda state, round: sent(state, round)[0], coder.bits),
+        messages_to_all=True,
     )

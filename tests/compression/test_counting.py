@@ -93,3 +93,22 @@ def test_uploads_of_pp_marina_are_whole_if_all_clients_report():
     coded = codec.bits(PARAMS)
     expected = round((4 * WHOLE + 3 * coded) / 7)
     assert communication(fs.pp_marina(PLAIN, codec), timeline)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fs.ef21_p(PLAIN, scaled_sign()),
+        fs.ef21(fs.ef21_p(PLAIN, scaled_sign()), scaled_sign()),
+        MEDIAN,
+        fs.privacy.privatize(EF, 1.0, 1.0, expected_uploads=4),
+    ],
+    ids=["ef21_p", "ef21", "robust", "private"],
+)
+def test_messages_of_ef21_p_go_to_all_clients(algorithm):
+    """In every round with a report: here in two of three, with four reports and one."""
+    mask = jnp.array([[True] * 4, [False] * 4, [False, True, False, False]])
+    timeline = dataclasses.replace(fs.timelines.full(3, 4, 1), mask=mask)
+    assert communication(algorithm, timeline)[1] == round(BOTH * 4 * 2 / 5)
+    moved = fs.timelines.bits_moved(timeline, up=0, down=BOTH, to_all=4)
+    assert moved.tolist() == [4 * BOTH, 4 * BOTH, 8 * BOTH]

@@ -116,6 +116,17 @@ def test_every_change_counts(written):
         assert changed != before[name], name
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [fs.fedavg(0.1), fs.ditto(0.1), fs.robust.aggregate(fs.ditto(0.1), fs.robust.median())],
+    ids=["fedavg", "personal", "robust"],
+)
+def test_later_fields_of_algorithms_do_not_count(algorithm):
+    """Folders from before these fields stay readable."""
+    later = algorithm._replace(uniform_weights_if_partial="a reason", messages_to_all=True)
+    assert functions_digest(later) == functions_digest(algorithm)
+
+
 def factor(w):
     return w
 
