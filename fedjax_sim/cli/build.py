@@ -29,6 +29,7 @@ from fedjax_sim.execution import strategies
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.privacy import Guarantee
+from fedjax_sim.setup_checks import shapes_of_one
 from fedjax_sim.types import FedAlgorithm, Setup
 
 Kind = TypeVar("Kind", bound=RunConfig)
@@ -109,6 +110,8 @@ def resolve(config: RunConfig) -> ResolvedRun:
             check_uploads(hyper[name].get(AGGREGATOR), setup.timeline)
             try:
                 check_algorithm(algorithm, setup)
+                # What only the model's leaves can show, such as none that are private.
+                jax.eval_shape(algorithm.init, shapes_of_one(setup.params, batched=True))
             except ValueError as error:  # of several algorithms, which one
                 raise ValueError(f"algorithms has {name!r}: {error}") from error
             private_runs.check_parts(algorithm, hyper[name], setup)

@@ -148,10 +148,13 @@ def _print_guarantees(comparison) -> None:
 def _forecast(comparison) -> int:
     from rich.console import Console
 
+    from fedjax_sim.cli import tuned
     from fedjax_sim.cli.dry_run import run_forecast
     from fedjax_sim.cli.tables import forecast_table
     from fedjax_sim.execution import distributed
 
+    with resolving():
+        tuned.parse(comparison.options["tuned"])
     with running(None):
         forecasts = dict(run_forecast(comparison, _tuning_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))

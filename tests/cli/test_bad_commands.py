@@ -300,6 +300,27 @@ def test_one_line_says_what_was_expected(here, capsys, command, message):
 
 
 @pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "fedbn",
+            "--algorithms has 'fedbn': params has the layers dense1, dense2; expected a norm",
+        ),
+        ("fedbn --dry-run", "--algorithms has 'fedbn': params has the layers dense1, dense2"),
+        ("fedavg --tuned fedavg=bad", "--tuned has 'fedavg=bad'; expected ALGORITHM=CLIENTSxDEV"),
+        ("fedavg --tuned fedavg=bad --dry-run", "--tuned has 'fedavg=bad'; expected ALGORITHM="),
+    ],
+)
+def test_one_line_where_the_model_is_needed(tmp_path, capsys, command, message):
+    """Its initial values are compiled, and no run is."""
+    options = shlex.split(f"{command} --seeds 1 --output {tmp_path / 'run'}")
+    assert main(["run", "--algorithms", *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"fedjax-sim: error: {message}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"algorithms": ("fedpox",)}, "algorithms has 'fedpox'; .*did you mean fedprox?"),
