@@ -35,6 +35,8 @@ def _check_kind(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
     if isinstance(value, str):
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
+    if np.iscomplexobj(value):
+        raise ValueError(f"{name} is {value!r:.60}; expected a real number")
 
 
 def check_at_least(bound: float, /, **values: object) -> None:
@@ -69,7 +71,10 @@ def check_count(least: int = 0, /, **values: Any) -> None:
         if isinstance(value, Tracer):
             continue
         if isinstance(value, (bool, np.bool_)) or not _is_integer(value):
-            raise ValueError(f"{name} is {value!r:.60}; expected an integer")
+            hint = ""
+            if isinstance(value, float) and value.is_integer():
+                hint = f" (in a sweep: static=[{name!r}])"
+            raise ValueError(f"{name} is {value!r:.60}; expected an integer{hint}")
         check_at_least(least, **{name: value})
 
 

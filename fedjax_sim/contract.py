@@ -15,9 +15,12 @@ from jax import Array
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.execution.broadcasts import num_buffers
 from fedjax_sim.setup_checks import check_is_algorithm, partial_rounds
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
+    Params,
     PyTree,
     ServerState,
     Task,
@@ -112,15 +115,29 @@ def check_weighting(
         raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
 
 
-def check_statistics(algorithm: FedAlgorithm, task: Task) -> None:
-    """Refuses a model with running statistics for an algorithm that does not update them."""
-    handled = isinstance(algorithm.check, UpdatesStatistics)
-    if not handled and running_statistics_of(task) is not None:
+def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> None:
+    """Refuses a model with running statistics for an algorithm that does not update just these."""
+    statistics = running_statistics_of(task)
+    if statistics is None:
+        return
+    if not isinstance(algorithm.check, UpdatesStatistics):
         raise ValueError(
             "task has a model with running statistics (batch normalisation), which the algorithm "
             "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
             "objective of fs.models.frozen_statistics(model) with fs.freeze"
         )
+    expected, updated = (_paths(params, where) for where in (statistics, algorithm.check.where))
+    if expected != updated:
+        different = ", ".join(sorted(expected ^ updated))
+        raise ValueError(
+            f"running_statistics has where with another answer than model.statistics for "
+            f"{different}; expected fs.running_statistics(algorithm, model.statistics)"
+        )
+
+
+def _paths(params: Params, where: Selection) -> set[str]:
+    part, _ = leaves.split(params, where)
+    return {"/".join(leaves.names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(part)}
 
 
 def checked_init(server: ServerState) -> ServerState:

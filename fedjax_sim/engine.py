@@ -157,7 +157,7 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
     """
     check_functions(algorithm)
     check_staleness(algorithm, setup.timeline)
-    check_statistics(algorithm, setup.task)
+    check_statistics(algorithm, setup.task, setup.params)
     check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
     applied_last(algorithm)
     if algorithm.aggregation is not None:

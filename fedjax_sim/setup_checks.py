@@ -203,6 +203,8 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
     Raises:
         ValueError: as the method ``check`` of the task's oracle or of an evaluator.
     """
+    if _known(setup.params):
+        check_finite_params(setup.params)
     params = shapes_of_one(setup.params, batched=batched)
     oracle = setup.task.oracle
     check = getattr(getattr(oracle, "func", None), "check", None)
@@ -211,6 +213,28 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
         check(*arguments, params)
     if _known((setup.eval_fn, setup.params)):
         _check_evaluated(setup.eval_fn, params)
+
+
+def check_finite_params(params: Params) -> None:
+    """Refuses initial models with NaN or infinity.
+
+    Raises:
+        ValueError: naming the leaf and the value.
+
+    Example:
+        >>> check_finite_params({"w": np.array([1.0, np.nan])})
+        Traceback (most recent call last):
+        ...
+        ValueError: params['w'] has nan; expected finite numbers
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        values = np.asarray(leaf)
+        finite = np.isfinite(values)
+        if not finite.all():
+            value = values[np.unravel_index(np.argmin(finite), finite.shape)]
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} has {value}; expected finite numbers"
+            )
 
 
 def shapes_of_one(params: Params, *, batched: bool) -> Params:

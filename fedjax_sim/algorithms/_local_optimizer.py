@@ -40,6 +40,13 @@ class SharedLocalState(NamedTuple):
         return self.inner.params
 
 
+class _Start(NamedTuple):
+    """Message to clients that start from the mean of all states."""
+
+    params: Params
+    local: optax.OptState
+
+
 class _Visit(NamedTuple):
     upload: Upload
     local: PyTree  # floating leaves of the optimizer's state, and by how much its counts grew
@@ -118,9 +125,7 @@ def locally_optimized(
                 )
         return SharedLocalState(served.init(params), start)
 
-    def local(
-        message: tuple[Params, optax.OptState], state: tuple, oracle: Oracle, work: Work
-    ) -> tuple[_Visit, tuple]:
+    def local(message: _Start, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         x, start = message
         delta, end = visit(x, start, oracle, work)
         present = (work.num_steps > 0).astype(jnp.result_type(float))
@@ -150,7 +155,7 @@ def locally_optimized(
         init=init,
         local=local,
         update=update,
-        broadcast=lambda state, round: (state.inner.params, state.local),
+        broadcast=lambda state, round: _Start(state.inner.params, state.local),
         exact_mean_only="clients upload the states of their optimizers, not changes of them",
     )
 

@@ -73,15 +73,15 @@ def check_unmasked(examples: PyTree) -> None:
             )
 
 
-def check_finite(examples: PyTree, offsets: Any) -> None:
+def check_finite(examples: PyTree, offsets: Any = None) -> None:
     """Refuses examples with NaN or infinity; on the host, without compilation.
 
     Args:
         examples: pytree of concrete arrays ``[N, ...]``.
-        offsets: rows at which the clients begin, ``[M + 1]``.
+        offsets: rows at which the clients begin, ``[M + 1]``; None: of no clients.
 
     Raises:
-        ValueError: naming the leaf, the client and the example.
+        ValueError: naming the leaf, the row, and its client.
 
     Example:
         >>> check_finite({"x": np.array([[1.0], [2.0], [np.nan]])}, np.array([0, 1, 3]))
@@ -100,12 +100,12 @@ def check_finite(examples: PyTree, offsets: Any) -> None:
         value = values[(row, *rest)]
         if np.isfinite(value):  # only the sum is infinite
             continue
-        client = int(np.searchsorted(np.asarray(offsets), row, side="right")) - 1
-        example = int(row) - int(offsets[client])
-        raise ValueError(
-            f"examples{path} has {value} in example {example} of client {client} (row {row}); "
-            "expected finite numbers"
-        )
+        place = f"row {row}"
+        if offsets is not None:
+            client = int(np.searchsorted(np.asarray(offsets), row, side="right")) - 1
+            example = int(row) - int(offsets[client])
+            place = f"example {example} of client {client} (row {row})"
+        raise ValueError(f"examples{path} has {value} in {place}; expected finite numbers")
 
 
 def missing(values: Any) -> np.ndarray:

@@ -383,6 +383,11 @@ def _checked_sizes(data: FederatedData) -> np.ndarray:
             f"data.offsets has shape {offsets.shape} and starts with {offsets[:5].tolist()}; "
             "expected non-decreasing numbers from 0, one more than clients"
         )
+    if data.client_ids is not None and len(data.client_ids) != len(sizes):
+        raise ValueError(
+            f"data.client_ids has {len(data.client_ids)} names; expected {len(sizes)}, one per "
+            "client"
+        )
     if not np.issubdtype(offsets.dtype, np.integer):
         raise ValueError(f"data.offsets has dtype {offsets.dtype}; expected integers")
     lengths = {leaf.shape[0] for leaf in jax.tree.leaves(data.examples)}

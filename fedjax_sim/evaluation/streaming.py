@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.data.inspection import check_finite
 from fedjax_sim.execution.platforms import Platform
 from fedjax_sim.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
@@ -156,14 +157,14 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
 
 
 def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
-    """Refuses labels and token ids that the model does not have, as those of training data.
+    """Refuses examples with NaN or infinity, and labels and token ids that the model does not have.
 
     Args:
         params: a model, or its shapes.
         examples: pytree of concrete arrays ``[N, ...]``.
 
     Raises:
-        ValueError: as :func:`~fedjax_sim.objectives.check_labels`.
+        ValueError: as :func:`~fedjax_sim.objectives.check_labels`, or naming the row.
 
     Example:
         >>> from fedjax_sim import objectives
@@ -179,6 +180,7 @@ def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
         value_shapes(metrics, params, few)
     except Exception:  # an algorithm may evaluate other models than the setup's; the run refuses
         return
+    check_finite(examples)
     check_labels(metrics, params, examples)
 
 

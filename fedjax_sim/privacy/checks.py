@@ -82,7 +82,7 @@ def guarded(
         reason: why it must be the last one.
     """
     old = algorithm.check
-    statistics = isinstance(old, UpdatesStatistics)
     inner = old.inner if isinstance(old, UpdatesStatistics) else old
     last = AppliedLast(inner, check, algorithm.local, algorithm.update, wrapper, reason, mechanism)
-    return algorithm._replace(check=UpdatesStatistics(last) if statistics else last)
+    marked = old._replace(inner=last) if isinstance(old, UpdatesStatistics) else last
+    return algorithm._replace(check=marked)

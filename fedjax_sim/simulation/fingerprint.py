@@ -114,7 +114,8 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
     if isinstance(value, types.MethodType):
         return "method", inner(value.__func__), inner(value.__self__)
     if isinstance(value, (tuple, list)):
-        parts = _old_fields(value) if isinstance(value, FedAlgorithm) else value
+        parts = value[: getattr(value, "num_digested", len(value))]
+        parts = _old_fields(value) if isinstance(value, FedAlgorithm) else parts
         return rules.kind(type(value), inner), tuple(inner(part) for part in parts)
     if isinstance(value, Mapping):
         return "mapping", tuple((str(k), inner(value[k])) for k in sorted(value, key=str))

@@ -6,6 +6,7 @@ one device runs at once, a *slice* one block per device.
 
 import itertools
 import math
+import numbers
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -98,7 +99,7 @@ def groups(configurations: Sequence[Configuration], static: Collection[str]) -> 
         for name in names:
             _check_number(name, entry[name])
         for other, other_names, members in gathered:
-            if other == fixed and set(other_names) == set(names):
+            if _same(other, fixed) and set(other_names) == set(names):
                 members.append(i)
                 break
         else:
@@ -112,6 +113,19 @@ def groups(configurations: Sequence[Configuration], static: Collection[str]) -> 
         )
         for fixed, names, members in gathered
     ]
+
+
+def _same(static: Configuration, other: Configuration) -> bool:
+    """Returns whether static values are equal and of one kind: 1, 1.0 and True are not the same."""
+    return static == other and all(_kind(static[name]) is _kind(other[name]) for name in static)
+
+
+def _kind(value: Any) -> type:
+    kinds = ((bool, np.bool_), numbers.Integral, numbers.Real)
+    return next(
+        (kind for kind, of in zip((bool, int, float), kinds, strict=True) if isinstance(value, of)),
+        type(value),
+    )
 
 
 def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) -> Iterator[int]:

@@ -183,6 +183,8 @@ def sweep(
             "line --part I/N"
         )
     configurations = expand(grid)
+    if isinstance(static, str):
+        raise ValueError(f"static is {static!r}; expected a list of names, such as [{static!r}]")
     trials = Trials(factory, setup, static, execution, probes)
     every = groups(configurations, trials.static)
     for group in every:  # all of them, before the first runs for hours

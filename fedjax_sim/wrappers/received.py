@@ -16,6 +16,11 @@ from fedjax_sim.types import (
     Work,
 )
 
+WITHOUT_MODEL = (
+    "algorithm sends a message without a model; expected a model, or a message whose attribute "
+    "params is one"
+)
+
 
 def received_model(message: Message) -> Params:
     """Returns the model that a message contains: its attribute ``params``, or the message itself.
@@ -62,10 +67,7 @@ def check_received(algorithm: FedAlgorithm, params: Params) -> None:
 
     expected = jax.eval_shape(lambda params: params, params)
     if _form(jax.eval_shape(model, params)) != _form(expected):
-        raise ValueError(
-            "algorithm sends a message without a model; expected a model, or a message whose "
-            "attribute params is one"
-        )
+        raise ValueError(WITHOUT_MODEL)
 
 
 def dry_visit(

@@ -48,7 +48,7 @@ from fedjax_sim.types import (
     Work,
 )
 from fedjax_sim.wrappers.parts import PartMessage, PartState, PersonalState, update_inner
-from fedjax_sim.wrappers.received import check_receives_mean, received_model
+from fedjax_sim.wrappers.received import WITHOUT_MODEL, check_receives_mean, received_model
 
 __all__ = ["running_statistics"]
 
@@ -63,6 +63,9 @@ class UpdatesStatistics(NamedTuple):
     """Check of an algorithm that updates the running statistics of its task's model."""
 
     inner: Callable[[Task, Timeline], None]
+    where: Selection  # the statistics
+
+    num_digested = 1  # fields in digests of runs
 
     def __call__(self, task: Task, timeline: Timeline) -> None:
         self.inner(task, timeline)
@@ -137,7 +140,7 @@ def running_statistics(
     check_at_most(1, server_rate=server_rate)
     if combine == "averaged":
         check_receives_mean("running_statistics", algorithm)
-    check = UpdatesStatistics(algorithm.check)
+    check = UpdatesStatistics(algorithm.check, where)
 
     def init(params: Params) -> PartState:
         statistics, trainable = leaves.split(params, where)
@@ -155,7 +158,10 @@ def running_statistics(
         message: Message, state: ClientState, start: Params, oracle: Oracle, work: Work
     ) -> Params:
         if algorithm.personal is None:
-            return leaves.join(received_model(message), start)
+            try:
+                return leaves.join(received_model(message), start)
+            except ValueError as error:  # of JAX, for trees that differ
+                raise ValueError(WITHOUT_MODEL) from error
         with carrying(start) as carried:
             part = _updating(oracle, carried)
             return leaves.join(algorithm.personal(message, state, part, work), carried.value)

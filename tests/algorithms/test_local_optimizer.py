@@ -142,3 +142,17 @@ def test_mean_refuses_states_without_a_mean():
     algorithm = fs.fedavg(local_optimizer=optimizer, local_state="mean")
     with pytest.raises(ValueError, match=r"a state of type bool at .*; expected numbers"):
         algorithm.init(jnp.zeros(2))
+
+
+def test_messages_with_mean_states_contain_the_model():
+    """Private leaves and fine-tuning read it from there."""
+    algorithm = fs.fedavg(local_optimizer=optax.adam(0.1), local_state="mean")
+    state = algorithm.init(jnp.array(2.0))
+    message = algorithm.broadcast(state, None)  # pyright: ignore[reportArgumentType]
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: x**2 / 2, lambda x: x)
+    work = fs.Work(*5 * [jnp.array(1)], None, max_steps=1)  # pyright: ignore[reportArgumentType]
+    tuned = fs.fine_tuned(algorithm, 0.5, steps=1)
+    assert tuned.personal is not None
+    assert float(tuned.personal(message, (), oracle, work)) == 1.0
+    heads = fs.private(algorithm, lambda path, leaf: path == ("head",), lr=0.1)
+    assert heads.init({"head": jnp.zeros(2), "body": jnp.ones(3)}).rest["head"].shape == (2,)

@@ -9,7 +9,7 @@ from fedjax_sim import models
 from fedjax_sim.cli import references
 from fedjax_sim.cli.code_digest import code_digests
 from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.entries import AGGREGATOR, COMPRESSION, NOISE_LAW
+from fedjax_sim.cli.entries import AGGREGATOR, COMPRESSION, NOISE_LAW, TUNING
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.own_objects import model_row, reference_of
 from fedjax_sim.cli.registry import algorithms_of
@@ -128,7 +128,7 @@ def other_package(monkeypatch):
 def test_entry_points_add_names(other_package, capsys, monkeypatch):
     entry = algorithms_of(["added"])["added"]
     assert entry.hyper_defaults == {"lr": 0.2, "strength": 3, "name": "a"}
-    common = (*COMPRESSION, AGGREGATOR, NOISE_LAW)
+    common = (*TUNING, *COMPRESSION, AGGREGATOR, NOISE_LAW)
     own = {name: kind for name, kind in entry.static_hyper.items() if name not in common}
     assert own == {"strength": int, "name": str}
     reference = reference_of(RunConfig(model="big"), "model")

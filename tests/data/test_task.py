@@ -234,6 +234,12 @@ def test_task_built_anew_does_not_compile_anew():
     assert structure(fs.epochs(2, 3)) != structure(fs.epochs(3, 3))
 
 
+def test_refuses_client_ids_of_another_number():
+    data = fs.FederatedData({"x": np.zeros((5, 2))}, np.array([0, 2, 5]), ("ann",))
+    with pytest.raises(ValueError, match=r"data\.client_ids has 1 names; expected 2, one per cli"):
+        fs.empirical_task(lambda w, b, key: b["x"] @ w, data, fs.full_batch(1))
+
+
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [

@@ -1,5 +1,6 @@
 """Batch normalisation: statistics by hand, flax's own training loop, and combinations."""
 
+import dataclasses
 import functools
 
 import jax
@@ -289,6 +290,36 @@ def test_algorithm_without_the_wrapper_is_refused():
     wrapped = fs.running_statistics(fs.fedavg(0.1), MODEL.statistics)
     for algorithm in (wrapped, fs.average_rounds(wrapped), fs.skip_nonfinite(wrapped)):
         fs.init(algorithm, setup(partial_timeline()))
+
+
+@pytest.mark.parametrize(
+    ("where", "leaves"),
+    [
+        (lambda path, leaf: path[-1] == "running_mean", "layers/0/mean, layers/0/var"),
+        (lambda path, leaf: path[-1] == "mean", "layers/0/var"),
+        (lambda path, leaf: path[-1] in ("mean", "var", "scale"), "layers/0/scale"),
+    ],
+)
+@pytest.mark.parametrize("combine", ["averaged", "private"])
+def test_other_leaves_than_the_statistics_are_refused(where, leaves, combine):
+    """Statistics would be trained by gradients, or parameters by the change of statistics."""
+    algorithm = fs.average_rounds(fs.running_statistics(fs.fedavg(0.1), where, combine))
+    message = f"another answer than model.statistics for {leaves}; expected"
+    with pytest.raises(ValueError, match=message):
+        fs.init(algorithm, setup(partial_timeline()))
+
+
+def test_private_statistics_of_a_message_without_a_model_have_no_personal_model():
+    algorithm = fs.running_statistics(fs.fedsmoo(0.1), MODEL.statistics, "private")
+
+    def metrics(params, examples):
+        return {"error": (MODEL.apply(params, examples["x"]) - examples["y"])[:, 0] ** 2}
+
+    evaluated = dataclasses.replace(
+        setup(partial_timeline()), eval_fn=fs.evaluation.personal_evaluator(metrics, data())
+    )
+    with pytest.raises(ValueError, match="algorithm sends a message without a model"):
+        fs.run(algorithm, evaluated, jax.random.key(0))
 
 
 def test_gradients_in_loops_of_the_algorithm_are_refused():

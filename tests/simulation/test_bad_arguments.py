@@ -51,10 +51,20 @@ def test_keys_of_other_shapes(run):
     refused(r"has shape \(0,\); exp", run, ALGORITHM, GOOD, jax.random.split(KEY, 0))
 
 
+def _error(w, examples):
+    return {"error": jnp.abs(examples["x"] - w)}
+
+
+NOT_FINITE = fs.evaluation.evaluator(_error, {"x": np.array([1.0, np.inf], np.float32)})
 CHANGES = [
     ({"params": {"w": jnp.arange(3)}}, r"params\['w'\] has dtype int32; expected a floating"),
     ({"params": np.ones(3, complex)}, "params has dtype complex64; expected a floating"),
     ({"params": {"w": np.ones(3, bool)}}, r"params\['w'\] has dtype bool; expected a floating"),
+    ({"params": {"w": np.array([1.0, np.nan])}}, r"params\['w'\] has nan; expected finite numbers"),
+    (
+        {"eval_fn": NOT_FINITE},
+        r"eval_fn: examples\['x'\] has inf in row 1; expected finite n",
+    ),
     ({"eval_fn": "loss"}, "eval_fn is 'loss'; expected a function of the model"),
     ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
     ({"eval_fn": lambda params: params}, "eval_fn returns an array; expected a dict"),
@@ -153,6 +163,20 @@ def test_names_of_seeds_that_histories_cannot_hold():
 
 def test_a_memory_that_no_device_has():
     refused("memory is -1; expected 1", fs.forecast, ALGORITHM, GOOD, KEY, memory=-1)
+
+
+def test_static_names_as_one_text():
+    refused("static is 'lr'; expected a list", fs.sweep, fs.fedavg, GOOD, {"lr": [1.0]}, KEYS,
+            static="lr")  # fmt: skip
+
+
+def test_whole_numbers_that_a_sweep_makes_floats():
+    refused(r"num_models is .*2.0.*; expected an integer \(in a sweep: static=\['num_models'\]\)",
+            fs.ifca, 0.1, num_models=np.float64(2.0))  # fmt: skip
+
+
+def test_complex_rates():
+    refused(r"lr is 0\.1j; expected a real number", fs.fedavg, 0.1j)
 
 
 def test_a_sweep_whose_factory_returns_no_algorithm():

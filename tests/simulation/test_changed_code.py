@@ -10,6 +10,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.identity import functions_digest
+from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 MODULE = """
 import functools
@@ -125,6 +126,12 @@ def test_later_fields_of_algorithms_do_not_count(algorithm):
     """Folders from before these fields stay readable."""
     later = algorithm._replace(uniform_weights_if_partial="a reason", messages_to_all=True)
     assert functions_digest(later) == functions_digest(algorithm)
+
+
+def test_the_selection_of_statistics_counts_once():
+    """Where the algorithm uses it; its check has it for messages only."""
+    one, other = (UpdatesStatistics(abs, where) for where in (min, max))
+    assert functions_digest(one) == functions_digest(other)
 
 
 def factor(w):

@@ -48,6 +48,15 @@ def test_grids_that_are_none(grid, message):
         expand(grid)
 
 
+def test_static_values_of_other_kinds_have_programs_of_their_own():
+    """1 entry is kept of a tensor, or all of them, or a flag is set."""
+    configurations = [{"keep": keep, "lr": 0.1 * i} for i, keep in enumerate((1, 1.0, True))]
+    found = groups(configurations, {"keep"})
+    assert [repr(g.static["keep"]) for g in found] == ["1", "1.0", "True"]
+    same = [{"keep": np.float64(0.5), "lr": 0.1}, {"keep": 0.5, "lr": 0.2}]
+    assert len(groups(same, {"keep"})) == 1
+
+
 def test_groups_share_static_values_and_names():
     configurations = [
         {"lr": 0.1, "batch_size": 5},

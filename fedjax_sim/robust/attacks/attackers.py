@@ -209,5 +209,6 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
 
 def with_check(algorithm: FedAlgorithm, check: Callable[[Task, Timeline], None]) -> FedAlgorithm:
     """Returns an algorithm with another check, which keeps the mark of running statistics."""
-    statistics = isinstance(algorithm.check, UpdatesStatistics)
-    return algorithm._replace(check=UpdatesStatistics(check) if statistics else check)
+    old = algorithm.check
+    marked = old._replace(inner=check) if isinstance(old, UpdatesStatistics) else check
+    return algorithm._replace(check=marked)
