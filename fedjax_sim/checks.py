@@ -29,7 +29,7 @@ def check_rates(**values: object) -> None:
     check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
 
 
-def _check_kind(name: str, value: object) -> None:
+def _check_kind(name: str, value: Any) -> None:
     """Refuses schedules, and text, as which YAML reads 1e-3."""
     if callable(value):
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
