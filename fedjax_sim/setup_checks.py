@@ -216,7 +216,7 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
 
 
 def check_finite_params(params: Params) -> None:
-    """Refuses initial models with NaN or infinity.
+    """Refuses initial models with NaN or infinity; shapes pass.
 
     Raises:
         ValueError: naming the leaf and the value.
@@ -228,6 +228,8 @@ def check_finite_params(params: Params) -> None:
         ValueError: params['w'] has nan; expected finite numbers
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            continue
         values = np.asarray(leaf)
         finite = np.isfinite(values)
         if not finite.all():
