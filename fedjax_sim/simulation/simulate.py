@@ -61,11 +61,12 @@ def simulate(
     leading axis n, and ``setup.timeline`` may have one.  With a directory, the history is written
     to ``history.csv`` segment by segment and the state to ``checkpoints/``.  Calling again with the
     same arguments resumes the run and gives the same bits as an uninterrupted run; a longer
-    timeline with the same beginning extends it.  ``run.json`` holds digests of the algorithm, the
-    functions, the data and everything else that identifies the run.  Ctrl-C or SIGTERM ends the run
-    after the segment in progress; a second one ends it at once.  ``result.interrupted`` says that
-    rounds are missing, and ``result.interrupt_requested`` also reports an interrupt in the last
-    segment, for a loop over several runs.
+    timeline with the same beginning extends it, unless it has staleness, whose buffers are assigned
+    for the whole run.  ``run.json`` holds digests of the algorithm, the functions, the data and
+    everything else that identifies the run.  Ctrl-C or SIGTERM ends the run after the segment in
+    progress; a second one ends it at once.  ``result.interrupted`` says that rounds are missing,
+    and ``result.interrupt_requested`` also reports an interrupt in the last segment, for a loop
+    over several runs.
 
     Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
     once.  If the clients of the task are placed over the devices of several processes, all

@@ -62,7 +62,7 @@ def test_sweep(tmp_path):
 
 
 def test_models_after_steps_of_fine_tuning(tmp_path):
-    """Of any algorithm; the training and the server's model are the same."""
+    """More steps fit better; the server's model does not depend on them."""
     sweep = ["sweep", *OPTIONS, "--grid", "tuning_steps=1,6", "--metric", PERSONAL]
     main.main([*sweep, "--tuning-lr", "0.3", "--output", str(tmp_path)])
     keys = ["algorithm", "tuning_steps"]

@@ -129,7 +129,7 @@ def test_later_fields_of_algorithms_do_not_count(algorithm):
 
 
 def test_the_selection_of_statistics_counts_once():
-    """Where the algorithm uses it; its check has it for messages only."""
+    """The wrapped functions contain the selection already."""
     one, other = (UpdatesStatistics(abs, where) for where in (min, max))
     assert functions_digest(one) == functions_digest(other)
 
