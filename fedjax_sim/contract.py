@@ -107,10 +107,13 @@ def check_weighting(
     algorithm: FedAlgorithm, task: Task, timeline: Timeline, weighting: Weighting
 ) -> None:
     """Refuses weights for an algorithm that requires equal ones; traced timelines are complete."""
+    if weighting is uniform_weights:
+        return
     reason = algorithm.uniform_weights_only
-    if reason is None and len(partial_rounds(task, timeline)):
-        reason = algorithm.uniform_weights_if_partial
-    if reason is not None and weighting is not uniform_weights:
+    if reason is None and algorithm.uniform_weights_if_partial is not None:
+        some = len(partial_rounds(task, timeline)) > 0
+        reason = algorithm.uniform_weights_if_partial if some else None
+    if reason is not None:
         name = getattr(weighting, "__name__", weighting)
         raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
 
