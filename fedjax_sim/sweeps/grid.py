@@ -121,11 +121,12 @@ def _same(static: Configuration, other: Configuration) -> bool:
 
 
 def _kind(value: Any) -> type:
-    kinds = ((bool, np.bool_), numbers.Integral, numbers.Real)
-    return next(
-        (kind for kind, of in zip((bool, int, float), kinds, strict=True) if isinstance(value, of)),
-        type(value),
-    )
+    for kind, of in (
+        (bool, (bool, np.bool_)), (int, numbers.Integral), (float, numbers.Real)
+    ):  # fmt: skip
+        if isinstance(value, of):
+            return kind
+    return type(value)
 
 
 def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) -> Iterator[int]:
