@@ -41,7 +41,7 @@ class Options(Folders):
     def name(self) -> str:
         """Name of the files and of the folder with the runs."""
         part = "" if self.examples is None else f"-{self.examples}"
-        return f"{self.dataset}{part}"
+        return f"{self.dataset}_{self.rounds}_rounds{part}"
 
     @property
     def folder(self) -> pathlib.Path:

@@ -44,10 +44,12 @@ def build(
     tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
     """Returns the report and its figures of tables that were written."""
-    history, name = tables[""], facts["options"]["dataset"]
+    history, options = tables[""], facts["options"]
+    name, rounds = options["dataset"], options["rounds"]
     best = best_rounds(history)
-    report = Report(f"Personalised methods on {TITLES.get(name, name)}", facts["setting"])
-    published, options = PUBLISHED.get(name, {}), facts["options"]
+    title = f"Personalised methods on {TITLES.get(name, name)}, {rounds} rounds"
+    report = Report(title, facts["setting"])
+    published = PUBLISHED.get(name, {})
     report.add(unfinished(history, options["methods"], options["seeds"], by="algorithm"))
     report.add(rarely_evaluated(history))
     report.add(table(best, published, PUBLISHED_ARE.get(name, "")))

@@ -84,16 +84,19 @@ def test_the_report_grows_by_methods_and_seeds_that_it_does_not_have(tmp_path, m
     assert made == [("Ditto", 0), ("FedAvg", 0)]
     pfllib.main(dataclasses.replace(options, seeds=2))
     assert made[2:] == [("Ditto", 1)]
-    report_of = tmp_path / "pfllib" / "mnist.md"
+    report_of = tmp_path / "pfllib" / "mnist_200_rounds.md"
     assert "Not finished yet: FedAvg has 1 seed of 2." in report_of.read_text()
     pfllib.main(dataclasses.replace(options, methods=("FedAvg",), seeds=2))
     assert made[3:] == [("FedAvg", 1)]
     assert "Not finished yet" not in report_of.read_text()
-    table = pd.read_csv(tmp_path / "pfllib" / "mnist.csv")
+    table = pd.read_csv(report_of.with_suffix(".csv"))
     expected = history(FedAvg=0.3, Ditto=0.3).sort_values("seed", kind="stable", ignore_index=True)
     pd.testing.assert_frame_equal(table, expected)
-    pfllib.main(dataclasses.replace(options, rounds=50))  # another setting: it is made again
+    pfllib.main(dataclasses.replace(options, rounds=50))  # another length: a report of its own
     assert made[4:] == [("Ditto", 0)]
+    assert (tmp_path / "pfllib" / "mnist_50_rounds.md").exists()
+    pfllib.main(dataclasses.replace(options, eval_every=2))  # another setting: it is made again
+    assert made[5:] == [("Ditto", 0)]
 
 
 @pytest.mark.slow
