@@ -53,6 +53,27 @@ def test_normalisation_layers():
     assert layers(linen, last_layer) == {"params/Dense_0"}
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda where: fs.private(fs.scaffold(LR), where, LR),
+        lambda where: fs.fine_tuned(fs.fedavg(LR), LR, steps=1, where=where),
+        lambda where: fs.freeze(fs.fedavg(LR), where),
+        lambda where: fs.fedper(LR, where),
+        lambda where: fs.lg_fedavg(LR, where),
+        lambda where: fs.fedrep(LR, where=where),
+        lambda where: fs.fedbabu(LR, where=where),
+        lambda where: fs.fedavg_ft(LR, where=where),
+    ],
+)
+def test_a_misspelt_name_selects_no_leaves_and_is_refused(make):
+    params = {"u": jnp.zeros(()), "v": jnp.zeros(())}
+    misspelt = make(lambda path, leaf: path[0] == "w")
+    with pytest.raises(ValueError, match="where selects none of the leaves; expected some of u, v"):
+        misspelt.init(params)
+    make(head).init(params)
+
+
 @pytest.mark.usefixtures("x64")
 def test_sam_perturbs_the_shared_leaves_only():
     """Both gradients of a step are taken at the head before the step; the second one moves it."""

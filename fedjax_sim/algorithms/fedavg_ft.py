@@ -37,7 +37,8 @@ def fedavg_ft(
         where: True for the leaves that are fine-tuned; default: all.
 
     Raises:
-        ValueError: ``visits`` below 1, ``where`` is no predicate.
+        ValueError: ``visits`` below 1, ``where`` is no predicate; at the start of the run, it
+            selects no leaves.
 
     References:
         Wang et al., 2019, section 2.

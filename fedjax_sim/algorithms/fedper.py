@@ -28,7 +28,7 @@ def fedper(lr: ScalarOrSchedule, where: Selection = last_layer) -> FedAlgorithm:
         where: True for private leaves; default: the last layer.
 
     Raises:
-        ValueError: ``where`` is no predicate.
+        ValueError: ``where`` is no predicate; at the start of the run, it selects no leaves.
 
     References:
         Arivazhagan et al., 2019, Algorithms 1 and 2.

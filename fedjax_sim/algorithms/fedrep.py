@@ -68,8 +68,8 @@ def fedrep(
 
     Raises:
         ValueError: a share outside of [0, 1], a negative number of steps, ``where`` is no
-            predicate; at the start of the run, ``head_steps`` that leave no visit a step of the
-            body.
+            predicate; at the start of the run, a predicate that selects no leaves, or
+            ``head_steps`` that leave no visit a step of the body.
 
     References:
         Collins et al., 2021, Algorithm 1.
@@ -90,7 +90,7 @@ def fedrep(
             raise ValueError(f"head_steps is {head_steps}; expected a whole number")
 
     def init(params: Params) -> PartState:
-        head, body = leaves.split(params, where)
+        head, body = leaves.split_some(params, where)
         return PartState(ModelState(body), head)
 
     def local(

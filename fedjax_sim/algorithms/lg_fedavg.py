@@ -29,7 +29,7 @@ def lg_fedavg(lr: ScalarOrSchedule, where: Selection = last_layer) -> FedAlgorit
         where: True for shared leaves; default: the last layer.
 
     Raises:
-        ValueError: ``where`` is no predicate.
+        ValueError: ``where`` is no predicate; at the start of the run, it selects no leaves.
 
     References:
         Liang et al., 2020, Algorithm 1.

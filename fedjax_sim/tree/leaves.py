@@ -65,6 +65,33 @@ def split(params: Params, where: Selection) -> tuple[Params, Params]:
     )
 
 
+def split_some(params: Params, where: Selection) -> tuple[Params, Params]:
+    """Returns what :func:`split` does, and refuses a predicate that selects no leaves.
+
+    A misspelt name in a predicate would otherwise be silent.  An :class:`OfModel`, which has seen
+    the model, may select none.
+
+    Raises:
+        ValueError: as :func:`split`; a predicate selects no leaves.
+
+    Example:
+        >>> split_some({"body": 1.0, "head": 2.0}, lambda path, leaf: path[0] == "haed")
+        Traceback (most recent call last):
+        ...
+        ValueError: where selects none of the leaves; expected some of body, head
+    """
+    part, rest = split(params, where)
+    if not isinstance(where, OfModel) and not jax.tree.leaves(part):
+        raise unexpected("none", params)
+    return part, rest
+
+
+def unexpected(amount: str, params: Params) -> ValueError:
+    """Returns the error of a predicate that selects "all" or "none" of a model's leaves."""
+    paths = ["/".join(names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    return ValueError(f"where selects {amount} of the leaves; expected some of {', '.join(paths)}")
+
+
 def check_selection(where: Any) -> None:
     """Refuses values that select no leaves.
 
@@ -85,7 +112,8 @@ def others(where: Selection) -> OfModel:
     """Returns the selection of all leaves that another one leaves out.
 
     Raises:
-        ValueError: ``where`` is neither a predicate nor an :class:`OfModel`.
+        ValueError: ``where`` is neither a predicate nor an :class:`OfModel`; with the model, a
+            predicate that selects no leaves.
 
     Example:
         >>> split({"w": 1.0, "b": 2.0}, others(lambda path, leaf: path[0] == "b"))[0]
@@ -99,6 +127,7 @@ class _Complement(NamedTuple):
     where: Selection
 
     def __call__(self, params: Params) -> Where:
+        split_some(params, self.where)
         where = self.where.find(params) if isinstance(self.where, OfModel) else self.where
         return lambda path, leaf: not where(path, leaf)
 

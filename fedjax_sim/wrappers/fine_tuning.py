@@ -55,7 +55,7 @@ def fine_tuned(
         ValueError: a negative ``lr``; not exactly one of ``visits`` and ``steps``, or one below 1;
             ``where`` is no predicate; the algorithm updates running statistics (apply
             :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
-            of the run, a message without a model.
+            of the run, a message without a model, or a predicate that selects no leaves.
 
     Example:
         F(x) = (x - 1)^2 / 2, two steps of rate 1/2 from the server's model 0:
@@ -80,6 +80,7 @@ def fine_tuned(
 
     def init(params: Params) -> ServerState:
         check_received(algorithm, params)
+        leaves.split_some(params, trained)
         return algorithm.init(params)
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:

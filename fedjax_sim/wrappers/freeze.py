@@ -66,13 +66,7 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
         frozen, trainable = leaves.split(params, where)
         for name, part in (("all", trainable), ("none", frozen)):
             if not jax.tree.leaves(part):
-                paths = [
-                    "/".join(leaves.names(path))
-                    for path, _ in jax.tree_util.tree_leaves_with_path(params)
-                ]
-                raise ValueError(
-                    f"where selects {name} of the leaves; expected some of {', '.join(paths)}"
-                )
+                raise leaves.unexpected(name, params)
         return PartState(algorithm.init(trainable), frozen)
 
     def local(

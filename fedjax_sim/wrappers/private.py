@@ -85,7 +85,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         ValueError: a negative ``lr``; ``where`` is no predicate; the algorithm updates running
             statistics (apply
             :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
-            of the run, a message without a model.
+            of the run, a message without a model, or a predicate that selects no leaves.
 
     Example:
         SCAFFOLD on the body, while every client keeps a head:
@@ -104,7 +104,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
     check_statistics_last("private", algorithm)
 
     def init(params: Params) -> PartState:
-        own, shared = leaves.split(params, where)
+        own, shared = leaves.split_some(params, where)
         check_received(algorithm, shared)
         return PartState(algorithm.init(shared), own)
 

@@ -13,6 +13,7 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim.evaluation import personal_evaluator
+from fedjax_sim.tree import leaves
 
 C, LR = np.array([1.0, -2.0]), 0.1
 U, V = 1.0, 0.5
@@ -30,9 +31,7 @@ def everything(path, leaf):
     return True
 
 
-def nothing(path, leaf):
-    del path, leaf
-    return False
+nothing = leaves.OfModel(lambda params: lambda path, leaf: False)
 
 
 def _oracle(c, client, key, max_steps):
