@@ -3,7 +3,7 @@
 import difflib
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,14 @@ def check_rates(**values: object) -> None:
 
 
 def _check_kind(name: str, value: Any) -> None:
-    """Refuses schedules, and text, as which YAML reads 1e-3."""
+    """Refuses schedules, arrays with axes, and text, as which YAML reads 1e-3."""
     if callable(value):
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
     if isinstance(value, str):
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
     if np.iscomplexobj(value):
         raise ValueError(f"{name} is {value!r:.60}; expected a real number")
+    check_one_number(**{name: value})
 
 
 def check_at_least(bound: float, /, **values: object) -> None:
@@ -53,6 +54,36 @@ def check_at_least(bound: float, /, **values: object) -> None:
         _check_kind(name, value)
         if is_concrete(value) and not np.all(np.asarray(value) >= bound):
             raise ValueError(f"{name} is {value}; expected at least {bound:g}")
+
+
+def least_entries(**arrays: Any) -> dict[str, Any]:
+    """Returns the least entry of every array, for the checks of numbers; traced ones are left out.
+
+    Example:
+        >>> check_at_least(0, **least_entries(weights=np.array([1.0, -2.0])))
+        Traceback (most recent call last):
+        ...
+        ValueError: weights is -2.0; expected at least 0
+    """
+    return _reduced(np.min, arrays)
+
+
+def largest_entries(**arrays: Any) -> dict[str, Any]:
+    """Returns the largest entry of every array, otherwise as :func:`least_entries`.
+
+    Example:
+        >>> check_at_most(1, **largest_entries(probabilities=np.array([0.5, 1.0])))
+    """
+    return _reduced(np.max, arrays)
+
+
+def _reduced(reduce: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    numbers = {name: value for name, value in arrays.items() if np.ndim(value) == 0}
+    shaped = {name: value for name, value in arrays.items() if np.ndim(value) and np.size(value)}
+    # NumPy's arrays, as a jitted function would trace a reduction of JAX's.
+    return numbers | {
+        name: reduce(np.asarray(value)) for name, value in shaped.items() if is_concrete(value)
+    }
 
 
 def check_count(least: int = 0, /, **values: Any) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.algorithms._shared import real
-from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks import check_at_least, check_at_most, largest_entries, least_entries
 from fedjax_sim.types import Scalar, Work
 
 StalenessWeight = Callable[[Array], Array]
@@ -44,7 +44,7 @@ def expected_steps(mean: Array) -> PerClient:
         >>> float(expected_steps(jnp.array([12.5, 2.2]))(work)) > 2
         True
     """
-    check_at_least(0, mean=mean)
+    check_at_least(0, **least_entries(mean=mean))
     return PerClient("expected_steps.mean", mean, lambda mean, work: mean)  # Eq. (3)
 
 
@@ -59,8 +59,8 @@ def realised_steps(p_active: Array) -> PerClient:
         >>> float(realised_steps(jnp.array([1.0, 0.5]))(work))
         1.5
     """
-    check_at_least(0, p_active=p_active)
-    check_at_most(1, p_active=p_active)
+    check_at_least(0, **least_entries(p_active=p_active))
+    check_at_most(1, **largest_entries(p_active=p_active))
 
     def alpha(p_active: Array, work: Work) -> Array:
         return p_active * real(work.num_steps)  # Eq. (3)

@@ -13,7 +13,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.checks import check_at_least, is_concrete, least_entries
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.execution.strategies import Execution, auto
 from fedjax_sim.types import Params, Scalar, Task
@@ -184,7 +184,7 @@ def client_sharpness(
         raise ValueError(
             f"weights has shape {weights.shape}; expected ({task.num_clients},), one per client"
         )
-    check_at_least(0, weights=weights)
+    check_at_least(0, **least_entries(weights=weights))
     if is_concrete(weights) and not 0 < np.asarray(weights).sum() < np.inf:
         raise ValueError(f"weights is {weights}; expected a positive, finite sum")
     execute = execution or auto(devices=())

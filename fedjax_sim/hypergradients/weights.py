@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.checks import check_at_least, is_concrete, least_entries
 from fedjax_sim.types import Setup, Work
 
 
@@ -44,7 +44,7 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
             f"weights has shape {jnp.shape(weights)}; expected {expected}, one per client"
         )
     weights = jnp.asarray(weights)  # a list would pass the checks
-    check_at_least(0, weights=weights)
+    check_at_least(0, **least_entries(weights=weights))
     if is_concrete(weights) and not np.asarray(weights).any():
         raise ValueError(f"weights is {weights}; expected a positive one, or no round has a mean")
 

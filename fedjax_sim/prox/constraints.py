@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive, is_concrete
+from fedjax_sim.checks import check_at_least, check_positive, is_concrete, least_entries
 from fedjax_sim.prox.base import indicator, like, norm, pytree
 from fedjax_sim.types import Scalar
 
@@ -34,7 +34,7 @@ class L1Ball:
     radius: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, radius=self.radius)
+        check_at_least(0.0, **least_entries(radius=self.radius))
 
     def value(self, x: Array) -> Array:
         return indicator(jnp.sum(jnp.abs(x)) - like(x, self.radius), x, self.radius)
@@ -63,7 +63,7 @@ class L2Ball:
     radius: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, radius=self.radius)
+        check_at_least(0.0, **least_entries(radius=self.radius))
 
     def value(self, x: Array) -> Array:
         return indicator(norm(x) - like(x, self.radius), x, self.radius)
@@ -123,7 +123,7 @@ class Simplex:
     total: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(total=self.total)
+        check_positive(**least_entries(total=self.total))
 
     def value(self, x: Array) -> Array:
         off = jnp.abs(jnp.sum(x) - like(x, self.total))

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_positive, is_concrete
+from fedjax_sim.checks import check_positive, is_concrete, least_entries
 from fedjax_sim.prox.base import Regularizer, like, pytree, soft_threshold, times
 from fedjax_sim.prox.constraints import Box, L1Ball, Simplex
 from fedjax_sim.prox.penalties import L1, ElasticNet, SquaredL2, Zero
@@ -108,7 +108,7 @@ class Weighted:
     scales: Array
 
     def __post_init__(self) -> None:
-        check_positive(scales=self.scales)
+        check_positive(**least_entries(scales=self.scales))
 
     def value(self, x: Array) -> Array:
         return jnp.sum(like(x, self.scales) * x**2) / 2
@@ -228,7 +228,7 @@ class Hypentropy:
     b: Scalar
 
     def __post_init__(self) -> None:
-        check_positive(b=self.b)
+        check_positive(**least_entries(b=self.b))
 
     def value(self, x: Array) -> Array:
         b = like(x, self.b)

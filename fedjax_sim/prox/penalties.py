@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, least_entries
 from fedjax_sim.prox.base import like, pytree, root, soft_threshold, times
 from fedjax_sim.prox.constraints import L1Ball
 from fedjax_sim.tree.svd import singular_values, thin_svd
@@ -56,7 +56,7 @@ class L1:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, weight=self.weight)
+        check_at_least(0.0, **least_entries(weight=self.weight))
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.sum(jnp.abs(x))
@@ -84,7 +84,7 @@ class SquaredL2:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, weight=self.weight)
+        check_at_least(0.0, **least_entries(weight=self.weight))
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.sum(x**2)
@@ -113,7 +113,7 @@ class ElasticNet:
     l2: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, l1=self.l1, l2=self.l2)
+        check_at_least(0.0, **least_entries(l1=self.l1, l2=self.l2))
 
     def value(self, x: Array) -> Array:
         return L1(self.l1).value(x) + SquaredL2(self.l2).value(x)
@@ -151,7 +151,7 @@ class GroupL1:
     labels: Array | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, weight=self.weight)
+        check_at_least(0.0, **least_entries(weight=self.weight))
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.sum(self._norms(x))
@@ -208,7 +208,7 @@ class LInf:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, weight=self.weight)
+        check_at_least(0.0, **least_entries(weight=self.weight))
 
     def value(self, x: Array) -> Array:
         return like(x, self.weight) * jnp.max(jnp.abs(x))
@@ -244,7 +244,7 @@ class Nuclear:
     weight: Scalar
 
     def __post_init__(self) -> None:
-        check_at_least(0.0, weight=self.weight)
+        check_at_least(0.0, **least_entries(weight=self.weight))
 
     def value(self, x: Array) -> Array:
         size = jnp.sum(singular_values(_matrix(x)))

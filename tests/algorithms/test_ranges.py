@@ -75,6 +75,13 @@ def test_negative_numbers(name, key):
 
 
 @pytest.mark.parametrize(("name", "key"), NUMBERS)
+def test_arrays_of_numbers(name, key):
+    """A grid as one array would multiply a model of fitting shape entry by entry."""
+    with pytest.raises(ValueError, match=rf"{key}.* has shape \(2,\); expected one number"):
+        build(name, **{key: jnp.array([0.1, 0.2])})
+
+
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
 def test_text_of_numbers(name, key):
     """YAML reads 1e-3 as text."""
     with pytest.raises(ValueError, match=f"{key} is '1e-3'; expected a number, not text"):
