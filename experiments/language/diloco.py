@@ -32,17 +32,17 @@ PARALLEL, DILOCO = "data-parallel", "DiLoCo"
 class Options(Folders):
     """Options of this experiment."""
 
-    steps: int = 480  # of every worker; a multiple of all local steps
-    local_steps: tuple[int, ...] = (5, 20, 80)  # H
+    steps: int = 2000  # of every worker; a multiple of all local steps
+    local_steps: tuple[int, ...] = (10, 50, 250)  # H
     workers: tuple[int, ...] = (1, 2, 4)  # W
-    outer_rates: tuple[float, ...] = (0.4, 0.7, 1.0)
+    outer_rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
     seeds: int = 1
     lr: float = 3e-3  # of AdamW, at the start of its cosine schedule
     batch_size: int = 8  # windows per worker
     context: int = 64  # characters per window
     width: int = 64
     depth: int = 4
-    eval_steps: int = 40  # local steps between evaluations, at least those of a round
+    eval_steps: int = 100  # local steps between evaluations, at least those of a round
     test_windows: int = 128
     characters: int = 1_000_000  # of the generated text
     text: pathlib.Path | None = None  # a plain text, which replaces the generated one

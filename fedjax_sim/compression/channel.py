@@ -69,7 +69,9 @@ def compressed(
         codec: codec of the uploads.
         down: codec of the messages; they are decoded near the client's state if it has the form of
             a message, else near 0.  The draws are separate for every client, as if the message
-            were encoded for each of them.
+            were encoded for each of them.  Personal models follow from the decoded message; those
+            of ``private`` and ``fine_tuned`` only if these are applied before: around
+            ``compressed`` they read the model from the message as it was sent.
         near: ``(message, upload) -> near``, the vector that the server decodes an upload with; it
             matters to :func:`~fedjax_sim.compression.lattice` only.  The default is right if
             messages and uploads are models (FAVANO).  If uploads are differences of models (FedAvg,

@@ -93,7 +93,7 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path):
 
 
 def test_messages():
-    with pytest.raises(ValueError, match=r"steps is 480; expected a multiple of 7"):
+    with pytest.raises(ValueError, match=r"steps is 2000; expected a multiple of 7"):
         diloco.Options(local_steps=(7,))
     with pytest.raises(ValueError, match=r"workers is \(\); expected positive numbers"):
         dataclasses.replace(diloco.Options(), workers=())
