@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.execution.broadcasts import num_buffers
 from fedjax_sim.setup_checks import check_is_algorithm, partial_rounds
+from fedjax_sim.statistics_checks import UpdatesStatistics
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
@@ -29,7 +30,6 @@ from fedjax_sim.types import (
     Weighting,
     uniform_weights,
 )
-from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 _MOST_LEAVES = 8  # in a message
 _ARGUMENTS = {

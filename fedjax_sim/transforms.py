@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from fedjax_sim import tree
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
 
@@ -25,7 +26,8 @@ def transform_oracle(
     """Returns an algorithm whose clients use ``transform(oracle)``, also for personal models.
 
     Raises:
-        ValueError: no algorithm.
+        ValueError: no algorithm, or one that updates running statistics, which the transform would
+            change (apply :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last).
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -33,6 +35,7 @@ def transform_oracle(
         >>> algorithm = transform_oracle(fedavg(lr=0.1), decay)
     """
     check_is_algorithm(algorithm)
+    check_statistics_last("transform_oracle", algorithm)
     personal = algorithm.personal
     return algorithm._replace(
         local=with_bits_of(

@@ -18,7 +18,7 @@ _ROOT = pathlib.Path(fedjax_sim.__file__).parent
 # other if that makes no cycle.
 _LAYERS = [
     "types",
-    "tree checks setup_checks",
+    "tree checks setup_checks statistics_checks",
     "theory",
     "prox timelines compression",
     "objectives",

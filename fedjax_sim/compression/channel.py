@@ -9,6 +9,7 @@ from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
 from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -81,8 +82,10 @@ def compressed(
             down=codec.through)``.
 
     Raises:
-        ValueError: no algorithm, no codec, or a codec with memory
-            (:class:`~fedjax_sim.compression.StatefulCodec`).
+        ValueError: no algorithm, no codec, a codec with memory
+            (:class:`~fedjax_sim.compression.StatefulCodec`), or an algorithm whose clients upload
+            running statistics (apply
+            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last).
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -94,6 +97,7 @@ def compressed(
         7.936507936507937
     """
     check_is_algorithm(algorithm)
+    check_statistics_last("compressed", algorithm, only_uploaded=True)
     check_codec(codec)
     if down is not None:
         check_codec(down, "down")

@@ -6,10 +6,10 @@ from typing import Any
 from fedjax_sim.checks import is_concrete
 from fedjax_sim.privacy.noise import NoiseLaw
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import UpdatesStatistics
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.applied_last import AppliedLast, applied_last
-from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 
 def check_admits_noise(algorithm: FedAlgorithm) -> None:

@@ -9,6 +9,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
 from fedjax_sim.compression.counting import with_upload_bits
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
     UNWEIGHTED_MEMORY,
@@ -73,6 +74,7 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     check_at_least(0, rate=rate)
     check_at_most(1, rate=rate)
     check_sends_changes(algorithm)
+    check_statistics_last("diana", algorithm, only_uploaded=True)
     coder = stateful(codec)
 
     def local(

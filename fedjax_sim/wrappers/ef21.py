@@ -20,6 +20,7 @@ from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
 from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -131,6 +132,7 @@ def ef21(
     if start not in ("zero", "full"):
         raise ValueError(f"start is {start!r}; expected 'zero' or 'full'")
     check_sends_changes(algorithm)
+    check_statistics_last("ef21", algorithm, only_uploaded=True)
     coder = stateful(codec)
     init_client = with_memory(algorithm, coder)
 
@@ -202,7 +204,9 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         codec: a contraction, as for :func:`ef14`.
 
     Raises:
-        ValueError: no codec; at the start of the run, a message with the coin of :func:`marina`.
+        ValueError: no codec, or an algorithm that sends running statistics (apply
+            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
+            of the run, a message with the coin of :func:`marina`.
 
     References:
         Gruntkowska et al., 2022, Algorithm 1; Tang et al., "DoubleSqueeze", 2019.
@@ -215,6 +219,7 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         [1.0, 1.0, 1.0]
     """
     check_is_algorithm(algorithm)
+    check_statistics_last("ef21_p", algorithm, only_uploaded=True)
     coder = stateful(codec)
 
     def init(params: Params) -> Ef21PState:

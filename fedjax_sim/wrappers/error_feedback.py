@@ -13,6 +13,7 @@ from fedjax_sim.compression.counting import (
     with_message_bits,
     with_upload_bits,
 )
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,
@@ -74,6 +75,7 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         [0.0, 0.0, 0.0]
     """
     check_sends_changes(algorithm)
+    check_statistics_last("ef14", algorithm, only_uploaded=True)
     coder = stateful(codec)
 
     def local(

@@ -14,11 +14,11 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Work
 from fedjax_sim.wrappers.received import check_received, received_model
-from fedjax_sim.wrappers.running_statistics import check_statistics_last
 
 __all__ = ["fine_tuned"]
 

@@ -25,6 +25,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.compression.quantizers.rounding import bernoulli
 from fedjax_sim.local import carried_unchanged
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -191,6 +192,7 @@ def _all_report(round: Round) -> Array:
 
 def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
     check_sends_changes(algorithm)
+    check_statistics_last("marina", algorithm, only_uploaded=True)
     if not isinstance(codec, Codec):
         raise ValueError(
             f"codec is {codec!r:.60}; expected an unbiased compression.Codec without memory, for "

@@ -21,6 +21,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
@@ -37,7 +38,6 @@ from fedjax_sim.types import (
 from fedjax_sim.wrappers._memory import marked_like
 from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of
 from fedjax_sim.wrappers.received import check_received, received_model
-from fedjax_sim.wrappers.running_statistics import check_statistics_last
 
 __all__ = ["private"]
 

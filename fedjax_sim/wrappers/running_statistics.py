@@ -31,6 +31,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.statistics_checks import UpdatesStatistics
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
@@ -42,8 +43,6 @@ from fedjax_sim.types import (
     Round,
     Scalar,
     Step,
-    Task,
-    Timeline,
     Upload,
     Work,
 )
@@ -57,18 +56,6 @@ class _Visit(NamedTuple):
     upload: Upload
     statistics: Params  # after the visit; zeros after a visit without steps
     present: Array  # 1, or 0 after a visit without steps
-
-
-class UpdatesStatistics(NamedTuple):
-    """Check of an algorithm that updates the running statistics of its task's model."""
-
-    inner: Callable[[Task, Timeline], None]
-    where: Selection  # the statistics
-
-    num_digested = 1  # fields in digests of runs
-
-    def __call__(self, task: Task, timeline: Timeline) -> None:
-        self.inner(task, timeline)
 
 
 def running_statistics(
@@ -140,7 +127,7 @@ def running_statistics(
     check_at_most(1, server_rate=server_rate)
     if combine == "averaged":
         check_receives_mean("running_statistics", algorithm)
-    check = UpdatesStatistics(algorithm.check, where)
+    check = UpdatesStatistics(algorithm.check, where, uploaded=combine == "averaged")
 
     def init(params: Params) -> PartState:
         statistics, trainable = leaves.split(params, where)
@@ -266,23 +253,3 @@ def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
     # The weights of a mean sum to 1 up to rounding only, so a difference may be just below 0.
     new = statistic - change
     return jnp.maximum(new, 0) if leaves.names(path)[-1] == "var" else new
-
-
-def check_statistics_last(wrapper: str, algorithm: FedAlgorithm) -> None:
-    """Refuses an algorithm that updates running statistics, which a wrapper would train.
-
-    Raises:
-        ValueError: naming the wrapper.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> statistics = running_statistics(fedavg(0.1), lambda path, leaf: path[-1] == "mean")
-        >>> check_statistics_last("fine_tuned", statistics)
-        Traceback (most recent call last):
-        ValueError: algorithm updates running statistics; expected running_statistics(fine_tuned...
-    """
-    if isinstance(algorithm.check, UpdatesStatistics):
-        raise ValueError(
-            f"algorithm updates running statistics; expected running_statistics({wrapper}(...)): "
-            "apply running_statistics last"
-        )

@@ -8,6 +8,7 @@ from flax import linen, nnx
 from small_problems import KEY, assert_close, compiled
 
 import fedjax_sim as fs
+from fedjax_sim.compression import random_k, top_k, zeros
 from fedjax_sim.evaluation import personal_evaluator
 from fedjax_sim.models import from_linen, from_nnx
 from fedjax_sim.objectives import squared_error
@@ -111,11 +112,24 @@ def test_model_without_normalisation_is_refused():
         fs.fedbn(0.1).init(fs.models.mlp(4, (3,), 2).init(jax.random.key(0)))
 
 
-def test_statistics_are_wrapped_last():
-    averaged = fs.running_statistics(fs.fedavg(0.1), normalisation)
-    for wrap in (
-        lambda a: fs.private(a, normalisation, 0.1),
-        lambda a: fs.fine_tuned(a, 0.1, steps=1),
-    ):
+@pytest.mark.parametrize(
+    ("wrap", "also_kept"),
+    [
+        (lambda a: fs.private(a, normalisation, 0.1), True),
+        (lambda a: fs.fine_tuned(a, 0.1, steps=1), True),
+        (lambda a: fs.transforms.transform_oracle(a, lambda oracle: oracle), True),
+        (lambda a: fs.compressed(a, top_k(1), near=zeros), False),
+        (lambda a: fs.ef14(a, top_k(1)), False),
+        (lambda a: fs.ef21(a, top_k(1)), False),
+        (lambda a: fs.ef21_p(a, top_k(1)), False),
+        (lambda a: fs.marina(a, random_k(1), 0.5), False),
+    ],
+)
+def test_statistics_are_wrapped_last(wrap, also_kept):
+    """Statistics that clients keep are in no messages, so codecs do not see them."""
+    kept = fs.running_statistics(fs.fedavg(0.1), normalisation, "private")
+    if not also_kept:
+        wrap(kept)
+    for algorithm in [fs.running_statistics(fs.fedavg(0.1), normalisation), *[kept] * also_kept]:
         with pytest.raises(ValueError, match="apply running_statistics last"):
-            wrap(averaged)
+            wrap(algorithm)

@@ -8,7 +8,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, UPLOADS_MODELS
-from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
+from fedjax_sim.statistics_checks import UpdatesStatistics
 
 REFUSED = {
     UPLOADS_COUNTS: {

@@ -10,7 +10,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.identity import functions_digest
-from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
+from fedjax_sim.statistics_checks import UpdatesStatistics
 
 MODULE = """
 import functools

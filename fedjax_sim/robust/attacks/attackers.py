@@ -10,9 +10,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import is_concrete
+from fedjax_sim.statistics_checks import UpdatesStatistics
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers.applied_last import applied_last
-from fedjax_sim.wrappers.running_statistics import UpdatesStatistics
 
 # One number, one per client [M], or a schedule over rounds.
 Probability = Scalar | np.ndarray | Callable[[Array], Scalar]
