@@ -93,6 +93,7 @@ ALGORITHMS = {
     "ef21_p": (lambda lr: fs.ef21_p(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
     "diana": (lambda lr, rate: fs.diana(fs.fedavg(lr), top_k(2), rate), {"lr": 0.2, "rate": 0.4}),
     "marina": (lambda lr: fs.marina(fs.fedavg(lr), top_k(2), 0.4), {"lr": 0.2}),
+    "pp_marina": (lambda lr: fs.pp_marina(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
     "averaged_fedavg": (fs.averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (fs.mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (fs.mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),
@@ -209,6 +210,7 @@ COMPOSED = {
     "fedavg_adam_reset", "fedavg_adam_keep", "fednova", "fedexp", "fedexp_average", "fedvarp",
     "fedcm", "scaffold_m", "mimelite", "fedlin", "scaffnew", "fedadamw", "fedadamw_entry",
     "fedmuon", "diloco", "ef14", "ef21", "ef21_p", "diana", "marina",
+    "pp_marina",
     "ditto", "pfedme", "apfl", "perfedavg_FO", "q_fedavg", "term", "afl",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
@@ -285,6 +287,14 @@ def full_timeline() -> fs.Timeline:
 
 
 @functools.cache
+def full_or_partial_timeline() -> fs.Timeline:
+    """All clients in every other of 4 rounds, three and five of them in the others."""
+    mask = np.ones((4, NUM_CLIENTS), bool)
+    mask[1, :5] = mask[3, ::3] = False
+    return dataclasses.replace(full_timeline(), mask=jnp.asarray(mask))
+
+
+@functools.cache
 def equal_timeline() -> fs.Timeline:
     """4 rounds of 6 of the 8 clients, of whom a third drop out, with 3 steps per visit."""
     sampled = fs.timelines.uniform(jax.random.key(1), 4, NUM_CLIENTS, NUM_SLOTS, 3)
@@ -295,6 +305,7 @@ def equal_timeline() -> fs.Timeline:
 OWN_TIMELINES = {
     "averaged_feddualavg": equal_timeline,
     "marina": full_timeline,
+    "pp_marina": full_or_partial_timeline,
     "mime": paired_timeline,
     "fedlin": paired_timeline,
     "scaffnew": full_timeline,
