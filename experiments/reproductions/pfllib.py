@@ -34,7 +34,7 @@ PAPER = Paper(
             "Test accuracy in %, MNIST",
             _FASHION,
             "MNIST is easier than Fashion-MNIST. Best of 20 rounds: the full length would take 430 "
-            "core-hours for all methods and seeds.",
+            "core-hours for all methods and seeds, or 16 hours of an H200.",
             ("personalised/pfllib/mnist_20_rounds",),
             _ours,
             f"{MODULE} --rounds 20 --eval-every 2",
