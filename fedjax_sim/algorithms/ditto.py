@@ -11,7 +11,7 @@ import optax
 
 from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_count, check_rates
+from fedjax_sim.checks import check_at_least, check_count, check_rates, least_entries
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
@@ -57,7 +57,7 @@ def ditto(
         >>> weights = ditto(lr=0.1, mu=jnp.array([0.1, 1.0, 2.0]))  # three clients
     """
     check_rates(personal_lr=personal_lr)
-    check_at_least(0, mu=mu)
+    check_at_least(0, **least_entries(mu=mu))
     if personal_steps is not None:
         check_count(1, personal_steps=personal_steps)
     global_part = fedavg(lr, server)

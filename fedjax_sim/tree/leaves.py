@@ -87,7 +87,12 @@ def split_some(params: Params, where: Selection) -> tuple[Params, Params]:
 
 
 def unexpected(amount: str, params: Params) -> ValueError:
-    """Returns the error of a predicate that selects "all" or "none" of a model's leaves."""
+    """Returns the error of a predicate that selects "all" or "none" of a model's leaves.
+
+    Example:
+        >>> print(unexpected("all", {"body": 1.0, "head": 2.0}))
+        where selects all of the leaves; expected some of body, head
+    """
     paths = ["/".join(names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     return ValueError(f"where selects {amount} of the leaves; expected some of {', '.join(paths)}")
 

@@ -21,6 +21,7 @@ REFUSED = {
     "states of their optimizers": {"fedavg_adam_mean"},
     "losses": {"afl"},
     "squared norms": {"fedexp", "fedexp_average"},
+    "whether they are whole": {"pp_marina"},
 }  # fmt: skip
 # Weight decay, or a regulariser in the gradient, moves a model without data.
 MOVE_WITHOUT_DATA = {"diloco", "fedavg_subgradient"}
