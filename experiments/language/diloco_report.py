@@ -83,7 +83,7 @@ def claims(ends: Frame) -> list[Claim]:
 def lines(table: Frame, entropy: float | None) -> Figure:
     """Losses of the largest number of workers and of one replica, at the best outer rates."""
     ends: Frame = best(summary(table)).set_index(CASE)["outer_rate"]
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), sharey=True, layout="constrained")
     most, least = table["workers"].max(), table["workers"].min()
     for number, ((method, workers, steps), rate) in enumerate(ends.items()):
         if workers != most and not (method == "data-parallel" and workers == least):
@@ -104,7 +104,10 @@ def lines(table: Frame, entropy: float | None) -> Figure:
     for ax in axes:
         if entropy is not None:
             ax.axhline(entropy, color="grey", linewidth=0.8, label="entropy of the text")
-    axes[1].legend(frameon=False, fontsize=8)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False,
+        fontsize=8,
+    )  # fmt: skip
     return figure
 
 
