@@ -7,6 +7,7 @@ algorithm that is not here fails a test of ``test_common.py``.
 
 import dataclasses
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,48 @@ def bias(path, leaf):
     """Private leaves of the split methods: the bias of the logistic model."""
     del leaf
     return path == ("b",)
+
+
+def _lifted(params):
+    return params | {"w": params["w"][None]}
+
+
+def _lowered(params):
+    return params | {"w": params["w"][0]}
+
+
+class _Lifted(NamedTuple):
+    inner: Any  # server state
+    params: Any
+
+
+def _server(inner):
+    return _Lifted(inner, _lowered(inner.params))
+
+
+def with_matrix(factory):
+    """An algorithm to which the weights of the logistic model are a matrix of one row."""
+
+    def make(**values):
+        inner = factory(**values)
+
+        def local(message, state, oracle, work):
+            of_matrix = oracle._replace(
+                grad=lambda x, step: _lifted(oracle.grad(_lowered(x), step)),
+                loss=lambda x, step: oracle.loss(_lowered(x), step),
+                full_grad=lambda x: _lifted(oracle.full_grad(_lowered(x))),
+            )
+            return inner.local(message, state, of_matrix, work)
+
+        return inner._replace(
+            init=lambda params: _server(inner.init(_lifted(params))),
+            local=local,
+            update=lambda state, mean, round: _server(inner.update(state.inner, mean, round)),
+            broadcast=lambda state, round: inner.broadcast(state.inner, round),
+            init_client=lambda params: inner.init_client(_lifted(params)),
+        )
+
+    return make
 
 
 def composite_entry(factory):
@@ -180,10 +223,9 @@ ALGORITHMS = {
         functools.partial(fs.fedadamw, blocks="entry", first_count="run"),
         ADAMW,
     ),
-    # Without matrices, so that Muon's momentum has no effect.
     "fedmuon": (
-        fs.fedmuon,
-        {"lr": 0.05, "mix": 0.6, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9},
+        with_matrix(fs.fedmuon),
+        {"lr": 0.05, "mix": 0.6, "momentum": 0.7, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9},
     ),
     "diloco": (
         fs.diloco,

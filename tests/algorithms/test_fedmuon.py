@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import trained
 from instance_q import assert_printed
-from small_problems import assert_close, compiled
+from small_problems import assert_close, compiled, logistic_params
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms._muon import muon_or_adam, orthogonalized
@@ -131,7 +130,7 @@ def test_diloco_with_muon():
 
 
 def test_models_without_matrices_have_no_momentum():
-    assert jax.tree.leaves(trained("fedmuon").server.momentum) == []
+    assert jax.tree.leaves(fs.fedmuon(0.1).init(logistic_params()).momentum) == []
 
 
 def test_selected_leaves_of_several_kernels():
