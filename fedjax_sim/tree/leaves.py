@@ -69,7 +69,7 @@ def split_some(params: Params, where: Selection) -> tuple[Params, Params]:
     """Returns what :func:`split` does, and refuses a predicate that selects no leaves.
 
     A misspelt name in a predicate would otherwise be silent.  An :class:`OfModel`, which has seen
-    the model, may select none.
+    the model, may select none, and so may a predicate of leaves that a part does not have.
 
     Raises:
         ValueError: as :func:`split`; a predicate selects no leaves.
@@ -81,7 +81,8 @@ def split_some(params: Params, where: Selection) -> tuple[Params, Params]:
         ValueError: where selects none of the leaves; expected some of body, head
     """
     part, rest = split(params, where)
-    if not isinstance(where, OfModel) and not jax.tree.leaves(part):
+    whole = not any(map(_is_none, jax.tree.leaves(params, is_leaf=_is_none)))
+    if whole and not isinstance(where, OfModel) and not jax.tree.leaves(part):
         raise unexpected("none", params)
     return part, rest
 
