@@ -34,7 +34,7 @@ PAPER = Paper(
             "Test accuracy in %, MNIST",
             _FASHION,
             "MNIST is easier than Fashion-MNIST. Best of 20 rounds: the full length would take 430 "
-            "core-hours for all methods and seeds, or 16 hours of an H200.",
+            "core-hours for all methods and seeds; by the next row, at most 16 hours of an H200.",
             ("personalised/pfllib/mnist_20_rounds",),
             _ours,
             f"{MODULE} --rounds 20 --eval-every 2",
@@ -42,8 +42,10 @@ PAPER = Paper(
         Row(
             "Test accuracy in %, MNIST, longer",
             _FASHION,
-            "As before, best of 100 rounds, one seed, on an H200. The order of the six methods is "
-            "the page's, which has the same number for pFedMe and APFL.",
+            "As before, best of 100 rounds, one seed, on an H200, by four commands for some of the "
+            "methods each. The six methods are in the page's order, which has the same number for "
+            "pFedMe and APFL; one seed does not decide between FedAvg and FedProx (0.04 points) or "
+            "APFL and pFedMe (0.08).",
             ("personalised/pfllib/mnist_100_rounds",),
             _ours,
             f"{MODULE} --rounds 100 --eval-every 5 --seeds 1",

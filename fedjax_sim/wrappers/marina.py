@@ -135,6 +135,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         whole, sent = identity().bits(upload), codec.bits(upload)
         return round(float(probability) * whole + (1 - float(probability)) * sent)
 
+    check_statistics_last("marina", algorithm, only_uploaded=True)
     wrapped = _marina(algorithm, codec, coin)._replace(check=check)
     if is_concrete(probability):
         wrapped = wrapped._replace(local=with_upload_bits(wrapped.local, expected_bits))
@@ -178,6 +179,7 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
                 f"{task.num_clients}, as in timelines.full_or_uniform"
             )
 
+    check_statistics_last("pp_marina", algorithm, only_uploaded=True)
     wrapped = _marina(algorithm, codec, _all_report)
     return wrapped._replace(
         local=with_upload_bits(wrapped.local, codec.bits, bits_of_arrays),
@@ -192,7 +194,6 @@ def _all_report(round: Round) -> Array:
 
 def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
     check_sends_changes(algorithm)
-    check_statistics_last("marina", algorithm, only_uploaded=True)
     if not isinstance(codec, Codec):
         raise ValueError(
             f"codec is {codec!r:.60}; expected an unbiased compression.Codec without memory, for "

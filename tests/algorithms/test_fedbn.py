@@ -122,7 +122,9 @@ def test_model_without_normalisation_is_refused():
         (lambda a: fs.ef14(a, top_k(1)), False),
         (lambda a: fs.ef21(a, top_k(1)), False),
         (lambda a: fs.ef21_p(a, top_k(1)), False),
+        (lambda a: fs.diana(a, random_k(1), 0.5), False),
         (lambda a: fs.marina(a, random_k(1), 0.5), False),
+        (lambda a: fs.pp_marina(a, random_k(1)), False),
     ],
 )
 def test_statistics_are_wrapped_last(wrap, also_kept):
