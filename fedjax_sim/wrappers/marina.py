@@ -135,8 +135,8 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         whole, sent = identity().bits(upload), codec.bits(upload)
         return round(float(probability) * whole + (1 - float(probability)) * sent)
 
-    check_statistics_last("marina", algorithm, only_uploaded=True)
     wrapped = _marina(algorithm, codec, coin)._replace(check=check)
+    check_statistics_last("marina", algorithm, only_uploaded=True)
     if is_concrete(probability):
         wrapped = wrapped._replace(local=with_upload_bits(wrapped.local, expected_bits))
     return wrapped
@@ -179,8 +179,8 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
                 f"{task.num_clients}, as in timelines.full_or_uniform"
             )
 
-    check_statistics_last("pp_marina", algorithm, only_uploaded=True)
     wrapped = _marina(algorithm, codec, _all_report)
+    check_statistics_last("pp_marina", algorithm, only_uploaded=True)
     return wrapped._replace(
         local=with_upload_bits(wrapped.local, codec.bits, bits_of_arrays),
         check=check,
