@@ -123,7 +123,7 @@ def fedmuon(
 
     def init(params: Params) -> FedMuonState:
         zeros = tree.zeros_like(params)
-        momentum = tree.wide(split(zeros, matrices)[0])
+        momentum = split(zeros, matrices)[0]
         return FedMuonState(params, zeros, momentum)
 
     def local(
