@@ -253,9 +253,7 @@ def _selected(model: Model, params: Params, where: WhereRows | OfModel) -> dict[
     """Returns the kernels to adapt, by path."""
     leaves.check_selection(where)
     axis_roles = model.axis_roles or _outputs_by_inputs
-    if isinstance(where, OfModel):
-        found = where.find(params)
-        where = lambda path, leaf: bool(found(path, leaf) and axis_roles(path, leaf))  # noqa: E731
+    of_model = where.find(params) if isinstance(where, OfModel) else None
     selected = {}
     for keys, kernel in jax.tree_util.tree_leaves_with_path(params):
         path = leaves.names(keys)
@@ -263,7 +261,10 @@ def _selected(model: Model, params: Params, where: WhereRows | OfModel) -> dict[
         roles = axis_roles(path, leaf)
         if roles is not None:
             leaf = jax.eval_shape(lambda x, roles=roles: as_matrices(tree.wide(x), roles), leaf)
-        blocks = where(path, leaf)
+        if of_model is None:
+            blocks = where(path, leaf)  # pyright: ignore[reportCallIssue]
+        else:
+            blocks = of_model(path, kernel) and roles is not None
         if not blocks:
             continue
         if roles is None or not jnp.issubdtype(leaf.dtype, jnp.floating):

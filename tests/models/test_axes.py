@@ -11,6 +11,7 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models
+from fedjax_sim.tree.leaves import last_layer
 
 RANK, ALPHA, KEY = 2, 3.0, jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -268,6 +269,15 @@ def test_ffa_lora_freezes_the_factor_of_the_inputs():
     assert (new["a"].shape, new["b"].shape) == ((RANK, 5), (3, RANK))
     np.testing.assert_array_equal(new["a"], old["a"])
     assert np.abs(new["b"]).min() > 0
+
+
+def test_last_layer_of_flax():
+    model = models.from_nnx(
+        lambda rngs: nnx.Sequential(nnx.Linear(5, 4, rngs=rngs), nnx.Linear(4, 3, rngs=rngs))
+    )
+    adapted = models.lora(model, RANK, where=last_layer)
+    a, b = factors(jax.eval_shape(adapted.init, KEY)["adapters"])
+    assert (a.shape, b.shape) == ((RANK, 4), (3, RANK))
 
 
 class Unknown(nnx.Module):
