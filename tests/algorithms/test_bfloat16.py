@@ -1,5 +1,7 @@
 """Parameters in half precision: as constants, and refused where an algorithm would move them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim import models, tree
+from fedjax_sim.wrappers.private import private
 
 NUM_STEPS, LR, START = 50, 1e-3, 2.0
 
@@ -70,6 +73,42 @@ def test_computing_in_half_precision_reaches_the_models_of_float32(make, dtype):
     np.testing.assert_allclose(change["half products"], change["float32"], rtol=0.01)
 
 
+def per_key(setup):
+    return dataclasses.replace(setup, params=setup.params[None])
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda setup: fs.run(fs.fedavg(LR), setup, KEY),
+        lambda setup: fs.simulate(fs.fedavg(LR), setup, KEY),
+        lambda setup: fs.forecast(fs.fedavg(LR), setup, KEY),
+        lambda setup: fs.compare({"FedAvg": fs.fedavg(LR)}, per_key(setup), KEY[None]),
+        lambda setup: fs.sweep(fs.fedavg, per_key(setup), {"lr": [LR]}, KEY[None]),
+    ],
+    ids=["run", "simulate", "forecast", "compare", "sweep"],
+)
+def test_all_ways_to_start_a_run_refuse(start):
+    setup = shrinking(MODEL, half(MODEL.init(KEY)))
+    with pytest.raises(ValueError, match=r"algorithm\.update changes \.params bfloat16\[1\]"):
+        start(setup)
+
+
+def test_private_leaves_in_half_precision_are_refused():
+    """The server's copy stays as it is; the clients' leaves move."""
+    algorithm = private(fs.fedavg(LR), lambda path, leaf: path == ("b",), LR)
+    params = logistic_params()
+    params["b"] = params["b"].astype(jnp.bfloat16)
+    task = fs.empirical_task(
+        lambda params, examples, key: logistic_losses(tree.wide(params), examples, key),
+        logistic_data(),
+        rotated(2),
+    )
+    setup = fs.Setup(task, declared("fedavg", timeline_of("fedavg")), params)
+    with pytest.raises(ValueError, match=r"algorithm\.local changes .*personal\['b'\] bfloat16"):
+        jax.eval_shape(lambda: fs.run(algorithm, setup, KEY))
+
+
 def test_one_visit_in_float32():
     """The gradient is 2 w, so 50 steps upload 2 (1 - (1 - 0.002)^50) = 0.1905."""
     setup = shrinking(models.in_precision(MODEL, jnp.bfloat16), MODEL.init(KEY))
@@ -79,7 +118,9 @@ def test_one_visit_in_float32():
     np.testing.assert_allclose(upload, 2 * (1 - 0.998**50), rtol=0.01)
 
 
-@pytest.mark.parametrize("wrap", [lambda algorithm: algorithm, fs.average_rounds])
+@pytest.mark.parametrize(
+    "wrap", [lambda algorithm: algorithm, fs.average_rounds, fs.skip_nonfinite]
+)
 def test_frozen_leaves_may_be_in_half_precision(wrap):
     """A base of integers, which bfloat16 represents exactly, beside a trained bias in float32."""
     base = jnp.arange(1.0, 5.0)
