@@ -259,6 +259,40 @@ def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:
     return new
 
 
+def check_precision(function: str, new: PyTree, old: PyTree, params: Params) -> None:
+    """Refuses to change a state in half precision, if the model has leaves in half precision.
+
+    A leaf that a function passes on, such as a frozen one, is the same object as before.
+
+    Raises:
+        ValueError: naming the function and the leaf.
+
+    Example:
+        >>> w = {"w": jnp.ones(2, jnp.bfloat16)}
+        >>> check_precision("update", w, w, w)
+        >>> check_precision("update", {"w": w["w"] + 1}, w, w)
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.update changes ['w'] bfloat16[2]; expected float32, since half...
+    """
+    if not any(map(_is_half, jax.tree.leaves(params))):
+        return
+    for (path, leaf), before in zip(
+        jax.tree_util.tree_leaves_with_path(new), jax.tree.leaves(old), strict=True
+    ):
+        if leaf is not before and _is_half(leaf):
+            raise ValueError(
+                f"algorithm.{function} changes {_name(path, leaf)}; expected float32, since half "
+                "precision rounds small steps to 0: use params = fedjax_sim.tree.wide(params) with "
+                "the model models.in_precision(model, dtype), or freeze these leaves"
+            )
+
+
+def _is_half(leaf: Any) -> bool:
+    dtype = jnp.result_type(leaf)
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
 def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
     """Returns True for a function that takes these arguments by position."""
     if not callable(function):

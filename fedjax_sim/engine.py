@@ -22,6 +22,7 @@ from fedjax_sim import tree
 from fedjax_sim.contract import (
     check_functions,
     check_options,
+    check_precision,
     check_staleness,
     check_statistics,
     check_weighting,
@@ -389,6 +390,7 @@ def _round(
         else:
             oracle = task.oracle(work.client, draw, work.max_steps)
         upload, new = checked_visit(algorithm.local(received, old, oracle, work), old)
+        check_precision("local", new, old, state.server.params)
         visit = Visit(received, upload, old, new, oracle, work)
         return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
 
@@ -412,6 +414,7 @@ def _round(
     )
     # A round in which nobody reports changes nothing; NaN and negative weights make the model NaN.
     updated = checked_state("update", algorithm.update(state.server, mean, round), state.server)
+    check_precision("update", updated, state.server, state.server.params)
     server = tree.where(weights.sum() <= 0, state.server, updated)
     finite = tree.all_finite(server)
     done = state.round + 1

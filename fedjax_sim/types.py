@@ -219,6 +219,11 @@ class Model(NamedTuple):
     weight 0 (``[B]``) fill up a short batch.  ``statistics`` is a tree as ``params`` with the next
     values of the leaves that the field ``statistics`` selects, and None for all other leaves.
 
+    ``axis_roles(path, leaf)`` has one letter per axis of a kernel, for adapters of low rank
+    (:func:`fedjax_sim.models.lora`): "i" for inputs, "o" for outputs, "s" for a stack of matrices;
+    None of any other leaf.  The convolution's kernel ``[height, width, inputs, outputs]`` is
+    "iiio".  Without the field, leaves of two axes are "oi".
+
     Example:
         >>> ridge = Model(
         ...     init=lambda key: {"w": jnp.zeros(3)},
@@ -233,6 +238,9 @@ class Model(NamedTuple):
     train: Callable[[Params, Any, Array, Array], tuple[Any, PyTree]] | None = None
     # (path, leaf) -> bool: running statistics, which no optimiser may move. None: there are none.
     statistics: Callable[[tuple[str, ...], Any], bool] | None = None
+    axis_roles: Callable[[tuple[str, ...], Any], str | None] | None = None
+
+    num_digested = 4  # fields in digests of runs
 
 
 class FedAlgorithm(NamedTuple):

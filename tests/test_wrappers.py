@@ -215,24 +215,6 @@ def test_average_rounds_is_the_mean_of_the_servers_models():
     assert float(averaged.server.num_averaged) == NUM_ROUNDS
 
 
-def test_average_rounds_of_a_model_in_half_precision_does_not_stop():
-    """The model is 0.5 in the first round and 1 later; in bfloat16 the mean would stay at 0.9."""
-    rounds = 200
-
-    def oracle(client, key, max_steps):
-        def grad(x, k):
-            return jnp.where(x == 0, -0.5, jnp.where(x < 1, -0.5, 0)).astype(x.dtype)
-
-        return fs.Oracle(grad, lambda x, k: x, lambda x: grad(x, 0))
-
-    task = fs.Task(oracle, np.ones(1, int), np.ones(1, int))
-    setup = fs.Setup(task, fs.timelines.full(rounds, 1, 1), jnp.zeros((), jnp.bfloat16))
-    server = fs.run(average_rounds(fs.fedavg(1.0)), setup, jax.random.key(0))[0].server
-    assert server.params.dtype == server.inner.params.dtype == jnp.bfloat16
-    assert float(server.inner.params) == 1.0
-    assert abs(float(server.params) - (1 - 0.5 / rounds)) < 2.0**-8
-
-
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -35,7 +35,7 @@ def real(x: Scalar) -> Array:
 
 
 def real_vdot(x: Params, y: Params) -> Array:
-    """Returns the inner product in the precision of the run; in half precision it may overflow."""
+    """Returns the inner product in the precision of the run."""
     return tree.vdot(jax.tree.map(real, x), jax.tree.map(real, y))
 
 

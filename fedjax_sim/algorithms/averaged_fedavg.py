@@ -59,8 +59,7 @@ def averaged_fedavg(
     ==========================  ============================  ==========
 
     The weights of Theorem 2.19, :math:`(1 + 1/(KR))^{-(t + 1)}`, are these up to a common factor.
-    Before the first upload the model is the initial one.  Iterates in half precision are summed in
-    single precision, since the later ones would be rounded away.
+    Before the first upload the model is the initial one.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
@@ -102,7 +101,7 @@ def averaged_fedavg(
         )
         # The update of an empty round is computed, then discarded: it must not divide by 0.
         safe = jnp.where(average.weight > 0, average.weight, 1.0)
-        output = tree.cast_like(tree.divide(average.total, safe), state.params)
+        output = tree.divide(average.total, safe)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(
@@ -116,9 +115,9 @@ def averaged_fedavg(
 
 
 def _empty(params: Params) -> Average:
-    return Average(tree.zeros_like(tree.wide(params)), jnp.zeros((), jnp.result_type(float)))
+    return Average(tree.zeros_like(params), jnp.zeros((), jnp.result_type(float)))
 
 
 def _add(average: Average, factor: Scalar, x: Params) -> Average:
-    total = tree.add_scale(tree.wide(x), factor, average.total)
+    total = tree.add_scale(x, factor, average.total)
     return Average(total, factor * average.weight + 1)

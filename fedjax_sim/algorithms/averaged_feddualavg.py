@@ -25,7 +25,7 @@ __all__ = ["averaged_feddualavg"]
 
 
 class AveragedDualState(NamedTuple):
-    average: Params  # so far, in single precision at least
+    average: Params  # so far
     dual: Params  # y
     elapsed: Array  # H
     num_averaged: Array  # number of models in the average
@@ -33,7 +33,7 @@ class AveragedDualState(NamedTuple):
     @property
     def params(self) -> Params:
         """The average so far, which is evaluated."""
-        return tree.cast_like(self.average, self.dual)
+        return self.average
 
 
 class _Path(NamedTuple):
@@ -52,8 +52,7 @@ def averaged_feddualavg(
 
     with unit server rate.  P is not linear, so the clients' dual states are uploaded step by step:
     an upload is as many models as a visit has steps.  Visits must be equally long: a client that
-    has finished would keep its last dual state, and the average would count it again.  Models in
-    half precision are averaged in single precision, since the later ones would be rounded away.
+    has finished would keep its last dual state, and the average would count it again.
 
     Args:
         lr: client learning rate :math:`\eta_c`, or a schedule over rounds.
@@ -78,8 +77,7 @@ def averaged_feddualavg(
     def init(params: Params) -> AveragedDualState:
         state = plain.init(params)
         zero = jnp.zeros_like(state.elapsed)
-        average = tree.wide(state.params)
-        return AveragedDualState(average, state.dual, state.elapsed, zero)
+        return AveragedDualState(state.params, state.dual, state.elapsed, zero)
 
     def local(message: tuple, state: tuple, oracle: Oracle, work: Work) -> tuple[_Path, tuple]:
         dual, elapsed = message
@@ -102,7 +100,7 @@ def averaged_feddualavg(
 
         def extended(old: Array, models: Array) -> Array:
             # The initial model has the weight 0 and drops out.
-            return old + (tree.wide(models) - old[None]).sum(axis=0) / like(old, count)
+            return old + (models - old[None]).sum(axis=0) / like(old, count)
 
         average = jax.tree.map(extended, state.average, models)
         dual, elapsed = jax.tree.map(lambda x: x[-1], (duals, elapsed))

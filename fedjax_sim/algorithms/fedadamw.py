@@ -68,9 +68,6 @@ def fedadamw(
     The means of second moments and of numbers of steps are over the visits with steps; in
     :math:`\Delta` a visit without steps counts as 0.
 
-    Moments are in single precision at least, since squares of small gradients are 0 in float16,
-    and :math:`\beta_2` is 1 in bfloat16.
-
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         correction: weight :math:`\alpha` of the global direction.
@@ -105,7 +102,7 @@ def fedadamw(
 
     def init(params: Params) -> FedAdamWState:
         zeros = tree.zeros_like(params)
-        v = block_means(tree.wide(zeros))
+        v = block_means(zeros)
         return FedAdamWState(params, zeros, v, jnp.zeros((), jnp.int32))
 
     def local(
@@ -115,13 +112,13 @@ def fedadamw(
 
         def step(carry: tuple[Params, Params, Params], k: Array) -> tuple:
             y, m, v = carry
-            g = tree.wide(oracle.grad(y, k))
+            g = oracle.grad(y, k)
             m = tree.add_scale(tree.scale(b1, m), 1 - b1, g)
             v = tree.add_scale(tree.scale(b2, v), 1 - b2, jax.tree.map(jnp.square, g))
             in_run = message.num_steps + k + 1
             first = tree.scale(_unbiased(b1, in_run if first_count == "run" else k + 1), m)
             second = tree.scale(_unbiased(b2, in_run), v)
-            descent = tree.cast_like(jax.tree.map(_over_root, first, second), y)
+            descent = jax.tree.map(_over_root, first, second)
             descent = tree.add_scale(descent, correction, message.direction)
             descent = tree.add_scale(descent, weight_decay, y)
             return tree.add_scale(y, -eta, descent), m, v

@@ -54,8 +54,7 @@ def feddualavg(
 
     from :math:`y = \nabla h(x)` and H = 0, with P as in :func:`~fedjax_sim.algorithms.fedmid`; the
     model is :math:`P_H(y)`.  With one client it is dual averaging.  The dual state grows with H:
-    after millions of local steps single precision loses digits of the model, and half precision
-    after hundreds.
+    after millions of local steps single precision loses digits of the model.
 
     Args:
         lr: client learning rate :math:`\eta_c`, or a schedule over rounds.

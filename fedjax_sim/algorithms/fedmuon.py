@@ -100,7 +100,8 @@ def fedmuon(
         matrices: predicate ``(path, leaf) -> bool`` or other selection of the matrices, by default
             the leaves with two axes.  Leaves with further axes before these two hold one matrix
             per block of a network, as the kernels of :func:`~fedjax_sim.models.vit` do, whose
-            biases then have two axes.
+            biases then have two axes.  The kernels ``[inputs, heads, d]`` of flax's attention
+            layers are no such stacks; by default they get Adam's steps.
 
     Raises:
         ValueError: a number outside its range; at the start of the run, a selected leaf with fewer
@@ -123,7 +124,7 @@ def fedmuon(
 
     def init(params: Params) -> FedMuonState:
         zeros = tree.zeros_like(params)
-        momentum = tree.wide(split(zeros, matrices)[0])
+        momentum = split(zeros, matrices)[0]
         return FedMuonState(params, zeros, momentum)
 
     def local(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
+from fedjax_sim.models.axes import LinenRoles, roles_of_nnx
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful_linen import call, is_stateful, stateful_linen
 from fedjax_sim.models.stateful_nnx import stateful_nnx
@@ -80,8 +81,10 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
             f"constructor returns a module with the variables {shown}; expected nnx.Param, "
             "nnx.BatchStat and random streams only, since apply(params, x) cannot update others"
         )
+    axis_roles = roles_of_nnx(abstract)
     if len(nnx.to_flat_state(statistics)) or len(nnx.to_flat_state(streams)):
-        return stateful_nnx(constructor, graphdef, state, statistics, streams)
+        model = stateful_nnx(constructor, graphdef, state, statistics, streams)
+        return model._replace(axis_roles=axis_roles)
     variables = dict(nnx.to_flat_state(state))
 
     def init(key: jax.Array) -> Params:
@@ -95,7 +98,7 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
         module = nnx.merge(graphdef, nnx.from_flat_state(filled))
         return module(x)  # pyright: ignore[reportCallIssue]
 
-    return Model(init, apply)
+    return Model(init, apply, axis_roles=axis_roles)
 
 
 def from_linen(module: linen.Module, example_input: Any) -> Model:
@@ -139,7 +142,9 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
     def start(key: jax.Array, x: Any) -> Any:
         return call(module, module.init, key, x, training=False)
 
-    collections = jax.eval_shape(start, jax.random.key(0), example_input)
+    noted = LinenRoles()
+    with linen.intercept_methods(noted):
+        collections = jax.eval_shape(start, jax.random.key(0), example_input)
     others = sorted(set(collections) - {"params", "batch_stats"})
     if others:
         raise ValueError(
@@ -152,7 +157,9 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         return start(key, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example_input))
 
     if is_stateful(module, collections, example_input):
-        return stateful_linen(module, collections, initial)
+        model = stateful_linen(module, collections, initial)
+        bare = "batch_stats" not in collections
+        return model._replace(axis_roles=noted.roles(() if bare else ("params",)))
 
     def init(key: jax.Array) -> Params:
         return initial(key).get("params", {})
@@ -160,7 +167,7 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
     def apply(params: Params, x: Any) -> Any:
         return module.apply({"params": params}, x)
 
-    return Model(init, apply)
+    return Model(init, apply, axis_roles=noted.roles(()))
 
 
 def _check_constructor(constructor: Any) -> None:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def logistic_regression(features: int | Sequence[int]) -> Model:
     """
     size = _size(features)
     linear = from_nnx(lambda rngs: _Linear(size, 1, rngs))
-    return Model(linear.init, lambda params, x: linear.apply(params, x)[:, 0])
+    return linear._replace(apply=lambda params, x: linear.apply(params, x)[:, 0])
 
 
 def mlp(
@@ -150,6 +150,8 @@ class Linear(nnx.Module):
     few outputs (the last layer of a classifier) as a product with a long thin
     result, which is twice as slow.
     """
+
+    axis_roles: ClassVar = {"kernel": "oi"}
 
     def __init__(
         self,

@@ -18,10 +18,12 @@ Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 class Adapted:
     """Kernel ``W [..., out, in]`` and adapters: on their rows ``W + scale B A``.
 
+    A kernel in half precision has adapters in single precision.
+
     Attributes:
         kernel: W.
         adapters: for each block of rows ``{"a": [..., r, in], "b": [..., rows, r]}``.
-        scale: factor of the products B A, ``[...]``, of the dtype of W.
+        scale: factor of the products B A, ``[...]``, of the adapters' dtype.
         rows: blocks of rows, one per adapter; static.
 
     Example:
@@ -37,8 +39,8 @@ class Adapted:
     rows: tuple[Rows, ...] = dataclasses.field(metadata={"static": True})
 
     def merged(self) -> Array:
-        """Returns the sum as one array ``[..., out, in]``."""
-        result = self.kernel
+        """Returns the sum as one array ``[..., out, in]``, of the adapters' dtype."""
+        result = self.kernel.astype(self.scale.dtype)
         for rows, factors in zip(self.rows, self.adapters, strict=True):
             change = self.scale[..., None, None] * (factors["b"] @ factors["a"])
             result = result + _placed(change, rows, result.shape[-2], axis=-2)
@@ -49,7 +51,7 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
     """``W x``: ``[..., in] -> [..., out]``, adapters included.
 
     The products B A of adapters are not formed: clients with adapters of their own and one common
-    kernel need no kernels of their own.
+    kernel need no kernels of their own.  The result has the dtype of ``W x``.
 
     Example:
         >>> product(jnp.array([[1.0, 2.0]]), jnp.ones((3, 2))).tolist()
@@ -59,8 +61,9 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
         return jnp.einsum("...i,oi->...o", x, kernel)
     result = product(kernel.kernel, x)
     for rows, factors in zip(kernel.rows, kernel.adapters, strict=True):
-        change = kernel.scale * product(factors["b"], product(factors["a"], x))
-        result = result + _placed(change, rows, result.shape[-1], axis=-1)
+        inputs = x.astype(kernel.scale.dtype)
+        change = kernel.scale * product(factors["b"], product(factors["a"], inputs))
+        result = result + _placed(change.astype(result.dtype), rows, result.shape[-1], axis=-1)
     return result
 
 

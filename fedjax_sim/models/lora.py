@@ -7,14 +7,16 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.nn.initializers import Initializer
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_count
+from fedjax_sim.models.axes import as_matrices, from_matrices
 from fedjax_sim.models.linear import Adapted, Rows
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.paths import lookup, nested
@@ -62,17 +64,35 @@ def lora(
 ) -> Model:
     r"""Model with adapters of low rank beside some of its kernels.
 
-    A kernel W ``[outputs, inputs]`` becomes
+    The matrix W ``[outputs, inputs]`` of a layer becomes
 
     .. math:: W + \frac{\alpha}{r}\, B A, \qquad A \in R^{r \times inputs},\;
         B \in R^{outputs \times r}
 
     A starts random and B at zero, so the model starts as the base model exactly.
 
+    The matrix follows from the layer's definition (``model.axis_roles``), in whatever order the
+    axes of its kernel are stored.  The layers of flax (nnx and linen) have
+
+    =====================================  ============================  ======================
+    layer                                  kernel                        outputs x inputs
+    =====================================  ============================  ======================
+    Linear, Dense                          ``[in, out]``                 out x in
+    LinearGeneral, DenseGeneral, Einsum    ``[n, in, ..., out, ...]``    n times all out x all in
+    attention: queries, keys, values       ``[in, heads, d]``            heads d x in
+    attention: output                      ``[heads, d, out]``           out x heads d
+    Embed                                  ``[tokens, features]``        features x tokens
+    Conv                                   ``[kh, kw, in, out]``         out x kh kw in
+    ConvTranspose                          ``[kh, kw, in, out]``         kh kw out x in
+    =====================================  ============================  ======================
+
+    A layer of your own names them by a class attribute, such as ``axis_roles = {"kernel": "io"}``;
+    matrices of a model without ``axis_roles`` are ``[outputs, inputs]``.
+
     Parameters are ``{"base": ..., "adapters": ...}``: those of the base model, and a dict ``{"a",
     "b"}`` at the path of every adapted kernel (``{"0": {"a", "b"}, "1": ...}`` where several blocks
-    of rows have adapters).  Kernels with a leading axis, such as the blocks of
-    :func:`~fedjax_sim.models.vit`, have adapters with that axis.  Freeze the base model with
+    of rows have adapters).  Stacks of matrices, such as the blocks of
+    :func:`~fedjax_sim.models.vit`, have stacks of adapters.  Freeze the base model with
     ``fs.freeze(algorithm, lora_frozen)``: then uploads, client states and optimizer states consist
     of adapters.  For a trained base model replace the initial one: ``{**adapted.init(key), "base":
     trained}``.
@@ -83,21 +103,23 @@ def lora(
 
     The layers of :func:`~fedjax_sim.models.transformer` and :func:`~fedjax_sim.models.vit` add
     ``B (A x)`` to their outputs, so clients share the kernels.  Of other models the sum is formed,
-    once per client and step.
+    once per client and step, and with :func:`~fedjax_sim.models.in_precision` it is rounded.
+    Beside a base model in half precision, adapters and sums are in float32.
 
     Args:
-        model: any model whose kernels are matrices ``[outputs, inputs]``.
+        model: any model with matrices.
         rank: r.
         alpha: :math:`\alpha`; may be traced.
         where: ``(path, leaf) -> bool``, True for kernels to adapt, or the blocks of rows ``(first,
-            end)`` that get an adapter each; or a selection such as
-            :data:`~fedjax_sim.tree.leaves.last_layer`, whose matrices are adapted.
+            end)`` of the matrix that get an adapter each; or a selection such as
+            :data:`~fedjax_sim.tree.leaves.last_layer`, whose matrices are adapted.  ``leaf`` has
+            the shape of the matrix ``[outputs, inputs]``, or of the stack of matrices.
         a_init: initializer of A, called with the shape ``(r, inputs)``; for a Gaussian
             ``jax.nn.initializers.normal(deviation)``.
 
     Raises:
-        ValueError: a rank below 1; ``where`` selects nothing, or a leaf that is no matrix (nor a
-            stack of matrices) of floating numbers, or rows that the matrix does not have.
+        ValueError: a rank below 1; ``where`` selects nothing, or a leaf that is no kernel of a
+            known layer, or rows that the matrix does not have.
 
     Source: Hu et al., 2021 (https://arxiv.org/abs/2106.09685), section 4.1; FFA-LoRA: Sun et al.,
     2024 (https://arxiv.org/abs/2403.12313).
@@ -112,12 +134,12 @@ def lora(
     """
     check_count(1, rank=rank)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    selected = _selected(shapes, where)
+    selected = _selected(model, shapes, where)
     merges = not getattr(model.apply, "takes_adapters", False)
 
     def adapters(key: Array) -> Params:
         created = {}
-        for number, (path, (leaf, blocks)) in enumerate(selected.items()):
+        for number, (path, (_, leaf, blocks)) in enumerate(selected.items()):
             for index, (first, end) in enumerate(blocks):
                 one = jax.random.fold_in(jax.random.fold_in(key, number), index)
                 place = path if len(blocks) == 1 else (*path, str(index))
@@ -131,8 +153,7 @@ def lora(
         return {"adapters": adapters(drawn), "base": model.init(base)}
 
     def filled(params: Params, merges: bool) -> Params:
-        rows = {path: blocks for path, (_, blocks) in selected.items()}
-        return _filled(params, rows, alpha, merges)
+        return _filled(params, selected, alpha, merges)
 
     def apply(params: Params, x: Any) -> Any:
         return model.apply(filled(params, merges), x)
@@ -174,72 +195,95 @@ def ffa_lora_frozen(path: Path, leaf: Any) -> bool:
 
 
 def merge_lora(
-    params: Params, alpha: Scalar = 8.0, where: WhereRows | OfModel = queries_and_values
+    model: Model,
+    params: Params,
+    alpha: Scalar = 8.0,
+    where: WhereRows | OfModel = queries_and_values,
 ) -> Params:
     """Returns the base model's parameters with the adapters added to its kernels.
 
+    Adapted kernels in half precision become those in float32.
+
     Args:
+        model: the base model.
         params: of a model of :func:`~fedjax_sim.models.lora`.
         alpha: as for :func:`~fedjax_sim.models.lora`.
         where: as for :func:`~fedjax_sim.models.lora`.
 
     Raises:
-        ValueError: as :func:`~fedjax_sim.models.lora`.
+        ValueError: as :func:`~fedjax_sim.models.lora`; no model.
 
     Example:
+        >>> model = Model(lambda key: ..., lambda params, x: x @ params["query"]["kernel"].T)
         >>> params = {"base": {"query": {"kernel": jnp.zeros((2, 2))}}, "adapters": {
         ...     "query": {"kernel": {"a": jnp.ones((1, 2)), "b": jnp.ones((2, 1))}}}}
-        >>> merge_lora(params, alpha=3.0)["query"]["kernel"].tolist()
+        >>> merge_lora(model, params, alpha=3.0)["query"]["kernel"].tolist()
         [[3.0, 3.0], [3.0, 3.0]]
     """
-    selected = _selected(params["base"], where)
-    rows = {path: blocks for path, (_, blocks) in selected.items()}
-    return _filled(params, rows, alpha, True)
+    if not isinstance(model, Model):
+        raise ValueError(f"model is a {type(model).__name__}; expected the base model of lora")
+    return _filled(params, _selected(model, params["base"], where), alpha, True)
 
 
-def _filled(params: Params, rows: dict[Path, tuple[Rows, ...]], alpha: Scalar, merges: bool):
+class _Matrix(NamedTuple):
+    roles: str  # of the kernel's axes
+    leaf: Any  # shape and dtype of the matrix, or of the stack of matrices
+    rows: tuple[Rows, ...]  # blocks that get adapters
+
+
+def _filled(params: Params, selected: dict[Path, _Matrix], alpha: Scalar, merges: bool) -> Params:
     """Returns the base model with adapted kernels, as arrays if ``merges``."""
 
     def kernel(path: tuple[Any, ...], leaf: Array) -> Array | Adapted:
-        blocks = rows.get(leaves.names(path))
-        if blocks is None:
+        matrix = selected.get(leaves.names(path))
+        if matrix is None:
             return leaf
+        roles, _, rows = matrix
         here = lookup(params["adapters"], leaves.names(path))
-        factors = (here,) if len(blocks) == 1 else tuple(here[str(i)] for i in range(len(blocks)))
-        scale = jnp.asarray(alpha / factors[0]["a"].shape[-2]).astype(leaf.dtype)
-        scale = jnp.broadcast_to(scale, leaf.shape[:-2])
-        adapted = Adapted(leaf, factors, scale, blocks)
-        return adapted.merged() if merges else adapted
+        factors = (here,) if len(rows) == 1 else tuple(here[str(i)] for i in range(len(rows)))
+        a = factors[0]["a"]
+        scale = jnp.broadcast_to(jnp.asarray(alpha / a.shape[-2]).astype(a.dtype), a.shape[:-2])
+        adapted = Adapted(as_matrices(leaf, roles), factors, scale, rows)
+        return from_matrices(adapted.merged(), roles, leaf.shape) if merges else adapted
 
     return jax.tree_util.tree_map_with_path(kernel, params["base"])
 
 
-def _selected(
-    params: Params, where: WhereRows | OfModel
-) -> dict[Path, tuple[Any, tuple[Rows, ...]]]:
-    """Returns the leaves to adapt and their blocks of rows, by path."""
+def _selected(model: Model, params: Params, where: WhereRows | OfModel) -> dict[Path, _Matrix]:
+    """Returns the kernels to adapt, by path."""
     leaves.check_selection(where)
-    if isinstance(where, OfModel):
-        found = where.find(params)
-        where = lambda path, leaf: found(path, leaf) and leaf.ndim >= 2  # noqa: E731
+    axis_roles = model.axis_roles or _outputs_by_inputs
+    of_model = where.find(params) if isinstance(where, OfModel) else None
     selected = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
+    for keys, kernel in jax.tree_util.tree_leaves_with_path(params):
         path = leaves.names(keys)
-        blocks = where(path, leaf)
+        leaf = jax.ShapeDtypeStruct(kernel.shape, kernel.dtype)
+        roles = axis_roles(path, leaf)
+        if roles is not None:
+            leaf = jax.eval_shape(lambda x, roles=roles: as_matrices(tree.wide(x), roles), leaf)
+        if of_model is None:
+            blocks = where(path, leaf)  # pyright: ignore[reportCallIssue]
+        else:
+            blocks = of_model(path, kernel) and roles is not None
         if not blocks:
             continue
-        if leaf.ndim not in (2, 3) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if roles is None or not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(
-                f"where selects {'/'.join(path)} of shape {leaf.shape} and dtype {leaf.dtype}; "
-                "expected floating kernels [outputs, inputs], or a stack of them"
+                f"where selects {'/'.join(path)} of shape {kernel.shape} and dtype {kernel.dtype}; "
+                "expected a floating kernel of a layer whose matrix is known (model.axis_roles)"
             )
-        selected[path] = leaf, _rows(path, leaf, blocks)
+        selected[path] = _Matrix(roles, leaf, _rows(path, leaf, blocks))
     if not selected:
         paths = ["/".join(leaves.names(k)) for k, _ in jax.tree_util.tree_leaves_with_path(params)]
         raise ValueError(
             f"where selects none of the leaves; expected kernels among {', '.join(paths)}"
         )
     return selected
+
+
+def _outputs_by_inputs(path: Path, leaf: Any) -> str | None:
+    del path
+    return "oi" if leaf.ndim == 2 else None
 
 
 def _rows(path: Path, leaf: Any, blocks: Any) -> tuple[Rows, ...]:

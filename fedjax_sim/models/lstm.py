@@ -1,5 +1,7 @@
 """Long short-term memory networks of tokens, as pure functions of nested dicts of arrays."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -90,7 +92,12 @@ def lstm(
         hidden = hidden.swapaxes(0, 1) if every_position else hidden[-1]
         return hidden @ params["head"]["kernel"].T + params["head"]["bias"]
 
-    return Model(init, takes_tokens(apply, vocab_size))
+    return Model(init, takes_tokens(apply, vocab_size), axis_roles=_axis_roles)
+
+
+def _axis_roles(path: tuple[str, ...], leaf: Any) -> str | None:
+    del leaf
+    return {"kernel": "oi", "embedding": "io"}.get(path[-1])
 
 
 @jax.custom_jvp

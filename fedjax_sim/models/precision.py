@@ -40,9 +40,9 @@ def in_precision(model: Model, dtype: DTypeLike) -> Model:
     name = jnp.dtype(dtype).name
     apply = _Cast(model.apply, name)
     if model.train is None:
-        return Model(model.init, apply)
+        return model._replace(apply=apply)
     train = _CastTraining(model.train, name, model.statistics)
-    return Model(model.init, Evaluation(apply), train, model.statistics)
+    return model._replace(apply=Evaluation(apply), train=train)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,9 @@ class _Cast:
                 lambda leaf: leaf.astype(self.dtype) if floating(leaf) else leaf, tree
             )
 
-        param_dtype = jnp.result_type(*[leaf for leaf in jax.tree.leaves(params) if floating(leaf)])
+        dtypes = [leaf.dtype for leaf in jax.tree.leaves(params) if floating(leaf)]
+        with jax.numpy_dtype_promotion("standard"):  # frozen leaves may be in half precision
+            param_dtype = jnp.result_type(*dtypes)
         outputs = self.apply(cast(params), cast(x))
         return jax.tree.map(
             lambda leaf: leaf.astype(param_dtype) if floating(leaf) else leaf, outputs

@@ -45,7 +45,7 @@ def frozen_statistics(model: Model) -> Model:
             "expected a model of from_nnx or from_linen with batch normalisation"
         )
     train = dataclasses.replace(model.train, frozen=True)
-    return Model(model.init, model.apply, _Constant(train, model.statistics))
+    return model._replace(train=_Constant(train, model.statistics), statistics=None)
 
 
 @dataclasses.dataclass(frozen=True)

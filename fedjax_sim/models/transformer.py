@@ -1,5 +1,7 @@
 """Decoder-only transformers of tokens, as flax ``nnx`` modules."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -145,6 +147,8 @@ class _Mlp(nnx.Module):
 
 class _Linear(nnx.Module):
     """Linear layer without bias whose kernel is [outputs, inputs], as in the package's models."""
+
+    axis_roles: ClassVar = {"kernel": "oi"}
 
     def __init__(self, inputs: int, outputs: int, deviation: float, rngs: nnx.Rngs):
         self.kernel = _normal(rngs, (outputs, inputs), deviation)

@@ -4,6 +4,8 @@ Every layer with parameters is a matrix product, so ``vmap`` over clients with t
 gives batched matrix products.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -122,7 +124,7 @@ def vit(
         z, _ = lax.scan(step, z, params["blocks"])
         return _linear(params["head"], _layer_norm(params["norm"], z[:, 0]))
 
-    return Model(init, takes_adapters(apply))
+    return Model(init, takes_adapters(apply), axis_roles=_axis_roles)
 
 
 def vit_tiny(
@@ -161,6 +163,13 @@ def vit_base16(
     """
     sizes = {"patch_size": 16, "width": 768, "depth": 12, "heads": 12}
     return vit(image_shape, num_classes, **sizes, remat=remat)
+
+
+def _axis_roles(path: tuple[str, ...], leaf: Any) -> str | None:
+    del leaf
+    if path[-1] != "kernel":
+        return None
+    return "soi" if path[0] == "blocks" else "oi"
 
 
 def _block(params: Params, z: Array, heads: int) -> Array:

@@ -12,8 +12,8 @@ KNOBS = {
     "divide them over devices (placement.by_client, --num-strata)",
     "client states": "keep them on the host (--states host) or divide them over devices "
     "(placement.by_client, --num-strata)",
-    "server": "models with fewer parameters or in bfloat16, fewer seeds at once (--seeds), less "
-    "staleness in asynchronous timelines",
+    "server": "models with fewer parameters, fewer seeds at once (--seeds), less staleness in "
+    "asynchronous timelines",
     "evaluation": "evaluate on fewer examples",
     "stored states": "more levels of recomputation (checkpoint='log'), or derivatives of the last "
     "rounds only (last_rounds)",

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax.tree
 from jax import Array
-from optax.tree import add, norm, sub, where, zeros_like
+from optax.tree import add, norm, sub, zeros_like
 
 from fedjax_sim.types import PyTree, Scalar
 
@@ -130,6 +130,20 @@ def vdot(x: PyTree, y: PyTree) -> Array:
         7.0
     """
     return jnp.asarray(optax.tree.vdot(x, y))
+
+
+def where(condition: Array, x: PyTree, y: PyTree) -> PyTree:
+    """Returns the leaves of ``x`` if a condition holds, those of ``y`` otherwise.
+
+    Leaves that both trees share, such as frozen parameters, are passed on.
+
+    Example:
+        >>> shared = jnp.ones(2)
+        >>> chosen = where(jnp.array(False), {"w": 1, "frozen": shared}, {"w": 2, "frozen": shared})
+        >>> int(chosen["w"]), chosen["frozen"] is shared
+        (2, True)
+    """
+    return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), x, y)
 
 
 def all_finite(x: PyTree) -> Array:

@@ -145,8 +145,7 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
 
-    without the initial model.  What clients receive and compute does not change.  Models in half
-    precision are averaged in single precision, since the later ones would be rounded away.
+    without the initial model.  What clients receive and compute does not change.
 
     Raises:
         ValueError: no algorithm.

@@ -73,18 +73,6 @@ def test_forgetting_everything_leaves_the_last_iterate():
     assert_close(trained(fs.averaged_fedavg(LR, 0.0)).params, shadow_iterates()[-1, -1], 1e-13)
 
 
-def test_average_of_many_iterates_in_half_precision():
-    """At the optimum 1 the sum of 600 iterates is 600; a sum in bfloat16 stops at 512."""
-    half = jnp.bfloat16
-    task = quadratic_task(jnp.ones((1, 1, 1), half), jnp.ones((1, 1), half), 2)
-    timeline, start = fs.timelines.full(300, 1, 2), jnp.ones(1, half)
-    go = compiled(lambda setup: fs.run(fs.averaged_fedavg(LR), setup, jax.random.key(0))[0].server)
-    state = go(fs.Setup(task, timeline, start))
-    assert state.params.dtype == half
-    assert float(state.params[0]) == 1
-    assert float(state.average.total[0]) == 600
-
-
 def test_refuses_other_places():
     with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
         fs.averaged_fedavg(0.1, at="middle")

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import network
 import numpy as np
 import pytest
@@ -79,21 +78,3 @@ def test_refuses_visits_of_other_lengths(num_steps, message):
         fs.init(algorithm, fs.Setup(task, fits, network_params()))
     with pytest.raises(ValueError, match=message):
         fs.init(algorithm, fs.Setup(task, other, network_params()))
-
-
-def test_average_of_a_model_in_half_precision_does_not_stop():
-    """The model is 0.5 after the first step and 1 later; the mean would stay at 0.96."""
-    rounds = 200
-
-    def oracle(client, key, max_steps):
-        def grad(x, k):
-            return jnp.where(x < 1, -0.5, 0).astype(x.dtype)
-
-        return fs.Oracle(grad, lambda x, k: x, lambda x: grad(x, 0))
-
-    task = fs.Task(oracle, np.ones(1, int), np.ones(1, int))
-    setup = fs.Setup(task, fs.timelines.full(rounds, 1, 1), jnp.zeros((), jnp.bfloat16))
-    algorithm = fs.averaged_feddualavg(1.0, prox.composite(prox.Zero()))
-    server = fs.run(algorithm, setup, jax.random.key(0))[0].server
-    assert server.params.dtype == jnp.bfloat16
-    assert abs(float(server.average) - (1 - 0.5 / rounds)) < 1e-6

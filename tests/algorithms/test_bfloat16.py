@@ -1,101 +1,148 @@
-"""Models in half precision: their dtype under float32 numbers, and the moments of optimizers."""
+"""Parameters in half precision: as constants, and refused where an algorithm would move them."""
 
-import functools
+import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from small_problems import KEY, compiled
+from catalogue import algorithm, declared, for_each, hyper, timeline_of
+from small_problems import (
+    KEY,
+    compiled,
+    logistic_data,
+    logistic_losses,
+    logistic_params,
+    rotated,
+)
 
 import fedjax_sim as fs
+from fedjax_sim import models, tree
+from fedjax_sim.wrappers.private import private
 
-LR = 0.125
-
-
-def quadratic(client, key, max_steps):
-    """(x - client)^2 / 2."""
-    del key, max_steps
-    target = client.astype(jnp.bfloat16)
-
-    def grad(x, step):
-        del step
-        return x - target
-
-    return fs.Oracle(grad, lambda x, step: 0, lambda x: x - target)
+NUM_STEPS, LR, START = 50, 1e-3, 2.0
 
 
-TASK = fs.Task(quadratic, np.ones(2, np.int32), np.full(2, 2, np.int32))
-SETUP = fs.Setup(TASK, fs.timelines.full(4, 2, 2), jnp.full((2, 2), 3, jnp.bfloat16))
+def half(params, dtype=jnp.bfloat16):
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+
+
+@for_each()
+def test_no_algorithm_moves_parameters_in_half_precision(name):
+    task = fs.empirical_task(
+        lambda params, examples, key: logistic_losses(tree.wide(params), examples, key),
+        logistic_data(),
+        rotated(2),
+    )
+    setup = fs.Setup(task, declared(name, timeline_of(name)), half(logistic_params()))
+    with pytest.raises(ValueError, match=r"changes .* bfloat16\[.*\]; expected float32, since"):
+        jax.eval_shape(lambda: fs.run(algorithm(name, hyper(name)), setup, KEY))
+
+
+def shrinking(model, params):
+    """One client that minimises (w x - y)^2 with x = 1, y = 0: the gradient is 2 w."""
+    data = fs.from_clients([{"x": np.ones((1, 1), np.float32), "y": np.zeros(1, np.float32)}])
+    task = fs.empirical_task(fs.objectives.squared_error(model), data, fs.full_batch(NUM_STEPS))
+    return fs.Setup(task, fs.timelines.full(20, 1, NUM_STEPS), params)
+
+
+MODEL = models.Model(lambda key: jnp.array([START]), lambda w, x: x @ w)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+    "make", [lambda: fs.fedavg(LR), lambda: fs.fedadam(LR, 0.02)], ids=["fedavg", "fedadam"]
+)
+def test_computing_in_half_precision_reaches_the_models_of_float32(make, dtype):
+    """50 local steps at the rate 1e-3: every step is less than half a unit of bfloat16 at 2.
+
+    A gradient in bfloat16 errs by at most 2 roundings of 2^-9, so changes differ by less than 1 %.
+    """
+    setups = {
+        "half parameters": shrinking(MODEL, half(MODEL.init(KEY), dtype)),
+        "half products": shrinking(models.in_precision(MODEL, dtype), MODEL.init(KEY)),
+        "float32": shrinking(MODEL, MODEL.init(KEY)),
+    }
+    with pytest.raises(ValueError, match=r"changes .*params .*float16\[1\].*models\.in_precision"):
+        fs.simulate(make(), setups.pop("half parameters"), KEY)
+    change = {
+        name: np.asarray(fs.simulate(make(), setup, KEY).state.server.params - START)
+        for name, setup in setups.items()
+    }
+    assert np.abs(change["float32"]) > 0.3
+    np.testing.assert_allclose(change["half products"], change["float32"], rtol=0.01)
+
+
+def per_key(setup):
+    return dataclasses.replace(setup, params=setup.params[None])
 
 
 @pytest.mark.parametrize(
-    ("factory", "numbers"),
+    "start",
     [
-        (fs.fedavgm, {"momentum": 0.5}),
-        (functools.partial(fs.fedadam, server_lr=0.25), {"b1": 0.5, "b2": 0.75}),
-        (functools.partial(fs.fedyogi, server_lr=0.25), {"b1": 0.5, "b2": 0.75}),
-        (fs.mime, {"momentum": 0.5}),
-        (fs.mimelite, {"momentum": 0.5}),
-        (fs.fedmuon, {"momentum": 0.5}),
-        (fs.fedadamw, {"b1": 0.5}),
-        (fs.diloco, {"momentum": 0.5}),
+        lambda setup: fs.run(fs.fedavg(LR), setup, KEY),
+        lambda setup: fs.simulate(fs.fedavg(LR), setup, KEY),
+        lambda setup: fs.forecast(fs.fedavg(LR), setup, KEY),
+        lambda setup: fs.compare({"FedAvg": fs.fedavg(LR)}, per_key(setup), KEY[None]),
+        lambda setup: fs.sweep(fs.fedavg, per_key(setup), {"lr": [LR]}, KEY[None]),
     ],
-    ids=lambda value: getattr(getattr(value, "func", value), "__name__", "numbers"),
+    ids=["run", "simulate", "forecast", "compare", "sweep"],
 )
-def test_traced_numbers_keep_the_model_in_bfloat16(factory, numbers):
-    def final(traced):
-        return fs.run(factory(LR, **(numbers | traced)), SETUP, KEY)[0].server.params
-
-    fixed = compiled(lambda: final({}))()
-    traced = compiled(final)({name: jnp.float32(value) for name, value in numbers.items()})
-    assert traced.dtype == jnp.bfloat16
-    assert (np.asarray(traced) != 3).all()
-    # Some products are rounded once more: 16 of them with errors of 2^-9, on models of size 2.
-    np.testing.assert_allclose(traced.astype(float), fixed.astype(float), atol=16 * 2 * 2**-9)
+def test_all_ways_to_start_a_run_refuse(start):
+    setup = shrinking(MODEL, half(MODEL.init(KEY)))
+    with pytest.raises(ValueError, match=r"algorithm\.update changes \.params bfloat16\[1\]"):
+        start(setup)
 
 
-def final(algorithm, gradient, dtype, rounds):
-    """Server after rounds of one client with four steps, whose gradients are constant."""
+def test_private_leaves_in_half_precision_are_refused():
+    """The server's copy stays as it is; the clients' leaves move."""
+    algorithm = private(fs.fedavg(LR), lambda path, leaf: path == ("b",), LR)
+    params = logistic_params()
+    params["b"] = params["b"].astype(jnp.bfloat16)
+    task = fs.empirical_task(
+        lambda params, examples, key: logistic_losses(tree.wide(params), examples, key),
+        logistic_data(),
+        rotated(2),
+    )
+    setup = fs.Setup(task, declared("fedavg", timeline_of("fedavg")), params)
+    with pytest.raises(ValueError, match=r"algorithm\.local changes .*personal\['b'\] bfloat16"):
+        jax.eval_shape(lambda: fs.run(algorithm, setup, KEY))
 
-    def oracle(client, key, max_steps):
-        def grad(x, step=0):
-            return jnp.full_like(x, gradient)
 
-        return fs.Oracle(grad, lambda x, step: 0, grad)
-
-    task = fs.Task(oracle, np.ones(1, np.int32), np.full(1, 4, np.int32))
-    setup = fs.Setup(task, fs.timelines.full(rounds, 1, 4), jnp.zeros(2, dtype))
-    return compiled(lambda: fs.run(algorithm, setup, KEY)[0].server)()
+def test_one_visit_in_float32():
+    """The gradient is 2 w, so 50 steps upload 2 (1 - (1 - 0.002)^50) = 0.1905."""
+    setup = shrinking(models.in_precision(MODEL, jnp.bfloat16), MODEL.init(KEY))
+    probes = fs.Probes(client={"upload": lambda visit: visit.upload})
+    history = fs.run(fs.fedavg(LR), setup, KEY, probes=probes)[1]
+    upload = abs(np.asarray(history.probes["upload"])[0])
+    np.testing.assert_allclose(upload, 2 * (1 - 0.998**50), rtol=0.01)
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [
-        fs.fedsgd(1.0, server=optax.adam(2.0**-7)),
-        fs.fedadamw(2.0**-9, correction=0.0, weight_decay=0.0),
-        fs.diloco(2.0**-9, 1.0, 0.0, 0.0),
-        fs.fedmuon(2.0**-9, mix=1.0, weight_decay=0.0, matrices=lambda path, leaf: False),
-        fs.fedavg(local_optimizer=optax.adam(2.0**-9), local_state="mean"),
-    ],
-    ids=["adam", "fedadamw", "diloco", "fedmuon", "local_optimizer"],
+    "wrap", [lambda algorithm: algorithm, fs.average_rounds, fs.skip_nonfinite]
 )
-def test_squares_of_small_gradients_in_float16(algorithm):
-    """The square 2^-28 is 0 in float16. Steps on constant gradients are as long as the rate."""
-    params = final(algorithm, 2.0**-14, jnp.float16, rounds=3).params
-    assert params.dtype == jnp.float16
-    np.testing.assert_allclose(params.astype(float), -3 * 2.0**-7, rtol=2e-3)
+def test_frozen_leaves_may_be_in_half_precision(wrap):
+    """A base of integers, which bfloat16 represents exactly, beside a trained bias in float32."""
+    base = jnp.arange(1.0, 5.0)
 
+    def losses(params, examples, key):
+        del key
+        return (examples["x"] @ tree.wide(params["base"]) + params["bias"] - examples["y"]) ** 2
 
-@pytest.mark.parametrize(
-    ("algorithm", "moment", "rounds"),
-    [
-        (fs.fedsgd(1.0, server=optax.adam(0.1)), lambda server: server.opt_state[0].nu, 1000),
-        (fs.fedadamw(0.1), lambda server: server.second_moment, 250),
-    ],
-    ids=["optimizer", "fedadamw"],
-)
-def test_second_moments_in_bfloat16(algorithm, moment, rounds):
-    """The decay 0.999 is 1 in bfloat16, and a sum of equal numbers stops at 256 of them."""
-    server = final(algorithm, 1.0, jnp.bfloat16, rounds)
-    np.testing.assert_allclose(moment(server), 1 - 0.999**1000, rtol=1e-3)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    data = fs.from_clients([{"x": x, "y": x.sum(1)}, {"x": -x, "y": x[:, 0]}])
+    task = fs.empirical_task(losses, data, fs.full_batch(2))
+    algorithm = fs.freeze(fs.scaffold(0.1), lambda path, leaf: path[0] == "base")
+
+    @compiled
+    def final(params):
+        setup = fs.Setup(task, fs.timelines.full(3, 2, 2), params)
+        return fs.run(wrap(algorithm), setup, KEY)[0].server.params
+
+    single = final({"base": base, "bias": jnp.zeros(())})
+    mixed = final({"base": base.astype(jnp.bfloat16), "bias": jnp.zeros(())})
+    assert mixed["base"].dtype == jnp.bfloat16
+    assert mixed["base"].tolist() == base.tolist()
+    assert mixed["bias"] != 0
+    np.testing.assert_array_equal(mixed["bias"], single["bias"])

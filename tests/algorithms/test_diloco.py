@@ -246,7 +246,7 @@ def test_streaming_takes_fragments_of_different_precision():
         algorithm = fs.streaming_diloco(local_optimizer=SGD, num_fragments=2)
         return fs.run(algorithm, setup, jax.random.key(0))[0].server.params
 
-    mixed, double = final(jnp.bfloat16), final(jnp.float64)
-    assert mixed["a"]["w"].dtype == jnp.bfloat16
+    mixed, double = final(jnp.float32), final(jnp.float64)
+    assert mixed["a"]["w"].dtype == jnp.float32
     assert_close(mixed["b"]["w"], double["b"]["w"], TOLERANCE)
-    assert_close(mixed["a"]["w"].astype(jnp.float64), double["a"]["w"], 0.02)
+    assert_close(mixed["a"]["w"].astype(jnp.float64), double["a"]["w"], 1e-5)

@@ -1,7 +1,5 @@
 """FedExP against NumPy, its step for orthogonal displacements, and where it does not converge."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import ALGORITHMS, trained
@@ -64,16 +62,3 @@ def test_eps_may_be_a_schedule():
     path = models(fs.fedexp(LR, eps=decaying))
     assert_close(path[0], models(fs.fedexp(LR, eps=1e-3))[0], TOLERANCE)
     assert abs(path[2] - models(fs.fedexp(LR, eps=1e-3))[2]) > 1e-6
-
-
-def test_large_displacements_in_half_precision_do_not_overflow():
-    def oracle(client, key, max_steps):
-        def grad(x, k):
-            return -300 * (jnp.arange(2, dtype=client.dtype) == client).astype(x.dtype)
-
-        return fs.Oracle(grad, lambda x, k: jnp.zeros(()), lambda x: grad(x, 0))
-
-    task = fs.Task(oracle, np.ones(2, int), np.ones(2, int))
-    setup = fs.Setup(task, fs.timelines.full(1, 2, 1), jnp.zeros(2, jnp.float16))
-    state = fs.run(fs.fedexp(1.0), setup, jax.random.key(0))[0]
-    assert state.server.params.tolist() == [150, 150]

@@ -1,7 +1,5 @@
 """q-FedAvg against NumPy, printed steps, FedAvg at q = 0, and the largest loss."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import ALGORITHMS, trained
@@ -65,19 +63,3 @@ def test_larger_q_lowers_the_largest_loss():
         losses.append(a / 2 * (x - c) ** 2)
     assert losses[2].max() < losses[1].max() < losses[0].max()
     assert losses[2].mean() > losses[0].mean()
-
-
-def test_long_steps_in_half_precision():
-    """Their squared norm does not exist in float16; with q = 0 it has no influence."""
-
-    def oracle(client, key, max_steps):
-        def grad(x, step=0):
-            return x - jnp.float16(300)
-
-        return fs.Oracle(grad, lambda x, step: jnp.float32(1), grad, lambda x: jnp.float32(1))
-
-    task = fs.Task(oracle, np.ones(2, np.int32), np.ones(2, np.int32))
-    setup = fs.Setup(task, fs.timelines.full(1, 2, 1), jnp.zeros(4, jnp.float16))
-    for algorithm in (fs.q_fedavg(0.125, q=0.0), fs.fedavg(0.125)):
-        state, _ = fs.run(algorithm, setup, jax.random.key(0))
-        np.testing.assert_allclose(state.server.params, 300 / 8, rtol=1e-2)

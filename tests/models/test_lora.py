@@ -58,7 +58,7 @@ def test_starts_as_the_base_model_and_equals_merged_kernels(name):
     @compiled
     def outputs(key, params, x):
         start = model.init(key)
-        merged = models.merge_lora(params, ALPHA, where)
+        merged = models.merge_lora(base, params, ALPHA, where)
         return (
             (model.apply(start, x), base.apply(start["base"], x)),
             (model.apply(params, x), base.apply(merged, x), base.apply(params["base"], x)),
@@ -103,7 +103,7 @@ def test_blocks_of_rows():
     assert qkv["0"]["a"].shape == (2, RANK, 6)
     assert qkv["1"]["b"].shape == (2, 6, RANK)
     change = (
-        models.merge_lora(params, ALPHA, where)["blocks"]["attn"]["qkv"]["kernel"]
+        models.merge_lora(base, params, ALPHA, where)["blocks"]["attn"]["qkv"]["kernel"]
         - params["base"]["blocks"]["attn"]["qkv"]["kernel"]
     )
     expected = np.zeros((2, 18, 6))
@@ -179,6 +179,39 @@ def test_clients_hold_adapters_only():
     assert needs.upload_bytes == 2 * 4 * adapters  # the model's change and the control's
     assert needs.parts["client states"] == 2 * 4 * adapters
     assert needs.parameters == adapters + 7 * 8 + 2 * (12 * 64 + 16) + 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_base_models_in_half_precision(name):
+    """A frozen base in bfloat16 beside adapters in float32, which move as beside the same base.
+
+    Outputs of the transformer are in bfloat16; the others are rounded nowhere.
+    """
+    base, x, where = MODELS[name]
+    model = models.lora(base, RANK, ALPHA, where)
+    objective = cross_entropy(model)
+    labels = x if name == "transformer" else np.arange(5) % 3
+    task = fs.empirical_task(objective, fs.from_clients([{"x": x, "y": labels}]), fs.full_batch(5))
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), drawn(base))
+    start = compiled(model.init)(KEY)
+    algorithm = fs.freeze(fs.fedavg(0.1), models.lora_frozen)
+
+    @compiled
+    def adapters(params):
+        setup = fs.Setup(task, fs.timelines.full(2, 1, 5), params)
+        return fs.run(algorithm, setup, KEY)[0].server.params["adapters"]
+
+    with jax.numpy_dtype_promotion("standard"):
+        mixed = adapters(start | {"base": rounded})
+        single = adapters(start | {"base": fs.tree.wide(rounded)})
+    changes = [jax.tree.map(lambda x, y: x - y, one, start["adapters"]) for one in (mixed, single)]
+    assert {leaf.dtype for leaf in jax.tree.leaves(mixed)} == {np.dtype(np.float32)}
+    half = models.in_precision(model, jnp.bfloat16)
+    outputs = jax.eval_shape(half.apply, {"adapters": mixed, "base": rounded}, x)
+    assert outputs.dtype == np.float32
+    distance = float(fs.tree.norm(fs.tree.sub(*changes)) / fs.tree.norm(changes[1]))
+    assert distance < (0.03 if name == "transformer" else 1e-5)
 
 
 @pytest.mark.slow

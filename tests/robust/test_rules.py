@@ -380,8 +380,17 @@ def test_large_uploads_in_half_precision_do_not_overflow(rule):
         "median": robust.median(),
     }
 
+    plain = fs.fedavg(1.0)
+
     def final(dtype):
-        values = jnp.array([[40000.0, 0.0], [45000.0, 500.0], [1.0, 1.0], [50000.0, 600.0]], dtype)
+        def local(message, state, oracle, work):
+            upload, state = plain.local(message, state, oracle, work)
+            return upload.astype(dtype), state
+
+        def update(state, mean, round):
+            return plain.update(state, mean.astype(state.params.dtype), round)
+
+        values = jnp.array([[40000.0, 0.0], [45000.0, 500.0], [1.0, 1.0], [50000.0, 600.0]])
 
         def oracle(client, key, max_steps):
             def grad(x, k):
@@ -390,8 +399,8 @@ def test_large_uploads_in_half_precision_do_not_overflow(rule):
             return fs.Oracle(grad, lambda x, k: jnp.zeros(()), lambda x: grad(x, 0))
 
         task = fs.Task(oracle, np.ones(4, int), np.ones(4, int))
-        setup = fs.Setup(task, fs.timelines.full(1, 4, 1), jnp.zeros(2, dtype))
-        algorithm = robust.aggregate(fs.fedavg(1.0), rules[rule])
+        setup = fs.Setup(task, fs.timelines.full(1, 4, 1), jnp.zeros(2))
+        algorithm = robust.aggregate(plain._replace(local=local, update=update), rules[rule])
         return np.asarray(fs.run(algorithm, setup, jax.random.key(0))[0].server.params, float)
 
     np.testing.assert_allclose(final(jnp.float16), final(jnp.float64), rtol=5e-3)
