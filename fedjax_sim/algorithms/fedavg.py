@@ -14,7 +14,7 @@ import optax
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
-from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import (
     ScalarOrSchedule,
@@ -58,7 +58,10 @@ def fedavg(
       to integer leaves.  Both means are over the visits with steps.  Messages and uploads contain
       the state.
 
-    Kept states bias the limit most, since each follows the client's own objective.
+    Kept states bias the limit most, since each follows the client's own objective.  A random key in
+    an optimizer's state, as that of ``optax.add_noise``, is joined with the key of the visit or,
+    on the server, of the round, so every visit, round and run has draws of its own; "mean" neither
+    sends nor averages it.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds; not with
@@ -72,8 +75,10 @@ def fedavg(
         local_state: "reset" (the default), "keep" or "mean"; only with ``local_optimizer``.
 
     Raises:
-        ValueError: an optimizer that is not one of optax, both or neither of ``lr`` and
-            ``local_optimizer``, another ``local_state``, or one without ``local_optimizer``.
+        ValueError: an optimizer that is not one of optax, that climbs (as those without a learning
+            rate), or whose random numbers do not come from a key in its state; both or neither of
+            ``lr`` and ``local_optimizer``, another ``local_state``, or one without
+            ``local_optimizer``.
 
     References:
         McMahan et al., 2017, Algorithm 1; with a server optimizer, Reddi et al., 2021, Algorithm 1.
@@ -136,11 +141,12 @@ def _served(optimizer: optax.GradientTransformation, local: Callable) -> FedAlgo
     """An algorithm whose server optimizer receives the mean upload as the gradient."""
 
     def init(params: Params) -> FedAvgState:
+        check_optimizer("server", optimizer, params)
         return FedAvgState(params, optimizer_init(optimizer, params))
 
     def update(state: FedAvgState, gradient: Upload, round: Round) -> FedAvgState:
-        del round
-        updates, opt_state = optimizer_update(optimizer, gradient, state.opt_state, state.params)
+        opt_state = own_draws(state.opt_state, round.key)
+        updates, opt_state = optimizer_update(optimizer, gradient, opt_state, state.params)
         return FedAvgState(optax.apply_updates(state.params, updates), opt_state)
 
     return FedAlgorithm(init, local, update)
