@@ -1,5 +1,6 @@
 """Optax transformations that users pass: what is refused, and whose random numbers they draw."""
 
+import functools
 import re
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedjax_sim.checks import is_concrete
 from fedjax_sim.local import optimizer_init, optimizer_update
 from fedjax_sim.setup_checks import check_generator
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import Params
 
 _DRAWS = 2**31 + 12  # branch of the key of a visit or of a round
 _KEY_NAME = re.compile(r"(^|_)(p?rngs?|keys?)($|_)")
@@ -49,29 +50,30 @@ def check_optimizer(name: str, optimizer: Any, params: Params | None = None) -> 
             "for example optax.sgd(0.1) or optax.adam(1e-3)"
         )
     if params is None:
-        tried = [[jnp.zeros((1,) * axes) for axes in range(5)]]
+        tried = [[_zeros((1,) * axes) for axes in range(5)]]
     else:
         # One entry per leaf suffices, unless the optimizer was made for the shapes.
         tried = [jax.tree.map(lambda x, of=of: _zeros(of(x)), params) for of in (_ones, jnp.shape)]
-    with jax.ensure_compile_time_eval():
-        for start in tried:
-            try:
-                opt_state, draws, moved = _five_steps(optimizer, start)
-            except Exception:  # any error of the user's functions: made for other trees or arguments
-                continue
-            break
-        else:
-            return
+    for start in tried:
+        try:
+            opt_state, moved = _five_steps(optimizer, start)
+            program = jax.make_jaxpr(functools.partial(optimizer_update, optimizer))
+            program = str(program(start, opt_state, start))
+        except Exception:  # any error of the user's functions: made for other trees or arguments
+            continue
+        break
+    else:
+        return
     if _check_keys(name, opt_state):
         return
-    if draws:
+    if any(primitive in program for primitive in _PRIMITIVES):
         raise ValueError(
             f"{name} draws random numbers that do not come from a key in its state, so all clients "
             "and rounds would have the same; expected a key in the state, as that of "
             "optax.add_noise"
         )
     for leaf in jax.tree.leaves(moved):
-        if is_concrete(leaf) and (total := float(jnp.sum(leaf))) > 0:
+        if is_concrete(leaf) and (total := float(np.sum(np.asarray(leaf)))) > 0:
             raise ValueError(
                 f"{name} climbs: five steps along gradients of 1 move parameters from 0 to "
                 f"{total:.3g}; expected an optimizer that descends, with its learning rate, such "
@@ -137,19 +139,19 @@ def _check_keys(name: str, opt_state: optax.OptState) -> bool:
     return bool(jax.tree.leaves(keys))
 
 
-def _five_steps(optimizer: Any, start: Params) -> tuple[optax.OptState, bool, PyTree]:
-    """Returns the state, whether the update draws random numbers, and where five steps end."""
+@jax.ensure_compile_time_eval()
+def _five_steps(optimizer: Any, start: Params) -> tuple[optax.OptState, Params]:
+    """Returns the optimizer's initial state, and where five steps end, also inside of jit."""
     opt_state = first = optimizer_init(optimizer, start)
-    gradient, moved = jax.tree.map(jnp.ones_like, start), start
-    program = str(jax.make_jaxpr(lambda *old: optimizer_update(optimizer, *old))(gradient, first))
+    gradient, moved = jax.tree.map(np.ones_like, start), start
     for _ in range(5):
         updates, opt_state = optimizer_update(optimizer, gradient, opt_state, moved)
         moved = optax.apply_updates(moved, updates)
-    return first, any(primitive in program for primitive in _PRIMITIVES), moved
+    return first, moved
 
 
-def _zeros(shape: tuple[int, ...]) -> Array:
-    return jnp.zeros(shape, jnp.float32)
+def _zeros(shape: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(shape, np.float32)  # of NumPy, which jit does not trace
 
 
 def _ones(leaf: Any) -> tuple[int, ...]:
