@@ -24,6 +24,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 
@@ -134,6 +135,7 @@ def diffusion_paths(
         >>> print(f"{paths.mean():.2f} {np.exp(-1):.2f}")
         0.37 0.37
     """
+    check_key(key)
     import diffrax
 
     times = lr * np.asarray(record_at, float)

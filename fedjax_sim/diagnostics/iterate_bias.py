@@ -22,6 +22,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_positive
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 Derivative = Callable[[Array], Array]  # x -> F'(x); elementwise for scalar x
@@ -205,6 +206,7 @@ def simulate_paths(
         >>> paths.shape, [f"{x:.3f}" for x in paths.mean(1)]
         ((2, 4), ['2.000', '1.800'])
     """
+    check_key(key)
     record_at = [int(k) for k in record_at]
     if not record_at or record_at[0] < 0 or (np.diff(record_at) <= 0).any():
         raise ValueError(f"record_at is {record_at}; expected increasing numbers of steps >= 0")

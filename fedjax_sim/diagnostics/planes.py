@@ -15,6 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import is_concrete
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Params
 
 Interval = tuple[float, float]
@@ -81,6 +82,7 @@ def filter_normalized(
         >>> jnp.linalg.norm(d["kernel"], axis=1).round(4).tolist(), d["bias"].tolist()
         ([5.0, 0.0], [0.0, 0.0])
     """
+    check_key(key)
     leaves, structure = jax.tree.flatten(params)
 
     def direction(number: int, leaf: Array) -> Array:
