@@ -81,7 +81,7 @@ ENTRIES = {
     "sharpness": lambda key: client_sharpness(SETUP.task, jnp.zeros(1), key),
     "ritz": lambda key: ritz(lambda x: x, jnp.zeros(2), key, 1),
     "models": lambda key: client_models(AVG, SETUP, fs.init(AVG, SETUP), key),
-    "trajectories": lambda key: local_trajectories(0.1, SETUP.task, FULL, key, jnp.zeros(1)),
+    "trajectories": lambda key: local_trajectories(SETUP.task, FULL, jnp.zeros(1), key, 0.1),
     "in_flight": lambda key: advance_models(
         jnp.zeros((4, 1)), SETUP.task, key, lr=0.1, num_steps=ONES, first_step=ONES, max_steps=1
     ),

@@ -150,10 +150,10 @@ def raw_noise(name="rng"):
         del params
         return {name: jax.random.key_data(jax.random.key(0))}
 
-    def update(gradient, state, params=None):
+    def update(updates, state, params=None):
         del params
         new, now = jax.random.split(jax.random.wrap_key_data(state[name]))
-        noisy = jax.tree.map(lambda g: g + jax.random.normal(now, g.shape), gradient)
+        noisy = jax.tree.map(lambda g: g + jax.random.normal(now, g.shape), updates)
         return noisy, {name: jax.random.key_data(new)}
 
     return optax.chain(optax.GradientTransformation(init, update), optax.sgd(1.0))
@@ -185,7 +185,8 @@ def test_noise_of_local_optimizers_is_the_visits_own(optimizer, origin):
     sent, path = uploads(algorithm)
     assert abs(sent.var() - 2) < 5 * 2 * np.sqrt(2 / sent.size)
     moves = np.diff([0, *path])
-    assert (np.abs(moves) < 5 * np.sqrt(2 / CLIENTS)).all() and moves.all()
+    assert (np.abs(moves) < 5 * np.sqrt(2 / CLIENTS)).all()
+    assert moves.all()
     assert abs(np.corrcoef(sent)[0, 1]) < 5 / np.sqrt(CLIENTS)  # two rounds
     other, _ = uploads(algorithm, seed=1)
     assert abs(np.corrcoef(sent[0], other[0])[0, 1]) < 5 / np.sqrt(CLIENTS)  # two runs
@@ -237,7 +238,7 @@ def keyed(leaf, name="words"):
     """A transformation whose state has one further leaf."""
     return optax.chain(
         optax.GradientTransformation(
-            lambda params: {name: leaf}, lambda gradient, state, params=None: (gradient, state)
+            lambda params: {name: leaf}, lambda updates, state, params=None: (updates, state)
         ),
         optax.sgd(0.1),
     )
