@@ -89,11 +89,11 @@ def fedavg(
         >>> adamw = fedavg(local_optimizer=optax.adamw(1e-3), local_state="keep")
     """
     check_rates(lr=lr)
-    optimizer = optax.sgd(1.0) if server is None else server
-    check_optimizer("server", optimizer)
+    if server is not None:
+        check_optimizer("server", server)
     check_local_state(lr, local_optimizer, local_state)
     if local_optimizer is not None:
-        serve = functools.partial(_served, optimizer)
+        serve = functools.partial(_served, server)
         return locally_optimized(serve, local_optimizer, local_state or "reset", anchored)
     assert lr is not None
 
@@ -101,7 +101,7 @@ def fedavg(
         step = sgd(rate(lr, work), anchored(oracle, x).grad)
         return tree.sub(x, local_steps(step, x, work)), state
 
-    return _served(optimizer, local)
+    return _served(server, local)
 
 
 def fedsgd(
@@ -118,7 +118,7 @@ def fedsgd(
         server: any optax optimizer, which replaces ``optax.sgd(lr)``.
 
     Raises:
-        ValueError: ``server`` is not an optax optimizer.
+        ValueError: ``server`` is refused as by :func:`fedavg`.
 
     References:
         McMahan et al., 2017, section 2.
@@ -127,21 +127,27 @@ def fedsgd(
         >>> algorithm = fedsgd(lr=0.1)
     """
     check_rates(lr=lr)
-    optimizer = optax.sgd(lr) if server is None else server
-    check_optimizer("server", optimizer)
+    if server is not None:
+        check_optimizer("server", server)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         gradient = oracle.grad(x, 0)
         return tree.where(work.num_steps > 0, gradient, tree.zeros_like(gradient)), state
 
-    return _served(optimizer, local)
+    return _served(server, local, lr)
 
 
-def _served(optimizer: optax.GradientTransformation, local: Callable) -> FedAlgorithm:
-    """An algorithm whose server optimizer receives the mean upload as the gradient."""
+def _served(
+    server: optax.GradientTransformation | None,
+    local: Callable,
+    lr: optax.ScalarOrSchedule = 1.0,
+) -> FedAlgorithm:
+    """An algorithm whose server optimizer, by default SGD, receives the mean upload as gradient."""
+    optimizer = optax.sgd(lr) if server is None else server
 
     def init(params: Params) -> FedAvgState:
-        check_optimizer("server", optimizer, params)
+        if server is not None:
+            check_optimizer("server", server, params)
         return FedAvgState(params, optimizer_init(optimizer, params))
 
     def update(state: FedAvgState, gradient: Upload, round: Round) -> FedAvgState:

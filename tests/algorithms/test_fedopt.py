@@ -80,8 +80,8 @@ def constant(client, key, max_steps):
     return fs.Oracle(lambda w, k: 0 * w - 1, lambda w, k: -w, lambda w: 0 * w - 1)
 
 
-# After 60 rounds; "paper" by the loop of `paper` above in double precision, "optax" by that of
-# `derivations`; 10.05 and 5.585 are also what Flower's rule (v from 0) and optax print.
+# After 60 rounds: "paper" by the loop of `paper` above in double precision, "optax" by those of
+# `derivations.adam` and `derivations.yogi`.
 MOVED = {
     ("fedadam", "optax"): 5.9940,
     ("fedadam", "paper"): 10.7564,
