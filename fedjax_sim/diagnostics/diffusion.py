@@ -135,13 +135,13 @@ def diffusion_paths(
         >>> print(f"{paths.mean():.2f} {np.exp(-1):.2f}")
         0.37 0.37
     """
-    check_key(key)
     import diffrax
 
     times = lr * np.asarray(record_at, float)
     if times.ndim != 1 or not len(times) or times[0] <= 0 or (np.diff(times) <= 0).any():
         raise ValueError(f"record_at is {record_at}; expected increasing positive numbers of steps")
     check_count(1, num_paths=num_paths)
+    check_key(key)
     real = jnp.result_type(float)
     end, size = float(times[-1]), float(dt or 4 * lr)
     scale = jnp.asarray(lr**0.5 * std, real)

@@ -206,13 +206,13 @@ def simulate_paths(
         >>> paths.shape, [f"{x:.3f}" for x in paths.mean(1)]
         ((2, 4), ['2.000', '1.800'])
     """
-    check_key(key)
     record_at = [int(k) for k in record_at]
     if not record_at or record_at[0] < 0 or (np.diff(record_at) <= 0).any():
         raise ValueError(f"record_at is {record_at}; expected increasing numbers of steps >= 0")
     if num_paths < 1 or (antithetic and num_paths % 2):
         expected = "an even number" if antithetic else "at least 1"
         raise ValueError(f"num_paths is {num_paths}; expected {expected}")
+    check_key(key)
     x0 = jnp.asarray(init, jnp.result_type(float))
 
     @jax.jit

@@ -6,13 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from catalogue import ALGORITHMS, current_timeline, logistic_params, model, task
+from catalogue import ALGORITHMS, current_timeline, model, task
 from derivations import flat, gradient, start, visits
 from instance_q import models
 from quadratics import CENTRES, HESSIANS, NUM_CLIENTS, final, same_clients
-from small_problems import (
-    assert_close,
-)
+from small_problems import assert_close, logistic_params
 
 import fedjax_sim as fs
 
