@@ -32,7 +32,7 @@ def check_optimizer(name: str, optimizer: Any, params: Params | None = None) -> 
     Args:
         name: of the argument, for messages.
         optimizer: any value.
-        params: the model, whose structure the probe then has; default: arrays of 0 to 4 axes.
+        params: the model, whose structure the probe then has; default: a vector and a matrix.
 
     Raises:
         ValueError: naming the argument and what was expected.
@@ -50,7 +50,7 @@ def check_optimizer(name: str, optimizer: Any, params: Params | None = None) -> 
             "for example optax.sgd(0.1) or optax.adam(1e-3)"
         )
     if params is None:
-        tried = [[_zeros((1,) * axes) for axes in range(5)]]
+        tried = [[_zeros((1,)), _zeros((1, 1))]]
     else:
         # One entry per leaf suffices, unless the optimizer was made for the shapes.
         tried = [jax.tree.map(lambda x, of=of: _zeros(of(x)), params) for of in (_ones, jnp.shape)]

@@ -114,6 +114,9 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
     Returns:
         The state to pass to :func:`fedjax_sim.advance`.
 
+    Raises:
+        ValueError: ``key`` is not one key of JAX's default generator.
+
     References:
         Liu et al., "Improving Generalization in Federated Learning with Highly Heterogeneous Data
             via Momentum-Based Stochastic Controlled Weight Averaging", 2025, Appendix G.

@@ -76,6 +76,9 @@ def filter_normalized(
 
     Source: Visualizing the Loss Landscape of Neural Nets, https://arxiv.org/abs/1712.09913.
 
+    Raises:
+        ValueError: ``key`` is not one key of JAX's default generator.
+
     Example:
         >>> params = {"kernel": jnp.array([[3.0, 4.0], [0.0, 0.0]]), "bias": jnp.ones(2)}
         >>> d = filter_normalized(jax.random.key(0), params)
