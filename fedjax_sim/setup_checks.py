@@ -115,6 +115,7 @@ def check_keys(keys: object) -> None:
         )
     if keys.ndim > 1 or not keys.size:
         raise ValueError(f"keys has shape {keys.shape}; expected () or [n], one per seed")
+    check_generator("keys", keys)
 
 
 def check_split_keys(keys: Any) -> None:
@@ -152,6 +153,33 @@ def check_key(key: object) -> None:
         raise ValueError(f"key is {key!r:.60}; expected jax.random.key(0)")
     if key.ndim:
         raise ValueError(f"key has shape {key.shape}; expected one key, such as jax.random.key(0)")
+    check_generator("key", key)
+
+
+def check_generator(name: str, key: Array) -> None:
+    """Refuses keys of generators whose draws for many clients together differ from single ones.
+
+    Under ``jax.vmap`` the generators rbg and unsafe_rbg draw from the first key of a batch, so the
+    results of a run would depend on how many clients run together.
+
+    Raises:
+        ValueError: such a key, or such a generator as JAX's default, with which the package would
+            make its own keys.
+
+    Example:
+        >>> check_generator("key", jax.random.key(0, impl="rbg"))
+        Traceback (most recent call last):
+        ...
+        ValueError: key is of the generator rbg, whose draws under jax.vmap differ from single ...
+    """
+    default = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
+    for owner, generator in ((name, str(jax.random.key_impl(key))), ("JAX's default", default)):
+        if generator in ("rbg", "unsafe_rbg"):
+            raise ValueError(
+                f"{owner} is of the generator {generator}, whose draws under jax.vmap differ from "
+                "single draws; expected threefry2x32, as jax.random.key(0, impl='threefry2x32') "
+                "with jax_default_prng_impl='threefry2x32', JAX's default"
+            )
 
 
 def check_batch(setup: Setup, count: int | None) -> None:

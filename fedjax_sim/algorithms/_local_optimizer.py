@@ -9,8 +9,9 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.algorithms._optimizers import check_optimizer, is_key, own_draws
 from fedjax_sim.local import optimizer_init, optimizer_steps
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -32,7 +33,7 @@ class SharedLocalState(NamedTuple):
     """State of a server that averages the states of the clients' optimizers."""
 
     inner: ServerState
-    local: optax.OptState
+    local: PyTree  # the optimizer's state without random keys
 
     @property
     def params(self) -> Params:
@@ -44,7 +45,7 @@ class _Start(NamedTuple):
     """Message to clients that start from the mean of all states."""
 
     params: Params
-    local: optax.OptState
+    local: PyTree
 
 
 class _Visit(NamedTuple):
@@ -98,24 +99,31 @@ def locally_optimized(
         x: Params, opt_state: optax.OptState, oracle: Oracle, work: Work
     ) -> tuple[Upload, optax.OptState]:
         factor = None if scale is None else scale(work)
+        opt_state = own_draws(opt_state, work.key)
         grad = anchored(oracle, x).grad
         y, opt_state = optimizer_steps(optimizer, grad, (x, opt_state), work, factor)
         return tree.sub(x, y), opt_state
 
-    if local_state == "reset":
-        return serve(
-            lambda x, state, oracle, work: (
-                visit(x, optimizer_init(optimizer, x), oracle, work)[0],
-                state,
-            )
-        )
-    if local_state == "keep":
-        return serve(visit)._replace(init_client=lambda params: optimizer_init(optimizer, params))
-
     served = serve(visit)
 
+    def checked(params: Params) -> ServerState:
+        if scale is None:  # a complete optimizer
+            check_optimizer("local_optimizer", optimizer, params)
+        return served.init(params)
+
+    if local_state == "reset":
+
+        def local_from_start(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple:
+            return visit(x, optimizer_init(optimizer, x), oracle, work)[0], state
+
+        return served._replace(init=checked, local=local_from_start)
+    if local_state == "keep":
+        return served._replace(
+            init=checked, init_client=lambda params: optimizer_init(optimizer, params)
+        )
+
     def init(params: Params) -> SharedLocalState:
-        start = optimizer_init(optimizer, params)
+        _, start = leaves.split(optimizer_init(optimizer, params), is_key)
         for path, leaf in jax.tree_util.tree_leaves_with_path(start):
             if not (_floating(leaf) or jnp.issubdtype(leaf.dtype, jnp.integer)):
                 raise ValueError(
@@ -123,11 +131,13 @@ def locally_optimized(
                     f"{jax.tree_util.keystr(path)}; expected numbers, of which a mean can be "
                     "taken, with local_state='mean'"
                 )
-        return SharedLocalState(served.init(params), start)
+        return SharedLocalState(checked(params), start)
 
     def local(message: _Start, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         x, start = message
-        delta, end = visit(x, start, oracle, work)
+        keys, _ = leaves.split(optimizer_init(optimizer, x), is_key)
+        delta, opt_state = visit(x, leaves.join(keys, start), oracle, work)
+        _, end = leaves.split(opt_state, is_key)
         present = (work.num_steps > 0).astype(jnp.result_type(float))
 
         def sent(end: Array, start: Array) -> Array:

@@ -76,19 +76,6 @@ def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelS
 # ---- argument checks
 
 
-def check_optimizer(name: str, optimizer: Any) -> None:
-    """Refuses values without the functions ``init`` and ``update`` of an optax optimizer.
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
-    if not all(callable(getattr(optimizer, part, None)) for part in ("init", "update")):
-        raise ValueError(
-            f"{name} is {optimizer!r}; expected an optax.GradientTransformation, "
-            "for example optax.sgd(0.7)"
-        )
-
-
 def check_per_client(name: str, values: Array, task: Task) -> None:
     """Refuses vectors that do not have one entry per client.
 

@@ -63,8 +63,8 @@ def apfl(
         server: as for :func:`~fedjax_sim.algorithms.fedavg`.
 
     Raises:
-        ValueError: ``alpha`` outside of [0, 1], another ``order``, ``server`` is not an optax
-            optimizer.
+        ValueError: ``alpha`` outside of [0, 1], another ``order``, ``server`` is one that
+            FedAvg refuses.
 
     References:
         Deng et al., 2020, Algorithm 1.

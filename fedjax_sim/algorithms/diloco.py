@@ -13,7 +13,7 @@ import optax
 
 from fedjax_sim.algorithms._local_optimizer import locally_optimized
 from fedjax_sim.algorithms._muon import is_matrix, muon_or_adam
-from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.algorithms._optimizers import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, rate
@@ -64,7 +64,8 @@ def diloco(
 
     Raises:
         ValueError: both or neither of ``lr`` and ``local_optimizer``, another ``inner``, or an
-            optimizer that is not one of optax; at the start of the run, matrices with one axis.
+            optimizer that :func:`~fedjax_sim.algorithms.fedavg` refuses; at the start of the run,
+            matrices with one axis.
 
     References:
         Douillard et al., 2023, Algorithm 1; with Muon, Therien et al., 2025.

@@ -46,7 +46,7 @@ def ditto(
         server: as for :func:`~fedjax_sim.algorithms.fedavg`.
 
     Raises:
-        ValueError: ``personal_steps`` below 1, ``server`` is not an optax optimizer; at the start
+        ValueError: ``personal_steps`` below 1, ``server`` is one that FedAvg refuses; at the start
             of the run, a vector ``mu`` without one entry per client.
 
     References:

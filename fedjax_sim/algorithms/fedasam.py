@@ -36,7 +36,7 @@ def fedasam(
         server, transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     Raises:
-        ValueError: ``server`` is not an optax optimizer.
+        ValueError: ``server`` is one that FedAvg refuses.
 
     References:
         Caldarola et al., 2022, section 4.

@@ -14,7 +14,7 @@ import optax
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
-from fedjax_sim.algorithms._shared import check_optimizer
+from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import (
     ScalarOrSchedule,
@@ -58,7 +58,10 @@ def fedavg(
       to integer leaves.  Both means are over the visits with steps.  Messages and uploads contain
       the state.
 
-    Kept states bias the limit most, since each follows the client's own objective.
+    Kept states bias the limit most, since each follows the client's own objective.  A random key in
+    an optimizer's state, as that of ``optax.add_noise``, is joined with the key of the visit or,
+    on the server, of the round, so every visit, round and run has draws of its own; "mean" neither
+    sends nor averages it.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds; not with
@@ -72,8 +75,10 @@ def fedavg(
         local_state: "reset" (the default), "keep" or "mean"; only with ``local_optimizer``.
 
     Raises:
-        ValueError: an optimizer that is not one of optax, both or neither of ``lr`` and
-            ``local_optimizer``, another ``local_state``, or one without ``local_optimizer``.
+        ValueError: an optimizer that is not one of optax, that climbs (as those without a learning
+            rate), or whose random numbers do not come from a key in its state; both or neither of
+            ``lr`` and ``local_optimizer``, another ``local_state``, or one without
+            ``local_optimizer``.
 
     References:
         McMahan et al., 2017, Algorithm 1; with a server optimizer, Reddi et al., 2021, Algorithm 1.
@@ -84,11 +89,11 @@ def fedavg(
         >>> adamw = fedavg(local_optimizer=optax.adamw(1e-3), local_state="keep")
     """
     check_rates(lr=lr)
-    optimizer = optax.sgd(1.0) if server is None else server
-    check_optimizer("server", optimizer)
+    if server is not None:
+        check_optimizer("server", server)
     check_local_state(lr, local_optimizer, local_state)
     if local_optimizer is not None:
-        serve = functools.partial(_served, optimizer)
+        serve = functools.partial(_served, server)
         return locally_optimized(serve, local_optimizer, local_state or "reset", anchored)
     assert lr is not None
 
@@ -96,7 +101,7 @@ def fedavg(
         step = sgd(rate(lr, work), anchored(oracle, x).grad)
         return tree.sub(x, local_steps(step, x, work)), state
 
-    return _served(optimizer, local)
+    return _served(server, local)
 
 
 def fedsgd(
@@ -113,7 +118,7 @@ def fedsgd(
         server: any optax optimizer, which replaces ``optax.sgd(lr)``.
 
     Raises:
-        ValueError: ``server`` is not an optax optimizer.
+        ValueError: ``server`` is refused as by :func:`fedavg`.
 
     References:
         McMahan et al., 2017, section 2.
@@ -122,25 +127,32 @@ def fedsgd(
         >>> algorithm = fedsgd(lr=0.1)
     """
     check_rates(lr=lr)
-    optimizer = optax.sgd(lr) if server is None else server
-    check_optimizer("server", optimizer)
+    if server is not None:
+        check_optimizer("server", server)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         gradient = oracle.grad(x, 0)
         return tree.where(work.num_steps > 0, gradient, tree.zeros_like(gradient)), state
 
-    return _served(optimizer, local)
+    return _served(server, local, lr)
 
 
-def _served(optimizer: optax.GradientTransformation, local: Callable) -> FedAlgorithm:
-    """An algorithm whose server optimizer receives the mean upload as the gradient."""
+def _served(
+    server: optax.GradientTransformation | None,
+    local: Callable,
+    lr: optax.ScalarOrSchedule = 1.0,
+) -> FedAlgorithm:
+    """An algorithm whose server optimizer, by default SGD, receives the mean upload as gradient."""
+    optimizer = optax.sgd(lr) if server is None else server
 
     def init(params: Params) -> FedAvgState:
+        if server is not None:
+            check_optimizer("server", server, params)
         return FedAvgState(params, optimizer_init(optimizer, params))
 
     def update(state: FedAvgState, gradient: Upload, round: Round) -> FedAvgState:
-        del round
-        updates, opt_state = optimizer_update(optimizer, gradient, state.opt_state, state.params)
+        opt_state = own_draws(state.opt_state, round.key)
+        updates, opt_state = optimizer_update(optimizer, gradient, opt_state, state.params)
         return FedAvgState(optax.apply_updates(state.params, updates), opt_state)
 
     return FedAlgorithm(init, local, update)

@@ -30,7 +30,7 @@ def fedprox(
         server: as for :func:`~fedjax_sim.algorithms.fedavg`.
 
     Raises:
-        ValueError: ``server`` is not an optax optimizer.
+        ValueError: ``server`` is one that FedAvg refuses.
 
     References:
         Li et al., 2020, Algorithm 2.

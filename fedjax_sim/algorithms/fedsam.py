@@ -36,7 +36,7 @@ def fedsam(
             at the perturbed model; the gradient that perturbs stays that of the data.
 
     Raises:
-        ValueError: ``server`` is not an optax optimizer.
+        ValueError: ``server`` is one that FedAvg refuses.
 
     References:
         Qu et al., 2022, Algorithm 1.

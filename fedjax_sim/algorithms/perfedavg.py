@@ -63,7 +63,7 @@ def perfedavg(
 
     Raises:
         ValueError: another ``hessian``, a ``delta`` that is not positive, ``adapt_steps`` below 1,
-            ``server`` is not an optax optimizer; at the start of the run, a timeline whose visits
+            ``server`` is one that FedAvg refuses; at the start of the run, a timeline whose visits
             are all too short for a meta-step.
 
     References:

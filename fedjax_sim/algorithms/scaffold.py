@@ -13,6 +13,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
 
@@ -113,6 +114,9 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
     Returns:
         The state to pass to :func:`fedjax_sim.advance`.
 
+    Raises:
+        ValueError: ``key`` is not one key of JAX's default generator.
+
     References:
         Liu et al., "Improving Generalization in Federated Learning with Highly Heterogeneous Data
             via Momentum-Based Stochastic Controlled Weight Averaging", 2025, Appendix G.
@@ -128,6 +132,7 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
         >>> state.clients.tolist(), float(state.server.control)
         ([-1.0, -3.0], -2.0)
     """
+    check_key(key)
     params = state.server.params
 
     def local_gradient(client: Array) -> Params:

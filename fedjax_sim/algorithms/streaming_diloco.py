@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import is_matrix
+from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
@@ -150,6 +151,8 @@ def streaming_diloco(
         return result
 
     def init(params: Params) -> StreamingDiLoCoState:
+        if local_optimizer is not None:
+            check_optimizer("local_optimizer", local_optimizer, params)
         return StreamingDiLoCoState(
             params, tuple(optimizer_init(outer, part) for part in parts(params))
         )
@@ -183,7 +186,8 @@ def streaming_diloco(
             updates = updates if factor is None else tree.scale(factor(work), updates)
             return optax.apply_updates(y, updates), new
 
-        y, opt_state = local_steps(step, (worker.model, worker.opt_state), work)
+        start = worker.model, own_draws(worker.opt_state, work.key)
+        y, opt_state = local_steps(step, start, work)
         y = merged(y, arrives & (work.num_steps == delay) & (work.num_steps > 0))
         received = unpacked(message.fragment, arriving, worker.received, lambda old, new: new)
         received = tree.where(arrives, received, worker.received)

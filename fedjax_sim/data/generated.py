@@ -23,6 +23,7 @@ from fedjax_sim.data.task import (
     empirical_oracle,
     losses_of_two,
 )
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.tree.repeated import Repeated
 from fedjax_sim.types import Oracle, Params, PyTree, Task
 
@@ -76,6 +77,7 @@ def generated_task(
         >>> bool(abs(state.server.params - 1).max() < 0.2)
         True
     """
+    check_key(key)
     check_count(num_clients=num_clients)
     if not 1 <= num_clients <= INT32_MAX:
         raise ValueError(f"num_clients is {num_clients}; expected 1 .. {INT32_MAX}")
@@ -109,6 +111,7 @@ def generated_data(generate: Generate, clients: Any, *, key: Array) -> Federated
         >>> held_out.num_clients, held_out.examples["x"].shape
         (2, (20, 3))
     """
+    check_key(key)
     numbers = np.asarray(clients)
     if numbers.ndim != 1 or not len(numbers):
         raise ValueError(f"clients has shape {numbers.shape}; expected [m] with m >= 1")

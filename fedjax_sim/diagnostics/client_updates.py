@@ -13,6 +13,7 @@ from fedjax_sim.engine import RunState, Visit, evaluation_context
 from fedjax_sim.evaluation.state import RunContext
 from fedjax_sim.evaluation.visits import Broadcast, client_row, current_broadcast, visits
 from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
 from fedjax_sim.wrappers.received import received_model
@@ -122,6 +123,7 @@ def client_models(
         >>> client_models(fs.fedavg(0.5), setup, state, jax.random.key(1)).tolist()
         [1.0, 2.0]
     """
+    check_key(key)
     count = setup.task.num_clients
     chosen = np.arange(count) if clients is None else np.asarray(clients)
     valid = chosen.ndim == 1 and chosen.dtype.kind in "iu" and len(chosen) > 0

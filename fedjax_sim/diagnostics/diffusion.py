@@ -24,6 +24,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 
@@ -140,6 +141,7 @@ def diffusion_paths(
     if times.ndim != 1 or not len(times) or times[0] <= 0 or (np.diff(times) <= 0).any():
         raise ValueError(f"record_at is {record_at}; expected increasing positive numbers of steps")
     check_count(1, num_paths=num_paths)
+    check_key(key)
     real = jnp.result_type(float)
     end, size = float(times[-1]), float(dt or 4 * lr)
     scale = jnp.asarray(lr**0.5 * std, real)

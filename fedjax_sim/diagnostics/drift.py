@@ -20,6 +20,7 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.engine import Probes, Update, Visit, advance, init
 from fedjax_sim.execution.strategies import Execution, vmapped
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline, Upload, Work
 
 
@@ -98,6 +99,7 @@ def local_trajectories(
         >>> local_trajectories(task, timeline, jnp.array(2.0), jax.random.key(0), 0.5).tolist()
         [[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]
     """
+    check_key(key)
     if timeline.max_staleness:
         raise ValueError(f"timeline.max_staleness is {timeline.max_staleness}; expected 0")
     if not 0 <= round < timeline.num_rounds:

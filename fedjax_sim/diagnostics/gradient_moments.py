@@ -14,6 +14,7 @@ from fedjax_sim.data.batches import full_batch
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.diagnostics.heterogeneity import check_points
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Params, Task
 
 _BATCH = 8  # clients evaluated at once
@@ -171,6 +172,7 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
         >>> moments.sigma, moments.sigma4  # the noise is a sign
         (1.0, 1.0)
     """
+    check_key(key)
     points = check_points(task, points)
     check_count(1, num_samples=num_samples)
 

@@ -12,6 +12,7 @@ from jax.core import Tracer
 from fedjax_sim import tree
 from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
 from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Params, Task
 
 __all__ = ["ClientMap", "Heterogeneity", "heterogeneity"]
@@ -127,6 +128,7 @@ class ClientMap(NamedTuple):
         return self._execute(lambda gradient, key: ((), measure(gradient, key)))[1]
 
     def _execute(self, one: Callable[[Gradient, Array], tuple[Params, Params]]):
+        check_key(self.key)
         count = self.task.num_clients
         clients = jnp.arange(count, dtype=jnp.int32)
 

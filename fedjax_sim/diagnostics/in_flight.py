@@ -14,6 +14,7 @@ from jax import Array
 from fedjax_sim.diagnostics.potential import client_variance
 from fedjax_sim.engine import RunState, client_stream
 from fedjax_sim.local import local_steps, sgd
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.timelines import InFlight
 from fedjax_sim.types import Params, Scalar, Task, Timeline, Work
 
@@ -93,6 +94,7 @@ def advance_models(
         >>> advance_models(jnp.ones(2), task, jax.random.key(0), lr=0.5, **counts).tolist()
         [1.0, 0.25]
     """
+    check_key(key)
     if not task.resumable:
         raise ValueError("task draws new minibatches in every visit; expected a stream of them")
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)

@@ -22,6 +22,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_positive
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 Derivative = Callable[[Array], Array]  # x -> F'(x); elementwise for scalar x
@@ -211,6 +212,7 @@ def simulate_paths(
     if num_paths < 1 or (antithetic and num_paths % 2):
         expected = "an even number" if antithetic else "at least 1"
         raise ValueError(f"num_paths is {num_paths}; expected {expected}")
+    check_key(key)
     x0 = jnp.asarray(init, jnp.result_type(float))
 
     @jax.jit

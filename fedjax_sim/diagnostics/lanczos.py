@@ -11,6 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Params
 
 Operator = Callable[[Params], Params]
@@ -55,6 +56,7 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
         >>> [round(float(value), 3) for value in result.values]
         [5.0, 4.0, 3.0, 2.0, 1.0]
     """
+    check_key(key)
     check_count(1, iterations=iterations)
     flat, unravel = ravel_pytree(like)
     # Eigenvalues of the tridiagonal matrix need single precision.

@@ -15,6 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import is_concrete
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Params
 
 Interval = tuple[float, float]
@@ -75,12 +76,16 @@ def filter_normalized(
 
     Source: Visualizing the Loss Landscape of Neural Nets, https://arxiv.org/abs/1712.09913.
 
+    Raises:
+        ValueError: ``key`` is not one key of JAX's default generator.
+
     Example:
         >>> params = {"kernel": jnp.array([[3.0, 4.0], [0.0, 0.0]]), "bias": jnp.ones(2)}
         >>> d = filter_normalized(jax.random.key(0), params)
         >>> jnp.linalg.norm(d["kernel"], axis=1).round(4).tolist(), d["bias"].tolist()
         ([5.0, 0.0], [0.0, 0.0])
     """
+    check_key(key)
     leaves, structure = jax.tree.flatten(params)
 
     def direction(number: int, leaf: Array) -> Array:

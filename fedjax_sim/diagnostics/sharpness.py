@@ -16,6 +16,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete, least_entries
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Params, Scalar, Task
 
 Gradient = Callable[[Params], Params]
@@ -176,6 +177,7 @@ def client_sharpness(
         >>> result.clients.eigenvalues[:, 0].tolist(), float(result.total.eigenvalues[0])
         ([1.0, 9.0], 5.0)
     """
+    check_key(key)
     check_examples(task)
     weights = jnp.asarray(
         np.ones(task.num_clients) if weights is None else weights, jnp.result_type(float)

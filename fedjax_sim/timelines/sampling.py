@@ -340,6 +340,7 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
         >>> len(set(sample_without_replacement(jax.random.key(0), 10**6, 100).tolist()))
         100
     """
+    check_key(key)
     check_count(population=population, size=size)
     if size > population:
         raise ValueError(f"size is {size}; expected 0 .. population = {population}")

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -38,14 +39,14 @@ def followed(rounds, lr, momentum, corrected):
 def test_mimelite():
     state = trained("mimelite", current_timeline()).server
     expected = followed(visits(), **ALGORITHMS["mimelite"][1], corrected=False)
-    assert_close((flat(state.params), flat(state.opt_state.ema)), expected, TOLERANCE)
+    assert_close((flat(state.params), flat(state.opt_state[0].ema)), expected, TOLERANCE)
 
 
 def test_mime():
     state = trained("mime").server
     rounds = visits(paired_timeline())[1::2]
     expected = followed(rounds, **ALGORITHMS["mime"][1], corrected=True)
-    assert_close((flat(state.params), flat(state.opt_state.ema)), expected, TOLERANCE)
+    assert_close((flat(state.params), flat(state.opt_state[0].ema)), expected, TOLERANCE)
 
 
 def pairs(rounds):
@@ -76,7 +77,7 @@ def test_without_momentum():
 
 def test_any_optimizer():
     """One step per visit on all clients: the centralised optimizer, whatever it is."""
-    x, adam = np.zeros(1), optax.scale_by_adam(0.8, 0.9, eps=1e-2)
+    x, adam = np.zeros(1), optax.adam(1.0, 0.8, 0.9, eps=1e-2)
     m, v, path = 0.0, 0.0, []
     for t in range(1, 4):
         g = np.mean([1.0 * (x - 0), 3.0 * (x - 1)])
@@ -141,3 +142,66 @@ def test_values_of_timelines_are_checked_before_compilation():
 def test_refuses_what_is_not_an_optimizer():
     with pytest.raises(ValueError, match=r"optimizer is 0.9; expected an optax"):
         fs.mime(LR, optimizer=0.9)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="lr is None; expected a learning rate, or optimizer"):
+        fs.mimelite()
+    with pytest.raises(ValueError, match="form is 'sum'; expected 'ema' or 'trace'"):
+        fs.mime(LR, form="sum")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="optimizer climbs"):
+        fs.mimelite(LR, optimizer=optax.scale_by_adam())
+
+
+def quadratic(client, key, max_steps):
+    """F(w) = (w - 2)^2 / 2 for all clients."""
+    del client, key, max_steps
+    return fs.Oracle(lambda w, k: w - 2, lambda w, k: (w - 2) ** 2 / 2, lambda w: w - 2)
+
+
+def after_updates(algorithm, updates, in_pairs, steps=4):
+    """Models after each server update on the quadratic, from 0."""
+    problem = fs.Task(quadratic, num_examples=np.ones(2, int), num_steps=np.full(2, steps))
+    timeline = fs.timelines.full(updates, 2, problem.num_steps)
+    timeline = fs.timelines.repeat_rounds(timeline, 2) if in_pairs else timeline
+    given = fs.Setup(problem, timeline, jnp.array(0.0), eval_fn=lambda w: {"w": w})
+    _, history = fs.run(algorithm, given, jax.random.key(0))
+    return np.asarray(history.metrics["w"])[in_pairs :: 1 + in_pairs]
+
+
+def test_complete_optimizers_descend():
+    """Four steps of rate 0.1 * 0.7 per update: the distance to 2 shrinks by (1 - 0.07)^4."""
+    path = after_updates(fs.mimelite(0.1, optimizer=optax.sgd(0.7)), 3, in_pairs=False)
+    np.testing.assert_allclose(path, 2 - 2 * 0.93 ** (4 * np.arange(1, 4)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [fs.mime(0.1, optimizer=optax.adam(1.0)), fs.mime(optimizer=optax.adam(0.1))]
+)
+def test_adam_is_that_of_fedjax(algorithm):
+    """FedJAX 0.0.17's Mime with adam(0.1) prints 0.40 and 0.79 here: lr multiplies the updates."""
+    path = after_updates(algorithm, 2, in_pairs=True)
+    np.testing.assert_allclose(path, [0.40, 0.79], atol=0.005)
+
+
+@pytest.mark.parametrize(
+    ("form", "share"), [("ema", 0.1), pytest.param("trace", 1.0, marks=pytest.mark.slow)]
+)
+def test_forms_of_the_momentum(form, share):
+    """U = V = share g + beta m: on equal clients Mime's local steps use the full gradient."""
+    x, m, expected = 0.0, 0.0, []
+    for _ in range(3):
+        y = x
+        for _ in range(4):
+            y = y - 0.1 * (share * (y - 2) + 0.9 * m)
+        m, x = share * (x - 2) + 0.9 * m, y
+        expected.append(x)
+    path = after_updates(fs.mime(0.1, 0.9, form=form), 3, in_pairs=True)
+    np.testing.assert_allclose(path, expected, rtol=1e-6)
+    if form == "trace":
+        same = fs.mime(optimizer=optax.sgd(0.1, momentum=0.9))
+        np.testing.assert_allclose(after_updates(same, 3, in_pairs=True), expected, rtol=1e-6)
+
+
+def test_schedules_of_the_optimizer_count_updates():
+    """The rate is 0.1 in all four steps of the first update, and 0 from the second on."""
+    schedule = optax.piecewise_constant_schedule(0.1, {1: 0.0})
+    path = after_updates(fs.mime(optimizer=optax.sgd(schedule)), 3, in_pairs=True)
+    np.testing.assert_allclose(path, 2 - 2 * 0.9**4, rtol=1e-6)

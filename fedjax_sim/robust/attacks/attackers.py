@@ -10,6 +10,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import is_concrete
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.statistics_checks import UpdatesStatistics
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers.applied_last import applied_last
@@ -107,6 +108,7 @@ def random_clients(key: Array, num_clients: int, fraction: float) -> Attackers:
         >>> int(random_clients(jax.random.key(0), num_clients=10, fraction=0.2).mask.sum())
         2
     """
+    check_key(key)
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction is {fraction}; expected a number in [0, 1]")
     count = int(np.floor(fraction * num_clients + 0.5))
