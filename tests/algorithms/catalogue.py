@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compressed_quadratics import as_unbiased
 from small_problems import (
     NUM_CLIENTS,
     SIZES,
@@ -26,7 +27,7 @@ from small_problems import (
 import fedjax_sim as fs
 from fedjax_sim import tree
 from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
-from fedjax_sim.compression import random_k, scaled_sign, top_k
+from fedjax_sim.compression import scaled_sign, top_k
 from fedjax_sim.execution import strategies
 from fedjax_sim.prox import ElasticNet, composite
 from fedjax_sim.tree import leaves
@@ -135,11 +136,11 @@ ALGORITHMS = {
     "ef21": (lambda lr: fs.ef21(fs.fedavg(lr), scaled_sign()), {"lr": 0.2}),
     "ef21_p": (lambda lr: fs.ef21_p(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
     "diana": (
-        lambda lr, rate: fs.diana(fs.fedavg(lr), random_k(2), rate),
+        lambda lr, rate: fs.diana(fs.fedavg(lr), as_unbiased(top_k(2)), rate),
         {"lr": 0.2, "rate": 0.4},
     ),
-    "marina": (lambda lr: fs.marina(fs.fedavg(lr), random_k(2), 0.4), {"lr": 0.2}),
-    "pp_marina": (lambda lr: fs.pp_marina(fs.fedavg(lr), random_k(2)), {"lr": 0.2}),
+    "marina": (lambda lr: fs.marina(fs.fedavg(lr), as_unbiased(top_k(2)), 0.4), {"lr": 0.2}),
+    "pp_marina": (lambda lr: fs.pp_marina(fs.fedavg(lr), as_unbiased(top_k(2))), {"lr": 0.2}),
     "averaged_fedavg": (fs.averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (fs.mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (fs.mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),
