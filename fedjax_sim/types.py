@@ -293,6 +293,9 @@ class FedAlgorithm(NamedTuple):
     uniform_weights_if_partial: str | None = None
     # Messages are changes of the last one, so every client needs every message: counted as bits.
     messages_to_all: bool = False
+    # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,
+    # those of the personal models do.
+    partial_model: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

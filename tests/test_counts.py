@@ -99,6 +99,7 @@ FACTORIES = [
     (fs.privacy.banded_coefficients, {"num_rounds": 4, "bands": 2}),
     (bucketing, {"size": 2}),
     (fs.robust.geometric_median, {"iterations": 2}),
+    (fs.robust.rfa, {"iterations": 2}),
     (quadratics.quadratics, {"num_clients": 4, "dim": 2}),
     (synthetic.linear_regression, {"num_clients": 4, "num_features": 2}),
     (synthetic.gaussian_classes, {"num_clients": 4, "num_features": 2, "num_classes": 2}),

@@ -53,4 +53,5 @@ def fedbabu(
     check_rates(tuning_lr=tuning_lr)
     check_count(1, visits=visits)
     body = freeze(fedavg(lr), where)
-    return fine_tuned(body, lr if tuning_lr is None else tuning_lr, visits=visits)
+    tuned = fine_tuned(body, lr if tuning_lr is None else tuning_lr, visits=visits)
+    return tuned._replace(partial_model=True)

@@ -138,4 +138,5 @@ def fedrep(
         init_client=lambda params: FedRepClient(leaves.split(params, where)[0]),
         check=check,
         personal=lambda x, state, oracle, work: leaves.join(state.head, x),
+        partial_model=True,
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.analysis.labels import measures_quality
+from fedjax_sim.evaluation.direction import PERSONAL
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.client_rows import INDEX, read_clients
 from fedjax_sim.simulation.folders import is_seed, recorded_names
@@ -28,6 +29,8 @@ class FolderHistory(NamedTuple):
     history: pd.DataFrame
     setting: str  # one line for captions: data set, clients, cohort, local work
     target: float | None  # target accuracy of `fedjax-sim run`
+    # Algorithms whose server's model is no complete one (`FedAlgorithm.partial_model`).
+    partial: frozenset[str] = frozenset()
 
 
 def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHistory:
@@ -69,20 +72,23 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
         runs = [_with_bits(run) for run in read_runs(path)]
         history = Sweep(runs, False, 0, 0, 0.0, 0.0).to_frame()
         setting = setting_text(_with_grid(config, [run.configuration for run in runs]))
-        return FolderHistory(history, setting, config.get("target_accuracy"))
+        partial = {run.configuration.get("algorithm", "") for run in runs if run.partial_model}
+        return FolderHistory(history, setting, config.get("target_accuracy"), frozenset(partial))
     algorithms = _found_runs(path, config)
     rows: list[tuple] = []
-    outcomes = []
+    outcomes, partial = [], set()
     for name, folders in algorithms.items():
         for folder in folders:
             recorded = outcome.read(folder)
             outcomes.append(recorded)
+            if recorded is not None and recorded.partial_model:
+                partial.add(name)
             rows += [(name, *row) for row in _rows(folder, recorded, (bits or {}).get(name))]
     columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
     history = pd.DataFrame(rows, columns=columns)
     history["seed"] = seed_column(history["seed"].tolist())
     setting = setting_text(config, outcomes[0])
-    return FolderHistory(history, setting, config.get("target_accuracy"))
+    return FolderHistory(history, setting, config.get("target_accuracy"), frozenset(partial))
 
 
 def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
@@ -124,15 +130,22 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
 def default_metrics(history: pd.DataFrame) -> list[str]:
     """Returns the metrics of a figure by default: test accuracy and training loss.
 
-    For histories that have neither, the first three metrics.
+    Where personal models were evaluated, theirs comes first: by it all methods can be compared.
+    For histories that have none of these, the first three metrics.
 
     Example:
         >>> default_metrics(pd.DataFrame({"metric": ["time", "a", "train/loss"]}))
         ['train/loss']
+        >>> default_metrics(pd.DataFrame({"metric": ["test/accuracy", PERSONAL]}))
+        ['personal/test/accuracy/weighted_mean', 'test/accuracy']
     """
     known = [name for name in history["metric"].unique() if measures_quality(name)]
-    usual = [name for name in ("test/accuracy", "train/loss") if name in known]
-    return usual or known[:3]
+    usual = [name for name in (PERSONAL, "test/accuracy", "train/loss") if name in known]
+    return usual or sorted(known, key=lambda name: not _is_personal_mean(name))[:3]
+
+
+def _is_personal_mean(metric: str) -> bool:
+    return metric.startswith("personal/test/") and metric.endswith("/weighted_mean")
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:

@@ -16,6 +16,13 @@ from fedjax_sim.evaluation.direction import direction, is_fraction
 
 LONGEST = 30  # characters of an algorithm's name; longer beginnings are sentences
 
+# After the name of a method whose server's model is no complete one, and its explanation.
+PARTIAL = "\N{DAGGER}"
+PARTIAL_NOTE = (
+    f"{PARTIAL} Clients keep or train a part of the model themselves: metrics of the server's "
+    "model mean nothing, those of the personal models do (--personal)."
+)
+
 # Columns and metrics that measure progress, as axes name them.
 PROGRESS = {
     "round": "round",

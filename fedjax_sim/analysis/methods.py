@@ -2,7 +2,7 @@
 
 import collections
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -15,7 +15,13 @@ from fedjax_sim.analysis.folders import (
     read_folder,
 )
 from fedjax_sim.analysis.frames import configuration_columns, grid_values
-from fedjax_sim.analysis.labels import algorithm_labels, better, setting_label
+from fedjax_sim.analysis.labels import (
+    PARTIAL,
+    PARTIAL_NOTE,
+    algorithm_labels,
+    better,
+    setting_label,
+)
 from fedjax_sim.analysis.selection import Mode, best, complete, scores
 
 _FIXED = ("seed", "diverged_at", "round", "metric", "value")
@@ -34,7 +40,8 @@ def read_folders(
 
     A sweep's folder gives the best configuration of every algorithm, among those with the most
     seeds, or all of them, of all grids that ran there; the values of its hyper-parameters follow
-    the name.  With several folders, the folder's name follows.
+    the name.  With several folders, the folder's name follows.  The names of methods whose server's
+    model is no complete one (FedPer) end with a dagger, which the setting explains.
 
     Args:
         paths: folders, as for :func:`read_folder`.
@@ -65,7 +72,7 @@ def read_folders(
     for folder, name in zip(folders, names, strict=True):
         part = read_folder(folder, bits)
         rule = _rule(read_config(folder), metric, mode, last)
-        frame = _labelled(part.history, configurations, rule, name)
+        frame = _labelled(part.history, configurations, rule, name, part.partial)
         parts.append(frame)
         settings.append(part.setting)
         targets.append(part.target)
@@ -73,7 +80,11 @@ def read_folders(
         setting = settings[0]
     else:
         setting = "\n".join(f"{name}: {text}" for name, text in zip(names, settings, strict=True))
-    return FolderHistory(pd.concat(parts, ignore_index=True), setting, targets[0])
+    history = pd.concat(parts, ignore_index=True)
+    partial = frozenset(x for x in history["algorithm"].unique() if x.endswith(PARTIAL))
+    if partial:
+        setting = f"{setting}\n{PARTIAL_NOTE}".strip()
+    return FolderHistory(history, setting, targets[0], partial)
 
 
 class _Rule(NamedTuple):
@@ -105,8 +116,17 @@ def _rule(config: Mapping[str, Any], metric: str | None, mode: Mode | None, last
     return _Rule(metric, mode, last)
 
 
-def _labelled(history: pd.DataFrame, configurations: str, rule: _Rule, folder: str) -> pd.DataFrame:
-    """Returns the history with one column for the configuration, "algorithm"."""
+def _labelled(
+    history: pd.DataFrame,
+    configurations: str,
+    rule: _Rule,
+    folder: str,
+    partial: Collection[str] = (),
+) -> pd.DataFrame:
+    """Returns the history with one column for the configuration, "algorithm".
+
+    Labels of the algorithms ``partial`` end with a mark.
+    """
     hyper = [name for name in history.columns if name not in (*_FIXED, "algorithm")]
     if "algorithm" not in history:
         history = history.assign(algorithm="")
@@ -133,7 +153,8 @@ def _labelled(history: pd.DataFrame, configurations: str, rule: _Rule, folder: s
                 if not pd.isna(v)
             ]
             parts = [known[str(name)], *settings, folder]
-            cache[key] = ", ".join(filter(None, parts))
+            mark = f" {PARTIAL}" if name in partial else ""
+            cache[key] = ", ".join(filter(None, parts)) + mark
         labels.append(cache[key])
     return history.assign(algorithm=labels).loc[:, ["algorithm", *_FIXED]]
 

@@ -11,7 +11,13 @@ import pandas as pd
 
 from fedjax_sim.analysis.frames import check_columns
 from fedjax_sim.analysis.intervals import check_level, is_symmetric
-from fedjax_sim.analysis.labels import algorithm_labels, bounds_of, metric_label, setting_label
+from fedjax_sim.analysis.labels import (
+    PARTIAL,
+    algorithm_labels,
+    bounds_of,
+    metric_label,
+    setting_label,
+)
 
 Format: TypeAlias = Literal["markdown", "latex", "html", "csv"]
 
@@ -20,7 +26,7 @@ _STATISTICS = (
     "is_best", "rounds_to_target", "reached",
 )  # fmt: skip
 _SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": r"\^{}",
-            "\\": r"\textbackslash{}", "±": r"$\pm$"}  # fmt: skip
+            "\\": r"\textbackslash{}", "±": r"$\pm$", PARTIAL: r"\dag{}"}  # fmt: skip
 
 _FEW_SEEDS = 5
 

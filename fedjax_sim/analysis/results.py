@@ -1,7 +1,7 @@
 """Results of a comparison: means over seeds, paired tests against the best, rounds to a target."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ def results(
     target: Target | None = None,
     level: float = 0.95,
     alpha: float = 0.05,
+    partial: Collection[str] = (),
 ) -> pd.DataFrame:
     """Returns a row per metric and configuration (algorithm, hyper-parameters), in their order.
 
@@ -59,6 +60,8 @@ def results(
         target: adds the median rounds to a value of a metric, over the seeds that reach it.
         level: level of the intervals.
         alpha: level of the tests.
+        partial: values of ``algorithm`` whose server's model is no complete one (FedPer): by
+            metrics of this model, which do not begin with ``personal/``, they are not compared.
 
     Returns:
         columns: the configuration, ``metric``, ``mean``, ``std`` (sample standard deviation),
@@ -95,7 +98,10 @@ def results(
         score = scores(history, metric, last=last, mode=mode)
         config = configuration_columns(score)
         part = _rows(score, config, bounds_of(metric, score_values(score)), level)
-        part = _compared(part, score, config, mode, alpha)
+        skipped = np.zeros(len(part), bool)
+        if "algorithm" in config and not metric.startswith("personal/"):
+            skipped = np.asarray(part["algorithm"].isin(list(partial)))
+        part = _compared(part, score, config, mode, alpha, skipped)
         parts.append(part.assign(metric=metric))
     table = pd.concat(parts, ignore_index=True)
     if target is not None:
@@ -134,11 +140,16 @@ def _rows(
 
 
 def _compared(
-    table: pd.DataFrame, score: pd.DataFrame, config: list[str], mode: Mode, alpha: float
+    table: pd.DataFrame,
+    score: pd.DataFrame,
+    config: list[str],
+    mode: Mode,
+    alpha: float,
+    skipped: np.ndarray,
 ) -> pd.DataFrame:
-    """Adds the columns ``p_holm`` and ``is_best``."""
+    """Adds the columns ``p_holm`` and ``is_best``; rows that are skipped are never the best."""
     sign = sign_of(mode)
-    mean = np.asarray(table["mean"], np.float64)
+    mean = np.where(skipped, math.nan, np.asarray(table["mean"], np.float64))
     p, is_best = np.full(len(table), math.nan), np.zeros(len(table), bool)
     if np.isfinite(mean).any():
         winner = int(np.nanargmin(np.where(np.isfinite(mean), sign * mean, math.nan)))

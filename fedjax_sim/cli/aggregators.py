@@ -16,7 +16,7 @@ RULES: dict[str, Callable[..., robust.Rule]] = {
     rule.__name__: rule
     for rule in (
         robust.mean, robust.median, robust.trimmed_mean, robust.krum, robust.multi_krum,
-        robust.bulyan, robust.geometric_median, robust.centred_clipping,
+        robust.bulyan, robust.geometric_median, robust.rfa, robust.centred_clipping,
     )
 }  # fmt: skip
 MIXING: dict[str, Callable[..., robust.Rule]] = {

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fedjax_sim import compression
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.compression import Codec, StatefulCodec
+from fedjax_sim.compression import Codec, StatefulCodec, Unbiased
 from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers import diana, ef14, ef21, ef21_p, marina, pp_marina
 
@@ -18,9 +18,9 @@ class CodecEntry(NamedTuple):
     description: str
     build: Callable[..., Codec | StatefulCodec]
     number: str | None  # meaning of the number after the colon; None: there is none
-    # Variance omega of an unbiased codec with this number, None if it depends on the tensor; False:
-    # the codec is a contraction.
-    variance: Callable[[Number], float | None] | bool
+    # Bound of the variance omega for tensors of every size, which gives the default of
+    # --feedback-rate; None: there is none.
+    variance: Callable[[Number], float | None] = lambda number: None
 
 
 def _dropped(keep: Number) -> float | None:
@@ -29,19 +29,17 @@ def _dropped(keep: Number) -> float | None:
 
 CODECS: dict[str, CodecEntry] = {
     "top_k": CodecEntry(
-        "the largest entries", compression.top_k, "entries per tensor, or their fraction", False
+        "the largest entries", compression.top_k, "entries per tensor, or their fraction"
     ),
     "random_k": CodecEntry(
         "random entries", compression.random_k, "entries per tensor, or their fraction", _dropped
     ),
-    "sign": CodecEntry("signs and the mean magnitude", compression.scaled_sign, None, False),
+    "sign": CodecEntry("signs and the mean magnitude", compression.scaled_sign, None),
     "natural": CodecEntry("powers of two", compression.natural, None, lambda _: 1 / 8),
-    "power_sgd": CodecEntry("products of thin matrices", compression.power_sgd, "rank", False),
-    "qsgd": CodecEntry("levels of the norm", compression.qsgd, "levels", lambda _: None),
-    "uniform": CodecEntry("equidistant values", compression.uniform, "values", lambda _: None),
-    "luq": CodecEntry(
-        "powers of two below the largest entry", compression.luq_codec, "powers", lambda _: None
-    ),
+    "power_sgd": CodecEntry("products of thin matrices", compression.power_sgd, "rank"),
+    "qsgd": CodecEntry("levels of the norm", compression.qsgd, "levels"),
+    "uniform": CodecEntry("equidistant values", compression.uniform, "values"),
+    "luq": CodecEntry("powers of two below the largest entry", compression.luq_codec, "powers"),
 }
 FEEDBACK = ("ef14", "ef21", "diana", "marina", "pp_marina")
 _RATED = ("diana", "marina")  # the rules that take a rate
@@ -56,8 +54,7 @@ def compress(
         algorithm: any algorithm; with ``feedback`` one whose uploads are changes of the model.
         codec: a name in :data:`CODECS`, with ``:NUMBER`` if it takes a number; "none" returns the
             algorithm, whatever the other options are.
-        feedback: one of :data:`FEEDBACK`; None or "none": the clients keep no memory.  Error
-            feedback divides an unbiased codec by 1 + omega.
+        feedback: one of :data:`FEEDBACK`; None or "none": the clients keep no memory.
         rate: alpha of DIANA, or MARINA's probability of whole uploads; None: 1 / (1 + omega).
 
     Raises:
@@ -70,7 +67,7 @@ def compress(
     """
     if codec == "none":
         return algorithm
-    built, unbiased, variance = _built(codec, "compress")
+    built, variance = _built(codec, "compress")
     if feedback not in (None, "none", *FEEDBACK):
         raise ValueError(
             f"feedback is {feedback!r}; expected none, {', '.join(FEEDBACK)}"
@@ -83,14 +80,8 @@ def compress(
             raise ValueError(f"compress is {codec!r}; expected --feedback ef14 or ef21 with it")
         return compression.compressed(algorithm, built, near=compression.zeros)
     if feedback in ("ef14", "ef21"):
-        contraction = _contraction(built, unbiased, variance)
-        if contraction is None:
-            raise ValueError(
-                f"compress is {codec!r}; expected a contraction with feedback {feedback}, for "
-                "example top_k:0.1, random_k:0.1, sign or power_sgd:1"
-            )
-        return (ef14 if feedback == "ef14" else ef21)(algorithm, contraction)
-    if not unbiased or not isinstance(built, Codec):
+        return (ef14 if feedback == "ef14" else ef21)(algorithm, built)
+    if not isinstance(built.kind, Unbiased) or not isinstance(built, Codec):
         raise ValueError(
             f"compress is {codec!r}; expected an unbiased codec with feedback {feedback}, for "
             "example random_k:0.1 or natural"
@@ -111,59 +102,31 @@ def compress_messages(algorithm: FedAlgorithm, codec: str) -> FedAlgorithm:
 
     Args:
         algorithm: an algorithm whose message does not depend on the round.
-        codec: as for :func:`compress`, a contraction or a codec of known variance omega, which is
-            divided by 1 + omega; "none" returns the algorithm.
+        codec: as for :func:`compress`; "none" returns the algorithm.
 
     Raises:
-        ValueError: an unknown name, a number that is missing or out of range, or a codec whose
-            variance depends on the tensors.
+        ValueError: an unknown name, or a number that is missing or out of range.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
-        >>> compress_messages(fedavg(0.1), "qsgd:4")  # doctest: +ELLIPSIS
+        >>> compress_messages(fedavg(0.1), "sign:4")
         Traceback (most recent call last):
-        ...
-        ValueError: compress_down is 'qsgd:4'; expected a contraction, for example top_k:0.1, ...
+        ValueError: compress_down is 'sign:4'; expected sign without a number
     """
     if codec == "none":
         return algorithm
-    contraction = _contraction(*_built(codec, "compress_down"))
-    if contraction is None:
-        raise ValueError(
-            f"compress_down is {codec!r}; expected a contraction, for example top_k:0.1, "
-            "random_k:0.1, sign or power_sgd:1"
-        )
-    return ef21_p(algorithm, contraction)
+    return ef21_p(algorithm, _built(codec, "compress_down")[0])
 
 
-class _Built(NamedTuple):
-    codec: Codec | StatefulCodec
-    unbiased: bool
-    variance: float | None
-
-
-def _built(codec: str, option: str) -> _Built:
-    """Returns the codec that an option names."""
+def _built(codec: str, option: str) -> tuple[Codec | StatefulCodec, float | None]:
+    """Returns the codec that an option names, and the bound of its variance."""
     name, number = _parse(codec, option)
     entry = CODECS[name]
     try:
         built = entry.build() if number is None else entry.build(number)
     except ValueError as error:
         raise ValueError(f"{option} is {codec!r}: {error}") from error
-    unbiased = callable(entry.variance)
-    variance = entry.variance(number or 0) if callable(entry.variance) else None
-    return _Built(built, unbiased, variance)
-
-
-def _contraction(
-    codec: Codec | StatefulCodec, unbiased: bool, variance: float | None
-) -> Codec | StatefulCodec | None:
-    """Returns a contraction, None if the variance of an unbiased codec is unknown."""
-    if not unbiased:
-        return codec
-    if variance is None or not isinstance(codec, Codec):
-        return None
-    return compression.contractive(codec, variance)
+    return built, entry.variance(number or 0)
 
 
 def _parse(codec: str, option: str) -> tuple[str, Number | None]:

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from fedjax_sim.evaluation.direction import PERSONAL
 from fedjax_sim.execution.distributed import HEARTBEAT_TIMEOUT
 
 ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
@@ -365,9 +366,10 @@ class SweepConfig(RunConfig):
     """CSV file with a column per name and a row per configuration, which replaces --grid; default:
     none."""
 
-    metric: str = "test/accuracy"
-    """Metric by which configurations are chosen; with --validation, valid/accuracy keeps the test
-    examples out of the choice."""
+    metric: str = "auto"
+    """Metric by which configurations are chosen; auto: test/accuracy, with --personal
+    personal/test/accuracy/weighted_mean. With --validation, valid/accuracy keeps the test examples
+    out of the choice."""
     mode: Literal["auto", "max", "min"] = "auto"
     """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
     last: int = 1
@@ -388,6 +390,11 @@ class SweepConfig(RunConfig):
     memory: float | None = None
     """Gigabytes of device memory per program; default: most of an accelerator's memory, half of the
     host's."""
+
+    def __post_init__(self) -> None:
+        if self.metric == "auto":
+            chosen = "test/accuracy" if self.personal is None else PERSONAL
+            object.__setattr__(self, "metric", chosen)
 
 
 # Options that may differ between two calls on one output folder, because no result depends on them

@@ -33,7 +33,8 @@ class PlotOptions:
     """Horizontal axis: rounds of communication, simulated time, local steps of all clients, or bits
     that server and clients send (uploads as compressed, messages as arrays)."""
     y: tuple[str, ...] = ()
-    """Metrics, one panel each; default: test accuracy and training loss, else the first three."""
+    """Metrics, one panel each; default: test accuracy, first that of personal models where they
+    were evaluated, and training loss, else the first three."""
     log: tuple[Literal["x", "y"], ...] = ()
     """Logarithmic axes; a logarithmic x has no place for round 0."""
     output: pathlib.Path = pathlib.Path("curves.pdf")

@@ -17,6 +17,7 @@ from fedjax_sim.analysis.divergence import divergence_text, first_divergences
 from fedjax_sim.analysis.folders import divergences
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.validation import validated
+from fedjax_sim.evaluation.direction import PERSONAL
 from fedjax_sim.plotting.style import save
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.files import FolderError, replacing, write_text
@@ -26,7 +27,6 @@ from fedjax_sim.simulation.store import read_history
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 EPSILON = "privacy/epsilon"
-PERSONAL = "personal/test/accuracy/weighted_mean"
 
 
 def merge_histories(
@@ -78,6 +78,15 @@ def merge_histories(
     return frame.astype({"seed": int, "value": float} | ({"time": float} if clock else {}))
 
 
+def partial_models(directory: pathlib.Path, algorithms: Sequence[str]) -> set[str]:
+    """Returns the algorithms whose server's model is no complete one, as their folders record."""
+    recorded = {
+        name: [outcome.read(folder) for folder in run_folders(directory / name)]
+        for name in algorithms
+    }
+    return {name for name, found in recorded.items() if any(o and o.partial_model for o in found)}
+
+
 def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the folders with an algorithm's histories: its own, or one per seed.
 
@@ -114,9 +123,11 @@ def summarize(
     diverged has not reached the target.
 
     ``rounds_to_target`` is the median over the seeds that reached the target (``reached`` of
-    them), at the rounds of evaluation; NaN if none did.  ``time_to_target`` is the same in
-    simulated time, for a history with a column ``time``.  ``accuracy_std`` is the sample standard
-    deviation over seeds, 0 for one seed; ``accuracy_low`` and ``accuracy_high`` are the bounds of
+    them), at the rounds of evaluation; NaN if none did.  The accuracy is that of the personal
+    models where they were evaluated, by which all algorithms can be compared, else the server's.
+    ``time_to_target`` is the same in simulated time, for a history with a column ``time``.
+    ``accuracy_std`` is the sample standard deviation over seeds, 0 for one seed; ``accuracy_low``
+    and ``accuracy_high`` are the bounds of
     the mean's 95 % interval, NaN for one seed.  ``personal_mean`` and so on are those of the last
     evaluation of the models that clients use themselves, on all of their test examples; only in
     histories that have it.  ``local_steps_per_second`` counts all seeds together, without
@@ -146,6 +157,13 @@ def summarize(
         curves = part.pivot(index="round", columns="seed", values="value")
         at, values = curves.index.to_numpy(), curves.to_numpy()  # [E], [E, seeds]
         final, rounds = _last_values(part, diverged_at)
+        of_personal = (history["metric"] == PERSONAL) & (history["algorithm"] == algorithm)
+        if of_personal.any():
+            compared = history.loc[of_personal, :]
+            curves = compared.pivot(index="round", columns="seed", values="value")
+            at, values = curves.index.to_numpy(), curves.to_numpy()
+        else:
+            compared = part
         above = (values >= target) & (diverged_at == 0)
         first, reached = above.argmax(axis=0), above.any(axis=0)
         timing = timings[algorithm]
@@ -167,12 +185,11 @@ def summarize(
             "local_steps_per_second": timing["local_steps"] / seconds if seconds else 0.0,
         }
         if "time" in history.columns:
-            times = part.pivot(index="round", columns="seed", values="time").to_numpy()
+            times = compared.pivot(index="round", columns="seed", values="time").to_numpy()
             own = times[first, np.arange(len(final))]
             rows[algorithm]["time_to_target"] = _median(own[reached])
-        of_personal = (history["metric"] == PERSONAL) & (history["algorithm"] == algorithm)
         if of_personal.any():
-            last, _ = _last_values(history.loc[of_personal, :], diverged_at)
+            last, _ = _last_values(compared, diverged_at)
             rows[algorithm] |= {
                 "personal_mean": float(last.mean()),
                 "personal_std": _std(last),

@@ -14,7 +14,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim import plotting
-from fedjax_sim.analysis.folders import read_client_values, setting_text
+from fedjax_sim.analysis.folders import default_metrics, read_client_values, setting_text
+from fedjax_sim.analysis.labels import PARTIAL, PARTIAL_NOTE
 from fedjax_sim.callbacks import Callback
 from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
@@ -324,7 +325,9 @@ def _write_results(
         epsilon=lambda name, rounds: comparison.accounts.per_round(hyper[name], rounds),
     )
     timings = report.read_timings(output, list(hyper))
+    partial = report.partial_models(output, list(hyper))
     summary = report.summarize(history, target, timings, comparison.options["seeds"])
+    summary["partial_model"] = [name in partial for name in summary.index]
     private = {name: hyper[name] for name in map(str, summary.index)}
     privacy = {
         name: {"privacy": guarantee._asdict()}
@@ -342,6 +345,10 @@ def _write_results(
         # Seeds with fewer updates than others repeat their last time, in updates without uploads.
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
         caption = setting_text(report.as_json(comparison.options))
-        figure = plotting.curves(points, [report.ACCURACY, "train/loss"], x=axis, caption=caption)
+        if partial:
+            marked = {name: f"{name} {PARTIAL}" for name in partial}
+            points = points.assign(algorithm=points["algorithm"].replace(marked))
+            caption = f"{caption}\n{PARTIAL_NOTE}"
+        figure = plotting.curves(points, default_metrics(points), x=axis, caption=caption)
         report.write_all(output, {"curves.png": figure} | _figures_of_clients(comparison, caption))
     return history, summary

@@ -27,7 +27,8 @@ class TableOptions:
     """Options of ``fedjax-sim table``."""
 
     metric: tuple[str, ...] = ()
-    """Metrics, one column each; default: test accuracy and training loss, else the first three."""
+    """Metrics, one column each; default: test accuracy, first that of personal models where they
+    were evaluated, and training loss, else the first three."""
     mode: Literal["auto", "max", "min"] = "auto"
     """Better values: larger (max) or smaller (min); auto: as a sweep in FOLDER was told, else as
     the metric's name says."""
@@ -69,6 +70,7 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
         modes=_modes(folders) if mode is None else dict.fromkeys(metrics, mode),
         last=options.last,
         target=target,
+        partial=content.partial,
     )
     rounds = _last_rounds(content.history, metrics[0], _planned_rounds(folders))
     return results_table(

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
+from fedjax_sim.analysis.labels import PARTIAL, PARTIAL_NOTE
 from fedjax_sim.analysis.rendering import interval_text
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
 from fedjax_sim.simulation.needs import Forecast
@@ -28,12 +29,16 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
-    several = bool((summary["seeds"] > 1).any())
-    table = Table(caption=INTERVALS if several else None, caption_justify="left")
+    partial = summary.get("partial_model", pd.Series(False, summary.index))
+    notes = [
+        *([INTERVALS] if bool((summary["seeds"] > 1).any()) else []),
+        *([PARTIAL_NOTE] if partial.any() else []),
+    ]
+    table = Table(caption="\n".join(notes) or None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for name in (
-        "test accuracy",
         *(["personal models"] if personal else []),
+        "test accuracy",
         f"{'time' if clock else 'rounds'} to {100 * target:g}%",
         *(["updates"] if clock else []),
         "seconds",
@@ -53,9 +58,9 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
-            str(name),
-            accuracy,
+            f"{name} {PARTIAL}" if partial[name] else str(name),
             *own,
+            accuracy,
             to_target,
             *([f"{row['rounds']:,}"] if clock else []),
             f"{row['run_seconds']:.1f}",

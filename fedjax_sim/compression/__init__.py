@@ -1,7 +1,14 @@
 """Codecs, which reduce messages to few bits, and algorithms that communicate through codecs."""
 
 from fedjax_sim.compression.channel import compressed, own_message, zeros
-from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, identity, stateful
+from fedjax_sim.compression.codec import (
+    Codec,
+    StatefulCodec,
+    Unbiased,
+    contractive,
+    identity,
+    stateful,
+)
 from fedjax_sim.compression.lattice import lattice, lattice_decode, lattice_encode
 from fedjax_sim.compression.low_rank import gaussian_low_rank, power_sgd
 from fedjax_sim.compression.scaled import luq_codec, qsgd, uniform
@@ -11,6 +18,7 @@ from fedjax_sim.compression.sparsifiers import random_k, top_k
 __all__ = [
     "Codec",
     "StatefulCodec",
+    "Unbiased",
     "compressed",
     "contractive",
     "gaussian_low_rank",

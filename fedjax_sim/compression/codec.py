@@ -2,19 +2,39 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, is_concrete
 from fedjax_sim.types import PyTree, Scalar
 
 
+class Unbiased(NamedTuple):
+    r"""Statement of a codec Q: :math:`\mathbb{E}\, Q(v) = v`, with the variance :math:`\omega`.
+
+    ``variance(leaf)`` returns :math:`\omega`, with
+    :math:`\mathbb{E} \|Q(v) - v\|^2 \le \omega \|v\|^2` for every tensor v with the shape of
+    ``leaf``, an array or a ``jax.ShapeDtypeStruct``.
+
+    Example:
+        >>> from fedjax_sim.compression import random_k
+        >>> random_k(1).kind.variance(jnp.ones(4))
+        3.0
+    """
+
+    variance: Callable[[Any], float]
+
+
+# A contraction has E|C(v) - v|^2 <= (1 - alpha) |v|^2 with an alpha in (0, 1].
+Kind = Literal["contraction"] | Unbiased | None
+
+
 class Codec(NamedTuple):
-    """Channel from a sender to a receiver, as two functions.
+    r"""Channel from a sender to a receiver, as two functions.
 
     ``through(key, x, near)`` returns the pytree x after encoding, sending and decoding. The
     receiver already holds the pytree ``near``, with the structure, shapes and dtypes of x; only
@@ -24,6 +44,10 @@ class Codec(NamedTuple):
     ``bits(x)`` returns the number of bits that are sent, a Python int, for a pytree with the shapes
     and dtypes of x (of arrays or ``jax.ShapeDtypeStruct``). It includes the numbers that are sent
     with the entries of a tensor (its scale, its smallest and largest entry).
+
+    ``kind`` states what is known of the errors, and so which memories suit the codec:
+    "contraction" if :math:`\mathbb{E} \|C(v) - v\|^2 \le (1 - \alpha) \|v\|^2` with an
+    :math:`\alpha \in (0, 1]`, :class:`Unbiased` with its variance, or None if nothing is known.
 
     All codecs send leaves that are not floating unchanged.
 
@@ -39,6 +63,7 @@ class Codec(NamedTuple):
 
     through: Callable[[Array, PyTree, PyTree], PyTree]
     bits: Callable[[PyTree], int]
+    kind: Kind = None
 
 
 class StatefulCodec(NamedTuple):
@@ -46,7 +71,7 @@ class StatefulCodec(NamedTuple):
 
     ``init(x)`` returns the memory before the first message, for a pytree with the shapes and dtypes
     of x.  ``through(key, x, memory)`` returns x after encoding, sending and decoding, and the next
-    memory.  ``bits`` is that of a :class:`Codec`.
+    memory.  ``bits`` and ``kind`` are those of a :class:`Codec`.
 
     Example:
         >>> from fedjax_sim.compression import power_sgd
@@ -59,6 +84,10 @@ class StatefulCodec(NamedTuple):
     init: Callable[[PyTree], PyTree]
     through: Callable[[Array, PyTree, PyTree], tuple[PyTree, PyTree]]
     bits: Callable[[PyTree], int]
+    kind: Kind = None
+
+
+AnyCodec = TypeVar("AnyCodec", bound=Codec | StatefulCodec)
 
 
 def check_codec(codec: Any, name: str = "codec") -> None:
@@ -124,43 +153,100 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     def through(key: Array, x: PyTree, memory: tuple) -> tuple[PyTree, tuple]:
         return decoded(codec, key, x, jax.tree.map(jnp.zeros_like, x)), memory
 
-    return StatefulCodec(lambda x: (), through, codec.bits)
+    return StatefulCodec(lambda x: (), through, codec.bits, codec.kind)
 
 
-def contractive(codec: Codec, variance: Scalar) -> Codec:
-    r"""Returns :math:`Q / (1 + \omega)` for an unbiased codec Q with the variance :math:`\omega`.
+def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
+    r"""Returns a contraction: the codec if it is one, :math:`Q / (1 + \omega)` of an unbiased one.
 
-    It is a contraction with the constant :math:`\alpha = 1 / (1 + \omega)`, as error feedback
-    requires.
+    Its constant is :math:`\alpha = 1 / (1 + \omega)`, per tensor.  Error feedback
+    (:func:`~fedjax_sim.wrappers.ef14`, :func:`~fedjax_sim.wrappers.ef21`,
+    :func:`~fedjax_sim.wrappers.ef21_p`) requires a contraction, and applies this function to its
+    codec: with a variance of 1 or more the memories of an unbiased codec grow without bound.
 
     Args:
-        codec: Q, with :math:`\mathbb{E}\, Q(v) = v`.
+        codec: a codec that states its ``kind``, or Q, with :math:`\mathbb{E}\, Q(v) = v`.
         variance: :math:`\omega`, with
-            :math:`\mathbb{E} \|Q(v) - v\|^2 \le \omega \|v\|^2`.
+            :math:`\mathbb{E} \|Q(v) - v\|^2 \le \omega \|v\|^2`; None: the one that the codec
+            states.
 
     Raises:
-        ValueError: a codec with memory, or a negative variance.
+        ValueError: a codec that states neither; with a variance a contraction, a codec with memory,
+            or a negative variance; when tensors are encoded, a variance below that of the codec.
 
     Example:
         >>> from fedjax_sim.compression import random_k
         >>> x = jnp.array([3.0, 4.0])
-        >>> y = contractive(random_k(1), variance=1.0).through(jax.random.key(0), x, x)
+        >>> y = contractive(random_k(1)).through(jax.random.key(0), x, x)
         >>> y.tolist() in ([3.0, 0.0], [0.0, 4.0])
         True
     """
-    check_codec(codec)
-    check_at_least(0, variance=variance)
+    if not isinstance(codec, StatefulCodec) or variance is not None:
+        check_codec(codec)
+    kind = codec.kind
+    if variance is None and kind == "contraction":
+        return codec
+    if variance is not None:
+        check_at_least(0, variance=variance)
+    if kind == "contraction":
+        raise ValueError(
+            f"variance is {variance}; expected none with a codec that is a contraction already"
+        )
+    if variance is None and not (isinstance(kind, Unbiased) and isinstance(codec, Codec)):
+        raise ValueError(
+            f"codec has the kind {kind!r:.60}; expected a contraction or an unbiased codec without "
+            "memory: state kind='contraction' or kind=compression.Unbiased(variance) in Codec(...)"
+        )
 
     def through(key: Array, x: PyTree, near: PyTree) -> PyTree:
         # Q(v) may leave the range of half precision where its share does not.
-        return tree.cast_like(
-            jax.tree.map(share, codec.through(key, tree.wide(x), tree.wide(near))), x
-        )
+        message = decoded(codec, key, tree.wide(x), tree.wide(near))
+        return tree.cast_like(jax.tree.map(share, message), x)
 
     def share(v: Array) -> Array:
-        return v / jnp.asarray(1 + variance).astype(v.dtype) if is_coded(v) else v
+        return v / jnp.asarray(1 + omega(v)).astype(v.dtype) if is_coded(v) else v
 
-    return Codec(through, codec.bits)
+    def omega(v: Array) -> Scalar:
+        stated = kind.variance(v) if isinstance(kind, Unbiased) else 0.0
+        if variance is None:
+            return stated
+        # Fractions such as 1 / 0.3 - 1 are rounded.
+        if is_concrete(variance) and float(variance) < stated * (1 - 1e-6):
+            raise ValueError(
+                f"variance is {variance}; expected at least {stated:.6g}, the codec's for tensors "
+                f"of the shape {list(v.shape)}"
+            )
+        return variance
+
+    return codec._replace(through=through, kind="contraction")
+
+
+def check_unbiased(codec: Codec | StatefulCodec) -> None:
+    """Refuses codecs that do not state that they are unbiased, as DIANA and MARINA require.
+
+    Raises:
+        ValueError: naming what the codec states.
+
+    Example:
+        >>> from fedjax_sim.compression import top_k
+        >>> check_unbiased(top_k(1))
+        Traceback (most recent call last):
+        ValueError: codec has the kind 'contraction'; expected an unbiased codec, for example \
+random_k(0.1) or natural(), or error feedback, for example fs.ef21(algorithm, codec)
+    """
+    if not isinstance(codec, StatefulCodec):
+        check_codec(codec)
+    if isinstance(codec.kind, Unbiased):
+        return
+    remedy = (
+        "or error feedback, for example fs.ef21(algorithm, codec)"
+        if codec.kind == "contraction"
+        else "or state kind=compression.Unbiased(variance) in Codec(...)"
+    )
+    raise ValueError(
+        f"codec has the kind {codec.kind!r}; expected an unbiased codec, for example "
+        f"random_k(0.1) or natural(), {remedy}"
+    )
 
 
 def identity() -> Codec:
@@ -173,11 +259,14 @@ def identity() -> Codec:
     return Codec(
         lambda key, x, near: x,
         lambda x: sum(plain_bits(leaf) for leaf in jax.tree.leaves(x)),
+        Unbiased(lambda leaf: 0.0),
     )
 
 
 def per_tensor(
-    through: Callable[[Array, Array, Array], Array], bits: Callable[[Any], int]
+    through: Callable[[Array, Array, Array], Array],
+    bits: Callable[[Any], int],
+    kind: Kind = None,
 ) -> Codec:
     """Returns a codec for pytrees from the functions of a codec for one floating tensor.
 
@@ -205,7 +294,7 @@ def per_tensor(
         leaves = jax.tree.leaves(x)
         return sum(bits(leaf) if is_coded(leaf) else plain_bits(leaf) for leaf in leaves)
 
-    return Codec(through_tree, bits_of_tree)
+    return Codec(through_tree, bits_of_tree, kind)
 
 
 def plain_bits(leaf: Any) -> int:

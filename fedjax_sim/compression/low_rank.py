@@ -72,7 +72,10 @@ def power_sgd(rank: int) -> StatefulCodec:
         return structure.unflatten(decoded), kept
 
     return StatefulCodec(
-        init, through, lambda x: sum(_bits(leaf, rank) for leaf in jax.tree.leaves(x))
+        init,
+        through,
+        lambda x: sum(_bits(leaf, rank) for leaf in jax.tree.leaves(x)),
+        "contraction",
     )
 
 
@@ -97,7 +100,7 @@ def gaussian_low_rank(rank: int) -> Codec:
         del near
         return _project(x, _gaussian(key, x, rank))[0] if _factored(x) else x
 
-    return per_tensor(through, lambda leaf: _bits(leaf, rank))
+    return per_tensor(through, lambda leaf: _bits(leaf, rank), "contraction")
 
 
 def _project(x: Array, start: Array) -> tuple[Array, Array]:

@@ -9,11 +9,13 @@ References:
         2021, https://arxiv.org/abs/2112.10769.
 """
 
+import math
+
 import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.codec import Codec, code_bits, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor, scalar_bits
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
 
@@ -25,9 +27,11 @@ def uniform(levels: int) -> Codec:
         \hat x = \min x + u \lfloor (x - \min x) / u + U[0, 1) \rfloor, \qquad
         u = \frac{\max x - \min x}{k - 1}
 
-    Unbiased, with errors below u. Sends ``ceil(log2 k)`` bits per entry and two numbers per tensor;
-    ``uniform(2**b)`` sends b bits per entry. QuAFL's program calls this codec QSGD; the QSGD of the
-    paper is :func:`qsgd`.
+    Unbiased, with errors below u: an entry's variance is at most :math:`u^2 / 4`, and 0 for the
+    smallest and the largest one, so :math:`\omega = (n - 2) / (2 (k - 1)^2)` for n entries, which
+    (1, -1, 0, ..., 0) attains for k = 2. Sends ``ceil(log2 k)`` bits per entry and two numbers per
+    tensor; ``uniform(2**b)`` sends b bits per entry. QuAFL's program calls this codec QSGD; the
+    QSGD of the paper is :func:`qsgd`.
 
     Raises:
         ValueError: fewer than two ``levels``.
@@ -49,7 +53,11 @@ def uniform(levels: int) -> Codec:
         steps = stochastic_round(key, (x - lowest) / jnp.where(unit == 0, 1, unit))
         return lowest + unit * jnp.minimum(steps, levels - 1)
 
-    return per_tensor(through, lambda leaf: code_bits(levels) * leaf.size + 2 * scalar_bits(leaf))
+    return per_tensor(
+        through,
+        lambda leaf: code_bits(levels) * leaf.size + 2 * scalar_bits(leaf),
+        Unbiased(lambda leaf: max(leaf.size - 2, 0) / (2 * (levels - 1) ** 2)),
+    )
 
 
 def qsgd(levels: int) -> Codec:
@@ -90,13 +98,20 @@ def qsgd(levels: int) -> Codec:
         return largest * unit * jnp.sign(x) * jnp.minimum(steps, levels)
 
     values = 2 * levels + 1
-    return per_tensor(through, lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf))
+    return per_tensor(
+        through,
+        lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf),
+        Unbiased(lambda leaf: min(leaf.size / levels**2, math.sqrt(leaf.size) / levels)),
+    )
 
 
 def luq_codec(exponent_levels: int = 6) -> Codec:
-    """:func:`~fedjax_sim.compression.quantizers.luq` as a codec.
+    r""":func:`~fedjax_sim.compression.quantizers.luq` as a codec.
 
-    Sends one of 2 J + 3 values per entry, and the largest magnitude per tensor.
+    Sends one of 2 J + 3 values per entry, and the largest magnitude per tensor.  Unbiased with the
+    variance :math:`\omega = 1 / 8 + (n - 1) / 4^{J + 1}` for n entries: those below the threshold
+    a, all but the largest at most, have :math:`a^2 / 4 \le \|x\|^2 / 4^{J + 1}`, the others an
+    eighth of their squares, as in :func:`~fedjax_sim.compression.natural`.
 
     Raises:
         ValueError: a negative ``exponent_levels``.
@@ -112,4 +127,8 @@ def luq_codec(exponent_levels: int = 6) -> Codec:
         return luq(key, x, exponent_levels)
 
     values = 2 * exponent_levels + 3
-    return per_tensor(through, lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf))
+    return per_tensor(
+        through,
+        lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf),
+        Unbiased(lambda leaf: 1 / 8 + (leaf.size - 1) / 4 ** (exponent_levels + 1)),
+    )

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.compression.codec import Codec, is_coded, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, is_coded, per_tensor, scalar_bits
 from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
 from fedjax_sim.types import PyTree
 
@@ -40,7 +40,9 @@ def scaled_sign() -> Codec:
         del key, near
         return jnp.abs(x).mean() * jnp.where(x < 0, -1, 1).astype(x.dtype)
 
-    return per_tensor(through, lambda leaf: math.prod(leaf.shape) + scalar_bits(leaf))
+    return per_tensor(
+        through, lambda leaf: math.prod(leaf.shape) + scalar_bits(leaf), "contraction"
+    )
 
 
 def natural() -> Codec:
@@ -83,7 +85,7 @@ def natural() -> Codec:
     def bits(leaf) -> int:
         return (1 + int(jnp.finfo(leaf.dtype).nexp)) * math.prod(leaf.shape)
 
-    codec = per_tensor(through, bits)
+    codec = per_tensor(through, bits, Unbiased(lambda leaf: 1 / 8))
 
     def through_tree(key: Array, x: PyTree, near: PyTree) -> PyTree:
         return jax.tree.map(within_range, x, codec.through(key, x, near))

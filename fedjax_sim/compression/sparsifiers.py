@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.compression.codec import Codec, code_bits, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor, scalar_bits
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
 
@@ -52,7 +52,7 @@ def top_k(keep: int | float) -> Codec:
     def bits(leaf: Any) -> int:
         return count(keep, leaf) * (scalar_bits(leaf) + code_bits(math.prod(leaf.shape)))
 
-    return per_tensor(through, bits)
+    return per_tensor(through, bits, "contraction")
 
 
 def random_k(keep: int | float, shared_key: bool = True) -> Codec:
@@ -89,7 +89,9 @@ def random_k(keep: int | float, shared_key: bool = True) -> Codec:
         index = 0 if shared_key else code_bits(math.prod(leaf.shape))
         return count(keep, leaf) * (scalar_bits(leaf) + index)
 
-    return per_tensor(through, bits)
+    return per_tensor(
+        through, bits, Unbiased(lambda leaf: math.prod(leaf.shape) / count(keep, leaf) - 1)
+    )
 
 
 def count(keep: int | float, leaf: Any) -> int:

@@ -3,6 +3,9 @@
 import re
 from typing import Literal
 
+# Mean over all test examples of the models that clients use themselves.
+PERSONAL = "personal/test/accuracy/weighted_mean"
+
 # Words of metrics of which larger values are better, and which lie in [0, 1].
 _FRACTIONS = {
     "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",

@@ -10,7 +10,7 @@ from fedjax_sim.robust import attacks
 from fedjax_sim.robust.aggregation import aggregate, stacked
 from fedjax_sim.robust.clipping import centred_clipping
 from fedjax_sim.robust.coordinates import mean, median, trimmed_mean
-from fedjax_sim.robust.geometric import geometric_median
+from fedjax_sim.robust.geometric import geometric_median, rfa
 from fedjax_sim.robust.krum import bulyan, krum, multi_krum
 from fedjax_sim.robust.mixing import bucketing, nnm
 from fedjax_sim.robust.momentum import worker_momentum
@@ -30,6 +30,7 @@ __all__ = [
     "median",
     "multi_krum",
     "nnm",
+    "rfa",
     "stacked",
     "trimmed_mean",
     "worker_momentum",

@@ -18,7 +18,7 @@ from fedjax_sim.robust.rules import (
     from_point,
     majority,
     per_slot,
-    squared_norm,
+    safe_norm,
 )
 from fedjax_sim.types import PyTree, Scalar, Upload
 
@@ -32,7 +32,10 @@ def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = N
         v \leftarrow v + \operatorname{mean}_i (x_i - v)
         \min\Bigl(1, \frac{\tau}{\lVert x_i - v \rVert}\Bigr)
 
-    One upload moves the aggregate by at most :math:`\tau w_i / \sum_j w_j` per pass.  The paper
+    One upload moves the aggregate by at most :math:`\tau w_i / \sum_j w_j` per pass: f attackers
+    among n by at most :math:`f \tau / n`.  This is no multiple of the distances between the honest
+    uploads: a radius far above these does not protect, one far below needs many rounds to reach the
+    honest mean.  The paper
     combines the rule with :func:`~fedjax_sim.robust.worker_momentum`.  With L = 1 the aggregate is
     a weighted mean of transformed uploads: the clients of a round need not be in memory together,
     in chunks or on several devices.
@@ -73,10 +76,7 @@ def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = N
 
     def change(previous: Upload, upload: Upload) -> Upload:
         difference = tree.sub(upload, previous)
-        squared = squared_norm(difference)  # in half precision it would overflow
-        positive = squared > 0  # the root has no derivative at 0
-        distance = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1)), 0)
-        return tree.scale(_factor(distance), difference)
+        return tree.scale(_factor(safe_norm(difference)), difference)
 
     def _factor(distance: Array) -> Array:
         radius = jnp.asarray(tau, distance.dtype)

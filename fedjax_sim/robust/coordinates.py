@@ -23,9 +23,10 @@ from fedjax_sim.types import PyTree, Upload
 
 
 def mean() -> Rule:
-    """Weighted mean of the finite uploads, which no number of attackers leaves unchanged.
+    """Weighted mean of the finite uploads, which one attacker moves without limit.
 
-    For comparisons, and behind :func:`~fedjax_sim.robust.nnm`.
+    For comparisons.  It stays so behind :func:`~fedjax_sim.robust.nnm` and
+    :func:`~fedjax_sim.robust.bucketing`, which return the attackers' means, too.
 
     Example:
         >>> mean().weighted
@@ -62,15 +63,27 @@ def median(f: int | None = None) -> Rule:
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
         del previous, key
-        if points.weights is None:
-            return jax.tree.map(lambda x: middle(_ordered(x, points), points.n), points.x)
-        # Sums of ones are exact, and exactly half is a case of its own.
-        weights = jnp.where(points.arrived, points.weights, 0)
-        equal = ((weights == weights.max()) | (weights == 0)).all()
-        weights = jnp.where(equal & (weights > 0), 1, weights)
-        return jax.tree.map(lambda x: _weighted_median(x, weights, points), points.x)
+        return coordinate_median(points)
 
     return Rule(_named("median", f), aggregate, majority(f), f, weighted=True)
+
+
+def coordinate_median(points: Points) -> Upload:
+    """Returns the median of every coordinate, with the weights of uploads if there are some.
+
+    Example:
+        >>> yes = jnp.ones(3, bool)
+        >>> x = jnp.array([[0.0], [1.0], [1e9]])
+        >>> coordinate_median(Points(x, None, yes, yes, jnp.arange(3))).tolist()
+        [1.0]
+    """
+    if points.weights is None:
+        return jax.tree.map(lambda x: middle(_ordered(x, points), points.n), points.x)
+    # Sums of ones are exact, and exactly half is a case of its own.
+    weights = jnp.where(points.arrived, points.weights, 0)
+    equal = ((weights == weights.max()) | (weights == 0)).all()
+    weights = jnp.where(equal & (weights > 0), 1, weights)
+    return jax.tree.map(lambda x: _weighted_median(x, weights, points), points.x)
 
 
 def trimmed_mean(f: int) -> Rule:

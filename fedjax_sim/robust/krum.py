@@ -64,8 +64,7 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
 
     Args:
         f: most attackers per round; requires n > 2 f + 2.
-        m: number of uploads, at most n - f - 2, or one of these expressions; the paper has
-            n - f - 2.
+        m: number of uploads, at most n - f, or one of these expressions; the paper has n - f - 2.
 
     Raises:
         ValueError: a negative f, an m below 1 or another text.
@@ -90,7 +89,7 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
         count = jnp.maximum(counts[m] if isinstance(m, str) else m, 1)
         return weighted_sum(shares(ranks(scores, points.arrived) < count, count), points.x)
 
-    smallest = 2 * f + 3 if isinstance(m, str) else max(2 * f + 3, m + f + 2)
+    smallest = 2 * f + 3 if isinstance(m, str) else max(2 * f + 3, int(m) + f)
     return Rule(f"multi_krum(f={f}, m={m})", aggregate, smallest, f, distances=True)
 
 

@@ -36,6 +36,7 @@ class Outcome:
     # Clients' reports until a round, by seed: reports per round if all rounds have equally many,
     # else [[round, reports], ...] for every evaluated round.
     uploads: Mapping[str, int | Sequence[Sequence[int]]]
+    partial_model: bool = False  # metrics of the server's model mean nothing
 
     def bits(self, seed: str, rounds: Iterable[int]) -> list[int | None]:
         """Returns the bits that server and clients have sent until rounds; None: unknown.
@@ -119,6 +120,7 @@ def describe(
         "upload_bits": upload,
         "download_bits": download,
         "uploads": uploads,
+        "partial_model": algorithm.partial_model,
     }
 
 

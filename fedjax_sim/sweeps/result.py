@@ -27,6 +27,7 @@ class SweepRun(NamedTuple):
     diverged_at: int  # first round whose server state was not finite; 0: none
     model: Params | None = None  # the final model; None: not kept
     bits: tuple[int, ...] | None = None  # [E] sent until each evaluation; None: not recorded
+    partial_model: bool = False  # metrics of the server's model mean nothing
 
 
 class Sweep(NamedTuple):

@@ -19,6 +19,7 @@ from fedjax_sim.sweeps.program import Program, SliceResult
 from fedjax_sim.sweeps.result import SweepRun
 from fedjax_sim.sweeps.store import SweepStore, portable
 from fedjax_sim.sweeps.trial import RunIdentity, Trial
+from fedjax_sim.types import FedAlgorithm
 
 RunNumber = tuple[int, int]  # (configuration, seed)
 
@@ -78,6 +79,7 @@ class Batch(NamedTuple):
         rounds = np.asarray(result.history.round)
         new = {i for block in members for i, j in block if (i, j) not in on_disk}
         bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), new)
+        partial = {i for i in new if self._algorithm(i).partial_model}
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
@@ -93,10 +95,15 @@ class Batch(NamedTuple):
                     int(result.diverged_at[at]),
                     jax.tree.map(lambda x, at=at: x[at], result.models),
                     bits.get((i, self.seeds[j])),
+                    i in partial,
                 )
         identity = dict(zip(self.numbers, self.identities, strict=True))
         self.store.save((identity[j], run) for (_, j), run in taken.items())
         return taken
+
+    def _algorithm(self, configuration: int) -> FedAlgorithm:
+        values = self.configurations[configuration]
+        return self.trial.factory(**{name: values[name] for name in self.group.names})
 
     def _bits(
         self, clock: history_rows.Clock, rounds: Sequence[int], members: Collection[int]
@@ -110,8 +117,7 @@ class Batch(NamedTuple):
         setup, shapes = self.trial.setup, None
         result: dict[tuple[int, str], tuple[int, ...]] = {}
         for i in sorted(members):
-            values = self.configurations[i]
-            algorithm = self.trial.factory(**{name: values[name] for name in self.group.names})
+            algorithm = self._algorithm(i)
             try:
                 shapes = shapes or outcome.visit_shapes(algorithm, setup, batched=True)
             except (TypeError, ValueError, AttributeError):

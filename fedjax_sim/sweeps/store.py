@@ -205,6 +205,7 @@ class SweepStore:
         bits = [run.bits for _, run in runs if run.bits is not None]
         if len(bits) == len(runs):
             arrays["bits"] = np.array(bits, np.int64)
+        arrays["partial_model"] = np.array([run.partial_model for _, run in runs])
         models = [jax.tree.leaves(run.model) for _, run in runs]
         for i, leaves in enumerate(zip(*models, strict=True)):
             arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
@@ -289,6 +290,7 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
             history,
             int(arrays["diverged_at"][i]),
             bits=tuple(arrays["bits"][i].tolist()) if "bits" in arrays else None,
+            partial_model="partial_model" in arrays and bool(arrays["partial_model"][i]),
         )
         model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
         result[configuration, seed] = _Kept(data, algorithm, functions, settings, run, model)

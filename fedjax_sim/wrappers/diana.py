@@ -7,7 +7,7 @@ References:
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.codec import Codec, StatefulCodec, check_unbiased, stateful
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
@@ -60,8 +60,8 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
             d entries k / d.
 
     Raises:
-        ValueError: as :func:`ef14`; a rate outside [0, 1]; at the start of the run, unequal weights
-            with rounds of some clients only.
+        ValueError: as :func:`ef14`; a codec that is not unbiased; a rate outside [0, 1]; at the
+            start of the run, unequal weights with rounds of some clients only.
 
     References:
         Mishchenko et al., 2019, Algorithm 1.
@@ -75,6 +75,7 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     check_at_most(1, rate=rate)
     check_sends_changes(algorithm)
     check_statistics_last("diana", algorithm, only_uploaded=True)
+    check_unbiased(codec)
     coder = stateful(codec)
 
     def local(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
 from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
 from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.statistics_checks import check_statistics_last
@@ -110,7 +110,7 @@ def ef21(
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
-        codec: a contraction, as for :func:`ef14`.
+        codec: a contraction or an unbiased codec, as for :func:`ef14`.
         start: "zero", all estimates start at 0, so the first upload is :math:`C(u_i)`; or "full",
             a client sends its first upload without compression, which the bits of a history do
             not contain.
@@ -133,7 +133,7 @@ def ef21(
         raise ValueError(f"start is {start!r}; expected 'zero' or 'full'")
     check_sends_changes(algorithm)
     check_statistics_last("ef21", algorithm, only_uploaded=True)
-    coder = stateful(codec)
+    coder = stateful(contractive(codec))
     init_client = with_memory(algorithm, coder)
 
     def change(
@@ -201,12 +201,12 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     Args:
         algorithm: an algorithm whose message does not depend on the round: not marina, which is
             applied after EF21-P.
-        codec: a contraction, as for :func:`ef14`.
+        codec: a contraction or an unbiased codec, as for :func:`ef14`.
 
     Raises:
-        ValueError: no codec, or an algorithm that sends running statistics (apply
-            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the start
-            of the run, a message with the coin of :func:`marina`.
+        ValueError: no codec, or one of no stated kind; an algorithm that sends running statistics
+            (apply :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the
+            start of the run, a message with the coin of :func:`marina`.
 
     References:
         Gruntkowska et al., 2022, Algorithm 1; Tang et al., "DoubleSqueeze", 2019.
@@ -220,7 +220,7 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     """
     check_is_algorithm(algorithm)
     check_statistics_last("ef21_p", algorithm, only_uploaded=True)
-    coder = stateful(codec)
+    coder = stateful(contractive(codec))
 
     def init(params: Params) -> Ef21PState:
         inner = algorithm.init(params)

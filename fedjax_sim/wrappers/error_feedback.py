@@ -7,7 +7,7 @@ References:
 """
 
 from fedjax_sim import tree
-from fedjax_sim.compression.codec import Codec, StatefulCodec, stateful
+from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
 from fedjax_sim.compression.counting import (
     message_bits,
     with_message_bits,
@@ -56,12 +56,12 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
             or contradict a client's own memory (fedvarp, scaffnew).
         codec: a contraction, such as :func:`~fedjax_sim.compression.top_k`,
             :func:`~fedjax_sim.compression.scaled_sign` or
-            :func:`~fedjax_sim.compression.power_sgd`; for an unbiased codec see
-            :func:`~fedjax_sim.compression.contractive`.
+            :func:`~fedjax_sim.compression.power_sgd`; an unbiased codec is divided by
+            :math:`1 + \omega` (:func:`~fedjax_sim.compression.contractive`).
 
     Raises:
-        ValueError: no codec; an algorithm with other uploads, at the latest when the visit is
-            traced.
+        ValueError: no codec, or one of no stated kind; an algorithm with other uploads, at the
+            latest when the visit is traced.
 
     References:
         Stich et al., 2018, Algorithm 1.
@@ -76,7 +76,7 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
     """
     check_sends_changes(algorithm)
     check_statistics_last("ef14", algorithm, only_uploaded=True)
-    coder = stateful(codec)
+    coder = stateful(contractive(codec))
 
     def local(
         message: Message, state: MemoryState, oracle: Oracle, work: Work

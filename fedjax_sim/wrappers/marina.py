@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_most, check_positive, is_concrete
-from fedjax_sim.compression.codec import Codec, decoded, identity
+from fedjax_sim.compression.codec import Codec, check_unbiased, decoded, identity
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
     message_bits,
@@ -102,8 +102,9 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         probability: p, in (0, 1]; the theorems have :math:`1 / (1 + \omega)`.
 
     Raises:
-        ValueError: as :func:`ef14`; a codec or clients with memory, a probability outside (0, 1], a
-            timeline with staleness or in which not every client reports in every round.
+        ValueError: as :func:`ef14`; a codec that is not unbiased or has a memory, clients with
+            memory, a probability outside (0, 1], a timeline with staleness or in which not every
+            client reports in every round.
 
     References:
         Gorbunov et al., 2021, Algorithm 1.
@@ -199,6 +200,7 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
             f"codec is {codec!r:.60}; expected an unbiased compression.Codec without memory, for "
             "example compression.random_k(10)"
         )
+    check_unbiased(codec)
 
     def init(params: Params) -> MarinaState:
         inner = algorithm.init(params)

@@ -142,6 +142,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         ),
         init_client=init_client,
         personal=personal,
+        partial_model=True,
     )
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compressed_quadratics import as_unbiased
 from small_problems import (
     NUM_CLIENTS,
     SIZES,
@@ -134,9 +135,12 @@ ALGORITHMS = {
     "ef14": (lambda lr: fs.ef14(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
     "ef21": (lambda lr: fs.ef21(fs.fedavg(lr), scaled_sign()), {"lr": 0.2}),
     "ef21_p": (lambda lr: fs.ef21_p(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
-    "diana": (lambda lr, rate: fs.diana(fs.fedavg(lr), top_k(2), rate), {"lr": 0.2, "rate": 0.4}),
-    "marina": (lambda lr: fs.marina(fs.fedavg(lr), top_k(2), 0.4), {"lr": 0.2}),
-    "pp_marina": (lambda lr: fs.pp_marina(fs.fedavg(lr), top_k(2)), {"lr": 0.2}),
+    "diana": (
+        lambda lr, rate: fs.diana(fs.fedavg(lr), as_unbiased(top_k(2)), rate),
+        {"lr": 0.2, "rate": 0.4},
+    ),
+    "marina": (lambda lr: fs.marina(fs.fedavg(lr), as_unbiased(top_k(2)), 0.4), {"lr": 0.2}),
+    "pp_marina": (lambda lr: fs.pp_marina(fs.fedavg(lr), as_unbiased(top_k(2))), {"lr": 0.2}),
     "averaged_fedavg": (fs.averaged_fedavg, {"lr": 0.2, "factor": 0.9}),
     "mb_sgd": (fs.mb_sgd, {"lr": 0.3}),
     "mb_ac_sgd": (fs.mb_ac_sgd, {"lr": 0.2, "mu": 0.3}),

@@ -6,7 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fedjax_sim import analysis, plotting
 from fedjax_sim.cli import main
+from fedjax_sim.cli.config import SweepConfig
 
 pytestmark = pytest.mark.slow
 PERSONAL = "personal/test/accuracy/weighted_mean"
@@ -45,8 +47,65 @@ def test_run(tmp_path, capsys):
     assert {f"{split}.png" for split in splits} <= {p.name for p in tmp_path.iterdir()}
 
 
+def cells(text):
+    """The rows of a Markdown table by their first cell."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {row[0]: row[1:] for row in rows}
+
+
+PARTIAL = [
+    "run", "quickstart", "--rounds", "4", "--eval-every", "2", "--seeds", "2", "--num-clients", "10",
+    "--test-of", "clients", "--lr", "0.2", "--algorithms", "fedavg", "fedper",
+]  # fmt: skip
+
+
+def test_methods_are_compared_by_their_personal_models(tmp_path, capsys):
+    """FedPer's server keeps the initial head: 0.5 instead of 0.95 on digits."""
+    main.main([*PARTIAL, "--personal", "4", "--output", str(tmp_path / "run")])
+    printed = capsys.readouterr().out
+    assert printed.index("personal models") < printed.index("test accuracy")
+    assert "fedper \N{DAGGER}" in printed
+    summary = json.loads((tmp_path / "run/summary.json").read_text())["algorithms"]["fedper"]
+    assert summary["accuracy_mean"] < 0.8 < summary["personal_mean"]
+    assert summary["rounds_to_target"] == 4
+    assert summary["partial_model"]
+    main.main(["table", str(tmp_path / "run")])
+    rows = cells(printed := capsys.readouterr().out)
+    heads = ["personal test accuracy weighted mean", "test accuracy", "training loss"]
+    assert rows["method"] == heads
+    own, of_server, loss = rows["FedPer \N{DAGGER}"]
+    assert "**" in own
+    assert "**" not in of_server + loss
+    assert "\N{DAGGER} Clients keep or train a part of the model" in printed
+    content = analysis.read_folders([tmp_path / "run"])
+    assert content.partial == {"FedPer \N{DAGGER}"}
+    figure = plotting.plot_folder(tmp_path / "run")
+    assert [axes.get_ylabel() for axes in figure.axes] == heads
+
+
+def test_without_personal_models_a_partial_one_is_marked_and_never_the_best(tmp_path, capsys):
+    main.main([*PARTIAL[:-2], "fedper", "--output", str(tmp_path / "run")])
+    assert "fedper \N{DAGGER}" in capsys.readouterr().out
+    main.main(["table", str(tmp_path / "run")])
+    assert "**" not in "".join(cells(capsys.readouterr().out)["FedPer \N{DAGGER}"])
+    sweep = ["sweep", *PARTIAL[1:], "--grid", "lr=0.1,0.2", "--output", str(tmp_path / "sweep")]
+    main.main(sweep)
+    capsys.readouterr()
+    main.main(["table", str(tmp_path / "sweep")])
+    rows = cells(capsys.readouterr().out)
+    (name,) = (name for name in rows if name.startswith("FedPer"))
+    assert name.endswith("\N{DAGGER}")
+    assert "**" not in "".join(rows[name])
+
+
+def test_the_metric_of_a_sweep_follows_from_personal():
+    assert SweepConfig().metric == "test/accuracy"
+    assert SweepConfig(personal=2, test_of="clients").metric == PERSONAL
+    assert SweepConfig(personal=2, metric="test/loss").metric == "test/loss"
+
+
 def test_sweep(tmp_path):
-    grid = ["--grid", "lr=0.1,0.2", "--metric", PERSONAL]
+    grid = ["--grid", "lr=0.1,0.2"]
     main.main(["sweep", *OPTIONS, *grid, "--output", str(tmp_path)])
     keys = ["algorithm", "lr", "seed"]
     own, of_clients = from_history(tmp_path, keys), from_clients(tmp_path, keys)

@@ -396,7 +396,11 @@ def test_a_codec_is_any_pair_of_functions():
 
 @pytest.mark.parametrize("wrapper", [compressed, fs.ef14])
 def test_a_codec_must_keep_the_form(wrapper):
-    halves = Codec(lambda key, x, near: jax.tree.map(lambda v: v.astype("float16"), x), lambda x: 0)
+    halves = Codec(
+        lambda key, x, near: jax.tree.map(lambda v: v.astype("float16"), x),
+        lambda x: 0,
+        "contraction",
+    )
     algorithm = wrapper(upload_algorithm(lambda message, work: jnp.array(1.6)), halves)
     with pytest.raises(ValueError, match=r"returns float16\[\]; expected float32\[\], the form of"):
         execute(algorithm, timeline())

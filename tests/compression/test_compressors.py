@@ -164,11 +164,58 @@ def test_natural_compression_at_the_ends_of_the_range(dtype):
 @given(vectors)
 def test_unbiased_codecs_over_one_plus_omega_are_contractions(v):
     """Q / (1 + omega) keeps entries v_j: the mean error over all supports is (1 - k / d) |v|^2."""
-    codec = contractive(random_k(2), SIZE / 2 - 1)
+    codec = contractive(random_k(2))
+    assert codec.kind == "contraction"
+    assert contractive(codec) is codec
     result = sent(codec, v)
     kept = result != 0
     np.testing.assert_allclose(result[kept], v[kept], rtol=1e-14)
     assert kept.sum() <= 2
+
+
+HARD = np.array([1.0, -1.0, *6 * [0.0]])  # where uniform(2) has its largest error
+ONE_LARGE = np.array([1.0, *7 * [0.5 / 8]])  # half of the threshold of luq_codec(3)
+FLAT = np.array([1.0, *7 * [0.75]])
+
+
+@pytest.mark.parametrize(
+    ("codec", "omega", "attained"),
+    [
+        (identity(), 0, FLAT),
+        (random_k(2), 3, HARD),
+        (random_k(0.3), 8 / 3 - 1, FLAT),  # 3 of 8 entries
+        (natural(), 1 / 8, np.full(8, 4 / 3)),
+        (compression.uniform(2), 3, HARD),
+        (compression.uniform(5), 6 / 32, np.array([2.0, -2.0, *6 * [0.5]])),
+        (compression.qsgd(1), 8**0.5, FLAT),
+        (compression.qsgd(8), 8 / 64, FLAT),
+        (compression.luq_codec(3), 1 / 8 + 7 / 256, ONE_LARGE),
+    ],
+)
+def test_unbiased_codecs_have_their_variance(codec, omega, attained):
+    """Mean and variance of 4,000 draws within five standard errors; omega from the papers."""
+    assert codec.kind.variance(attained) == pytest.approx(omega)
+    keys = jax.random.split(KEY, 4000)
+    for v in (HARD, ONE_LARGE, FLAT, attained):
+        x = jnp.asarray(v)
+        drawn = np.asarray(compiled(jax.vmap(lambda key, x=x: codec.through(key, x, x)))(keys))
+        slack = 5 * drawn.std(0) / 4000**0.5 + 1e-12
+        assert (np.abs(drawn.mean(0) - v) <= slack).all()
+        errors = ((drawn - v) ** 2).sum(1)
+        slack = 5 * errors.std() / 4000**0.5 + 1e-12
+        assert errors.mean() <= omega * (v**2).sum() + slack
+
+
+@pytest.mark.parametrize(
+    "codec", [top_k(2), scaled_sign(), gaussian_low_rank(1), contractive(natural())]
+)
+def test_contractions_state_it_and_shrink_the_error(codec):
+    assert codec.kind == "contraction"
+    for v in (HARD, ONE_LARGE, FLAT):
+        x = jnp.asarray(v).reshape(2, 4)
+        errors = [((sent(codec, x, key) - x) ** 2).sum() for key in jax.random.split(KEY, 20)]
+        assert np.mean(errors) < (v**2).sum()
+    assert power_sgd(1).kind == "contraction"
 
 
 def test_contractions_in_half_precision():
@@ -296,6 +343,11 @@ def test_other_bad_arguments():
         gaussian_low_rank(-1)
     with pytest.raises(ValueError, match="variance is -1"):
         contractive(random_k(1), -1)
+    with pytest.raises(ValueError, match="variance is 3; expected none with a codec that is a con"):
+        contractive(top_k(1), 3)
+    short = contractive(random_k(1), 2.9)
+    with pytest.raises(ValueError, match=r"variance is 2.9; expected at least 3, .* shape \[4\]"):
+        short.through(KEY, jnp.ones(4), jnp.ones(4))
     with pytest.raises(ValueError, match="codec is 3; expected a codec"):
         stateful(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="down keeps a memory between messages"):

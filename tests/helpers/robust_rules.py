@@ -94,10 +94,18 @@ def bulyan(x, f):
 
 
 def geometric_median(x, iterations, nu=1e-5, weights=None):
+    start = median(x) if weights is None else weighted_median(x, weights)
+    return weiszfeld(x, start, iterations, nu, weights)
+
+
+def rfa(x, iterations, nu=1e-5, weights=None):
+    return weiszfeld(x, mean(x, weights), iterations, nu, weights)
+
+
+def weiszfeld(x, z, iterations, nu, weights):
     weights = np.ones(len(x)) if weights is None else weights
-    z = mean(x, weights)
     for _ in range(iterations):
-        distances = np.array([np.linalg.norm(row) for row in zero_if_infinite(x) - z])
+        distances = np.linalg.norm(zero_if_infinite(x) - z, axis=1)
         z = mean(x, weights / np.maximum(nu, distances))
     return z
 

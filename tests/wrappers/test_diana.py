@@ -11,15 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compressed_quadratics import instance, setup, top
+from compressed_quadratics import as_unbiased, instance, setup, top
 from small_problems import assert_close, compiled
 
 import fedjax_sim as fs
-from fedjax_sim.compression import compressed, identity, random_k, top_k
+from fedjax_sim.compression import Codec, compressed, contractive, identity, random_k, top_k
 
 pytestmark = pytest.mark.usefixtures("x64")
 A, B, BEST = instance()
 RATE, ALPHA = 0.05, 0.3
+OWN = Codec(lambda key, x, near: x, lambda x: 0)
 
 # The instance of the second moments: M = 4, d = 8, k = 2.
 CENTRES = instance(4, 8)[1]
@@ -96,7 +97,7 @@ def test_diana_follows_its_derivation():
     mask = np.random.default_rng(3).random((6, 4)) < 0.6
     assert mask.any(1).all()
     timeline = dataclasses.replace(fs.timelines.full(6, 4, 3), mask=jnp.asarray(mask))
-    algorithm = fs.diana(fs.fedavg(0.03), top_k(4), ALPHA)
+    algorithm = fs.diana(fs.fedavg(0.03), as_unbiased(top_k(4)), ALPHA)
     state, _ = run(algorithm, timeline, num_steps=3)
     x, shifts = np.zeros(10), np.zeros((4, 10))
     for present in mask:
@@ -144,3 +145,12 @@ def test_the_variance_vanishes_with_shifts_only():
 def test_bad_rates(rate, bound):
     with pytest.raises(ValueError, match=f"rate is {rate}; expected {bound}"):
         fs.diana(fs.fedsgd(0.1), random_k(1), rate)
+
+
+@pytest.mark.parametrize(
+    ("codec", "kind"),
+    [(top_k(1), "'contraction'"), (contractive(random_k(1)), "'contraction'"), (OWN, "None")],
+)
+def test_codecs_that_state_no_variance_are_refused(codec, kind):
+    with pytest.raises(ValueError, match=f"codec has the kind {kind}; expected an unbiased codec"):
+        fs.diana(fs.fedsgd(0.1), codec, 0.5)

@@ -5,16 +5,18 @@ float64 from the definitions.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compressed_quadratics import instance, setup, sign, top
+from compressed_quadratics import as_unbiased, instance, setup, sign, top
 from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
+from fedjax_sim import compression
 from fedjax_sim.compression import (
     Codec,
     compressed,
@@ -276,7 +278,11 @@ def test_per_step_uploads_are_gradients():
 
 def test_for_a_fixed_projection_memories_have_no_effect():
     """An additive codec: EF14 = EF21 = the codec alone."""
-    first = Codec(lambda key, x, near: jnp.where(jnp.arange(10) < 4, x, 0), lambda x: 128)
+    first = Codec(
+        lambda key, x, near: jnp.where(jnp.arange(10) < 4, x, 0),
+        lambda x: 128,
+        "contraction",  # with alpha = 0: the rules accept it, and do not converge
+    )
     found = errors(
         {
             "alone": compressed(PLAIN, first),
@@ -289,17 +295,58 @@ def test_for_a_fixed_projection_memories_have_no_effect():
     np.testing.assert_allclose(found["EF21"], found["alone"], rtol=1e-12)
 
 
+first_of_two = Codec(lambda key, x, near: x.at[1].set(0), lambda x: 32)
+
+
+# ---- unbiased codecs
+
+
+def random_k_oracle(memory, kept, rounds=60):
+    """EF14 or EF21 with random k over 1 + omega, which keeps the drawn entries as they are.
+
+    ``kept[t, i]`` are the entries that client i drew in round t.
+    """
+    x, memories, estimate = np.zeros(10), np.zeros((4, 10)), np.zeros(10)
+    for t in range(rounds):
+        changes = np.zeros((4, 10))
+        for i in range(4):
+            upload = RATE * A[i] * (x - B[i])
+            offered = memories[i] + upload if memory == "ef14" else upload - memories[i]
+            changes[i] = np.where(kept[t, i], offered, 0)
+            memories[i] = offered - changes[i] if memory == "ef14" else memories[i] + changes[i]
+        estimate = estimate + changes.mean(0)
+        x = x - (changes.mean(0) if memory == "ef14" else estimate)
+    return x
+
+
+@pytest.mark.parametrize("memory", ["ef14", "ef21"])
+def test_error_feedback_divides_unbiased_codecs(memory):
+    """With 2 of 10 entries, omega = 4: without the division the memories grow in every round."""
+    algorithm = {"ef14": fs.ef14, "ef21": fs.ef21}[memory](PLAIN, random_k(2))
+    probes = fs.Probes(client={"upload": lambda visit: visit.upload})
+    problem = setup(A, B, BEST, fs.timelines.full(60, 4, 1))
+    run = compiled(functools.partial(fs.run, algorithm, probes=probes))
+    state, history = run(problem, jax.random.key(0))
+    kept = np.asarray(history.probes["upload"]) != 0
+    assert (kept.sum(-1) == 2).all()
+    # Double precision, 60 contracting steps: round-off of a few units in 1e-16.
+    assert_close(state.server.params, random_k_oracle(memory, kept), 1e-12)
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match="start is 'warm'"):
         fs.ef21(PLAIN, top_k(1), start="warm")  # pyright: ignore[reportArgumentType]
     for wrap in (fs.ef14, fs.ef21, fs.ef21_p):
         with pytest.raises(ValueError, match="codec is None; expected a codec"):
             wrap(PLAIN, None)  # pyright: ignore[reportArgumentType]
+        for codec in (compression.lattice(8, 0.1), first_of_two):
+            with pytest.raises(ValueError, match=r"codec has the kind None; expected a contr.*Unb"):
+                wrap(PLAIN, codec)
 
 
 MEMORIES = pytest.mark.parametrize(
     "algorithm",
-    [fs.ef21(EXACT, top_k(2)), fs.diana(EXACT, top_k(2), 0.5)],
+    [fs.ef21(EXACT, top_k(2)), fs.diana(EXACT, as_unbiased(top_k(2)), 0.5)],
     ids=["ef21", "diana"],
 )
 WEIGHTS = np.array([1.0, 2.0, 3.0, 4.0])

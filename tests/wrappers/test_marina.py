@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compressed_quadratics import instance, setup, top
+from compressed_quadratics import as_unbiased, instance, setup, top
 from small_problems import assert_close, compiled
 
 import fedjax_sim as fs
@@ -79,7 +79,9 @@ def go(algorithm, timeline, num_steps=3, probes=FULL):
 
 def test_marina_follows_its_derivation():
     """With a deterministic codec and three local steps; coins are those of the run."""
-    state, history = go(fs.marina(fs.fedavg(LR), top_k(4), 0.4), fs.timelines.full(8, 4, 3))
+    state, history = go(
+        fs.marina(fs.fedavg(LR), as_unbiased(top_k(4)), 0.4), fs.timelines.full(8, 4, 3)
+    )
     coins = np.asarray(history.probes["full"])
     assert coins[0]
     assert 1 < coins.sum() < 8
@@ -104,7 +106,7 @@ def test_pp_marina_follows_its_derivation():
     mask[4] = False
     timeline = dataclasses.replace(timeline, mask=jnp.asarray(mask))
     assert set(mask.sum(1)) == {0, 2, 4}
-    state, history = go(fs.pp_marina(fs.fedavg(LR), top_k(4)), timeline)
+    state, history = go(fs.pp_marina(fs.fedavg(LR), as_unbiased(top_k(4))), timeline)
     x, before, estimate = np.zeros(10), None, np.zeros(10)
     for present in mask:
         clients = np.nonzero(present)[0]
@@ -129,9 +131,9 @@ def test_without_compression_it_is_the_algorithm():
     timeline = fs.timelines.full(8, 4, 3)
     plain = go(fs.fedavg(LR), timeline, probes=fs.Probes())[1].metrics["error"]
     for algorithm in (
-        fs.marina(fs.fedavg(LR), top_k(1), 1.0),
+        fs.marina(fs.fedavg(LR), as_unbiased(top_k(1)), 1.0),
         fs.marina(fs.fedavg(LR), identity(), 0.3),
-        fs.pp_marina(fs.fedavg(LR), top_k(1)),
+        fs.pp_marina(fs.fedavg(LR), as_unbiased(top_k(1))),
     ):
         np.testing.assert_allclose(go(algorithm, timeline)[1].metrics["error"], plain, rtol=1e-10)
 
@@ -245,13 +247,13 @@ def test_timelines():
     masked = dataclasses.replace(full, mask=full.mask.at[1, 2].set(False))
     for timeline in (some, masked):
         with pytest.raises(ValueError, match="timeline has rounds with fewer than all 4 clients"):
-            start(fs.marina(plain, top_k(1), 0.5), timeline)
+            start(fs.marina(plain, random_k(1), 0.5), timeline)
     with pytest.raises(ValueError, match="timeline has 2 clients in its first round; expected all"):
-        start(fs.pp_marina(plain, top_k(1)), some)
-    start(fs.pp_marina(plain, top_k(1)), masked)
+        start(fs.pp_marina(plain, random_k(1)), some)
+    start(fs.pp_marina(plain, random_k(1)), masked)
     stale = dataclasses.replace(full, max_staleness=1)
     with pytest.raises(ValueError, match="staleness of up to 1; expected none: MARINA adds"):
-        start(fs.marina(plain, top_k(1), 0.5), stale)
+        start(fs.marina(plain, random_k(1), 0.5), stale)
 
 
 def test_the_check_of_the_algorithm_remains():
@@ -259,23 +261,26 @@ def test_the_check_of_the_algorithm_remains():
         raise ValueError("refused by the algorithm")
 
     plain = fs.fedsgd(0.1)._replace(check=check)
-    for algorithm in (fs.marina(plain, top_k(1), 0.5), fs.pp_marina(plain, top_k(1))):
+    for algorithm in (fs.marina(plain, random_k(1), 0.5), fs.pp_marina(plain, random_k(1))):
         with pytest.raises(ValueError, match="refused by the algorithm"):
             start(algorithm, fs.timelines.full(3, 4, 1))
 
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="probability is 0"):
-        fs.marina(fs.fedsgd(0.1), top_k(1), 0.0)
+        fs.marina(fs.fedsgd(0.1), random_k(1), 0.0)
     with pytest.raises(ValueError, match=r"probability is 1.5; expected at most 1"):
-        fs.marina(fs.fedsgd(0.1), top_k(1), 1.5)
+        fs.marina(fs.fedsgd(0.1), random_k(1), 1.5)
     with pytest.raises(ValueError, match=r"expected an unbiased compression\.Codec without memory"):
         fs.marina(fs.fedsgd(0.1), power_sgd(1), 0.5)  # pyright: ignore[reportArgumentType]
+    for wrap in (lambda a, c: fs.marina(a, c, 0.5), fs.pp_marina):
+        with pytest.raises(ValueError, match="codec has the kind 'contraction'; expected an unb"):
+            wrap(fs.fedsgd(0.1), top_k(1))
     with pytest.raises(ValueError, match="clients that keep state"):
-        start(fs.marina(fs.feddyn(0.1, 0.1), top_k(1), 0.5), fs.timelines.full(3, 4, 1))
+        start(fs.marina(fs.feddyn(0.1, 0.1), random_k(1), 0.5), fs.timelines.full(3, 4, 1))
     with pytest.raises(ValueError, match=r"truth values; expected .* apply marina after ef21_p"):
         start(
-            fs.ef21_p(fs.marina(fs.fedsgd(0.1), top_k(1), 0.5), top_k(1)),
+            fs.ef21_p(fs.marina(fs.fedsgd(0.1), random_k(1), 0.5), top_k(1)),
             fs.timelines.full(3, 4, 1),
         )
     with pytest.raises(ValueError, match="probability is 0; expected"):
