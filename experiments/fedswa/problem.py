@@ -62,7 +62,7 @@ def clients(
         rows = [part[~np.isin(part, without)] for part in rows]
     taking_part = min(scale.clients, setting.num_clients)
     images = {key: dataset.train[key] for key in ("x", "y")}
-    return fs.from_assignment(images, rows[:taking_part])
+    return fs.from_assignment(images, rows[:taking_part], disjoint=False)
 
 
 def held_out_rows(count: int) -> np.ndarray:

@@ -372,6 +372,16 @@ def test_rows_within_a_client_are_in_random_order():
             r"labels\[1\] is nan; expected a number or text",
         ),
         (lambda: partition.train_test_split([np.arange(3)], 1.0, 0), "test_fraction is 1.0"),
+        *(
+            (
+                lambda split=split: split([np.arange(3), np.arange(2, 9)], 0.5, 0),
+                "has row 2 in c.* 0 a",
+            )
+            for split in (
+                partition.train_test_split,
+                lambda rows, share, seed: partition.pfllib_split(rows, seed, train_ratio=share),
+            )
+        ),
     ],
 )
 def test_bad_input_is_named(call, match):
