@@ -68,7 +68,7 @@ def make_setup(skew: float, participation: str, seed: int, options: Options) -> 
             f"clients x examples is {options.clients} x {options.examples}; expected fewer than "
             f"{len(y)} digits, since the rest is for testing"
         )
-    rows = partition.dirichlet(y[train], options.clients, skew, rng)
+    rows = partition.dirichlet(y[train], options.clients, skew, rng, prior="uniform")
     data = fs.from_assignment(images, [train[part] for part in rows], disjoint=False)
     model = models.mlp(64, (options.hidden,), 10)
     metrics = objectives.classification_metrics(model.apply)

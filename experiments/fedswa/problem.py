@@ -55,9 +55,8 @@ def clients(
     setting: Setting, scale: Scale, dataset: datasets.Dataset, without: np.ndarray | None = None
 ) -> fs.FederatedData:
     """Data of the Dirichlet clients that take part, without some rows of the training data."""
-    rows = partition.dirichlet(
-        dataset.train["y"], setting.num_clients, setting.concentration, PARTITION_SEED
-    )
+    labels, alpha = dataset.train["y"], setting.concentration
+    rows = partition.dirichlet(labels, setting.num_clients, alpha, PARTITION_SEED, prior="uniform")
     if without is not None:
         rows = [part[~np.isin(part, without)] for part in rows]
     taking_part = min(scale.clients, setting.num_clients)
