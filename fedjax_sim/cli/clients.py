@@ -66,10 +66,7 @@ def clients(config: RunConfig, dataset: Dataset) -> Clients:
     with _named(config):
         assignment, names, tests = partition_of(config)(config, pool)
         check_assignment({"y": pool.train["y"]}, assignment, disjoint=False)
-        check_disjoint(
-            assignment,
-            "; only in Python is another one possible, by fs.from_assignment(..., disjoint=False)",
-        )
+        check_disjoint(assignment)
     population = _Population(config, {key: pool.train[key] for key in ("x", "y")}, names)
     test, tested = dataset.test, np.empty(0, np.int64)
     if own_tests:

@@ -58,7 +58,7 @@ def sweep(algorithm, setup, keys):
 
 
 def fork(algorithm, setup, keys):
-    return fs.fork(None, {"mine": algorithm}, setup, keys)
+    return fs.fork(None, {"mine": algorithm}, setup, keys)  # type: ignore[arg-type]
 
 
 def audit(algorithm, setup, keys):
