@@ -26,7 +26,6 @@ from experiments.harness import (
     Report,
     check_finished,
     counted,
-    dirichlet_uniform_prior,
     save_report,
     settings,
 )
@@ -36,7 +35,7 @@ from fedjax_sim.cli.run import compare
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
-_PARTITIONS: dict[str, Any] = {"dirichlet": dirichlet_uniform_prior}
+_PARTITIONS = {"dirichlet": "experiments.harness.data:dirichlet_uniform_prior"}
 METRICS = ("test/accuracy", "train/loss")
 
 
