@@ -105,7 +105,7 @@ def femnist_cycled(num_clients: int = 3400) -> Clients:
     assert data.train_groups is not None
     writers, _ = partition.by_group(data.train_groups)
     rows = [writers[i % len(writers)] for i in range(num_clients)]
-    return Clients(fs.from_assignment(data.train, rows), data.test)
+    return Clients(fs.from_assignment(data.train, rows, disjoint=False), data.test)
 
 
 def cifar100_by_superclass(num_clients: int = 500) -> Clients:
@@ -121,6 +121,7 @@ def shakespeare_sequences(num_clients: int = 715, num_sequences: int = 16_068) -
     """F4: sequences of 80 characters and their next characters, log-normal numbers per client.
 
     Overlapping pieces of the text of the roles in the files; a client's pieces are consecutive.
+    Pieces repeat where the files have fewer.
     """
     data = datasets.load("shakespeare")
 
@@ -134,7 +135,7 @@ def shakespeare_sequences(num_clients: int = 715, num_sequences: int = 16_068) -
     cuts = (np.cumsum(share / share.sum()) * (num_sequences - num_clients)).astype(int)[:-1]
     cuts += np.arange(1, num_clients)  # at least one each
     test = {key: leaf[::80] for key, leaf in sequences(data.test).items()}
-    return Clients(fs.from_assignment(train, np.split(rows, cuts)), test)
+    return Clients(fs.from_assignment(train, np.split(rows, cuts), disjoint=False), test)
 
 
 def channel_statistics(images: np.ndarray) -> tuple[Sequence[float], Sequence[float]]:

@@ -96,7 +96,9 @@ def check_is_algorithm(value: object, name: str = "algorithm") -> None:
 
 
 def check_keys(keys: object) -> None:
-    """Refuses keys that are not those of JAX.
+    """Refuses keys that are not those of JAX, and equal keys of several seeds.
+
+    Seeds with one key have the same random numbers, so an interval over them says nothing.
 
     Raises:
         ValueError: naming the value and what was expected.
@@ -107,6 +109,10 @@ def check_keys(keys: object) -> None:
         Traceback (most recent call last):
         ...
         ValueError: keys is 0; expected jax.random.key(0), or n keys [n] as of jax.random.split
+        >>> check_keys(jax.random.split(jax.random.key(0), 2)[np.array([0, 1, 0])])
+        Traceback (most recent call last):
+        ...
+        ValueError: keys[0] and keys[2] are equal; expected another key for every seed, such as ...
     """
     if not (isinstance(keys, Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)):
         raise ValueError(
@@ -116,6 +122,18 @@ def check_keys(keys: object) -> None:
     if keys.ndim > 1 or not keys.size:
         raise ValueError(f"keys has shape {keys.shape}; expected () or [n], one per seed")
     check_generator("keys", keys)
+    if keys.ndim and _known(keys):
+        with jax.ensure_compile_time_eval():  # numbers, also where the caller is being traced
+            words = np.asarray(jax.random.key_data(keys))
+        _, first, number = np.unique(words, axis=0, return_index=True, return_inverse=True)
+        earlier = first[number.ravel()]
+        if len(first) < len(words):
+            later = int(np.argmax(earlier != np.arange(len(words))))
+            raise ValueError(
+                f"keys[{earlier[later]}] and keys[{later}] are equal; expected another key for "
+                "every seed, such as jax.random.split(key, n) (jax.random.key takes its seed "
+                "modulo 2^32)"
+            )
 
 
 def check_split_keys(keys: Any) -> None:

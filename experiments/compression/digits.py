@@ -17,7 +17,14 @@ import tyro
 import fedjax_sim as fs
 from experiments.compression.digits_report import build, curves, summary
 from experiments.compression.methods import METHODS, upload_bits
-from experiments.harness import Folders, check_grid, save_report, settings, swept
+from experiments.harness import (
+    Folders,
+    check_grid,
+    dirichlet_uniform_prior,
+    save_report,
+    settings,
+    swept,
+)
 from fedjax_sim.checks import check_at_least
 
 
@@ -43,8 +50,8 @@ def factory(method: str, lr: Any) -> fs.FedAlgorithm:
 def problem(options: Options) -> fs.Setup:
     """Digits, Dirichlet 0.1 over 20 clients, and a perceptron with 4,810 parameters."""
     return fs.presets.quickstart(
-        num_clients=20, sampling="full", partition="dirichlet", alpha=0.1, validation=0.15,
-        model="mlp_small", local_epochs=1, batch_size=10, eval_every=5,
+        num_clients=20, sampling="full", partition=dirichlet_uniform_prior, alpha=0.1,
+        validation=0.15, model="mlp_small", local_epochs=1, batch_size=10, eval_every=5,
         rounds=options.rounds, seeds=options.seeds,
     )  # fmt: skip
 

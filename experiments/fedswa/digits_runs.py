@@ -68,8 +68,8 @@ def make_setup(skew: float, participation: str, seed: int, options: Options) -> 
             f"clients x examples is {options.clients} x {options.examples}; expected fewer than "
             f"{len(y)} digits, since the rest is for testing"
         )
-    rows = partition.dirichlet(y[train], options.clients, skew, rng)
-    data = fs.from_assignment(images, [train[part] for part in rows])
+    rows = partition.dirichlet(y[train], options.clients, skew, rng, prior="uniform")
+    data = fs.from_assignment(images, [train[part] for part in rows], disjoint=False)
     model = models.mlp(64, (options.hidden,), 10)
     metrics = objectives.classification_metrics(model.apply)
     batches = fs.epochs(NUM_EPOCHS, BATCH_SIZE)

@@ -55,14 +55,13 @@ def clients(
     setting: Setting, scale: Scale, dataset: datasets.Dataset, without: np.ndarray | None = None
 ) -> fs.FederatedData:
     """Data of the Dirichlet clients that take part, without some rows of the training data."""
-    rows = partition.dirichlet(
-        dataset.train["y"], setting.num_clients, setting.concentration, PARTITION_SEED
-    )
+    labels, alpha = dataset.train["y"], setting.concentration
+    rows = partition.dirichlet(labels, setting.num_clients, alpha, PARTITION_SEED, prior="uniform")
     if without is not None:
         rows = [part[~np.isin(part, without)] for part in rows]
     taking_part = min(scale.clients, setting.num_clients)
     images = {key: dataset.train[key] for key in ("x", "y")}
-    return fs.from_assignment(images, rows[:taking_part])
+    return fs.from_assignment(images, rows[:taking_part], disjoint=False)
 
 
 def held_out_rows(count: int) -> np.ndarray:

@@ -110,7 +110,9 @@ def problem(task: str, skew: float, n: int, options: Options) -> Problem:
             f"quarter of {count} digits, since others replace them and n is doubled"
         )
     # The partition has clients for all digits and the first ones are used: no class is used up.
-    rows = partition.dirichlet(y, count // most, skew, rng, disjoint=True)[: options.clients]
+    prior = "labels" if math.isinf(skew) else "uniform"
+    rows = partition.dirichlet(y, count // most, skew, rng, disjoint=True, prior=prior)
+    rows = rows[: options.clients]
     free = np.setdiff1d(np.arange(count), np.concatenate(rows))
     turn, client = np.divmod(np.arange(options.neighbours), options.clients)
     place = rng.permutation(options.examples)[turn % options.examples]

@@ -6,8 +6,18 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim import datasets
+from fedjax_sim.data import partition
 
-__all__ = ["pooled_test", "subsample"]
+__all__ = ["dirichlet_uniform_prior", "pooled_test", "subsample"]
+
+
+def dirichlet_uniform_prior(
+    dataset: datasets.Dataset, num_clients: int, seed: int, alpha: float
+) -> list[np.ndarray]:
+    """The partition of committed results: clients have all labels equally often on average."""
+    return partition.dirichlet(
+        dataset.train["y"], num_clients, alpha, seed, disjoint=True, prior="uniform"
+    )
 
 
 def subsample(examples: Mapping[str, Any], count: int | None) -> dict[str, Any]:

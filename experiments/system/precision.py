@@ -21,13 +21,21 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.harness import Folders, Report, check_finished, counted, save_report, settings
+from experiments.harness import (
+    Folders,
+    Report,
+    check_finished,
+    counted,
+    save_report,
+    settings,
+)
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.run import compare
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
+_PARTITIONS = {"dirichlet": "experiments.harness.data:dirichlet_uniform_prior"}
 METRICS = ("test/accuracy", "train/loss")
 
 
@@ -55,7 +63,7 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
         config = RunConfig(
             algorithms=options.algorithms,
             dataset=options.dataset,
-            partition=options.partition,
+            partition=_PARTITIONS.get(options.partition, options.partition),
             rounds=options.rounds,
             seeds=options.seeds,
             precision=precision,  # pyright: ignore[reportArgumentType]

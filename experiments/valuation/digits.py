@@ -35,7 +35,9 @@ def problem(options: Options, seed: int, key: jax.Array) -> Problem:
     """Digits of one seed; the metric is that of the test digits."""
     data = datasets.load("digits")
     rng = np.random.default_rng(seed)
-    rows = partition.dirichlet(data.train["y"], num_parts(KINDS), 1.0, rng, disjoint=True)
+    rows = partition.dirichlet(
+        data.train["y"], num_parts(KINDS), 1.0, rng, disjoint=True, prior="uniform"
+    )
     parts = [{k: data.train[k][r] for k in ("x", "y")} for r in rows]
     clients = spoiled(parts, KINDS, data.num_classes, options.false_labels, rng)
     model = models.mlp((8, 8, 1), HIDDEN, data.num_classes)

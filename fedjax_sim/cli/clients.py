@@ -12,6 +12,7 @@ from fedjax_sim.cli.own_objects import partition_of
 from fedjax_sim.cli.partitions import Rows
 from fedjax_sim.data.feature_shift import add_noise, noise_levels, rotate
 from fedjax_sim.data.federated import FederatedData, check_assignment, from_assignment
+from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition import hold_out, train_test_split
 from fedjax_sim.data.source import ClientSource, assigned
 from fedjax_sim.datasets import Dataset, merged
@@ -64,7 +65,8 @@ def clients(config: RunConfig, dataset: Dataset) -> Clients:
         pool = _subset(dataset, np.sort(remaining))
     with _named(config):
         assignment, names, tests = partition_of(config)(config, pool)
-        check_assignment({"y": pool.train["y"]}, assignment)
+        check_assignment({"y": pool.train["y"]}, assignment, disjoint=False)
+        check_disjoint(assignment)
     population = _Population(config, {key: pool.train[key] for key in ("x", "y")}, names)
     test, tested = dataset.test, np.empty(0, np.int64)
     if own_tests:
@@ -84,7 +86,6 @@ def clients(config: RunConfig, dataset: Dataset) -> Clients:
         remaining, parts = train_test_split([assignment[i] for i in trained], fraction, seed)
         valid_of_clients = population.part(_at(parts, trained, everyone), trained, "valid")
         kept_out = np.unique(np.concatenate(parts))
-        remaining = [rows[~np.isin(rows, kept_out)] for rows in remaining]
         assignment = _at(remaining, trained, everyone)
     if fraction and not len(kept_out):
         raise ValueError(
@@ -159,7 +160,7 @@ def _own_tests(
             f"test_fraction is {config.test_fraction}, which leaves no test examples; expected a "
             "larger fraction, or fewer clients"
         )
-    return [rows[~np.isin(rows, tested)] for rows in assignment], tests, tested
+    return assignment, tests, tested
 
 
 def _at(parts: Rows, clients: np.ndarray, everyone: np.ndarray) -> Rows:

@@ -168,12 +168,13 @@ class RunConfig:
 
     sampling: str = "uniform"
     """Clients per round: uniform, a subset; weighted, a subset weighted by examples; bernoulli,
-    independent coin flips; cyclic, clients in turn; full, all clients; stratified, a uniform subset
-    of every stratum; pairs, a uniform subset for every two rounds (mime and fedlin require it);
-    geometric, all clients with a random number of steps per round, equal for all, whose mean is the
-    number of local steps (for scaffnew, with probability 1 / steps); full-or-uniform, all
-    clients or a uniform subset, by --full-probability; or MODULE:FUNCTION of key, rounds, sizes,
-    cohort_size and num_steps that returns a fedjax_sim.Timeline, inside jit."""
+    independent coin flips; poisson, the same with few slots; cyclic, clients in turn; full, all
+    clients; stratified, a uniform subset of every stratum; pairs, a uniform subset for every two
+    rounds (mime and fedlin require it); geometric, all clients with a random number of steps per
+    round, equal for all, whose mean is the number of local steps (for scaffnew, with probability 1
+    / steps); full-or-uniform, all clients or a uniform subset, by --full-probability; or
+    MODULE:FUNCTION of key, rounds, sizes, cohort_size and num_steps that returns a
+    fedjax_sim.Timeline, inside jit."""
     full_probability: float | None = None
     """With --sampling full-or-uniform: probability of a round with all clients; default: the cohort
     size divided by the number of clients."""
@@ -189,7 +190,7 @@ class RunConfig:
     states: Literal["device", "host"] = "device"
     """Storage of client state between rounds; host requires --examples-memory."""
     cohort_size: int = 10
-    """Clients per round (on average for bernoulli; not used by full and geometric)."""
+    """Clients per round (on average for bernoulli and poisson; not used by full and geometric)."""
     dropout: float = 0.0
     """Probability that a sampled client does not report."""
     weighting: Literal["uniform", "examples"] = "uniform"

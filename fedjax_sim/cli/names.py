@@ -16,7 +16,7 @@ from fedjax_sim import models
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.timelines import geometric_steps, repeat_rounds, sampling
+from fedjax_sim.timelines import geometric_steps, poisson, repeat_rounds, sampling, slots_for
 from fedjax_sim.types import Timeline
 
 Shape = tuple[int, ...]
@@ -67,6 +67,13 @@ def _geometric(config: RunConfig, key: Array, sizes: Any, steps: Any) -> Timelin
     return geometric_steps(key, rounds, 1 / mean, max_steps=5 * mean)
 
 
+def _poisson(config: RunConfig, key: Array, sizes: Any, steps: Any) -> Timeline:
+    rounds, clients = config.rounds, len(sizes)
+    probability = config.cohort_size / clients
+    slots = slots_for(clients, probability, rounds, config.privacy_delta)
+    return poisson(key, rounds, clients, probability, steps, slots=slots)
+
+
 SAMPLINGS: dict[str, tuple[str, Sampling]] = {
     "uniform": (
         "a uniform subset",
@@ -85,6 +92,11 @@ SAMPLINGS: dict[str, tuple[str, Sampling]] = {
         lambda c, key, sizes, steps: sampling.bernoulli(
             key, c.rounds, len(sizes), c.cohort_size / len(sizes), steps
         ),
+    ),
+    "poisson": (
+        "as bernoulli, with the slots that a tenth of --privacy-delta requires instead of one per "
+        "client",
+        _poisson,
     ),
     "cyclic": (
         "clients in turn",

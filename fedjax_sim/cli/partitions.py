@@ -82,7 +82,7 @@ def _pfllib(rule: Callable[[RunConfig, np.ndarray, np.random.RandomState], Rows]
 # Name -> description, and the rule.
 PARTITIONS: dict[str, tuple[str, Partition]] = {
     "dirichlet": (
-        "labels of each client Dirichlet(--alpha); equal sizes",
+        "labels of each client Dirichlet(--alpha), on average as in the data; equal sizes",
         _by_labels(
             lambda c, y: partition.dirichlet(
                 y, c.num_clients, c.alpha, c.partition_seed, disjoint=True

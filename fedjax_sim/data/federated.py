@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import INT32_MAX
-from fedjax_sim.data.inspection import check_unmasked
+from fedjax_sim.data.inspection import check_disjoint, check_unmasked
 from fedjax_sim.types import PyTree
 
 
@@ -115,31 +115,41 @@ def from_clients(
 
 
 def from_assignment(
-    examples: PyTree, assignment: Sequence[np.ndarray], client_ids: Sequence[str] | None = None
+    examples: PyTree,
+    assignment: Sequence[np.ndarray],
+    client_ids: Sequence[str] | None = None,
+    *,
+    disjoint: bool = True,
 ) -> FederatedData:
     """Gives client ``i`` the rows ``assignment[i]`` of every leaf of ``examples``.
 
-    Partitions (:mod:`fedjax_sim.data.partition`) return such lists of row numbers.
+    Partitions (:mod:`fedjax_sim.data.partition`) return such lists of row numbers.  Rows may be
+    left out.  A row that two clients have, or one client twice, is an error unless
+    ``disjoint=False`` says that it is meant, as with :func:`~fedjax_sim.data.partition.dirichlet`.
 
     Args:
         examples: arrays with the same leading axis N.
         assignment: row numbers ``[n_i]`` per client.
         client_ids: names of the clients; default: none.
+        disjoint: use each row at most once.
 
     Raises:
-        ValueError: an empty assignment, row numbers outside ``examples``, or a wrong number of ids.
+        ValueError: an empty assignment, row numbers outside ``examples``, a row twice, or a wrong
+            number of ids.
 
     Example:
         >>> data = from_assignment({"x": np.arange(4)}, [np.array([3, 0]), np.array([1])])
         >>> data.client(0)["x"].tolist()
         [3, 0]
+        >>> from_assignment({"x": np.arange(4)}, [[3, 0], [3]], disjoint=False).sizes.tolist()
+        [2, 1]
     """
     if client_ids is not None and len(client_ids) != len(assignment):
         raise ValueError(
             f"client_ids has {len(client_ids)} names; expected {len(assignment)}, one per client"
         )
     examples = from_lists(examples)
-    rows = check_assignment(examples, assignment)
+    rows = check_assignment(examples, assignment, disjoint=disjoint)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in assignment])]).astype(np.int32)
     ids = None if client_ids is None else tuple(client_ids)
     return FederatedData(jax.tree.map(lambda x: np.asarray(x)[rows], examples), offsets, ids)
@@ -196,14 +206,17 @@ def _array(key: str, values: list) -> np.ndarray:
     return array.astype(kinds.get(array.dtype.kind, array.dtype))
 
 
-def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.ndarray:
+def check_assignment(
+    examples: PyTree, assignment: Sequence[np.ndarray], *, disjoint: bool
+) -> np.ndarray:
     """Returns all row numbers of an assignment, int64, ordered by client.
 
     Raises:
-        ValueError: an empty assignment, row numbers that are no integers, or outside ``examples``.
+        ValueError: an empty assignment, row numbers that are no integers, or outside ``examples``;
+            with ``disjoint``, a row twice.
 
     Example:
-        >>> check_assignment({"x": np.arange(4)}, [np.array([3, 0]), np.array([1])]).tolist()
+        >>> check_assignment({"x": np.arange(4)}, [[3, 0], [1]], disjoint=True).tolist()
         [3, 0, 1]
     """
     if not assignment:
@@ -215,6 +228,8 @@ def check_assignment(examples: PyTree, assignment: Sequence[np.ndarray]) -> np.n
         raise ValueError(
             f"assignment has rows {rows.min()} .. {rows.max()}; expected 0 .. {length - 1}"
         )
+    if disjoint:
+        check_disjoint(parts, ", or disjoint=False")
     return rows
 
 

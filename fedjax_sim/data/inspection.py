@@ -1,6 +1,6 @@
 """Values of examples that make a run fail: NaN, infinity, text, missing and large values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -49,6 +49,32 @@ def check_numbers(examples: PyTree) -> None:
                     f"examples{path} has integers {low} .. {high}; expected those of {kept}, or "
                     "jax.config.update('jax_enable_x64', True)"
                 )
+
+
+def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None:
+    """Refuses row numbers that occur twice, in two clients or in one.
+
+    Args:
+        assignment: row numbers ``[n_i]`` per client, none negative.
+        addition: end of the message.
+
+    Raises:
+        ValueError: naming the first such row and its clients.
+
+    Example:
+        >>> check_disjoint([np.array([0, 2]), np.array([2])])
+        Traceback (most recent call last):
+        ...
+        ValueError: assignment has row 2 in client 0 and in client 1; expected every row at most ...
+    """
+    rows = np.concatenate([np.empty(0, np.int64), *assignment])
+    if not rows.size or np.bincount(rows).max() <= 1:
+        return
+    row = int(np.argmax(np.bincount(rows) > 1))
+    owners = np.repeat(np.arange(len(assignment)), [len(part) for part in assignment])
+    one, other = owners[rows == row][:2]
+    where = f"in client {one} and in client {other}" if one != other else f"twice in client {one}"
+    raise ValueError(f"assignment has row {row} {where}; expected every row at most once{addition}")
 
 
 def check_unmasked(examples: PyTree) -> None:

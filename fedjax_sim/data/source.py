@@ -47,8 +47,13 @@ def from_data(data: FederatedData) -> ClientSource:
     return ClientSource(np.diff(offsets), load)
 
 
-def assigned(examples: PyTree, assignment: Sequence[np.ndarray]) -> ClientSource:
+def assigned(
+    examples: PyTree, assignment: Sequence[np.ndarray], *, disjoint: bool = True
+) -> ClientSource:
     """Source in which client ``i`` has the rows ``assignment[i]``, read when they are loaded.
+
+    Args:
+        disjoint: use each row at most once.
 
     Raises:
         ValueError: as :func:`~fedjax_sim.data.federated.from_assignment`.
@@ -58,7 +63,7 @@ def assigned(examples: PyTree, assignment: Sequence[np.ndarray]) -> ClientSource
         >>> source.load(0, 1)["x"].tolist()
         [3, 0]
     """
-    check_assignment(examples, assignment)
+    check_assignment(examples, assignment, disjoint=disjoint)
 
     def load(start: int, stop: int) -> PyTree:
         parts = [np.asarray(part, np.int64) for part in assignment[start:stop]]

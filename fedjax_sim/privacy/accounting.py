@@ -6,6 +6,7 @@ of Renyi differential privacy (RDP).
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -200,6 +201,7 @@ def calibrate(
         )
     name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
+    _warn_of_cuts(first, delta)
     dp = library("dp_accounting.mechanism_calibration")
 
     def spent(z: float) -> float:
@@ -237,8 +239,10 @@ def _of_prefixes(
     mechanism_of = _mechanism_of(algorithm, setup)
     counted, running = None, None  # (inner event, compositions) of the running accountant
     results = []
-    for end in ends:
-        mechanism = mechanism_of(setup.timeline[:end])
+    mechanisms = [mechanism_of(setup.timeline[:end]) for end in ends]
+    if mechanisms:
+        _warn_of_cuts(mechanisms[-1], delta)
+    for mechanism in mechanisms:
         name = accountant_of(mechanism, accountant)
         event, count = _inner(mechanism.event)
         if running is None or counted is None or counted[0] != event or counted[1] > count:
@@ -335,3 +339,14 @@ def _rest_of_delta(mechanism: Mechanism, delta: float) -> float:
             f"{mechanism.extra_delta:.3g}; sample more clients per round"
         )
     return delta - mechanism.extra_delta
+
+
+def _warn_of_cuts(mechanism: Mechanism, delta: float) -> None:
+    """Warns where too few slots for Poisson sampling make epsilon larger."""
+    if mechanism.cut > delta / 10:
+        warnings.warn(
+            f"{mechanism.rule}, cuts a cohort with a probability of {min(mechanism.cut, 1):.3g}; "
+            f"expected at most {delta / 10:g}, a tenth of delta, since cuts make epsilon larger: "
+            "fs.timelines.slots_for returns the slots",
+            stacklevel=3,
+        )

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.participation import check_independent_of_data, most_visits
+from fedjax_sim.timelines.poisson import overflow_probability
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
 
@@ -31,6 +32,7 @@ class Mechanism(NamedTuple):
     rule: str  # the sampling rule in words
     accountants: tuple[Accountant, ...] = ("pld", "rdp")  # that may count it, the default first
     extra_delta: float = 0.0  # probability of a run that the event does not cover
+    cut: float = 0.0  # bound of the probability that a cohort is cut to the slots
 
 
 def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:
@@ -92,7 +94,8 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
             rule.population, rule.probability, rule.slots, z
         )
         words = f"Poisson sampling at {rule.probability:g}, at most {rule.slots} clients"
-        return Mechanism(dp.SelfComposedDpEvent(event, draws), "zero_out", words)
+        cut = draws * overflow_probability(rule.population, rule.probability, rule.slots)
+        return Mechanism(dp.SelfComposedDpEvent(event, draws), "zero_out", words, cut=cut)
     event = dp.PoissonSampledDpEvent(rule.probability, dp.GaussianDpEvent(z))
     words = f"Poisson sampling at {rule.probability:g}"
     event = dp.SelfComposedDpEvent(event, draws)

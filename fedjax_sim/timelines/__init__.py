@@ -17,7 +17,7 @@ from fedjax_sim.timelines.durations import (
 from fedjax_sim.timelines.failures import delay_uploads, lose_uploads
 from fedjax_sim.timelines.groups import grouped_bernoulli
 from fedjax_sim.timelines.interventions import delay_clients, lose_uploads_of, remove_clients
-from fedjax_sim.timelines.poisson import overflow_probability, poisson
+from fedjax_sim.timelines.poisson import overflow_probability, poisson, slots_for
 from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
@@ -77,6 +77,7 @@ __all__ = [
     "repeat_rounds",
     "sample_without_replacement",
     "single",
+    "slots_for",
     "spans",
     "stacked",
     "stratified",

@@ -40,12 +40,14 @@ def poisson(
     than there are slots, a uniformly random subset of that size does.  The number of clients is
     drawn from Binomial(M, q), then the clients without replacement, so that a round needs
     O(slots) memory and work for any population, where :func:`bernoulli` has a slot per client.
-    :func:`overflow_probability` is the probability that clients are left out.
+    :func:`slots_for` returns a number of slots with which that hardly ever happens, as accountants
+    of privacy need it, and :func:`overflow_probability` how probable it is.
 
     The number of clients is decided by 64 random bits and the tails of its law, which are computed
     in float64 on the host.  So its probabilities are multiples of 2^-64, in either precision.
 
-    The expected number of uploads is recorded as :math:`q M`.
+    The expected number of uploads is recorded as :math:`E[\min(N, S)]`, which is a little less than
+    :math:`q M`.
 
     Args:
         key: PRNG key of the cohorts.
@@ -76,9 +78,9 @@ def poisson(
     check_cohort(num_rounds, num_clients, slots)
 
     # P(N > k) of the number N of clients, in two words: slot k is filled if N > k.
-    tails = _tail(num_clients, probability, np.arange(slots)) * 2.0**32
-    high = np.minimum(np.floor(tails), 2.0**32 - 1)
-    low = np.minimum((tails - high) * 2.0**32, 2.0**32 - 1)
+    tails = _tail(num_clients, probability, np.arange(slots))
+    high = np.minimum(np.floor(tails * 2.0**32), 2.0**32 - 1)
+    low = np.minimum((tails * 2.0**32 - high) * 2.0**32, 2.0**32 - 1)
     high, low = jnp.asarray(high.astype(np.uint32)), jnp.asarray(low.astype(np.uint32))
 
     def draw(key: Array) -> tuple[Array, Array]:
@@ -90,9 +92,8 @@ def poisson(
         return jax.random.permutation(order, clients), filled
 
     clients, mask = per_round(key, num_rounds, draw)
-    rule = Sampling(
-        "poisson", probability * num_clients, num_clients, probability=probability, slots=slots
-    )
+    expected = float(tails.sum())  # of min(N, S), the number of k < S with N > k
+    rule = Sampling("poisson", expected, num_clients, probability=probability, slots=slots)
     return dataclasses.replace(rounds_of(clients, rule, num_clients, num_steps), mask=mask)
 
 
@@ -111,6 +112,40 @@ def overflow_probability(num_clients: int, probability: float, slots: int) -> fl
     check_at_least(0, probability=probability)
     check_at_most(1, probability=probability)
     return float(_tail(num_clients, probability, np.asarray(slots)))
+
+
+def slots_for(num_clients: int, probability: float, num_rounds: int, delta: float) -> int:
+    """Returns the smallest number of slots that cuts a cohort of a run with probability delta / 10.
+
+    That is the smallest S with ``num_rounds * P(N > S) <= delta / 10`` for N from Binomial(M, q).
+    Then epsilon at this ``delta`` is almost that of Poisson sampling without a limit.
+
+    Args:
+        num_clients: M.
+        probability: q.
+        num_rounds: T.
+        delta: of the guarantee, in (0, 1).
+
+    Raises:
+        ValueError: a number out of range.
+
+    Example:
+        >>> slots_for(10_000, 0.01, num_rounds=1000, delta=1e-5)
+        165
+    """
+    check_count(1, num_clients=num_clients, num_rounds=num_rounds)
+    check_positive(probability=probability)
+    check_at_most(1, probability=probability)
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
+    low, high = 1, num_clients  # bisection: the tail falls in the number of slots
+    while low < high:
+        slots = (low + high) // 2
+        if num_rounds * overflow_probability(num_clients, probability, slots) <= delta / 10:
+            high = slots
+        else:
+            low = slots + 1
+    return low
 
 
 def _tail(num_clients: int, probability: float, counts: np.ndarray) -> np.ndarray:

@@ -46,11 +46,13 @@ def test_validation_examples_do_not_train(partition, of):
         assert len(before) - len(after) == size // 4
 
 
-def test_a_row_of_several_clients_trains_nobody_if_it_is_for_validation():
-    config = RunConfig(validation=0.5, partition=lambda: [np.arange(40)] * 3)  # type: ignore
-    result = clients(config, DATA)
-    assert result.valid is not None
-    assert not set(rows(result.valid)) & set(rows(result.data.examples))
+@pytest.mark.parametrize(
+    ("shared", "where"), [([range(9), range(8, 12)], "8 in client 0 and"), ([[1, 7, 7]], "7 twice")]
+)
+def test_a_row_of_several_clients_is_refused(shared, where):
+    config = RunConfig(partition=lambda: [np.array(part) for part in shared])  # type: ignore
+    with pytest.raises(ValueError, match=f"assignment has row {where}.*expected every row at most"):
+        clients(config, DATA)
 
 
 def test_functions_divide_with_names():

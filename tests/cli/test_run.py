@@ -186,6 +186,7 @@ def test_partitions_cover_each_option(partition):
         ("uniform", 5, 5),
         ("weighted", 5, 5),
         ("bernoulli", 20, 5),
+        ("poisson", 17, 5),
         ("cyclic", 5, 5),
         ("full", 20, 20),
         ("pairs", 5, 5),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_sim import FederatedData, from_assignment, from_clients
+from fedjax_sim.data.source import assigned
 
 
 @settings(max_examples=30)
@@ -28,9 +29,10 @@ def test_clients_come_back_as_given(sizes):
 @settings(max_examples=30)
 @given(assignment=st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=5))
 def test_assignment_deals_rows(assignment):
-    """Rows may be left out, repeated, or shared by clients; their order is kept."""
+    """Rows may be left out and, if so said, repeated or shared by clients; order is kept."""
     examples = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7, dtype=np.uint8)}
-    data = from_assignment(examples, [np.array(part, int) for part in assignment])
+    parts = [np.array(part, int) for part in assignment]
+    data = from_assignment(examples, parts, disjoint=False)
     for i, part in enumerate(assignment):
         np.testing.assert_array_equal(data.client(i)["y"], part)
         np.testing.assert_array_equal(data.client(i)["x"], examples["x"][part])
@@ -85,6 +87,18 @@ def test_sizes_work_inside_jit():
         (
             lambda: from_assignment({"x": np.zeros(2)}, [np.array([0, 2])]),
             r"assignment has rows 0 \.\. 2; expected 0 \.\. 1",
+        ),
+        (
+            lambda: from_assignment({"x": np.zeros(4)}, [np.array([3, 2]), np.array([1, 2])]),
+            r"assignment has row 2 in client 0 and in client 1; expected .*, or disjoint=False",
+        ),
+        (
+            lambda: from_assignment({"x": np.zeros(4)}, [np.array([0]), np.array([3, 3])]),
+            "assignment has row 3 twice in client 1; expected every row at most once",
+        ),
+        (
+            lambda: assigned({"x": np.zeros(2)}, [np.array([1]), np.array([1])]),
+            r"assignment has row 1 in client 0 and in client 1; expected .*, or disjoint=False",
         ),
         (
             lambda: from_assignment({"x": np.zeros(2)}, [np.array([-1])]),

@@ -128,9 +128,29 @@ def test_the_two_accountants_differ_by_a_factor_of_two_in_the_sensitivity_under_
 
 @pytest.mark.slow
 def test_poisson_cohorts_that_are_cut_to_the_slots():
-    result = guarantee(poisson(0.05, 1000, slots=70), 200, 1.0, 1e-5)
+    with pytest.warns(
+        match=r"at most 70 clients, cuts a cohort with a probability of 0\.466.*at m"
+    ):
+        result = guarantee(poisson(0.05, 1000, slots=70), 200, 1.0, 1e-5)
     assert result.epsilon == pytest.approx(6.5413, abs=2e-3)
     assert result[2:4] == ("zero_out", "pld")
+
+
+@pytest.mark.slow
+def test_slots_that_cost_no_privacy():
+    """1,000 rounds of 10,000 clients with q M = 100; 1.8290: dp-accounting without a limit."""
+    clients, rounds, delta = 10_000, 1000, 1e-5
+    slots = fs.timelines.slots_for(clients, 0.01, rounds, delta)
+    # No warning; a ten thousandth is more than what a tenth of delta costs.
+    enough = guarantee(poisson(0.01, clients, slots), rounds, 1.0, delta).epsilon
+    assert enough == pytest.approx(1.8289344, rel=1e-4)
+    few = setup_of(poisson(0.01, clients, 100), rounds)
+    private = fs.privacy.privatize(fs.fedavg(0.1), 1.0, 1.0, expected_uploads=100)
+    with pytest.warns(match="cuts a cohort with a probability of 1; expected at most 1e-06, a te"):
+        epsilons = fs.privacy.epsilon_per_round(private, few, delta, [rounds])
+    assert epsilons[0] / enough == pytest.approx(5.89, abs=0.01)
+    with pytest.warns(match="slots_for returns the slots"):
+        fs.privacy.noise_multiplier(setup_of(poisson(0.01, 100, 1), 5), 3.0, 1e-2)
 
 
 def test_timelines_without_amplification_count_the_visits_of_one_client():

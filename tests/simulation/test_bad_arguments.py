@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_problems import KEY, NUM_CLIENTS, no_data
+from sweep_problems import compilations
 
 import fedjax_sim as fs
+from fedjax_sim.setup_checks import check_keys
 from fedjax_sim.simulation.tuning import tune
 
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
@@ -49,6 +51,52 @@ def test_what_is_no_key(run, key):
 def test_keys_of_other_shapes(run):
     refused(r"has shape \(2, 2\); exp", run, ALGORITHM, GOOD, jax.random.split(KEY, (2, 2)))
     refused(r"has shape \(0,\); exp", run, ALGORITHM, GOOD, jax.random.split(KEY, 0))
+
+
+def sweep(algorithm, setup, keys):
+    return fs.sweep(lambda lr: algorithm, setup, {"lr": [0.1]}, keys)
+
+
+def fork(algorithm, setup, keys):
+    return fs.fork(None, {"mine": algorithm}, setup, keys)  # type: ignore[arg-type]
+
+
+def audit(algorithm, setup, keys):
+    return fs.privacy.audit(algorithm, setup, keys, 0, jnp.sum, delta=1e-5)
+
+
+EQUAL_KEYS = {
+    "one key for two seeds": (jnp.stack([KEY, KEY]), r"keys\[0\] and keys\[1\]"),
+    "the last of three": (
+        jax.random.split(KEY, 2)[jnp.array([0, 1, 1])],
+        r"keys\[1\] and keys\[2\]",
+    ),
+    "modulo 2^32": (
+        jnp.stack([jax.random.key(7), jax.random.key(7 + 2**32)]),
+        r"keys\[0\] and keys\[1\]",
+    ),
+    "rbg": (jnp.stack([jax.random.key(3, impl="rbg")] * 2), r"keys\[0\] and keys\[1\]"),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL_KEYS)
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune, compare, sweep, fork, audit])
+def test_equal_keys_of_seeds(run, case):
+    """Both seeds would have the same numbers, and an interval over them the width 0."""
+    keys, message = EQUAL_KEYS[case]
+    setup = dataclasses.replace(GOOD, params=jnp.zeros((len(keys), 1)))
+    if run is audit:
+        setup = GOOD
+    with compilations() as names:
+        refused(f"{message} are equal; expected another", run, ALGORITHM, setup, keys)
+    assert names == []
+
+
+def test_equal_keys_while_traced():
+    equal = jnp.stack([KEY, KEY])
+    jax.jit(check_keys)(equal)  # their numbers are not known
+    with pytest.raises(ValueError, match="are equal"):
+        jax.eval_shape(lambda x: check_keys(equal), 0.0)
 
 
 def _error(w, examples):

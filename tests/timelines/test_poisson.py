@@ -64,6 +64,60 @@ def test_overflow_is_the_tail_of_the_binomial_law(clients, probability):
 
 
 @pytest.mark.parametrize(
+    ("clients", "probability", "slots"),
+    [(10_000, 0.01, 80), (10_000, 0.01, 100), (10_000, 0.01, 110), (12, 0.25, 5), (7, 1.0, 3)],
+)
+def test_the_recorded_uploads_are_those_of_cohorts_that_are_cut(clients, probability, slots):
+    """With q M = 100, means by q M would be short by 20, 4 and 1 % at 80, 100 and 110 slots."""
+    rule = rule_of(lambda: timelines.poisson(KEY, 2, clients, probability, 1, slots=slots))
+    sizes = np.arange(clients + 1)
+    expected = np.minimum(sizes, slots) @ stats.binom.pmf(sizes, clients, probability)
+    np.testing.assert_allclose(rule.expected_uploads, expected, rtol=1e-9)  # both in float64
+    short = {80: 0.2006, 100: 0.0397, 110: 0.0086}.get(slots)
+    assert short is None or 1 - rule.expected_uploads / 100 == pytest.approx(short, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("clients", "probability", "rounds", "delta"),
+    [
+        (10_000, 0.01, 1000, 1e-5),
+        (10**8, 1e-6, 3000, 1e-9),
+        (200, 0.25, 30, 1e-5),
+        (10, 1e-9, 1, 0.5),  # one slot at least
+        (10, 0.9, 1000, 1e-5),  # a slot per client
+        (10, 1.0, 1, 0.5),
+    ],
+)
+def test_slots_are_the_fewest_that_a_tenth_of_delta_allows(clients, probability, rounds, delta):
+    slots = timelines.slots_for(clients, probability, rounds, delta)
+
+    def cut(slots):
+        return rounds * stats.binom.sf(slots, clients, probability)
+
+    assert cut(slots) <= delta / 10
+    assert slots == 1 or cut(slots - 1) > delta / 10
+    uploads = rule_of(lambda: timelines.poisson(KEY, 2, clients, probability, 1, slots=slots))
+    # E[max(N - S, 0)] <= M P(N > S)
+    lost = 1 - uploads.expected_uploads / (clients * probability)
+    assert abs(lost) < max(delta / 10 / rounds / probability, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((9, 0.0, 4, 1e-5), "probability is 0.0; expected a positive number"),
+        ((9, 1.5, 4, 1e-5), "probability is 1.5; expected at most 1"),
+        ((9, 0.5, 0, 1e-5), "num_rounds is 0; expected at least 1"),
+        ((0, 0.5, 4, 1e-5), "num_clients is 0; expected at least 1"),
+        ((9, 0.5, 4, 1.0), r"delta is 1.0; expected a number in \(0, 1\)"),
+    ],
+)
+def test_slots_without_a_meaning_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        timelines.slots_for(*arguments)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((9, 1.5, 4), "probability is 1.5; expected at most 1"),

@@ -9,8 +9,8 @@ take an int or a ``numpy.random.RandomState``, whose stream is frozen, and repea
 function                             label distribution     client sizes     each example is used
 ===================================  =====================  ===============  ====================
 :func:`iid`                          equal                  equal up to one  once
-:func:`dirichlet`                    Dir(alpha) / client    equal            any number of times
- ``disjoint=True``                   nearly Dir(alpha)      equal            at most once
+:func:`dirichlet`                    Dir(alpha C p)         equal            any number of times
+ ``disjoint=True``                   nearly so              equal            at most once
 :func:`dirichlet_by_class`           Dir(alpha) / class     ragged           once
 :func:`classes_per_client`           k classes              equal*           at most once
 :func:`label_quantity`               k classes              ragged           at most once

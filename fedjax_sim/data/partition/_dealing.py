@@ -1,6 +1,7 @@
 """Helpers of the partitions: dealing rows from pools, splitting by Dirichlet shares, checks."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -38,11 +39,35 @@ def deal(
     return cut(rows[np.argsort(owners, kind="stable")], counts.sum(axis=1))
 
 
+Prior = Literal["labels", "uniform"]
+
+
+def draw_shares(
+    sizes: np.ndarray, alpha: float, prior: Prior, num_clients: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws ``[M, C]`` shares from Dir(alpha C p); also returns its parameters ``[C]``.
+
+    Args:
+        sizes: number of examples of each of the C classes.
+        alpha: mean of the parameters; inf: all shares are p.
+        prior: "labels": p are the frequencies of the classes, "uniform": p = 1 / C.
+        num_clients: M.
+        rng: generator of the draws.
+    """
+    if prior not in ("labels", "uniform"):
+        raise ValueError(f'prior is {prior!r}; expected "labels" or "uniform"')
+    weights = sizes if prior == "labels" else np.ones_like(sizes)
+    parameters = alpha * (len(weights) * weights / weights.sum())  # alpha for equal weights
+    if np.isinf(alpha):
+        return np.tile(weights / weights.sum(), (num_clients, 1)), parameters
+    return rng.dirichlet(parameters, num_clients), parameters
+
+
 def draw_available(
     size: int,
     share: np.ndarray,
     available: np.ndarray,
-    alpha: float,
+    parameters: np.ndarray,
     rng: np.random.Generator,
     count: np.ndarray,
 ) -> None:
@@ -52,14 +77,14 @@ def draw_available(
     one with renormalisation.  Each further batch means that a class is exhausted, so there are at
     most C batches.
 
-    Where all available classes have share 0, new shares are drawn and written into ``share``, so
-    that later calls for the same client use them too.
+    Where all available classes have share 0, new shares are drawn with the Dirichlet parameters
+    ``[C]`` and written into ``share``, so that later calls for the same client use them too.
     """
     while (remaining := size - count.sum()) > 0:
         p = np.where(available > 0, share, 0.0)
         if p.sum() == 0.0:
             # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
-            share[available > 0] = rng.dirichlet(np.full((available > 0).sum(), alpha))
+            share[available > 0] = rng.dirichlet(parameters[available > 0])
             p = np.where(available > 0, share, 0.0)
         taken = np.minimum(rng.multinomial(remaining, p / p.sum()), available)
         count += taken

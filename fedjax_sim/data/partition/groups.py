@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import group_rows
 
 
@@ -30,10 +31,9 @@ def train_test_split(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Splits every client's rows at random: ``floor(test_fraction * n_i)`` of them for testing.
 
-    Rows that occur twice (:func:`dirichlet` with refill) may end up on both sides.
-
     Raises:
-        ValueError: test_fraction outside [0, 1).
+        ValueError: test_fraction outside [0, 1), or a row twice (:func:`dirichlet` with refill),
+            since it could be on both sides.
 
     Example:
         >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)
@@ -42,6 +42,7 @@ def train_test_split(
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
+    check_disjoint(assignment, ", or it could be for training and for testing")
     rng = np.random.default_rng(seed)
     shuffled = [rng.permutation(rows) for rows in assignment]
     # The small term corrects 0.29 * 100, which is 28.999... in floating point.

@@ -6,10 +6,12 @@ import numpy as np
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import (
+    Prior,
     check_alpha,
     check_clients,
     deal,
     draw_available,
+    draw_shares,
     group_rows,
     split,
 )
@@ -22,32 +24,41 @@ def dirichlet(
     seed: int | np.random.Generator,
     *,
     disjoint: bool = False,
+    prior: Prior = "labels",
 ) -> list[np.ndarray]:
-    """Label skew, a distribution per client: ``p_j ~ Dir(alpha, ..., alpha)`` over the classes.
+    """Label skew, a distribution per client: ``p_j ~ Dir(alpha C p)`` over the C classes.
 
-    Each of the M clients gets ``floor(N / M)`` examples.  For each of them a class is drawn from
-    ``p_j`` and an example is taken from the shuffled pool of that class.
+    Here ``p`` are the frequencies of the classes in ``labels``, so that ``p_j`` has the mean ``p``
+    and tends to it for large ``alpha``: then clients are IID.  For balanced classes this is
+    ``Dir(alpha, ..., alpha)``.  The alpha of Hsu et al. (2019), whose law is ``Dir(alpha p)``, is
+    C times this one.  Each of the M clients gets ``floor(N / M)`` examples.  For each of them a
+    class is drawn from ``p_j`` and an example is taken from the shuffled pool of that class.
 
     * ``disjoint=False``: an exhausted pool is refilled and reshuffled.  NOT a partition: examples
       may repeat, across clients and within one, and some may never be used.
     * ``disjoint=True``: ``p_j`` is renormalised over the classes that are left, so no example is
       used twice.  The last clients draw from the remaining examples and deviate from Dir(alpha).
 
-    Small ``alpha``: about one class per client.  ``alpha=inf``: every client draws from the pooled
-    label distribution (for balanced classes the limit of large alpha).
+    Small ``alpha``: about one class per client.  ``alpha=inf``: every client draws from ``p``.
+
+    ``prior="uniform"`` is ``Dir(alpha, ..., alpha)`` for unbalanced classes, too, as in the
+    published code of many papers.  Then clients have all classes equally often on average, and are
+    not IID for large ``alpha``: without repeats, the first clients take all rare examples.
 
     Args:
         labels: [N] class of each example.
         num_clients: M.
-        alpha: concentration, > 0.
+        alpha: concentration per class, > 0.
         seed: int or generator.
         disjoint: use each example at most once.
+        prior: mean of ``p_j``: "labels", the frequencies of the classes, or "uniform".
 
     Returns:
         M arrays of ``floor(N / M)`` row numbers, in random order.
 
     Raises:
-        ValueError: labels not one-dimensional, alpha <= 0, fewer examples than clients.
+        ValueError: labels not one-dimensional, alpha <= 0, fewer examples than clients, another
+            prior.
 
     References:
         Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated
@@ -67,15 +78,12 @@ def dirichlet(
     rng = np.random.default_rng(seed)
     size = num_examples // num_clients
     available = np.array([len(pool) for pool in pools])
-    if np.isinf(alpha):
-        shares = np.tile(available / num_examples, (num_clients, 1))
-    else:
-        shares = rng.dirichlet(np.full(len(pools), alpha), num_clients)  # [M, C]
+    shares, parameters = draw_shares(available, alpha, prior, num_clients, rng)
     if not disjoint:
         return deal(pools, rng.multinomial(size, shares), rng)
     counts = np.zeros((num_clients, len(pools)), dtype=np.int64)
     for share, count in zip(shares, counts, strict=True):
-        draw_available(size, share, available, alpha, rng, count)
+        draw_available(size, share, available, parameters, rng, count)
     return deal(pools, counts, rng)
 
 

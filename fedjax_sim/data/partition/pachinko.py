@@ -4,10 +4,12 @@ import numpy as np
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import (
+    Prior,
     check_alpha,
     check_clients,
     deal,
     draw_available,
+    draw_shares,
     group_rows,
 )
 
@@ -22,14 +24,18 @@ def pachinko(
     beta: float = 10.0,
     size: int | None = None,
     in_rotation: bool = False,
+    prior: Prior = "labels",
 ) -> list[np.ndarray]:
     r"""Label skew over two levels: coarse labels, and fine labels within each coarse one.
 
-    Client j draws :math:`\theta_j \sim Dir(\alpha)` over the coarse labels and, for each coarse
-    label c, :math:`\phi_{jc} \sim Dir(\beta)` over its fine labels.  For each example it draws
-    :math:`c \sim \theta_j`, then :math:`f \sim \phi_{jc}`, then an example with label f, without
-    replacement.  A fine label without examples is dropped from :math:`\phi_{jc}`, a coarse label
-    without examples from :math:`\theta_j`, and the rest is renormalised.  No example is used twice.
+    Client j draws :math:`\theta_j \sim Dir(\alpha C p)` over the C coarse labels, where p are their
+    frequencies, and, for each coarse label c, :math:`\phi_{jc} \sim Dir(\beta F_c p_c)` over its
+    :math:`F_c` fine labels, where :math:`p_c` are their frequencies in c.  For balanced labels, as
+    in the sources, these are :math:`Dir(\alpha, ...)` and :math:`Dir(\beta, ...)`.  For each
+    example it draws :math:`c \sim \theta_j`, then :math:`f \sim \phi_{jc}`, then an example with
+    label f, without replacement.  A fine label without examples is dropped from
+    :math:`\phi_{jc}`, a coarse label without examples from :math:`\theta_j`, and the rest is
+    renormalised.  No example is used twice.
 
     By default clients draw all their examples one client after the other, so the last ones take
     what is left and deviate from the law; ``in_rotation`` spreads the deviation over all clients.
@@ -43,13 +49,15 @@ def pachinko(
         beta: concentration over fine labels, > 0.
         size: examples per client; default: ``floor(N / M)``.
         in_rotation: clients draw one example each in turn.
+        prior: means of the shares: "labels", the frequencies, or "uniform", which gives other
+            shares for unbalanced labels.
 
     Returns:
         M arrays of ``size`` row numbers, in random order.
 
     Raises:
         ValueError: labels not one-dimensional or of different lengths, a fine label with two coarse
-            labels, a concentration <= 0, fewer than ``M * size`` examples.
+            labels, a concentration <= 0, fewer than ``M * size`` examples, another prior.
 
     References:
         Reddi et al., "Adaptive federated optimization", 2021, App. C.1, and the CIFAR-100 of
@@ -75,17 +83,18 @@ def pachinko(
     rng = np.random.default_rng(seed)
     fine_left = np.array([len(pool) for pool in pools])
     coarse_left = np.array([fine_left[family].sum() for family in families])
-    theta = _shares(len(families), alpha, num_clients, rng)  # [M, number of coarse labels]
-    phi = [_shares(len(family), beta, num_clients, rng) for family in families]
+    theta, above = draw_shares(coarse_left, alpha, prior, num_clients, rng)  # [M, coarse labels]
+    within = [draw_shares(fine_left[family], beta, prior, num_clients, rng) for family in families]
     counts = np.zeros((num_clients, len(pools)), dtype=np.int64)
 
     def draw(client: int, number: int) -> None:
         # The coarse labels do not depend on the draws within them, so they are drawn first.
         chosen = np.zeros(len(families), dtype=np.int64)
-        draw_available(number, theta[client], coarse_left, alpha, rng, chosen)
+        draw_available(number, theta[client], coarse_left, above, rng, chosen)
         for c in np.flatnonzero(chosen):
             left, taken = fine_left[families[c]], np.zeros(len(families[c]), dtype=np.int64)
-            draw_available(chosen[c], phi[c][client], left, beta, rng, taken)
+            phi, below = within[c]
+            draw_available(chosen[c], phi[client], left, below, rng, taken)
             fine_left[families[c]] = left
             counts[client, families[c]] += taken
 
@@ -112,10 +121,3 @@ def _families(coarse: np.ndarray, pools: list[np.ndarray], num_examples: int) ->
             )
     families, _ = group_rows(coarse[[pool[0] for pool in pools]], "coarse")
     return families
-
-
-def _shares(num_labels: int, alpha: float, num_clients: int, rng: np.random.Generator):
-    """Returns ``[M, labels]`` shares from Dir(alpha); ``inf``: equal shares."""
-    if np.isinf(alpha):
-        return np.full((num_clients, num_labels), 1 / num_labels)
-    return rng.dirichlet(np.full(num_labels, alpha), num_clients)

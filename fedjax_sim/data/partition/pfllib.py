@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import check_alpha, check_clients, cut, group_rows
 
 _BATCH_SIZE, _TRAIN_RATIO = 10, 0.75  # of PFLlib; they determine the smallest client
@@ -207,7 +208,7 @@ def pfllib_split(
         train_ratio: fraction of a client's rows for training.
 
     Raises:
-        ValueError: train_ratio outside (0, 1).
+        ValueError: train_ratio outside (0, 1), or a row twice, since it could be on both sides.
 
     Example:
         >>> random = np.random.RandomState(1)
@@ -218,6 +219,7 @@ def pfllib_split(
     """
     if not 0 < train_ratio < 1:
         raise ValueError(f"train_ratio is {train_ratio}; expected 0 < train_ratio < 1")
+    check_disjoint(assignment, ", or it could be for training and for testing")
     random = _random(seed)
     train, test = [], []
     for rows in assignment:

@@ -30,14 +30,22 @@ def test_equal_sizes_without_repeats(
     assert np.unique(rows).size == rows.size
 
 
-def one_by_one(labels, coarse, num_clients, rng, alpha, beta):
-    """The law as published, an example at a time."""
+def one_by_one(labels, coarse, num_clients, rng, alpha, beta, prior):
+    """The law as published for balanced labels, an example at a time."""
+
+    def parameters(concentration, sizes):
+        even = np.full(len(sizes), concentration)
+        return even if prior == "uniform" else even * sizes / np.mean(sizes)
+
     left = {f: list(rng.permutation(np.flatnonzero(labels == f))) for f in np.unique(labels)}
     fine_of = {c: np.unique(labels[coarse == c]) for c in np.unique(coarse)}
+    size = {f: len(rows) for f, rows in left.items()}
+    sizes = {c: [size[f] for f in own] for c, own in fine_of.items()}
+    above = parameters(alpha, [sum(own) for own in sizes.values()])
     clients = []
     for _ in range(num_clients):
-        theta = dict(zip(fine_of, rng.dirichlet(np.full(len(fine_of), alpha)), strict=True))
-        phi = {c: rng.dirichlet(np.full(len(own), beta)) for c, own in fine_of.items()}
+        theta = dict(zip(fine_of, rng.dirichlet(above), strict=True))
+        phi = {c: rng.dirichlet(parameters(beta, own)) for c, own in sizes.items()}
         rows = []
         for _ in range(len(labels) // num_clients):
             p = np.array([theta[c] * any(left[f] for f in fine_of[c]) for c in fine_of])
@@ -48,7 +56,8 @@ def one_by_one(labels, coarse, num_clients, rng, alpha, beta):
     return clients
 
 
-def test_the_law_is_that_of_one_example_at_a_time():
+@pytest.mark.parametrize("prior", ["labels", "uniform"])
+def test_the_law_is_that_of_one_example_at_a_time(prior):
     # Three coarse labels of 2, 1 and 3 fine ones; pools that run out for the second client.
     labels = np.repeat(np.arange(6), [3, 5, 6, 2, 4, 4])
     coarse = np.array([0, 0, 1, 2, 2, 2])[labels]
@@ -61,12 +70,24 @@ def test_the_law_is_that_of_one_example_at_a_time():
         flat = counts[:, :2].reshape(len(counts), -1)  # of the first two clients
         return flat.mean(axis=0), flat.std(axis=0), np.corrcoef(flat.T)
 
-    ours = moments(lambda: partition.pachinko(labels, coarse, 3, rng, alpha=0.7, beta=2.0))
-    theirs = moments(lambda: one_by_one(labels, coarse, 3, rng, 0.7, 2.0))
+    ours = moments(
+        lambda: partition.pachinko(labels, coarse, 3, rng, alpha=0.7, beta=2.0, prior=prior)
+    )
+    theirs = moments(lambda: one_by_one(labels, coarse, 3, rng, 0.7, 2.0, prior))
     error = np.sqrt(2 / 250)
     np.testing.assert_allclose(ours[0], theirs[0], atol=4.5 * error * ours[1].max())
     np.testing.assert_allclose(ours[1], theirs[1], rtol=4.5 * error)
     np.testing.assert_allclose(ours[2], theirs[2], atol=4.5 * error)
+
+
+def test_clients_are_iid_in_the_limit_for_unbalanced_labels():
+    """600, 200, 100 and 100 examples; the first two have one coarse label."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [600, 200, 100, 100]))
+    rows = partition.pachinko(labels, np.maximum(labels, 1), 10, 0, alpha=1e4, beta=1e4)
+    counts = np.array([np.bincount(labels[part], minlength=4) for part in rows])
+    # Multinomial, 100 each, or nearly so; five standard deviations, below 5 and 3.
+    np.testing.assert_allclose(counts[:, :2], np.array([[60, 20]] * 10), atol=25)
+    np.testing.assert_allclose(counts[:, 2:], 10, atol=15 - 1)
 
 
 def test_rotation_spreads_the_deviation():

@@ -168,6 +168,62 @@ def label_shares(assignment, labels, num_classes):
     return np.array(counts) / np.sum(counts, axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("alpha", [0.2, 2.0])
+def test_unbalanced_labels_have_the_moments_of_a_prior_with_their_frequencies(alpha):
+    # n draws from Dir(a p) with a = C alpha, the law of Hsu et al. (2019): mean p and
+    # var = p (1 - p) / (a + 1) * (1 - 1/n) + p (1 - p) / n.
+    p, n, num_clients = np.array([0.7, 0.2, 0.06, 0.04]), 50, 4000
+    labels = np.repeat(np.arange(4), np.round(p * n * num_clients).astype(int))
+    shares = label_shares(partition.dirichlet(labels, num_clients, alpha, seed=0), labels, 4)
+    variance = p * (1 - p) * ((1 - 1 / n) / (4 * alpha + 1) + 1 / n)
+    squares = (shares - p) ** 2
+    error = 5 / np.sqrt(num_clients)  # as below
+    assert (np.abs(shares.mean(axis=0) - p) < error * variance**0.5).all()
+    assert (np.abs(squares.mean(axis=0) - variance) < error * squares.std(axis=0)).all()
+
+
+UNBALANCED = np.random.default_rng(3).permutation(np.repeat([0, 1], [900, 100]))
+
+
+@pytest.mark.parametrize("alpha", [1e4, np.inf])
+@pytest.mark.parametrize("disjoint", [True, False])
+def test_clients_are_iid_in_the_limit_for_unbalanced_labels(alpha, disjoint):
+    rows = partition.dirichlet(UNBALANCED, 10, alpha, 0, disjoint=disjoint)
+    rare = np.array([UNBALANCED[part].sum() for part in rows])
+    # Binomial(100, 0.1) each, or nearly so: mean 10 and standard deviation 3; five of them.
+    assert (np.abs(rare - 10) < 15).all()
+    assert 1.5 < rare.std() < 6  # 95 % intervals of a chi-squared law are narrower: 2.1 .. 5.5
+
+
+def test_uniform_prior_by_name():
+    """Half of the first clients' examples have the rare label, until there are none."""
+    rows = partition.dirichlet(UNBALANCED, 10, 1e4, 0, disjoint=True, prior="uniform")
+    assert [int(UNBALANCED[part].sum() > 30) for part in rows] == [1, 1] + [0] * 8
+    assert sum(UNBALANCED[part].sum() for part in rows[:2]) == 100
+    rows = partition.dirichlet(UNBALANCED, 10, np.inf, 0, prior="uniform")
+    rare = np.array([UNBALANCED[part].mean() for part in rows])
+    np.testing.assert_allclose(rare, 0.5, atol=0.25)  # five standard errors of 100 draws
+
+
+@pytest.mark.parametrize("disjoint", [True, False])
+@pytest.mark.parametrize("alpha", [1e-300, 1e-3, 0.3, 40.0])
+def test_balanced_labels_have_the_rows_of_a_uniform_prior(alpha, disjoint):
+    labels = np.repeat(np.arange(7), 60)
+    rows, uniform = (
+        partition.dirichlet(labels, 11, alpha, 5, disjoint=disjoint, prior=prior)
+        for prior in ("labels", "uniform")
+    )
+    for a, b in zip(rows, uniform, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-2, 1e6])
+def test_a_label_of_one_example_in_10000(alpha):
+    labels = np.arange(10_000) == 7
+    rows = np.concatenate(partition.dirichlet(labels, 100, alpha, 0, disjoint=True))
+    np.testing.assert_array_equal(np.sort(rows), np.arange(10_000))
+
+
 @pytest.mark.parametrize("alpha", [0.1, 0.6, 5.0])
 def test_dirichlet_has_dirichlet_multinomial_moments(alpha):
     # Shares of n draws from p ~ Dir(alpha 1_C): mean 1/C and
@@ -224,7 +280,7 @@ def test_dirichlet_with_refill_has_the_law_of_popping_one_by_one(alpha):
     rng = np.random.default_rng(0)
     ours, theirs = (
         [refill_statistics(make(labels, num_clients, alpha, rng), labels) for _ in range(draws)]
-        for make in (partition.dirichlet, refilled_one_by_one)
+        for make in (functools.partial(partition.dirichlet, prior="uniform"), refilled_one_by_one)
     )
     for name in ours[0]:
         a, b = ([int(values[name]) for values in side] for side in (ours, theirs))
@@ -282,7 +338,7 @@ def test_disjoint_draws_have_the_law_of_one_by_one_renormalised_draws():
     seen = dict.fromkeys(expected, 0)
     for _ in range(draws):
         available, count = np.array(pool), np.zeros(3, dtype=np.int64)
-        draw_available(size, share, available, 1.0, rng, count)
+        draw_available(size, share, available, np.ones(3), rng, count)
         np.testing.assert_array_equal(available + count, pool)
         seen[tuple(count.tolist())] += 1
     for count, p in expected.items():  # five standard errors of a frequency
@@ -294,7 +350,7 @@ def test_shares_that_are_drawn_again_are_kept():
     share, available, count = np.zeros(3), np.array([50, 50, 50]), np.zeros(3, dtype=np.int64)
     rng = np.random.default_rng(0)
     for size in range(1, 41):
-        draw_available(size, share, available, 1e-6, rng, count)
+        draw_available(size, share, available, np.full(3, 1e-6), rng, count)
     assert sorted(count.tolist()) == [0, 0, 40]
     assert share.tolist() == (count > 0).tolist()
 
@@ -345,6 +401,7 @@ def test_rows_within_a_client_are_in_random_order():
         (lambda: partition.dirichlet(LABELS, 401, 0.5, 0), "num_clients is 401"),
         (lambda: partition.dirichlet(LABELS, 4, 0.0, 0), "alpha is 0.0"),
         (lambda: partition.dirichlet(LABELS, 4, float("nan"), 0), "alpha is nan"),
+        (lambda: partition.dirichlet(LABELS, 4, 1.0, 0, prior="x"), 'prior is .x.; expected "lab'),  # type: ignore[arg-type]
         (lambda: partition.dirichlet(LABELS[:, None], 4, 1.0, 0), r"labels has shape \(400, 1\)"),
         (
             lambda: partition.dirichlet_by_class(LABELS, 100, 0.01, 0, min_size=4, max_tries=5),
@@ -372,6 +429,16 @@ def test_rows_within_a_client_are_in_random_order():
             r"labels\[1\] is nan; expected a number or text",
         ),
         (lambda: partition.train_test_split([np.arange(3)], 1.0, 0), "test_fraction is 1.0"),
+        *(
+            (
+                lambda split=split: split([np.arange(3), np.arange(2, 9)], 0.5, 0),
+                "has row 2 in c.* 0 a",
+            )
+            for split in (
+                partition.train_test_split,
+                lambda rows, share, seed: partition.pfllib_split(rows, seed, train_ratio=share),
+            )
+        ),
     ],
 )
 def test_bad_input_is_named(call, match):
