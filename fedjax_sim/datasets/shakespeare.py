@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups, same_length
+from fedjax_sim.datasets.dataset import (
+    DataError,
+    Dataset,
+    number_groups,
+    rows_by_group,
+    same_length,
+)
 from fedjax_sim.datasets.formats.files import find_one, read_tree
 from fedjax_sim.datasets.formats.leaf import unique_names
 
@@ -147,8 +153,8 @@ def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> di
     assert groups is not None
     assert dataset.group_names is not None
     texts = {}
-    for group in np.unique(groups):
-        x, y = (examples[key][groups == group] for key in ("x", "y"))
+    for group, rows in rows_by_group(groups).items():
+        x, y = (examples[key][rows] for key in ("x", "y"))
         texts[dataset.group_names[group]] = "\n".join(map(decode, joined(x, y)))
     return texts
 
