@@ -11,6 +11,7 @@ from fedjax_sim.checks import INT32_MAX, did_you_mean
 from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.columns import Columns, check_names, columns_of
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
+from fedjax_sim.datasets.division import report_lost
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 LABELS = ("y", "label")  # default names of the labels' column
@@ -51,10 +52,10 @@ def read_table(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "table.csv"
-        ...     _ = path.write_text("a,b,writer,label\\n1,2,ann,cat\\n3,4,bob,dog\\n5,6,ann,dog\\n")
+        ...     _ = path.write_text("a,writer,label\\n1,ann,x\\n3,bob,x\\n5,ann,x\\n7,bob,x\\n")
         ...     data = read_table(path, client_column="writer")
         >>> data.class_names, data.train["x"].shape[1:], sorted(data.group_names)
-        (('cat', 'dog'), (2,), ['ann', 'bob'])
+        (('x',), (1,), ['ann', 'bob'])
     """
     path = Path(path)
     if not path.is_file():
@@ -82,9 +83,10 @@ def from_table(
     The examples are the column ``x`` of arrays, else the only column of arrays (images,
     embeddings), else all columns besides labels, clients and split, which have to be numbers.  The
     test part is ``test``, the part "test", or the rows with ``split`` "test"; else a fifth of each
-    class.  A ``test`` without the column of clients has no clients.  Labels and
-    clients are numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging
-    Face keeps its numbers and names.
+    class, or with a column of clients a fifth of the rows of each client (at least one of two or
+    more).  A ``test`` without the column of clients has no clients.  Labels and clients are
+    numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging Face keeps
+    its numbers and names.
 
     Args:
         table: training examples, or all examples.
@@ -99,9 +101,13 @@ def from_table(
             that are no numbers, a column ``x`` of single numbers beside other features, rows
             without label or client.
 
+    Warns:
+        UserWarning: clients without training or without test rows, by number and name.
+
     Example:
-        >>> table = {"a": [1.0, 2.0, 3.0], "b": [4, 5, 6], "writer": ["ann", "bob", "ann"],
-        ...          "label": ["cat", "dog", "dog"], "split": ["train", "train", "test"]}
+        >>> table = {"a": [1.0, 2.0, 3.0, 7.0], "b": [4, 5, 6, 8],
+        ...          "writer": ["ann", "bob", "ann", "bob"], "label": ["cat", "dog", "dog", "cat"],
+        ...          "split": ["train", "train", "test", "test"]}
         >>> data = from_table(table, client_column="writer")
         >>> data.train["x"].tolist(), data.class_names, data.clients().client_ids
         ([[1.0, 4.0], [2.0, 5.0]], ('cat', 'dog'), ('ann', 'bob'))
@@ -187,6 +193,8 @@ def _from_parts(
         values = _by_split(
             where, _values(where, train, "split", SPLIT).astype(str), values["train"]
         )
+        if client_column is not None:
+            report_lost(where, values["train"][2], values["test"][2])
     x, y, clients = values["train"]
     test = values.get("test")
     dataset = from_arrays(
