@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_sim.data.inspection import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, number_groups
 from fedjax_sim.datasets.division import TEST_SHARE, rows_for_testing
+from fedjax_sim.datasets.labels import one_per_example
 from fedjax_sim.datasets.layouts import to_channels_last
 
 _MOST_LABEL = 2**53  # float64 has all integers below it
@@ -30,7 +31,7 @@ def from_arrays(
 
     Args:
         x: examples ``[N, ...]``.
-        y: labels ``[N]``.
+        y: labels ``[N]`` or ``[N, 1]``.
         test: examples and labels for testing; default: a fifth of each class, or with ``clients`` a
             fifth of the rows of each client (:mod:`fedjax_sim.datasets.division`), always the same.
         clients: client of each example ``[N]``, for the natural partition.
@@ -157,6 +158,7 @@ class _Part(NamedTuple):
 
 
 def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
+    y = one_per_example(where, y)
     _check_present(where, "labels", y)
     if clients is not None:
         _check_present(where, "clients", clients)

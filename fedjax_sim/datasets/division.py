@@ -55,7 +55,7 @@ def rows_for_testing(
     report(
         where,
         f"of {len(sizes)} clients have one row, which is for training, and none for testing",
-        [names[i] for i in np.flatnonzero(counts == 0)],
+        [names[i] for i in np.flatnonzero(counts == 0).tolist()],
     )
     lost = np.setdiff1d(labels, labels[~chosen])
     report(where, f"of {len(np.unique(labels))} classes have test rows only", lost)

@@ -62,7 +62,7 @@ def read_leaf(path: str | Path, *, name: str | None = None) -> Dataset:
     if path.is_file():
         users = users_of(parse_json(read_bytes(path), path), path, _numbers)
         x, y, clients = divided(path, {"all": joined_users(path, "all", {path.name: users})})["all"]
-        return from_arrays(x, y, clients=clients, name=name)._replace(source="files")
+        return from_arrays(x, _classes(y), clients=clients, name=name)._replace(source="files")
     location = next((folder for folder in (path / "data", path) if has_parts(folder)), None)
     if location is None:
         raise DataError(f"{path} has no data of LEAF; expected {_WANTED}")
@@ -77,10 +77,17 @@ def read_leaf(path: str | Path, *, name: str | None = None) -> Dataset:
         }
         parts[part] = joined_users(location, part, read)
     rows = divided(location, parts)
-    x, y, clients = rows["train"]
+    (x, y, clients), (x_test, y_test, test_clients) = rows["train"], rows["test"]
     return from_arrays(
-        x, y, test=rows["test"][:2], clients=clients, test_clients=rows["test"][2], name=name
-    )._replace(source="files")
+        x, _classes(y), test=(x_test, _classes(y_test)), clients=clients,
+        test_clients=test_clients, name=name,
+    )._replace(source="files")  # fmt: skip
+
+
+def _classes(y: np.ndarray) -> np.ndarray:
+    """Returns whole numbers as integers; FedProx writes classes as floats."""
+    is_whole = y.dtype.kind == "f" and (y == np.rint(y)).all() and np.abs(y).max() < 2**53
+    return y.astype(np.int64) if is_whole else y
 
 
 def _numbers(x: Any, y: Any, where: str) -> Examples:

@@ -12,6 +12,7 @@ from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.columns import Columns, check_names, columns_of
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
 from fedjax_sim.datasets.division import report_lost
+from fedjax_sim.datasets.formats.npz import read_npz
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 LABELS = ("y", "label")  # default names of the labels' column
@@ -36,7 +37,8 @@ def read_table(
 
     CSV and Parquet files have a row per example.  npz files have an array per column, with the
     examples ``x`` ``[N, ...]``, and optionally ``x_test`` and the labels and clients of the test
-    examples under names with ``_test``.
+    examples under names with ``_test``; or the names of Keras (``x_train``, ``y_train``, ...) or of
+    MedMNIST (``train_images``, ``train_labels``, ...).
 
     Args:
         path: the file.
@@ -148,19 +150,7 @@ def _read_rows(path: Path, client_column: str | None) -> Columns:
 
 
 def _read_npz(path: Path) -> dict[str, Columns]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own
-        raise DataError(f"{path} cannot be read: {error}") from error
-    _column(str(path), "x", EXAMPLES, arrays)
-    tests = {name: arrays.pop(name) for name in [*arrays] if name.endswith("_test")}
-    parts = {"train": arrays}
-    if tests and f"{EXAMPLES}_test" not in tests:
-        raise DataError(f"{path} has {', '.join(tests)}; expected {EXAMPLES}_test with them")
-    if tests:
-        parts["test"] = {name.removesuffix("_test"): values for name, values in tests.items()}
-    return {key: columns_of(part) for key, part in parts.items()}
+    return {key: columns_of(part) for key, part in read_npz(path).items()}
 
 
 def _from_parts(
