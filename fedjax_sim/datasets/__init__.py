@@ -8,6 +8,7 @@ from fedjax_sim.datasets.registry import NAMES, load
 from fedjax_sim.datasets.shakespeare import role_texts
 from fedjax_sim.datasets.tables import from_table, read_table
 from fedjax_sim.datasets.text import Characters, from_text, from_texts
+from fedjax_sim.datasets.token_lists import from_tokens
 
 __all__ = [
     "NAMES",
@@ -19,6 +20,7 @@ __all__ = [
     "from_table",
     "from_text",
     "from_texts",
+    "from_tokens",
     "load",
     "merged",
     "read_leaf",

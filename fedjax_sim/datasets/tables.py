@@ -247,7 +247,8 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
                 return np.stack([np.asarray(value) for value in values])
             except ValueError as error:
                 raise DataError(
-                    f"{where}: column {features!r} has arrays of several shapes; expected one"
+                    f"{where}: column {features!r} has arrays of several shapes; expected one "
+                    "(lists of tokens: from_tokens)"
                 ) from error
         return values
     columns = [table.read(_column(where, "feature_columns", c, table.names)) for c in features]
