@@ -4,6 +4,7 @@ from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates, merged
 from fedjax_sim.datasets.layouts import to_channels_last
 from fedjax_sim.datasets.leaf import read_leaf
+from fedjax_sim.datasets.pfllib import read_pfllib
 from fedjax_sim.datasets.registry import NAMES, load
 from fedjax_sim.datasets.shakespeare import role_texts
 from fedjax_sim.datasets.tables import from_table, read_table
@@ -24,6 +25,7 @@ __all__ = [
     "load",
     "merged",
     "read_leaf",
+    "read_pfllib",
     "read_table",
     "role_texts",
     "to_channels_last",
