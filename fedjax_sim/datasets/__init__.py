@@ -9,6 +9,7 @@ from fedjax_sim.datasets.registry import NAMES, load
 from fedjax_sim.datasets.shakespeare import role_texts
 from fedjax_sim.datasets.tables import from_table, read_table
 from fedjax_sim.datasets.text import Characters, from_text, from_texts
+from fedjax_sim.datasets.tff import read_tff
 from fedjax_sim.datasets.token_lists import from_tokens
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "read_leaf",
     "read_pfllib",
     "read_table",
+    "read_tff",
     "role_texts",
     "to_channels_last",
 ]

@@ -86,7 +86,7 @@ def test_public_names():
     names = (
         "NAMES Characters DataError Dataset drop_duplicates from_arrays from_table from_text "
         "from_texts from_tokens load merged read_leaf read_pfllib read_table "
-        "role_texts to_channels_last"
+        "read_tff role_texts to_channels_last"
     )
     assert datasets.__all__ == names.split()
 
