@@ -94,7 +94,7 @@ def _sqlite(path: Path) -> dict[str, Rows]:
                 if split in parts:
                     rows = parts[split].setdefault(str(client), [])
                     rows.append(parse_example(message, f"{path}: {client}"))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
         raise DataError(
             f"{path} cannot be read: {error}; expected a database of TensorFlow Federated, "
             "decompressed (unlzma)"

@@ -159,9 +159,12 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "b.sqlite").write_bytes(b"\xfd7zXZ" * 100)  # as downloaded
     (tmp_path / "c.h5").write_bytes(b"")
     rows = [("train", "x", one), ("test", "x", one)]
+    schema = database(tmp_path / "h.sqlite", rows).read_bytes()
+    (tmp_path / "i.sqlite").write_bytes(schema.replace(b"client_metadata", b"client_\xeeetadata"))
     cases = [
         ((tmp_path / "none.sqlite",), "none.sqlite does not exist"),
         ((tmp_path / "b.sqlite",), r"not a database; .*decompressed \(unlzma\)"),
+        ((tmp_path / "i.sqlite",), "i.sqlite cannot be read"),
         ((tmp_path / "c.h5",), "test is None; expected the .h5 file of the test part"),
         ((database(tmp_path / "d.sqlite", rows[:1]),), "has no split test; expected both"),
         (
