@@ -160,7 +160,8 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "c.h5").write_bytes(b"")
     rows = [("train", "x", one), ("test", "x", one)]
     schema = database(tmp_path / "h.sqlite", rows).read_bytes()
-    (tmp_path / "i.sqlite").write_bytes(schema.replace(b"client_metadata", b"client_\xeeetadata"))
+    schema = schema.replace(b"client_metadata", b"client_\xeeetadata")
+    (tmp_path / "i.sqlite").write_bytes(schema.replace(b"CREATE TABLE c", b"CREATE TABLF c"))
     cases = [
         ((tmp_path / "none.sqlite",), "none.sqlite does not exist"),
         ((tmp_path / "b.sqlite",), r"not a database; .*decompressed \(unlzma\)"),
