@@ -207,10 +207,15 @@ def group_text(name: Any) -> str:
     A column of integers becomes floating where one of its rows has no value, and the other part of
     a data set may still have integers.
 
+    Raises:
+        DataError: a list or an array, such as a label in a list of its own.
+
     Example:
         >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0"), group_text(b"ann")
         ('1', '1.5', '1.0', 'ann')
     """
+    if isinstance(name, list | tuple | np.ndarray):
+        raise DataError(f"a label or client is {name!r:.60}; expected one value per row")
     if isinstance(name, bytes):
         return name.decode("utf-8", "backslashreplace")
     whole = isinstance(name, float | np.floating) and float(name).is_integer()

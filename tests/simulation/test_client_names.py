@@ -61,7 +61,7 @@ def setup_of(named=True, rounds=4):
     own = personal_evaluator(metrics, test, per_client=True)
     whole = evaluator(metrics, train.examples)
     eval_fn = merge_evaluators(whole, client=at_rounds(each, 2), personal=own)
-    timeline = fs.timelines.full(4, rounds, task.num_steps)
+    timeline = fs.timelines.full(rounds, 4, task.num_steps)
     return fs.Setup(task, timeline, jnp.array(0.0), eval_fn=eval_fn)
 
 

@@ -1,6 +1,7 @@
 """npz files of Keras and MedMNIST, and labels with an axis too many."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedjax_sim.datasets import DataError, from_arrays, from_table, read_table
@@ -69,6 +70,13 @@ def test_labels_with_one_column():
         assert data.train["y"].tolist() == expected
         table = {"x": np.zeros((3, 2)), "y": labels}
         assert from_table(table, test=table).train["y"].tolist() == expected
+
+
+def test_lists_in_a_column_of_objects_are_no_classes():
+    """As text they would be the classes '[1]' and '[0]'."""
+    table = pd.DataFrame({"a": [0.0, 1.0, 2.0], "y": [[1], [0], [1]]})
+    with pytest.raises(DataError, match=r"a label or client is \[1\]; expected one value per row"):
+        from_table(table, test=table)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, bool])
