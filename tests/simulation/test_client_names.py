@@ -20,6 +20,7 @@ from fedjax_sim.evaluation import (
 from fedjax_sim.evaluation.names import client_names
 from fedjax_sim.simulation import client_rows
 from fedjax_sim.simulation.client_rows import ClientRows, read_clients
+from fedjax_sim.simulation.fingerprint import fingerprint
 
 NAMES = ("hospital0", "NA", "a,b\n007", "clinic")
 PRINTED = ["hospital0", "NA", "a,b\\n007", "clinic"]  # a name is one line
@@ -103,6 +104,14 @@ def test_without_names_tables_are_as_before(tmp_path):
     header = (tmp_path / "clients.csv").read_text().partition("\n")[0]
     assert header == "seed,round,client,split,num_examples,loss"
     assert client_names(setup_of(named=False).eval_fn) == {}
+
+
+def test_names_are_no_part_of_the_digest_of_an_evaluation():
+    named, unnamed = (setup_of(named=named).eval_fn for named in (True, False))
+    assert fingerprint(named) == fingerprint(unnamed)
+    other = client_evaluator(metrics, values(dataset().clients("test")))  # not per client
+    alike = client_evaluator(metrics, values(dataset().clients("test")), per_client=True)
+    assert fingerprint(other) != fingerprint(alike)
 
 
 def test_a_run_without_names_goes_on_in_its_own_columns(tmp_path):
