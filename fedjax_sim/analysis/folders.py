@@ -11,7 +11,7 @@ import pandas as pd
 from fedjax_sim.analysis.labels import measures_quality
 from fedjax_sim.evaluation.direction import PERSONAL
 from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.client_rows import INDEX, read_clients
+from fedjax_sim.simulation.client_rows import INDEX, NAME, read_clients
 from fedjax_sim.simulation.folders import is_seed, recorded_names
 from fedjax_sim.simulation.seeds import seed_column
 from fedjax_sim.simulation.store import read_history
@@ -121,7 +121,7 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
                 0 < diverged_at.get(str(seed), 0) <= done
                 for seed, done in zip(part["seed"], part["round"], strict=True)
             ]
-            part.loc[after, part.columns.difference(list(INDEX))] = np.nan
+            part.loc[after, part.columns.difference([*INDEX, NAME])] = np.nan
             parts.append(part.assign(algorithm=name))
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(seed=seed_column(frame["seed"].tolist()))

@@ -1,33 +1,52 @@
 """Examples of language models."""
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedjax_sim.checks import INT32_MAX, check_count
 
+Short = Literal["pad", "drop"]
+
+
+class TokenWindows(NamedTuple):
+    """Windows of sequences, with the number of real tokens of each."""
+
+    tokens: np.ndarray  # int32 [N, L + 1]
+    lengths: np.ndarray  # int32 [N]; later tokens are padding
+    owners: np.ndarray  # int32 [N], the sequence that each window is from
+
 
 def next_tokens(
-    tokens: np.ndarray, pad: int | None = None, ignore: int = -1
+    tokens: np.ndarray,
+    pad: int | None = None,
+    ignore: int = -1,
+    lengths: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns inputs and labels of next-token prediction: ``x[:, l] = t[:, l]``, ``y = t[:, l+1]``.
 
     Args:
         tokens: integer ids ``[N, L + 1]``.
-        pad: id of positions after the end of a sequence; None: there are none.
+        pad: id of positions after the end of a sequence, and of no other ones; None: there are
+            none.  If it is also a token, such as the end of a text, use ``lengths``.
         ignore: label of positions whose next token is padding, for the argument ``ignore`` of
             :func:`fedjax_sim.objectives.cross_entropy`.
+        lengths: number of real tokens of each row ``[N]``, instead of ``pad``.
 
     Returns:
         ``{"x": [N, L], "y": [N, L]}`` of dtype int32: uint8 would count as pixels.
 
     Raises:
-        ValueError: another shape or dtype, or ids that int32 does not have.
+        ValueError: another shape or dtype, ids that int32 does not have, lengths outside of 0 ..
+            L + 1, or both ``pad`` and ``lengths``.
 
     Example:
         >>> examples = next_tokens(np.array([[5, 7, 2, 0]]), pad=0)
         >>> examples["x"].tolist(), examples["y"].tolist()
         ([[5, 7, 2]], [[7, 2, -1]])
+        >>> next_tokens(np.array([[5, 7, 2, 2]]), lengths=np.array([3]))["y"].tolist()
+        [[7, 2, -1]]
     """
     tokens = np.asarray(tokens)
     if tokens.ndim != 2 or tokens.shape[1] < 2 or not np.issubdtype(tokens.dtype, np.integer):
@@ -39,8 +58,22 @@ def next_tokens(
         raise ValueError(f"tokens are in {tokens.min()} .. {tokens.max()}; expected ids of int32")
     tokens = tokens.astype(np.int32)
     labels = tokens[:, 1:]
+    if pad is not None and lengths is not None:
+        raise ValueError(f"pad is {pad} and lengths are given; expected one of them")
     if pad is not None:
         labels = np.where(labels == pad, np.int32(ignore), labels)
+    if lengths is not None:
+        real = np.asarray(lengths)
+        if real.shape != tokens.shape[:1] or real.dtype.kind not in "iu":
+            raise ValueError(
+                f"lengths is {real.dtype}{list(real.shape)}; expected integers [{len(tokens)}]"
+            )
+        if real.size and not 0 <= real.min() <= real.max() <= tokens.shape[1]:
+            raise ValueError(
+                f"lengths are in {real.min()} .. {real.max()}; expected 0 .. {tokens.shape[1]}"
+            )
+        after = np.arange(1, tokens.shape[1]) >= real[:, None]
+        labels = np.where(after, np.int32(ignore), labels)
     return {"x": tokens[:, :-1], "y": labels}
 
 
@@ -66,7 +99,8 @@ def padded_chunks(
         int32 ``[N, length]``.
 
     Raises:
-        ValueError: a length below 2, or a sequence of other numbers than ids of int32.
+        ValueError: a length below 2, a sequence of other numbers than ids of int32, or padding that
+            is also a token: :func:`next_tokens` would mask that token.
 
     Example:
         >>> chunks = padded_chunks([np.array([5, 6, 7]), np.array([8])], 4, begin=1, end=2, pad=0)
@@ -76,14 +110,95 @@ def padded_chunks(
         [[5, 6, 7], [-1, -1, -1], [8, 2, -1]]
     """
     check_count(2, length=length)
+    if pad in (begin, end):
+        raise ValueError(
+            f"pad is {pad}, which is also begin or end; expected another id (or token_windows, "
+            "whose lengths say where a sequence ends)"
+        )
     rows = []
     for i, sequence in enumerate(sequences):
-        ids = np.asarray(sequence)
-        if ids.size and not (
-            ids.dtype.kind in "iu" and -INT32_MAX <= ids.min() <= ids.max() <= INT32_MAX
-        ):
-            raise ValueError(f"sequences[{i}] has {ids.dtype} {ids[:5]}; expected ids of int32")
+        ids = token_ids(f"sequences[{i}]", sequence)
+        if (ids == pad).any():
+            raise ValueError(
+                f"sequences[{i}] has the token {pad}, which is pad; expected another id as pad"
+            )
         whole = np.concatenate([[begin], ids, [end]]).astype(np.int32)
         padding = -len(whole) % length
         rows.append(np.pad(whole, (0, padding), constant_values=pad).reshape(-1, length))
     return np.concatenate(rows) if rows else np.empty((0, length), np.int32)
+
+
+def token_windows(
+    sequences: Sequence[np.ndarray], context: int, *, short: Short = "pad", pad: int = 0
+) -> TokenWindows:
+    """Cuts sequences of tokens into windows of ``context + 1``, of which neighbours share one.
+
+    Each token besides the first one of a sequence is predicted once.  The end of a sequence of n
+    tokens is a window of ``(n - 1) mod context + 1`` tokens; it is padded, or dropped.
+
+    Args:
+        sequences: integer ids, each ``[n]``.
+        context: L.
+        short: "pad" fills a window that is shorter than ``context + 1``; "drop" leaves it out.
+        pad: id that fills; ``lengths`` tell it from the same id in a sequence.
+
+    Raises:
+        ValueError: a context below 1, another ``short``, sequences of other numbers than ids of
+            int32.
+
+    Example:
+        >>> windows = token_windows([np.array([5, 6, 2]), np.array([7])], 4, pad=2)
+        >>> windows.tokens.tolist(), windows.lengths.tolist(), windows.owners.tolist()
+        ([[5, 6, 2, 2, 2]], [3], [0])
+        >>> next_tokens(windows.tokens, lengths=windows.lengths)["y"].tolist()
+        [[6, 2, -1, -1]]
+    """
+    check_count(1, context=context)
+    check_short(short)
+    tokens, lengths, owners = [], [], []
+    for i, sequence in enumerate(sequences):
+        ids = token_ids(f"sequences[{i}]", sequence)
+        predicted = max(len(ids) - 1, 0)
+        count = predicted // context if short == "drop" else -(-predicted // context)
+        starts = np.arange(count) * context
+        padded = np.pad(ids, (0, context), constant_values=pad)
+        tokens.append(padded[starts[:, None] + np.arange(context + 1)].astype(np.int32))
+        lengths.append(np.minimum(context + 1, len(ids) - starts))
+        owners.append(np.full(count, i))
+    if not tokens:
+        return TokenWindows(np.empty((0, context + 1), np.int32), *np.empty((2, 0), np.int32))
+    numbers = (np.concatenate(part).astype(np.int32) for part in (lengths, owners))
+    return TokenWindows(np.concatenate(tokens), *numbers)
+
+
+def check_short(short: object) -> None:
+    """Refuses another rule for short windows.
+
+    Raises:
+        ValueError: naming the rules.
+
+    Example:
+        >>> check_short("drop")
+    """
+    if short not in get_args(Short):
+        raise ValueError(f"short is {short!r}; expected one of {', '.join(get_args(Short))}")
+
+
+def token_ids(name: str, sequence: object) -> np.ndarray:
+    """Returns a sequence of tokens as an array.
+
+    Raises:
+        ValueError: other numbers than ids of int32, text, or more than one axis.
+
+    Example:
+        >>> token_ids("sequence", [3, 5]).tolist()
+        [3, 5]
+    """
+    ids = np.asarray(sequence)
+    if not ids.size and ids.ndim == 1:
+        return ids.astype(np.int32)
+    whole = ids.ndim == 1 and ids.dtype.kind in "iu"
+    if not (whole and -INT32_MAX <= ids.min() <= ids.max() <= INT32_MAX):
+        shown = ids[:5] if ids.ndim else ids
+        raise ValueError(f"{name} has {ids.dtype} {shown}; expected ids of int32 in one dimension")
+    return ids

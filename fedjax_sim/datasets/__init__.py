@@ -3,10 +3,14 @@
 from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates, merged
 from fedjax_sim.datasets.layouts import to_channels_last
+from fedjax_sim.datasets.leaf import read_leaf
+from fedjax_sim.datasets.pfllib import read_pfllib
 from fedjax_sim.datasets.registry import NAMES, load
 from fedjax_sim.datasets.shakespeare import role_texts
 from fedjax_sim.datasets.tables import from_table, read_table
 from fedjax_sim.datasets.text import Characters, from_text, from_texts
+from fedjax_sim.datasets.tff import read_tff
+from fedjax_sim.datasets.token_lists import from_tokens
 
 __all__ = [
     "NAMES",
@@ -18,9 +22,13 @@ __all__ = [
     "from_table",
     "from_text",
     "from_texts",
+    "from_tokens",
     "load",
     "merged",
+    "read_leaf",
+    "read_pfllib",
     "read_table",
+    "read_tff",
     "role_texts",
     "to_channels_last",
 ]

@@ -7,9 +7,10 @@ import numpy as np
 
 from fedjax_sim.data.inspection import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, number_groups
+from fedjax_sim.datasets.division import TEST_SHARE, rows_for_testing
+from fedjax_sim.datasets.labels import one_per_example
 from fedjax_sim.datasets.layouts import to_channels_last
 
-_TEST_SHARE = 5  # a fifth of each class
 _MOST_LABEL = 2**53  # float64 has all integers below it
 
 
@@ -30,8 +31,9 @@ def from_arrays(
 
     Args:
         x: examples ``[N, ...]``.
-        y: labels ``[N]``.
-        test: examples and labels for testing; default: a fifth of each class, always the same.
+        y: labels ``[N]`` or ``[N, 1]``.
+        test: examples and labels for testing; default: a fifth of each class, or with ``clients`` a
+            fifth of the rows of each client (:mod:`fedjax_sim.datasets.division`), always the same.
         clients: client of each example ``[N]``, for the natural partition.
         test_clients: client of each test example, with ``test`` and ``clients``.
         name: name of the data set.
@@ -39,8 +41,11 @@ def from_arrays(
     Raises:
         DataError: lengths that differ, labels that are no list of integers or text, missing labels
             or clients, examples that are no numbers or too large for float32, test examples of
-            another shape, or uint8 in one part only, a single example without ``test``, or
-            ``test_clients`` without ``test`` or without ``clients``.
+            another shape, or uint8 in one part only, a single example, or clients of one row each,
+            without ``test``, or ``test_clients`` without ``test`` or without ``clients``.
+
+    Warns:
+        UserWarning: clients without test examples, by number and name.
 
     Example:
         >>> data = from_arrays([[0.0], [1.0], [2.0]], ["cat", "dog", "cat"],
@@ -68,19 +73,20 @@ def from_arrays(
     )
     arrays = {key: {"x": part.x, "y": labels[key]} for key, part in read.items()}
     own = [None if part.clients is None else list(part.clients) for part in read.values()]
+    groups = (None, None, None) if own[0] is None else number_groups(own[0], *own[1:])
     if test is None:
-        is_test = _is_test(labels["train"])
-        whole = arrays["train"]
+        whole, (numbers, _, names) = arrays["train"], groups
+        is_test = (
+            _is_test(labels["train"])
+            if numbers is None or names is None
+            else rows_for_testing(name, read["train"].y, numbers, names)
+        )
         arrays = {
             key: {leaf: column[rows] for leaf, column in whole.items()}
             for key, rows in (("train", ~is_test), ("test", is_test))
         }
-        names = own[0]
-        own = [
-            None if names is None else [names[i] for i in np.flatnonzero(rows)]
-            for rows in (~is_test, is_test)
-        ]
-    groups = (None, None, None) if own[0] is None else number_groups(own[0], own[1])
+        if numbers is not None:
+            groups = (numbers[~is_test], numbers[is_test], names)
     class_names = tuple(str(label) for label in classes)
     return Dataset(
         name, arrays["train"], arrays["test"], len(classes), *groups, source="arrays",
@@ -152,6 +158,7 @@ class _Part(NamedTuple):
 
 
 def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
+    y = one_per_example(where, y)
     _check_present(where, "labels", y)
     if clients is not None:
         _check_present(where, "clients", clients)
@@ -217,7 +224,7 @@ def _is_test(labels: np.ndarray) -> np.ndarray:
     order = np.random.RandomState(0).permutation(len(labels))
     for label in np.unique(labels):
         rows = order[labels[order] == label]
-        chosen[rows[: round(len(rows) / _TEST_SHARE)]] = True
+        chosen[rows[: round(len(rows) / TEST_SHARE)]] = True
     if not chosen.any():
         chosen[order[:1]] = True
     return chosen

@@ -74,7 +74,10 @@ def _column(name: str, values: Any) -> np.ndarray:
     try:
         array = with_nan(values)
     except ValueError as error:
-        raise DataError(f"table: column {name!r} is ragged; expected rows of one shape") from error
+        raise DataError(
+            f"table: column {name!r} is ragged; expected rows of one shape (lists of tokens: "
+            "from_tokens)"
+        ) from error
     if array.ndim == 0:
         raise DataError(f"table: column {name!r} is one value; expected one per example")
     return array

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_sim.data.federated import FederatedData, from_assignment
+from fedjax_sim.data.partition._dealing import group_rows
 
 
 class DataError(ValueError):
@@ -78,8 +79,9 @@ class Dataset(NamedTuple):
                 f"part is {part!r}, but all clients of {self.name} have train examples"
             )
         examples = self.train if part == "train" else self.test
-        rows = [np.flatnonzero(groups == group) for group in chosen]
-        return from_assignment(examples, rows, [self.group_names[group] for group in chosen])
+        rows, none = rows_by_group(groups), np.empty(0, np.int64)
+        names = [self.group_names[group] for group in chosen]
+        return from_assignment(examples, [rows.get(int(group), none) for group in chosen], names)
 
 
 def drop_duplicates(dataset: Dataset) -> Dataset:
@@ -184,16 +186,36 @@ def number_groups(
     return train_groups, test_groups, tuple(index)
 
 
+def rows_by_group(groups: np.ndarray) -> dict[int, np.ndarray]:
+    """Returns the rows of each group that has some, in their original order, by its number.
+
+    One sort for all groups.
+
+    Example:
+        >>> {group: rows.tolist() for group, rows in rows_by_group(np.array([2, 0, 2])).items()}
+        {0: [1], 2: [0, 2]}
+    """
+    if not len(groups):
+        return {}
+    rows, numbers = group_rows(groups, "groups")
+    return dict(zip(numbers.tolist(), rows, strict=True))
+
+
 def group_text(name: Any) -> str:
     """Returns a label or a client's name as a text; whole numbers are integers, bytes UTF-8.
 
     A column of integers becomes floating where one of its rows has no value, and the other part of
     a data set may still have integers.
 
+    Raises:
+        DataError: a list or an array, such as a label in a list of its own.
+
     Example:
         >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0"), group_text(b"ann")
         ('1', '1.5', '1.0', 'ann')
     """
+    if isinstance(name, list | tuple | np.ndarray):
+        raise DataError(f"a label or client is {name!r:.60}; expected one value per row")
     if isinstance(name, bytes):
         return name.decode("utf-8", "backslashreplace")
     whole = isinstance(name, float | np.floating) and float(name).is_integer()

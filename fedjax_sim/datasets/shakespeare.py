@@ -3,16 +3,22 @@
 :mod:`fedjax_sim.datasets.shakespeare_tff` has the other task, the next character at every position.
 """
 
-import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups, same_length
+from fedjax_sim.datasets.dataset import (
+    DataError,
+    Dataset,
+    number_groups,
+    rows_by_group,
+    same_length,
+)
 from fedjax_sim.datasets.formats.files import find_one, read_tree
-from fedjax_sim.datasets.formats.leaf import unique_names
+from fedjax_sim.datasets.formats.leaf import Users, divided, joined_users, parse_json, users_of
 
 WINDOW = 80  # characters of one example
 PAD, BEGIN, END, UNKNOWN, VOCABULARY_SIZE = 0, 87, 88, 89, 90
@@ -35,8 +41,6 @@ _LEAF_TABLE[[ord(character) for character in LEAF_CHARACTERS]] = np.arange(len(L
 _ARCHIVES = tuple(f"shakespeare*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
 WANTED = "LEAF's folder data with train/*.json and test/*.json, or shakespeare*.tar.xz holding it"
 
-Roles = dict[str, tuple[np.ndarray, np.ndarray]]
-
 
 def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     """Reads Shakespeare's plays (Caldas et al., 2018) from LEAF's folders or an archive, or None.
@@ -56,22 +60,19 @@ def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     if location is None:
         return None
     files = read_tree(location, lambda name: _split(name) is not None)
-    splits: dict[str, Roles] = {}
+    parts = {}
     for split in ("train", "test"):
-        roles: Roles = {}
-        for name in (name for name in files if _split(name) == split):
-            where = f"{location}: {name}"
-            for role, examples in parse_roles(
-                files[name], where, encode_leaf if leaf else encode
-            ).items():
-                if role in roles:
-                    raise DataError(f"{where}: role {role!r} is in an earlier file; expected one")
-                roles[role] = examples
-        if not roles:
-            raise DataError(f"{location}: no json files of the {split} part; expected {WANTED}")
-        splits[split] = roles
-    train, test = (_concatenated(roles) for roles in splits.values())
-    groups = number_groups(*(_role_per_row(roles) for roles in splits.values()))
+        read = {
+            name: parse_roles(
+                files[name], f"{location}: {name}", encode_leaf if leaf else encode, split
+            )
+            for name in files
+            if _split(name) == split
+        }
+        parts[split] = joined_users(location, split, read)
+    (x, y, roles), (x_test, y_test, roles_test) = divided(location, parts).values()
+    train, test = {"x": x, "y": y}, {"x": x_test, "y": y_test}
+    groups = number_groups(roles, roles_test)
     if leaf:
         names = tuple(LEAF_CHARACTERS)
         size = len(names)
@@ -136,6 +137,7 @@ def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> di
         >>> text = "to be, or not to be " * 5
         >>> windows = [text[i : i + 80] for i in range(len(text) - 80)]
         >>> one = {"character": "HAMLET", "x": windows, "y": list(text[80:])}
+        >>> import json
         >>> x, y = parse_roles(json.dumps(one).encode())["HAMLET"]
         >>> data = Dataset("shakespeare", {"x": x, "y": y}, {}, VOCABULARY_SIZE,
         ...                np.zeros(len(y), np.int32), None, ("HAMLET",), "files")
@@ -147,8 +149,8 @@ def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> di
     assert groups is not None
     assert dataset.group_names is not None
     texts = {}
-    for group in np.unique(groups):
-        x, y = (examples[key][groups == group] for key in ("x", "y"))
+    for group, rows in rows_by_group(groups).items():
+        x, y = (examples[key][rows] for key in ("x", "y"))
         texts[dataset.group_names[group]] = "\n".join(map(decode, joined(x, y)))
     return texts
 
@@ -174,49 +176,57 @@ def joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 
 def parse_roles(
-    data: bytes, where: object = "LEAF json", encode: Callable[[str], np.ndarray] = encode
-) -> Roles:
+    data: bytes,
+    where: object = "LEAF json",
+    encode: Callable[[str], np.ndarray] = encode,
+    split: str = "train",
+) -> Users:
     """Reads one json file: ``user_data`` with LEAF's roles, or a single ``character``.
 
+    Files may lack ``users``, or ``num_samples``.
+
+    Args:
+        data: the file.
+        where: its name.
+        encode: text to token ids.
+        split: "train" or "test"; LEAF counts 79 test samples more than a role has.
+
     Returns:
-        Per role: characters uint16 ``[n, 80]``, next characters int32 ``[n]``.
+        Per role: characters uint16 ``[n, 80]``, next characters int32 ``[n]``; None without any.
 
     Raises:
         DataError: not json, unexpected entries or lengths, a role twice, or other roles or numbers
             of examples than ``users`` and ``num_samples`` list.
 
     Example:
+        >>> import json
         >>> one = {"character": "NURSE", "x": ["a" * 80], "y": ["b"]}
         >>> x, y = parse_roles(json.dumps(one).encode())["NURSE"]
         >>> x.shape, decode(y)
         ((1, 80), 'b')
     """
-    try:
-        content = json.loads(data, object_pairs_hook=unique_names)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: {error}; expected LEAF json") from error
-    if isinstance(content, dict) and isinstance(content.get("character"), str):
-        content = {"user_data": {content["character"]: content}}
+    content = parse_json(data, where)
+    if isinstance(content, dict) and isinstance(role := content.get("character"), str):
+        counts = {"num_samples": [content["num_samples"]]} if "num_samples" in content else {}
+        content = {"user_data": {role: content}, **counts}
     roles = content.get("user_data") if isinstance(content, dict) else None
-    if not isinstance(roles, dict) or not all(isinstance(role, dict) for role in roles.values()):
+    if not isinstance(roles, dict) or not all(isinstance(own, dict) for own in roles.values()):
         raise DataError(f"{where}: expected an object user_data, or character, x and y")
-    users, sizes = content.get("users", list(roles)), content.get("num_samples")
-    if not isinstance(users, list) or sorted(map(str, users)) != sorted(roles):
-        raise DataError(
-            f"{where}: users are not the {len(roles)} roles of user_data; expected those"
-        )
-    result = {role: _examples(own, f"{where}: {role}", encode) for role, own in roles.items()}
-    if sizes is not None and sizes != [len(result[role][1]) for role in users]:
-        raise DataError(f"{where}: num_samples differs from the examples of users; expected equal")
-    return result
+    content = {"users": list(roles), **content}
+    users = content["users"]
+    if "num_samples" not in content and isinstance(users, list):
+        labels = [roles.get(str(user), {}).get("y") for user in users]
+        content["num_samples"] = [len(own) if isinstance(own, list) else 0 for own in labels]
+    return users_of(
+        content, where, partial(_examples, encode), WINDOW - 1 if split == "test" else 0
+    )
 
 
 def _examples(
-    samples: dict[str, Any], where: str, encode: Callable[[str], np.ndarray]
+    encode: Callable[[str], np.ndarray], x: Any, y: Any, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
     columns = []
-    for key, length in (("x", WINDOW), ("y", 1)):
-        texts = samples.get(key)
+    for key, texts, length in (("x", x, WINDOW), ("y", y, 1)):
         if not isinstance(texts, list) or not all(
             isinstance(text, str) and len(text) == length for text in texts
         ):
@@ -225,9 +235,8 @@ def _examples(
             columns.append(encode("".join(texts)).reshape(-1, length))
         except DataError as error:
             raise DataError(f"{where}: {key} has {error}") from error
-    x, y = columns
-    same_length(where, x=x, y=y)
-    return x, y[:, 0].astype(np.int32)
+    same_length(where, x=columns[0], y=columns[1])
+    return columns[0], columns[1][:, 0].astype(np.int32)
 
 
 def _has_files(path: Path) -> bool:
@@ -242,12 +251,3 @@ def _split(name: str) -> str | None:
         return None
     splits = (split for split in ("train", "test") if path.stem.endswith(f"_{split}"))
     return path.parent.name if path.parent.name in ("train", "test") else next(splits, None)
-
-
-def _concatenated(roles: Roles) -> dict[str, np.ndarray]:
-    x, y = zip(*roles.values(), strict=True)
-    return {"x": np.concatenate(x), "y": np.concatenate(y)}
-
-
-def _role_per_row(roles: Roles) -> list[str]:
-    return [role for role, (_, labels) in roles.items() for _ in range(len(labels))]

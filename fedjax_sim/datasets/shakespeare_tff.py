@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_sim.data.tokens import next_tokens, padded_chunks
 from fedjax_sim.datasets import shakespeare
-from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
+from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups, rows_by_group
 
 LENGTH = 80  # positions of one example
 IGNORE = -1  # label of positions whose next token is padding
@@ -97,10 +97,9 @@ def all_positions(dataset: Dataset) -> Dataset:
         assert own is not None
         parts[key] = {
             dataset.group_names[group]: [
-                _ids(snippet)
-                for snippet in shakespeare.joined(part["x"][own == group], part["y"][own == group])
+                _ids(snippet) for snippet in shakespeare.joined(part["x"][rows], part["y"][rows])
             ]
-            for group in np.unique(own)
+            for group, rows in rows_by_group(own).items()
         }
     return _dataset(parts)
 

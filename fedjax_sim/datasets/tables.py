@@ -11,6 +11,8 @@ from fedjax_sim.checks import INT32_MAX, did_you_mean
 from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.columns import Columns, check_names, columns_of
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
+from fedjax_sim.datasets.division import report_lost
+from fedjax_sim.datasets.formats.npz import read_npz
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 LABELS = ("y", "label")  # default names of the labels' column
@@ -35,7 +37,8 @@ def read_table(
 
     CSV and Parquet files have a row per example.  npz files have an array per column, with the
     examples ``x`` ``[N, ...]``, and optionally ``x_test`` and the labels and clients of the test
-    examples under names with ``_test``.
+    examples under names with ``_test``; or the names of Keras (``x_train``, ``y_train``, ...) or of
+    MedMNIST (``train_images``, ``train_labels``, ...).
 
     Args:
         path: the file.
@@ -51,10 +54,10 @@ def read_table(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "table.csv"
-        ...     _ = path.write_text("a,b,writer,label\\n1,2,ann,cat\\n3,4,bob,dog\\n5,6,ann,dog\\n")
+        ...     _ = path.write_text("a,writer,label\\n1,ann,x\\n3,bob,x\\n5,ann,x\\n7,bob,x\\n")
         ...     data = read_table(path, client_column="writer")
         >>> data.class_names, data.train["x"].shape[1:], sorted(data.group_names)
-        (('cat', 'dog'), (2,), ['ann', 'bob'])
+        (('x',), (1,), ['ann', 'bob'])
     """
     path = Path(path)
     if not path.is_file():
@@ -82,9 +85,10 @@ def from_table(
     The examples are the column ``x`` of arrays, else the only column of arrays (images,
     embeddings), else all columns besides labels, clients and split, which have to be numbers.  The
     test part is ``test``, the part "test", or the rows with ``split`` "test"; else a fifth of each
-    class.  A ``test`` without the column of clients has no clients.  Labels and
-    clients are numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging
-    Face keeps its numbers and names.
+    class, or with a column of clients a fifth of the rows of each client (at least one of two or
+    more).  A ``test`` without the column of clients has no clients.  Labels and clients are
+    numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging Face keeps
+    its numbers and names.
 
     Args:
         table: training examples, or all examples.
@@ -99,9 +103,13 @@ def from_table(
             that are no numbers, a column ``x`` of single numbers beside other features, rows
             without label or client.
 
+    Warns:
+        UserWarning: clients without training or without test rows, by number and name.
+
     Example:
-        >>> table = {"a": [1.0, 2.0, 3.0], "b": [4, 5, 6], "writer": ["ann", "bob", "ann"],
-        ...          "label": ["cat", "dog", "dog"], "split": ["train", "train", "test"]}
+        >>> table = {"a": [1.0, 2.0, 3.0, 7.0], "b": [4, 5, 6, 8],
+        ...          "writer": ["ann", "bob", "ann", "bob"], "label": ["cat", "dog", "dog", "cat"],
+        ...          "split": ["train", "train", "test", "test"]}
         >>> data = from_table(table, client_column="writer")
         >>> data.train["x"].tolist(), data.class_names, data.clients().client_ids
         ([[1.0, 4.0], [2.0, 5.0]], ('cat', 'dog'), ('ann', 'bob'))
@@ -142,19 +150,7 @@ def _read_rows(path: Path, client_column: str | None) -> Columns:
 
 
 def _read_npz(path: Path) -> dict[str, Columns]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own
-        raise DataError(f"{path} cannot be read: {error}") from error
-    _column(str(path), "x", EXAMPLES, arrays)
-    tests = {name: arrays.pop(name) for name in [*arrays] if name.endswith("_test")}
-    parts = {"train": arrays}
-    if tests and f"{EXAMPLES}_test" not in tests:
-        raise DataError(f"{path} has {', '.join(tests)}; expected {EXAMPLES}_test with them")
-    if tests:
-        parts["test"] = {name.removesuffix("_test"): values for name, values in tests.items()}
-    return {key: columns_of(part) for key, part in parts.items()}
+    return {key: columns_of(part) for key, part in read_npz(path).items()}
 
 
 def _from_parts(
@@ -187,6 +183,8 @@ def _from_parts(
         values = _by_split(
             where, _values(where, train, "split", SPLIT).astype(str), values["train"]
         )
+        if client_column is not None:
+            report_lost(where, values["train"][2], values["test"][2])
     x, y, clients = values["train"]
     test = values.get("test")
     dataset = from_arrays(
@@ -249,7 +247,8 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
                 return np.stack([np.asarray(value) for value in values])
             except ValueError as error:
                 raise DataError(
-                    f"{where}: column {features!r} has arrays of several shapes; expected one"
+                    f"{where}: column {features!r} has arrays of several shapes; expected one "
+                    "(lists of tokens: from_tokens)"
                 ) from error
         return values
     columns = [table.read(_column(where, "feature_columns", c, table.names)) for c in features]

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.tokens import next_tokens
+from fedjax_sim.data.tokens import Short, check_short, next_tokens, token_windows
 from fedjax_sim.datasets.dataset import DataError, Dataset
+from fedjax_sim.datasets.division import report
 
 
 class Characters(NamedTuple):
@@ -107,8 +108,10 @@ def from_text(
     end = len(ids) - round(test_fraction * len(ids))
     size = end // num_clients
     shards = {f"shard {i}": ids[i * size : (i + 1) * size] for i in range(num_clients)}
+    rest = {"test part": ids[end:]}
+    _check_long(shards | rest, context)
     train, groups = _windows(shards, context)
-    test, _ = _windows({"test part": ids[end:]}, context)
+    test, _ = _windows(rest, context)
     return _dataset(train, test, groups, None, tuple(shards), vocabulary)
 
 
@@ -164,6 +167,7 @@ def from_texts(
     context: int = 64,
     test_fraction: float = 0.1,
     vocabulary: Characters | None = None,
+    short: Short = "drop",
 ) -> Dataset:
     """Returns the data set of several texts, one per client; the end of each is for testing.
 
@@ -172,10 +176,16 @@ def from_texts(
         context: as for :func:`~fedjax_sim.datasets.from_text`.
         test_fraction: share of every text, as for :func:`~fedjax_sim.datasets.from_text`.
         vocabulary: default: the characters of all texts.
+        short: "drop" leaves out what is shorter than ``context + 1`` characters, "pad" keeps it,
+            with -1 as the label of padding (:func:`~fedjax_sim.data.tokens.token_windows`).
 
     Raises:
-        DataError: no texts, or as :func:`~fedjax_sim.datasets.from_text`.
-        ValueError: as :func:`~fedjax_sim.datasets.from_text`.
+        DataError: no texts, none that is long enough, or as
+            :func:`~fedjax_sim.datasets.from_text`.
+        ValueError: another ``short``, or as :func:`~fedjax_sim.datasets.from_text`.
+
+    Warns:
+        UserWarning: texts that are too short for training or for testing, by number and name.
 
     Example:
         >>> data = from_texts({"NURSE": "Now, by my maidenhead", "CADE": "We John Cade"}, context=4,
@@ -186,6 +196,7 @@ def from_texts(
         ('NURSE', 'CADE')
     """
     _check(context, test_fraction)
+    check_short(short)
     if not isinstance(texts, Mapping):
         raise ValueError(
             f"texts is a {type(texts).__name__}; expected a dict of texts by the client's name"
@@ -198,7 +209,21 @@ def from_texts(
         ids = vocabulary.encode(text)
         end = len(ids) - round(test_fraction * len(ids))
         parts[0][name], parts[1][name] = ids[:end], ids[end:]
-    (train, groups), (test, test_groups) = (_windows(part, context) for part in parts)
+    (train, groups), (test, test_groups) = (_windows(part, context, short) for part in parts)
+    least = context + 1 if short == "drop" else 2
+    for part, owners in (("training", groups), ("test", test_groups)):
+        if not len(owners):
+            raise DataError(
+                f"texts have no {part} part of {least} characters; expected a longer text, or a "
+                "smaller context"
+            )
+        lost = np.setdiff1d(np.arange(len(texts)), owners).tolist()
+        report(
+            "texts",
+            f"of {len(texts)} have less than {least} characters in the {part} part, and no "
+            f"{part} examples",
+            [[*texts][i] for i in lost],
+        )
     return _dataset(train, test, groups, test_groups, tuple(texts), vocabulary)
 
 
@@ -208,21 +233,20 @@ def _check(context: int, test_fraction: float) -> None:
         raise ValueError(f"test_fraction is {test_fraction}; expected a number in (0, 1)")
 
 
-def _windows(
-    texts: Mapping[str, np.ndarray], context: int
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns the examples of all texts, and the number of the text of each."""
-    rows, groups = [], []
-    for number, (name, ids) in enumerate(texts.items()):
-        count = (len(ids) - 1) // context
-        if count < 1:
+def _check_long(texts: Mapping[str, np.ndarray], context: int) -> None:
+    for name, ids in texts.items():
+        if len(ids) <= context:
             raise DataError(
                 f"{name} has {len(ids)} characters; expected at least context + 1 = {context + 1}"
             )
-        rows.append(np.arange(count)[:, None] * context + np.arange(context + 1))
-        rows[-1] = ids[rows[-1]]
-        groups += [number] * count
-    return next_tokens(np.concatenate(rows)), np.array(groups, np.int32)
+
+
+def _windows(
+    texts: Mapping[str, np.ndarray], context: int, short: Short = "drop"
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns the examples of all texts, and the number of the text of each."""
+    windows = token_windows([*texts.values()], context, short=short)
+    return next_tokens(windows.tokens, lengths=windows.lengths), windows.owners
 
 
 def _dataset(

@@ -39,7 +39,7 @@ def client_evaluator(
         quantiles: numbers in [0, 1].
         per_client: also return ``per_client/{name}``, all values ``[M]`` (0 without examples), and
             ``per_client/num_examples``.  :func:`~fedjax_sim.simulate` writes these to
-            ``clients.csv`` and not to the history.
+            ``clients.csv`` and not to the history, with ``data.client_ids`` as the column ``name``.
         higher_is_better: metrics of which the worst decile has the smallest values; default: those
             whose names say it, such as accuracies (:mod:`fedjax_sim.evaluation.direction`).
 
@@ -59,7 +59,7 @@ def client_evaluator(
         >>> both["per_client/value"].tolist(), both["per_client/num_examples"].tolist()
         ([2.0, 8.0], [2, 1])
     """
-    summary = summary_of(quantiles, per_client, higher_is_better)
+    summary = summary_of(quantiles, per_client, higher_is_better, data.client_ids)
     examples = check_examples(data.examples, batch_size)
     sizes = np.asarray(data.sizes, np.int32)
     owners = data.owners().astype(np.int32)
@@ -167,6 +167,8 @@ class _Summary(NamedTuple):
     quantiles: tuple[float, ...]
     per_client: bool
     higher_is_better: tuple[str, ...] | None
+    client_ids: tuple[str, ...] | None = None  # names of the clients, for tables
+    num_digested = -1  # in digests of runs: all fields but the names, which change no number
 
     def __call__(self, totals: dict[str, Array], sizes: Array, present: Array) -> dict[str, Array]:
         summary = {}
@@ -184,7 +186,10 @@ class _Summary(NamedTuple):
 
 
 def summary_of(
-    quantiles: Sequence[float], per_client: bool, higher_is_better: Collection[str] | None
+    quantiles: Sequence[float],
+    per_client: bool,
+    higher_is_better: Collection[str] | None,
+    client_ids: Sequence[str] | None = None,
 ) -> _Summary:
     """Returns the function from sums per client, clients' sizes and present clients to results.
 
@@ -193,7 +198,8 @@ def summary_of(
     """
     chosen = tuple(quantile_names(quantiles).values())
     higher = None if higher_is_better is None else tuple(sorted(higher_is_better))
-    return _Summary(chosen, per_client, higher)
+    names = None if client_ids is None or not per_client else tuple(map(str, client_ids))
+    return _Summary(chosen, per_client, higher, names)
 
 
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:

@@ -92,7 +92,7 @@ def personal_evaluator(
         >>> round(float(history.metrics["error/weighted_mean"][0]), 3)  # (0.5 + 0.5 + 4) / 3
         1.667
     """
-    summary = summary_of(quantiles, per_client, higher_is_better)
+    summary = summary_of(quantiles, per_client, higher_is_better, data.client_ids)
     examples = check_examples(data.examples, batch_size)
     sizes = np.asarray(data.sizes, np.int32)
     new = None if unseen is None else _checked_unseen(unseen, len(sizes), personal, first_visit)

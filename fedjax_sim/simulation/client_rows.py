@@ -20,6 +20,7 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.clients import PER_CLIENT
+from fedjax_sim.evaluation.names import ClientNames, split_of
 from fedjax_sim.simulation.files import FolderError, replacing
 from fedjax_sim.simulation.history import as_number, due
 from fedjax_sim.simulation.history_file import HistoryFile, Mark, check_lines
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INDEX = ("seed", "round", "client", "split", "num_examples")
+NAME = "name"  # column after these, if a split has names of clients
 _MOST_TEXT = 100_000  # rows in a text file
+
+
+_NO_NAMES: ClientNames = {}
 
 
 class Table(NamedTuple):
@@ -37,15 +42,18 @@ class Table(NamedTuple):
     seed: str
     round: int
     split: str
-    columns: dict[str, np.ndarray]  # "client", "num_examples" and metrics, [clients]
+    columns: dict[str, np.ndarray]  # "client", "num_examples", metrics, maybe "name", [clients]
 
 
-def tables(history: History, seeds: Sequence[str]) -> Iterator[Table]:
+def tables(
+    history: History, seeds: Sequence[str], names: ClientNames = _NO_NAMES
+) -> Iterator[Table]:
     """Yields the clients' values by round, seed and split.
 
     Args:
         history: arrays with a leading axis of seeds.
         seeds: names of the seeds.
+        names: of the clients, by split.
 
     Example:
         >>> metrics = {"test/per_client/loss": np.array([[[0.5, 0.0, 2.0]]]),
@@ -59,13 +67,15 @@ def tables(history: History, seeds: Sequence[str]) -> Iterator[Table]:
     splits = _splits(history)
     for e in range(np.shape(history.round)[1] if splits else 0):
         for r, seed in enumerate(seeds):
-            for split, names in splits.items():
-                values = {name: np.asarray(history.metrics[key])[r, e] for key, name in names}
+            for split, keys in splits.items():
+                values = {name: np.asarray(history.metrics[key])[r, e] for key, name in keys}
                 one = jax.tree.map(lambda x, r=r, e=e: np.asarray(x)[r, e], history.metrics)
-                if not due(one, names[0][0]):
+                if not due(one, keys[0][0]):
                     continue
                 present = np.flatnonzero(values["num_examples"])
                 columns = {name: as_number(value[present]) for name, value in values.items()}
+                if split in names:
+                    columns.setdefault(NAME, printable(names[split])[present])
                 done = int(np.asarray(history.round)[r, e])
                 yield Table(seed, done, split, {"client": present, **columns})
 
@@ -73,10 +83,12 @@ def tables(history: History, seeds: Sequence[str]) -> Iterator[Table]:
 class ClientRows:
     """The files of clients' values in a run's folder."""
 
-    def __init__(self, directory: pathlib.Path, num_evaluations: int):
+    def __init__(
+        self, directory: pathlib.Path, num_evaluations: int, names: ClientNames = _NO_NAMES
+    ):
         self._file = directory / "clients.csv"
         self._folder = directory / "clients.parquet"
-        self._num_evaluations = num_evaluations
+        self._num_evaluations, self._names = num_evaluations, names
         self._csv: HistoryFile | None = None
 
     def resume(self, done: int | None) -> None:
@@ -93,6 +105,8 @@ class ClientRows:
         elif self._file.exists():
             content = _until(self._file, done)
             check_lines(self._file, content)
+            if not _has_names(content):  # of an earlier version: its rows go on without
+                self._names = _NO_NAMES
             self._csv = HistoryFile(self._file)
             self._csv.resume(Mark(len(content), hashlib.sha256(content).hexdigest()))
 
@@ -103,13 +117,16 @@ class ClientRows:
             return
         metrics = _metrics(splits)
         if self._csv is None and (self._folder.exists() or self._is_large(history, splits)):
-            self._write_part(list(tables(history, seeds)), metrics, int(np.max(history.round)))
+            parts = list(tables(history, seeds, self._names))
+            self._write_part(parts, metrics, int(np.max(history.round)))
             return
+        names = {split: self._names[split] for split in splits if split in self._names}
+        columns = _name_column(bool(names), metrics) + metrics
         if self._csv is None:
-            self._csv = HistoryFile(self._file, (*INDEX, *metrics))
+            self._csv = HistoryFile(self._file, (*INDEX, *columns))
             self._csv.create()
         self._csv.append(
-            row for table in tables(history, seeds) for row in _text_rows(table, metrics)
+            row for table in tables(history, seeds, names) for row in _text_rows(table, columns)
         )
 
     def _is_large(self, history: History, splits: dict[str, list[tuple[str, str]]]) -> bool:
@@ -146,26 +163,35 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
     if (folder := directory / "clients.parquet").exists():
         parts = [pd.read_parquet(part) for part in sorted(folder.glob("part-*.parquet"))]
         if parts:
-            return pd.concat(parts, ignore_index=True)
+            frame = pd.concat(parts, ignore_index=True)
+            return frame.fillna({NAME: ""}) if NAME in frame else frame
     elif (file := directory / "clients.csv").exists():
         # A kill or a full disk may leave a part of a line, whose last number would be another one.
-        whole = io.BytesIO(file.read_bytes().rpartition(b"\n")[0])
-        frame = pd.read_csv(whole, dtype={"seed": str, "split": str})
-        return frame.fillna({"split": ""})
+        whole = file.read_bytes().rpartition(b"\n")[0]
+        texts = ("seed", "split", NAME)
+        numbers = set(whole.partition(b"\n")[0].decode().split(",")) - set(texts)
+        # A client may have the name NA.
+        missing = {column: ["", "nan"] for column in numbers}
+        return pd.read_csv(
+            io.BytesIO(whole), dtype=dict.fromkeys(texts, str), keep_default_na=False,
+            na_values=missing,
+        )  # fmt: skip
     raise FolderError(
         f"{directory} has no clients.csv; expected a run that was evaluated per client"
     )
 
 
-def client_frame(history: History, seeds: Sequence[str]) -> "pd.DataFrame":
+def client_frame(
+    history: History, seeds: Sequence[str], names: ClientNames = _NO_NAMES
+) -> "pd.DataFrame":
     """Returns the clients' values in a history whose arrays have a leading axis of seeds.
 
-    Columns seed, round, client, split, num_examples, then a column per metric.  There are no rows
-    without an evaluation per client.
+    Columns seed, round, client, split, num_examples, name if clients of a split have names, then a
+    column per metric.  There are no rows without an evaluation per client.
     """
     import pandas as pd  # slow to import
 
-    metrics, parts = _metrics(_splits(history)), list(tables(history, seeds))
+    metrics, parts = _metrics(_splits(history)), list(tables(history, seeds, names))
     if not parts:
         return pd.DataFrame(columns=pd.Index([*INDEX, *metrics]))
     return pd.DataFrame(_joined(parts, metrics))
@@ -182,14 +208,37 @@ def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndar
         "round": np.repeat([table.round for table in parts], sizes),
         "split": np.repeat([table.split for table in parts], sizes),
     }
-    for name in ("client", "num_examples", *metrics):
+    named = _name_column(any(NAME in table.columns for table in parts), metrics)
+    for name in ("client", "num_examples", *named, *metrics):
+        absent = "" if name in named else np.nan
         columns[name] = np.concatenate(
             [
-                table.columns.get(name, np.full(size, np.nan))
+                table.columns.get(name, np.full(size, absent))
                 for table, size in zip(parts, sizes, strict=True)
             ]
         )
-    return {name: columns[name] for name in (*INDEX, *metrics)}
+    return {name: columns[name] for name in (*INDEX, *named, *metrics)}
+
+
+def printable(names: Sequence[str]) -> np.ndarray:
+    """Returns names as they stand in a table, with control characters escaped: one line each.
+
+    Example:
+        >>> printable(["hospital 0", "a\\nb"]).tolist()
+        ['hospital 0', 'a\\\\nb']
+    """
+    texts = map(str, names)
+    return np.array([t if t.isprintable() else t.encode("unicode_escape").decode() for t in texts])
+
+
+def _name_column(present: bool, metrics: Sequence[str]) -> list[str]:
+    """Returns the column of names, unless a metric has its name."""
+    return [NAME] if present and NAME not in metrics else []
+
+
+def _has_names(content: bytes) -> bool:
+    header = content.partition(b"\n")[0].decode(errors="replace").split(",")
+    return header[len(INDEX) : len(INDEX) + 1] == [NAME]
 
 
 def _splits(history: History) -> dict[str, list[tuple[str, str]]]:
@@ -198,7 +247,7 @@ def _splits(history: History) -> dict[str, list[tuple[str, str]]]:
     for key in sorted(history.metrics):
         split, marker, name = f"/{key}".rpartition(f"/{PER_CLIENT}/")
         if marker:
-            split = split.removeprefix("/").removeprefix("client/")
+            split = split_of(split.removeprefix("/"))
             result.setdefault(split, []).append((key, name))
     return result
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
+from fedjax_sim.evaluation.names import ClientNames
 from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.client_rows import ClientRows
@@ -24,6 +25,7 @@ class Recorder:
         client_probes: names of the client probes.
         listeners: the callbacks.
         store: the run's folder; None keeps the history in memory only.
+        client_names: names of the clients that are evaluated, by split.
     """
 
     def __init__(
@@ -33,9 +35,10 @@ class Recorder:
         client_probes: Sequence[str],
         listeners: Listeners,
         store: Store | None,
+        client_names: ClientNames,
     ):
         self._seeds, self._clock, self._client_probes = seeds, clock, client_probes
-        self._listeners, self._store = listeners, store
+        self._listeners, self._store, self._client_names = listeners, store, client_names
         self._clients: ClientRows | None = None
         self.parts: list[History] = []
 
@@ -44,7 +47,7 @@ class Recorder:
         if self._store is None:
             return None
         self._store.log_call(done, execution)
-        clients = ClientRows(self._store.folder, num_evaluations)
+        clients = ClientRows(self._store.folder, num_evaluations, self._client_names)
         # A checkpoint of round 0 follows the evaluation of the initial model.
         kept = None if self._store.checkpoints.newest is None else done
         distributed.on_first(lambda: clients.resume(kept))

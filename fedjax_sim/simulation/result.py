@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
+from fedjax_sim.evaluation.names import ClientNames
 from fedjax_sim.simulation.client_rows import client_frame, has_clients, read_clients
 from fedjax_sim.simulation.history import Clock, complete, melted
 from fedjax_sim.simulation.history_file import read
@@ -61,6 +62,7 @@ class Record(NamedTuple):
     clock: Clock
     client_probes: Sequence[str]
     path: pathlib.Path | None  # history.csv, with the rounds of earlier calls
+    client_names: ClientNames  # of the clients that are evaluated, by split
 
 
 class Simulation(NamedTuple):
@@ -111,6 +113,7 @@ class Simulation(NamedTuple):
     def per_client(self) -> "pd.DataFrame":
         """Returns the clients' values: seed, round, client, split, num_examples and metrics.
 
+        If the data that are evaluated have ``client_ids``, a column ``name`` follows num_examples.
         With a directory, the rounds of earlier calls are included.  Requires an evaluation with
         ``client_evaluator(..., per_client=True)``; without one there are no rows.
         """
@@ -122,7 +125,8 @@ class Simulation(NamedTuple):
         elif self.history is None:
             frame = pd.DataFrame()
         else:
-            frame = client_frame(self._by_seed(self.history), self.record.seeds)
+            record = self.record
+            frame = client_frame(self._by_seed(self.history), record.seeds, record.client_names)
         return frame if frame.empty else frame.assign(seed=seed_column(frame["seed"].tolist()))
 
     def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":

@@ -13,6 +13,7 @@ from jax import Array
 from fedjax_sim.checks import check_count, is_concrete
 from fedjax_sim.data.inspection import largest_input
 from fedjax_sim.engine import NO_PROBES, History, Probes, check_algorithm
+from fedjax_sim.evaluation.names import client_names
 from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution import distributed, offload
 from fedjax_sim.execution.placement import everywhere
@@ -132,6 +133,7 @@ def simulate(
     if folder is not None:
         check_kind(folder, "a run")
 
+    clients = client_names(setup.eval_fn)  # equal functions may have other names
     setup = share_functions(setup)
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
     compiled_before = compiled.seconds
@@ -176,7 +178,7 @@ def simulate(
                 raise _divergence(diverged_at, names, store, setup, restored=restored)
             return "stop" if on_divergence == "stop" and diverged_at.all() else None
 
-        recorder = Recorder(names, clock, list(probes.client), listeners, store)
+        recorder = Recorder(names, clock, list(probes.client), listeners, store, clients)
         run_seconds, action = 0.0, after_divergence(restored=True)
         if done < num_rounds:
             resume = recorder.resume(done, compiled.execution, -(-num_rounds // eval_every))
@@ -233,7 +235,13 @@ def simulate(
         compiled.seconds - compiled_before,
         run_seconds,
         int(steps.sum()) if done else 0,
-        Record(names, clock, list(probes.client), None if store is None else store.history.path),
+        Record(
+            names,
+            clock,
+            list(probes.client),
+            None if store is None else store.history.path,
+            clients,
+        ),
         stopped=action == "stop" and done < num_rounds,
         interrupt_requested=interrupt_requested,
     )

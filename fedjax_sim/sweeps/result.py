@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History
+from fedjax_sim.evaluation.names import ClientNames
 from fedjax_sim.simulation.client_rows import client_frame
 from fedjax_sim.simulation.history import melted
 from fedjax_sim.simulation.seeds import seed_column
@@ -28,6 +29,7 @@ class SweepRun(NamedTuple):
     model: Params | None = None  # the final model; None: not kept
     bits: tuple[int, ...] | None = None  # [E] sent until each evaluation; None: not recorded
     partial_model: bool = False  # metrics of the server's model mean nothing
+    client_names: ClientNames | None = None  # of the clients that are evaluated, by split
 
 
 class Sweep(NamedTuple):
@@ -79,7 +81,8 @@ class Sweep(NamedTuple):
 
         Returns:
             columns: the names in the configurations, ``seed``, ``round``, ``client``, ``split``,
-            ``num_examples`` and the metrics; no rows without such an evaluation.
+            ``num_examples``, ``name`` if the clients' data have ``client_ids``, and the metrics; no
+            rows without such an evaluation.
 
         Example:
             >>> Sweep([], False, 0, 0, 0.0, 0.0).per_client().empty
@@ -93,7 +96,7 @@ class Sweep(NamedTuple):
                 round=np.asarray(run.history.round)[None],
                 metrics={key: np.asarray(x)[None] for key, x in run.history.metrics.items()},
             )
-            part = client_frame(lead, [run.seed])
+            part = client_frame(lead, [run.seed], run.client_names or {})
             for i, name in enumerate(names):
                 value = _hashable(run.configuration.get(name, np.nan))
                 part.insert(i, name, pd.Series([value] * len(part), part.index))

@@ -17,6 +17,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_bytes
 from fedjax_sim.engine import NO_PROBES, Probes
+from fedjax_sim.evaluation.names import ClientNames, client_names
 from fedjax_sim.execution import devices as device_list
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.setup_checks import check_split_keys
@@ -203,6 +204,7 @@ def sweep(
 
     new: dict[RunNumber, SweepRun] = {}
     found: dict[RunNumber, SweepRun] = {}
+    clients: dict[RunNumber, ClientNames] = {}
     shares = list(shares_of(every, len(names), trials.per_seed))
     own = shares if part is None else divide(shares, part)
     num_runs = sum(len(group.members) * len(numbers) for group, numbers in own)
@@ -217,9 +219,11 @@ def sweep(
             known = [RunIdentity("", "", "", "")] * len(numbers)
             if directory is not None:
                 known = identities(trial, group_keys, extra, per_seed=trials.per_seed)
-            yield Batch(
+            batch = Batch(
                 group, configurations, names, numbers, trial, group_keys, known, store, keep_models
             )
+            clients.update(dict.fromkeys(batch.every(), client_names(trial.setup.eval_fn)))
+            yield batch
 
     def report_of(batch: Batch, program: Program) -> Callable[[int, int, int], None]:
         before = len((new.keys() | found.keys()) - set(batch.every()))
@@ -278,7 +282,7 @@ def sweep(
             found |= batch.on_disk(set(batch.every()) - found.keys() - new.keys())
     runs = found | new
     return Sweep(
-        [runs[number] for number in sorted(runs)],
+        [runs[number]._replace(client_names=clients[number]) for number in sorted(runs)],
         stopped,
         len(runs) - len(new),
         programs.compilations,

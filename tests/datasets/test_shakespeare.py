@@ -44,7 +44,7 @@ def test_windows_and_next_characters_by_role(tmp_path, layout):
         else:
             (tmp_path / "shakespeare").mkdir(exist_ok=True)
             files = {
-                f"{i}_{split}.json": {"character": role, "num_samples": 3, **part}
+                f"{i}_{split}.json": {"character": role, "num_samples": len(part["y"]), **part}
                 for i, (role, part) in enumerate(parts.items())
             }
         for name, content in files.items():
@@ -99,8 +99,8 @@ def test_roles_that_a_file_would_lose_are_refused():
         parse_roles(f'{{"user_data": {{"CADE": {part}, "CADE": {part}}}}}'.encode(), "f.json")
     count = len(samples(TEXT)["y"])
     for users, sizes, message in [
-        (["CADE", "NURSE"], [count, 1], "f.json: users are not the 1 roles of user_data"),
-        (["CADE"], [count + 1], "f.json: num_samples differs from the examples of users"),
+        (["CADE", "NURSE"], [count, 1], "f.json: has no 'NURSE'; expected users"),
+        (["CADE"], [count + 1], "f.json: CADE has 11 samples; num_samples says 12"),
     ]:
         file = {"users": users, "num_samples": sizes, "user_data": {"CADE": samples(TEXT)}}
         with pytest.raises(DataError, match=message):

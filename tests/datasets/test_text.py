@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_sim.data.tokens import next_tokens, padded_chunks
+from fedjax_sim.data.tokens import next_tokens, padded_chunks, token_windows
 from fedjax_sim.datasets import Characters, DataError, from_text, from_texts, load, role_texts
 from fedjax_sim.datasets.dataset import Dataset
 from fedjax_sim.datasets.text import read_text
@@ -38,6 +38,60 @@ def test_texts_of_clients():
     assert [decode(row) for row in data.train["x"]] == ["abc", "hgf"]
     assert [decode(row) for row in data.test["y"]] == ["fgh", "cba"]
     assert data.train["x"].dtype == np.int32  # uint8 would count as pixels
+
+
+def test_one_short_text_refuses_no_others():
+    """Lengths 9, 3 and 8: with half for testing, 4 + 1 and 2 + 1 characters are long enough."""
+    given = {"a": "abcdefghi", "b": "abc", "c": "hgfedcba"}
+    with pytest.warns(UserWarning, match="texts: 1 of 3 have less than 4 characters in the") as log:
+        data = from_texts(given, context=3, test_fraction=0.5)
+    assert [str(one.message).split(" in the ")[1] for one in log] == [
+        f"{part} part, and no {part} examples: b" for part in ("training", "test")
+    ]
+    assert data.clients().client_ids == ("a", "c")
+    # The training part of a is its first 5 characters, and that of b its first 1: half is rounded
+    # to even numbers.
+    with pytest.warns(UserWarning, match="texts: 1 of 3 have less than 2 characters .*: b$"):
+        padded = from_texts(given, context=3, test_fraction=0.5, short="pad")
+    assert padded.clients("test").sizes.tolist() == [1, 1]
+    assert padded.clients("unseen").client_ids == ("b",)
+    decode = Characters("abcdefghi").decode
+    assert [decode(y[y >= 0]) for y in padded.train["y"]] == ["bcd", "e", "gfe"]
+    with pytest.raises(DataError, match="texts have no training part of 31 characters"):
+        from_texts(given, context=30)
+    with pytest.raises(ValueError, match="short is 'cut'; expected one of pad, drop"):
+        from_texts(given, short="cut")
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=4), st.integers(1, 7))
+def test_windows_predict_every_token_once(sequences, context):
+    windows = token_windows([np.array(s, int) for s in sequences], context, pad=3)
+    examples = next_tokens(windows.tokens, lengths=windows.lengths)
+    for i, sequence in enumerate(sequences):
+        own = windows.owners == i
+        x, y = examples["x"][own], examples["y"][own]
+        assert y[y >= 0].tolist() == sequence[1:]
+        assert x[y >= 0].tolist() == sequence[:-1]
+    whole = token_windows([np.array(s, int) for s in sequences], context, short="drop")
+    full = windows.lengths == context + 1
+    np.testing.assert_array_equal(whole.tokens, windows.tokens[full])
+
+
+def test_padding_that_is_also_a_token():
+    """Sequences end with token 2, which also fills them: the real end is a label."""
+    tokens = np.array([[5, 6, 2, 2, 2], [7, 2, 8, 2, 2]])
+    labels = next_tokens(tokens, lengths=np.array([3, 4]))["y"]
+    assert labels.tolist() == [[6, 2, -1, -1], [2, 8, 2, -1]]
+    with pytest.raises(ValueError, match="pad is 2, which is also begin or end"):
+        padded_chunks([np.array([5])], 4, begin=1, end=2, pad=2)
+    with pytest.raises(ValueError, match=r"sequences\[0\] has the token 0, which is pad"):
+        padded_chunks([np.array([5, 0])], 4, begin=1, end=2, pad=0)
+    with pytest.raises(ValueError, match="pad is 2 and lengths are given"):
+        next_tokens(tokens, pad=2, lengths=np.array([3, 4]))
+    with pytest.raises(ValueError, match=r"lengths are in 3 .. 6; expected 0 .. 5"):
+        next_tokens(tokens, lengths=np.array([3, 6]))
+    with pytest.raises(ValueError, match=r"lengths is int64\[1\]; expected integers \[2\]"):
+        next_tokens(tokens, lengths=np.array([3]))
 
 
 @given(st.lists(st.lists(st.integers(3, 9), max_size=12), max_size=4), st.integers(2, 7))

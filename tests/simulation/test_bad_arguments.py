@@ -75,7 +75,6 @@ EQUAL_KEYS = {
         jnp.stack([jax.random.key(7), jax.random.key(7 + 2**32)]),
         r"keys\[0\] and keys\[1\]",
     ),
-    "rbg": (jnp.stack([jax.random.key(3, impl="rbg")] * 2), r"keys\[0\] and keys\[1\]"),
 }
 
 

@@ -1,15 +1,20 @@
-"""The json format of LEAF for images by writer."""
+"""The json format of LEAF: samples by user, such as images by writer."""
 
 import json
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from fedjax_sim.datasets.dataset import DataError, as_labels, same_length
+from fedjax_sim.datasets.division import report
 
 NUM_CLASSES = 62
 
-Users = dict[str, tuple[np.ndarray, np.ndarray]]
+Examples = tuple[np.ndarray, np.ndarray]  # x, y
+Users = dict[str, Examples | None]  # None: no samples
 
 
 def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
@@ -19,7 +24,8 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
     floats, "y": [n] ints}}}``; pixels are multiples of 1/255 between 0 (ink) and 1 (background).
 
     Returns:
-        Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``.
+        Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``;
+        None without images.
 
     Raises:
         DataError: not json, or unexpected entries, lengths, labels or pixels.
@@ -31,29 +37,149 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
         >>> x.shape, x.max().item(), y.tolist()
         ((1, 28, 28, 1), 255, [61])
     """
+    return users_of(parse_json(data, where), where, _writer)
+
+
+def parse_json(data: bytes, where: object) -> Any:
+    """Returns the contents of a json file without NaN, infinities and repeated names.
+
+    Raises:
+        DataError: another file.
+    """
     try:
-        content = json.loads(data, parse_constant=_refuse, object_pairs_hook=unique_names)
+        return json.loads(data, parse_constant=_refuse, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: {error}; expected LEAF json") from error
+
+
+def users_of(
+    content: Any, where: object, read: Callable[[Any, Any, str], Examples], extra: int = 0
+) -> Users:
+    """Returns the examples of each user in ``users``, in their order; a user may have none.
+
+    LEAF's script that divides the samples of users (data/utils/split_data.py of
+    https://github.com/TalwalkarLab/leaf) has written two forms.  Until 2020, users of less than two
+    samples are in ``user_data`` only, with empty ``x`` and ``y``.  Since then they are left out.
+    Since then, too, Shakespeare's test part lacks its first 79 windows, which overlap with the
+    training part, but ``num_samples`` still counts them.
+
+    Args:
+        content: of a file.
+        where: its name.
+        read: examples from a user's ``x`` and ``y``, neither of them empty, and the user's place.
+        extra: ``num_samples`` may also count so many samples more than there are, for all users.
+
+    Raises:
+        DataError: other entries, samples of a user that is not in ``users``, or a user twice.
+    """
     parts = [_entry(content, key, where) for key in ("users", "num_samples", "user_data")]
-    users, sizes, user_data = parts
-    if not (isinstance(users, list) and isinstance(sizes, list) and isinstance(user_data, dict)):
+    users, counts, user_data = parts
+    if not (isinstance(users, list) and isinstance(counts, list) and isinstance(user_data, dict)):
         raise DataError(f"{where}: expected lists users and num_samples and an object user_data")
-    same_length(where, users=users, num_samples=sizes, user_data=user_data)
+    if len(users) != len(counts):
+        raise DataError(
+            f"{where}: users and num_samples have lengths {len(users)} and {len(counts)}; expected "
+            "equal lengths"
+        )
     result: Users = {}
-    for user, size in zip(users, sizes, strict=True):
+    for user in users:
         if not isinstance(user, str) or user != user.strip() or not user.isprintable() or not user:
             raise DataError(f"{where}: user {user!r}; expected a name in printable characters")
-        samples = _entry(user_data, user, where)
-        images = _images(_entry(samples, "x", where), f"{where}: {user}")
-        labels = as_labels(_entry(samples, "y", where), NUM_CLASSES, f"{where}: {user}")
-        same_length(f"{where}: {user}", x=images, y=labels)
-        if len(labels) != size:
-            raise DataError(f"{where}: {user} has {len(labels)} samples; expected {size}")
-        result[user] = (images, labels)
+        samples, place = _entry(user_data, user, where), f"{where}: {user}"
+        x, y = _entry(samples, "x", place), _entry(samples, "y", place)
+        result[user] = None if x == y == [] else read(x, y, place)
     if len(result) != len(users):
-        raise DataError(f"{where}: a writer occurs twice in users; expected once")
+        raise DataError(f"{where}: a user occurs twice in users; expected once")
+    for user in user_data.keys() - result.keys():
+        samples = user_data[user]
+        if any(_entry(samples, key, f"{where}: {user}") != [] for key in "xy"):
+            raise DataError(f"{where}: {user!r} has samples and is not in users; expected it there")
+    sizes = [0 if own is None else len(own[1]) for own in result.values()]
+    if counts not in (sizes, [size + extra for size in sizes]):
+        different = next(i for i, size in enumerate(sizes) if size != counts[i])
+        raise DataError(
+            f"{where}: {users[different]} has {sizes[different]} samples; num_samples says "
+            f"{counts[different]}"
+        )
     return result
+
+
+def joined_users(location: object, part: str, files: dict[str, Users]) -> Users:
+    """Returns the users of all files of a part.
+
+    Raises:
+        DataError: a user in two files, or no samples at all.
+    """
+    result: Users = {}
+    for name, users in files.items():
+        for user, examples in users.items():
+            if user in result:
+                raise DataError(
+                    f"{location}: {name}: {user!r} is in an earlier file; expected it in one"
+                )
+            result[user] = examples
+    if not any(examples is not None for examples in result.values()):
+        raise DataError(f"{location}: no samples in {part}/*.json; expected some")
+    return result
+
+
+def divided(
+    location: object, parts: dict[str, Users]
+) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
+    """Returns the examples, labels and the user of each, by part.
+
+    Warns:
+        UserWarning: users without samples in every part.
+    """
+    result, present = {}, set()
+    for part, users in parts.items():
+        own = {user: examples for user, examples in users.items() if examples is not None}
+        rows = [user for user, (_, labels) in own.items() for _ in range(len(labels))]
+        try:
+            x, y = map(np.concatenate, zip(*own.values(), strict=True))
+        except ValueError as error:
+            raise DataError(f"{location}: {part}: users have samples of several shapes") from error
+        result[part] = (x, y, rows)
+        present |= own.keys()
+    listed = dict.fromkeys(user for users in parts.values() for user in users)
+    lost = [user for user in listed if user not in present]
+    report(str(location), f"of {len(listed)} users have no samples", lost)
+    return result
+
+
+def has_parts(folder: Path) -> bool:
+    """Returns True for a folder with a part of LEAF's data."""
+    return any((folder / part).is_dir() for part in ("train", "test"))
+
+
+def part_of(name: str) -> str | None:
+    """Returns "train" or "test" for the path of a file of that part, else None.
+
+    Example:
+        >>> part_of("data/train/all_data_0.json"), part_of("train/notes.txt")
+        ('train', None)
+    """
+    path = PurePosixPath(name)
+    known = path.suffix == ".json" and path.parent.name in ("train", "test")
+    return path.parent.name if known else None
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Returns a key that sorts all_data_2 before all_data_10, as LEAF numbers its files.
+
+    Example:
+        >>> sorted(["all_10", "all_2"], key=natural)
+        ['all_2', 'all_10']
+    """
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
+
+
+def _writer(x: Any, y: Any, where: str) -> Examples:
+    images, labels = _images(x, where), as_labels(y, NUM_CLASSES, where)
+    same_length(where, x=images, y=labels)
+    return images, labels
 
 
 def _images(rows: Any, where: str) -> np.ndarray:

@@ -33,12 +33,14 @@ _OPCODES = frozenset(
 _NUMERIC = frozenset(f"{kind}{size}" for kind in "iu" for size in "1248") | {"f4", "f8"}
 
 
-def parse_pickle(data: bytes, where: object = "pickle") -> dict[str, Any]:
+def parse_pickle(data: bytes, where: object = "pickle", *, boxed: bool = False) -> dict[str, Any]:
     """Reads a pickled dict of arrays and lists, such as a CIFAR batch, without running code.
 
     Args:
         data: the file; protocols 0 to 4, written by Python 2 or 3.
         where: the file's name, for error messages.
+        boxed: the dict is the only entry of an array of objects without axes, as
+            ``np.savez(file, data=a_dict)`` pickles it.
 
     Returns:
         The dict, its keys decoded to str; Python 2 strings among the values are bytes.
@@ -64,6 +66,8 @@ def parse_pickle(data: bytes, where: object = "pickle") -> dict[str, Any]:
 
     try:
         content = Restricted(io.BytesIO(data), encoding="bytes").load()
+        if boxed:
+            content = content.held if isinstance(content, array_type) else None
         if not isinstance(content, dict):
             raise pickle.UnpicklingError(f"holds a {type(content).__name__}, not a dict")
         return {
@@ -107,6 +111,7 @@ def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
 
     class Values:
         array: np.ndarray | None = None
+        held: Any = None  # of an array of objects without axes
 
         def to_array(self) -> np.ndarray:
             if self.array is None:
@@ -115,6 +120,9 @@ def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
 
         def __setstate__(self, state: Any) -> None:
             _, shape, kind, fortran, values = state
+            if isinstance(kind, Type) and kind.code == "O8" and shape == () and len(values) == 1:
+                self.held = values[0]
+                return
             if not (isinstance(kind, Type) and kind.code in _NUMERIC and kind.order in "<>="):
                 raise pickle.UnpicklingError("has an array of values other than numbers")
             dtype = np.dtype(kind.order + kind.code)
