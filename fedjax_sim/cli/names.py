@@ -139,10 +139,12 @@ SAMPLINGS: dict[str, tuple[str, Sampling]] = {
 
 # Name -> a comparison.
 PRESETS: dict[str, RunConfig] = {
-    # The common rate 0.2 is within 0.007 of each algorithm's best of 0.05, 0.1, 0.2 and 0.4:
+    # The common rate 0.2 is within 0.007 of each algorithm's best of 0.05, 0.1, 0.2 and 0.4, for
+    # FedAvg, whose best is 0.4, within 0.024:
     #   fedjax-sim sweep quickstart --algorithms fedavg fedprox fedavgm fedadam scaffold
     #     --grid lr=0.05,0.1,0.2,0.4 --validation 0.1 --metric valid/accuracy
-    # So is 0.2, or the rate in cli.registry.DEFAULTS, for the algorithms below, with 3 seeds
+    # With a partition of a uniform prior, 0.2 or the rate in cli.registry.DEFAULTS was within 0.007
+    # for the algorithms below, too, with 3 seeds
     # (G: --grid lr=0.05,0.1,0.2,0.4; V: --validation 0.1 --eval-every 100 --metric valid/accuracy;
     # P: --validation 0.1 --eval-every 100 --personal 100 --metric
     # personal/valid/accuracy/mean).  A best value at the edge of a grid was not followed further;
