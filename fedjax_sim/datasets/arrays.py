@@ -225,7 +225,8 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
         x, y = with_nan(x), np.asarray(y)
     except ValueError as error:
         raise DataError(f"{where} examples or labels are ragged; expected equal shapes") from error
-    check_numbers(where, x)
+    with np.errstate(over="ignore"):  # numbers too large for float32 are refused, too
+        check_numbers(where, x.astype(np.float32) if x.dtype.kind == "f" else x)
     if y.ndim and (len(x) != len(y) or not len(y)):
         raise DataError(f"{where} has {len(x)} examples and {len(y)} labels; expected one each")
     if clients is not None and len(clients) != len(y):
