@@ -177,7 +177,8 @@ def numbers_of(
     if (codes < 0).any():
         row = int(codes.argmin())
         raise DataError(
-            f"{where}: column {name!r} has {values[row]!r} in row {row + 1}; expected one of "
+            f"{where}: column {name!r} has {group_text(values[row])!r} in row {row + 1}; "
+            "expected one of "
             f"{', '.join(vocabulary.values)}, its declared categories"
         )
     return codes

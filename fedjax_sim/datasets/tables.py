@@ -405,8 +405,8 @@ def _labels(
     for row, value in enumerate(values, 1):
         if group_text(value) not in numbers:
             raise DataError(
-                f"{where}: column {name!r} has {value!r} in row {row}; expected one of "
-                f"{', '.join(numbers)}, the declared categories"
+                f"{where}: column {name!r} has {group_text(value)!r} in row {row}; expected one "
+                f"of {', '.join(numbers)}, the declared categories"
             )
     return np.array([numbers[group_text(value)] for value in values], np.int64)
 

@@ -39,7 +39,7 @@ def accuracy(data, rounds=30, lr=0.3):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool, np.float64])
 def test_flags_are_numbers_of_any_type(dtype):
-    """They were divided by 255 as uint8 alone: accuracy 0.72 instead of 0.9."""
+    """Not pixels as uint8 alone."""
     flags = (INK.reshape(-1, 64) > 127).astype(dtype)
     scale = "none" if dtype == np.int8 else None  # integers are token ids otherwise
     data = from_arrays(flags, LABELS, scale=scale)
@@ -48,6 +48,7 @@ def test_flags_are_numbers_of_any_type(dtype):
 
 
 def test_training_with_flags_of_bytes():
+    """As float32: 0.902; divided by 255, as pixels: 0.139."""
     assert accuracy(from_arrays((INK.reshape(-1, 64) > 127).astype(np.uint8), LABELS), 15) > 0.88
 
 
