@@ -264,8 +264,7 @@ def regression_metrics(model: Apply | Model, delta: float | None = None) -> Metr
 
     The evaluators of :mod:`fedjax_sim.evaluation` make these numbers of all their examples, or of
     all of a client, for any batch size. ``r2`` is NaN where all targets are equal. The function
-    itself has one value per example, ``e_n^2`` as ``rmse`` and no ``r2``, which belongs to all of
-    them.
+    itself has one value per example: the loss and e_n^2, named "mean square".
 
     Args:
         model: as for :func:`squared_error`.

@@ -33,6 +33,7 @@ Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
 Loss: TypeAlias = Callable[[Array, Array], Array]  # (outputs, y) -> [B]
 
 VARIANCE = "target_variance"  # leaf that evaluators add to the examples of RegressionMetrics
+SQUARE = "mean square"  # its values per example, of whose mean it makes the root
 
 
 def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
@@ -308,7 +309,7 @@ class RegressionMetrics:
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
         outputs, y = _outputs(self.apply, params, examples), _part(examples, "y")
         squares = errors_of(outputs, y) ** 2
-        values = {"loss": self.loss(outputs, y), "rmse": mean_per_example(squares)}
+        values = {"loss": self.loss(outputs, y), SQUARE: mean_per_example(squares)}
         if VARIANCE in examples:
             variance = examples[VARIANCE].astype(squares.dtype)
             shares = squares / jnp.where(variance > 0, variance, jnp.nan)
@@ -335,7 +336,10 @@ class RegressionMetrics:
 
     def finish(self, means: dict[str, Array]) -> dict[str, Array]:
         """Returns the metrics of examples whose values have these means."""
-        return {**means, "rmse": jnp.sqrt(means["rmse"])}
+        if SQUARE not in means:
+            return means
+        others = {name: value for name, value in means.items() if name != SQUARE}
+        return {"rmse": jnp.sqrt(means[SQUARE]), **others}
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError for token ids without an embedding."""
@@ -368,8 +372,8 @@ def finished(metrics: Metrics, means: dict[str, Array]) -> dict[str, Array]:
 
     Example:
         >>> metrics = RegressionMetrics(lambda params, x: x, lambda outputs, y: outputs)
-        >>> finished(metrics, {"rmse": jnp.array(4.0)})["rmse"].item()
-        2.0
+        >>> {name: value.item() for name, value in finished(metrics, {SQUARE: jnp.array(4.0)}).items()}
+        {'rmse': 2.0}
     """
     finish = getattr(metrics, "finish", None)
     return means if finish is None else finish(means)
