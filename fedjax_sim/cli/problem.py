@@ -184,6 +184,7 @@ def prepare(
             "class_names": dataset.class_names,
             "shape": list(dataset.train["x"].shape[1:]),
             "dtype": str(dataset.train["x"].dtype),
+            **_scaling(dataset),
         },
         "partition": summarize(data, dataset.num_classes)._asdict(),
         "model": {
@@ -220,6 +221,13 @@ def prepare(
         config,
         attack,
     )
+
+
+def _scaling(dataset: Dataset) -> dict[str, Any]:
+    """Returns the map from raw features to those of the model, for config.json."""
+    if dataset.scaling is None:
+        return {}
+    return {"scaling": {key: values.tolist() for key, values in dataset.scaling._asdict().items()}}
 
 
 def model(

@@ -343,6 +343,8 @@ def _write_results(
         # Seeds with fewer updates than others repeat their last time, in updates without uploads.
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
         caption = setting_text(report.as_json(comparison.options))
-        figure = plotting.curves(points, [report.score_of(history), "train/loss"], x=axis, caption=caption)
+        figure = plotting.curves(
+            points, [report.score_of(history), "train/loss"], x=axis, caption=caption
+        )
         report.write_all(output, {"curves.png": figure} | _figures_of_clients(comparison, caption))
     return history, summary

@@ -1,7 +1,7 @@
 """Real data sets by name, from tables, arrays and files, or prepared by tensorflow-datasets."""
 
 from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates, merged
+from fedjax_sim.datasets.dataset import DataError, Dataset, Scaling, drop_duplicates, merged
 from fedjax_sim.datasets.layouts import to_channels_last
 from fedjax_sim.datasets.registry import NAMES, load
 from fedjax_sim.datasets.shakespeare import role_texts
@@ -13,6 +13,7 @@ __all__ = [
     "Characters",
     "DataError",
     "Dataset",
+    "Scaling",
     "drop_duplicates",
     "from_arrays",
     "from_table",

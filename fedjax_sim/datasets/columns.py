@@ -18,7 +18,9 @@ class Columns(NamedTuple):
     is_missing: Callable[[str], np.ndarray]  # rows without a value
     is_array: Callable[[str], bool]  # an array per row
     class_names: Callable[[str], Sequence[str] | None]  # of labels that are positions among them
-    categories: Callable[[str], Sequence[Any] | None] = lambda name: None  # declared, in their order
+    categories: Callable[[str], Sequence[Any] | None] = lambda name: (
+        None
+    )  # declared, in their order
 
 
 def columns_of(table: Any) -> Columns:

@@ -1,7 +1,7 @@
 """The type of a data set, and helpers of all readers."""
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,22 @@ class DataError(ValueError):
         ...     print("no files there")
         no files there
     """
+
+
+class Scaling(NamedTuple):
+    """Map of raw features to those that a model is trained with: ``(x - shift) / divisor``.
+
+    Example:
+        >>> Scaling(np.array([1.0, 0.0]), np.array([2.0, 1.0]))([[3.0, 4.0]]).tolist()
+        [[1.0, 4.0]]
+    """
+
+    shift: np.ndarray
+    divisor: np.ndarray
+
+    def __call__(self, x: Any) -> np.ndarray:
+        """Returns the features ``[N, ...]`` of other examples, such as later ones, in float32."""
+        return ((np.asarray(x, np.float64) - self.shift) / self.divisor).astype(np.float32)
 
 
 class Dataset(NamedTuple):
@@ -48,7 +64,7 @@ class Dataset(NamedTuple):
     group_names: tuple[str, ...] | None  # groups of the train part come first
     source: str  # origin: "tfds", "files", "scikit-learn", "download" or "arrays"
     class_names: tuple[str, ...] | None = None  # of the labels in the source; None: 0, 1, ...
-    scaling: Callable[[Any], np.ndarray] | None = None  # raw features -> those of x; None: equal
+    scaling: Scaling | None = None  # from raw features to those of x; None: they are equal
 
     @property
     def target(self) -> Literal["classes", "numbers"]:

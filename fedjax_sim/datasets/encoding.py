@@ -11,7 +11,9 @@ from fedjax_sim.datasets.columns import Columns
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text
 
 Encode = Literal["one_hot"]
-_IDENTIFIER = re.compile(r"(?i:id|ids|uid|uuid|guid|idx|index|row|rowid|unnamed: \d+)|.*(_id|_ID|Id)")
+_IDENTIFIER = re.compile(
+    r"(?i:id|ids|uid|uuid|guid|idx|index|row|rowid|unnamed: \d+)|.*(_id|_ID|Id)"
+)
 _SOME_ROWS = 20  # from which different values in all rows are no accident
 
 
@@ -139,9 +141,7 @@ def vocabularies(
     return found
 
 
-def numbers_of(
-    where: str, table: Columns, name: str, vocabulary: Vocabulary | None
-) -> np.ndarray:
+def numbers_of(where: str, table: Columns, name: str, vocabulary: Vocabulary | None) -> np.ndarray:
     """Returns a column of features as float64 numbers, or as the codes of its categories.
 
     Raises:
@@ -251,8 +251,10 @@ def _refuse_text(where: str, name: str, values: np.ndarray) -> NoReturn:
     )
     text = group_text(value)
     comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) is not None
-    remedy = "decimal=',' of read_table reads decimal commas" if comma else (
-        "encode='one_hot' makes a column of zeros and ones per category"
+    remedy = (
+        "decimal=',' of read_table reads decimal commas"
+        if comma
+        else ("encode='one_hot' makes a column of zeros and ones per category")
     )
     raise DataError(
         f"{where}: column {name!r} has {text!r} in row {row}; expected numbers: {remedy} "

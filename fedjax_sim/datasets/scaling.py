@@ -1,32 +1,16 @@
 """Scales of features: none, pixels in [0, 1], or standardised with the training examples."""
 
 import warnings
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, Dataset
+from fedjax_sim.datasets.dataset import DataError, Dataset, Scaling
 
 Scale = Literal["none", "unit", "standardise"]
 _PIXEL = 255
 _MOST_RATIO = 1e3  # of standard deviations, without a warning
 _MANY = 64  # columns, as many as the pixels of the smallest images in use, 8 x 8
-
-
-class Scaling(NamedTuple):
-    """Map of raw features to those that a model is trained with: ``(x - shift) / divisor``.
-
-    Example:
-        >>> Scaling(np.array([1.0, 0.0]), np.array([2.0, 1.0]))([[3.0, 4.0]]).tolist()
-        [[1.0, 4.0]]
-    """
-
-    shift: np.ndarray
-    divisor: np.ndarray
-
-    def __call__(self, x: Any) -> np.ndarray:
-        """Returns the features ``[N, ...]`` of other examples, such as later ones, in float32."""
-        return ((np.asarray(x, np.float64) - self.shift) / self.divisor).astype(np.float32)
 
 
 def check_scale(scale: Any) -> None:

@@ -394,9 +394,7 @@ def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
     return np.array([group_text(v) for v in values])
 
 
-def _labels(
-    where: str, table: Columns, name: str, categories: Sequence[Any] | None
-) -> np.ndarray:
+def _labels(where: str, table: Columns, name: str, categories: Sequence[Any] | None) -> np.ndarray:
     """Returns the column of labels; declared categories as their numbers."""
     values = _values(where, table, "label_column", name)
     if categories is None:

@@ -58,7 +58,9 @@ def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
             )
         return "numbers" if kind == "f" else "classes"
     if target == "numbers" and kind in "US":
-        raise DataError(f"{where} labels have {group_text(y[0])!r}; expected numbers, since target='numbers'")
+        raise DataError(
+            f"{where} labels have {group_text(y[0])!r}; expected numbers, since target='numbers'"
+        )
     if target == "classes" and not whole:
         fraction = y[np.argmax(y != np.rint(y))]
         raise DataError(f"{where} labels have {fraction}; expected integers or text, the classes")

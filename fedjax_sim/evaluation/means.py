@@ -84,9 +84,7 @@ class _Means(NamedTuple):
 
         count = num_examples(examples)
         totals = stream(self.metrics, examples, params, self.batch_size, (), add)
-        means = finished(
-            self.metrics, {name: total / count for name, total in totals.items()}
-        )
+        means = finished(self.metrics, {name: total / count for name, total in totals.items()})
         return means | ({"examples": jnp.asarray(count, jnp.int32)} if self.counts else {})
 
 

@@ -75,7 +75,9 @@ def test_metrics_of_clients():
     worst = min(first["r2"], last["r2"])  # larger is better
     np.testing.assert_allclose(result["r2/worst_decile"], worst, rtol=1e-3)
     own = personal_evaluator(metrics, data, personal=lambda params, state: params)
-    state = fs.RunState(jnp.array(0), fs.fedavg(0.1).init(jnp.asarray(W)), jnp.zeros(3), (), jnp.array(0))
+    state = fs.RunState(
+        jnp.array(0), fs.fedavg(0.1).init(jnp.asarray(W)), jnp.zeros(3), (), jnp.array(0)
+    )
     personal = fs.evaluation.evaluate(own, state)
     np.testing.assert_allclose(personal["rmse/mean"], result["rmse/mean"], rtol=1e-5)
     np.testing.assert_allclose(personal["rmse/weighted_mean"], expected()["rmse"], rtol=1e-3)
@@ -97,9 +99,7 @@ def test_equal_targets_have_no_r2():
 def test_huber(delta):
     """Its two branches, and its derivative, which is the error cut at delta."""
     errors = np.array([-3.0, -0.25, 0.0, 0.75, 5.0])
-    wanted = np.where(
-        np.abs(errors) <= delta, errors**2 / 2, delta * (np.abs(errors) - delta / 2)
-    )
+    wanted = np.where(np.abs(errors) <= delta, errors**2 / 2, delta * (np.abs(errors) - delta / 2))
     loss = fs.objectives.huber(lambda params, x: x + params, delta)
     examples = {"x": jnp.asarray(errors), "y": jnp.zeros(5)}
     zero = jnp.array(0.0)
@@ -150,9 +150,7 @@ def test_a_table_with_a_number_to_predict(tmp_path):
     assert data.target == "numbers"
     assert data.clients().num_clients == 4
     model = fs.models.softmax_regression(1, data.num_classes)  # of one output
-    task = fs.empirical_task(
-        fs.objectives.squared_error(model), data.clients(), fs.full_batch(1)
-    )
+    task = fs.empirical_task(fs.objectives.squared_error(model), data.clients(), fs.full_batch(1))
     evaluate = evaluator(fs.objectives.regression_metrics(model), data.test)
     timeline = fs.timelines.full(30, 4, task.num_steps)
     setup = fs.Setup(task, timeline, model.init(jax.random.key(0)), evaluate, 10)

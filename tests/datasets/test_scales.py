@@ -72,13 +72,15 @@ def pixels_in_columns():
     """Rows as in the CSV of MNIST at Kaggle: label, pixel0, ..., pixel63."""
     header = "label," + ",".join(f"pixel{i}" for i in range(64))
     flat = INK.reshape(-1, 64)
-    return "\n".join([header, *(f"{y}," + ",".join(map(str, x)) for x, y in zip(flat, LABELS, strict=True))])
+    return "\n".join(
+        [header, *(f"{y}," + ",".join(map(str, x)) for x, y in zip(flat, LABELS, strict=True))]
+    )
 
 
 def test_pixels_in_columns(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text(pixels_in_columns())
-    with pytest.warns(UserWarning, match="64 columns of integers 0 .. 255, as pixels are; expected"):
+    with pytest.warns(UserWarning, match="64 columns of integers 0 .. 255, as pixels are"):
         read_table(path)
     data = read_table(path, scale="unit")
     expected = from_arrays(INK.reshape(-1, 64), LABELS, scale="unit")
@@ -97,7 +99,9 @@ def test_standardised_columns():
     std[3] = 1
     np.testing.assert_allclose(data.train["x"], (train - mean) / std, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(data.scaling(train), data.train["x"])
-    np.testing.assert_allclose(data.test["x"].mean(0), data.scaling(raw.test["x"]).mean(0), atol=1e-5)
+    np.testing.assert_allclose(
+        data.test["x"].mean(0), data.scaling(raw.test["x"]).mean(0), atol=1e-5
+    )
     assert (data.train["x"][:, 3] == 0).all()
 
 
