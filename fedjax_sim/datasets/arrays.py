@@ -89,7 +89,7 @@ def unscaled(
         DataError: as :func:`from_arrays`.
 
     Example:
-        >>> data = unscaled([[0, 1], [9, 8]], [0, 1], test=([[5, 5]], [0]), clients=None, name="own",
+        >>> data = unscaled([[0, 1], [9, 8]], [0, 1], test=([[5, 5]], [0]), clients=None, name="m",
         ...                 test_clients=None, scale="standardise", layout=None, target=None)
         >>> data.train["x"].tolist()
         [[0, 1], [9, 8]]

@@ -196,8 +196,8 @@ def one_hot(
             does not declare.
 
     Example:
-        >>> train, test = ({"x": np.array(x), "y": np.array([0])} for x in ([[5.0, 1.0]], [[6.0, 1.0]]))
-        >>> data = Dataset("toy", train, test, 1, None, None, None, "own")
+        >>> part = {"x": np.array([[5.0, 1.0]]), "y": np.array([0])}
+        >>> data = Dataset("toy", part, part, 1, None, None, None, "own")
         >>> words = {"city": Vocabulary(("Lima", "Oslo"), declared=True)}
         >>> one_hot(data, ["a", "city"], words).train["x"].tolist()
         [[5.0, 0.0, 1.0]]

@@ -66,8 +66,8 @@ def read_table(
 ) -> Dataset:
     """Reads a data set from a file with a table, see :func:`from_table`.
 
-    CSV, TSV and Parquet files have a row per example.  Spaces around the fields of a CSV file do not
-    count.  npz files have an array per column, with the
+    CSV, TSV and Parquet files have a row per example.  Spaces around the fields of a CSV file do
+    not count.  npz files have an array per column, with the
     examples ``x`` ``[N, ...]``, and optionally ``x_test`` and the labels and clients of the test
     examples under names with ``_test``.
 
@@ -127,7 +127,8 @@ def from_table(
     """Returns a data set from a table with a row per example and, if known, its client.
 
     A table is a dict of arrays ``[N, ...]``, a pandas DataFrame, a ``pyarrow.Table``, or a data set
-    of Hugging Face (``datasets.Dataset``, or ``datasets.DatasetDict`` with the parts "train" and "test").
+    of Hugging Face (``datasets.Dataset``, or ``datasets.DatasetDict`` with the parts "train" and
+    "test").
     ``from_table(...).clients()`` are the clients, for ``fs.empirical_task``.
 
     The examples are the column ``x`` of arrays, else the only column of arrays (images,
@@ -234,8 +235,8 @@ def _separator(path: Path) -> str:
     found = [mark for mark in _SEPARATORS if len(next(csv.reader([line], delimiter=mark), [])) > 1]
     if len(found) > 1:
         raise DataError(
-            f"{path}: the first line has {' and '.join(map(repr, found))}; expected separator=, the "
-            "one between its fields"
+            f"{path}: the first line has {' and '.join(map(repr, found))}; expected separator=, "
+            "the one between its fields"
         )
     return found[0] if found else ","
 

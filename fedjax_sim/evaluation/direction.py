@@ -21,8 +21,8 @@ def direction(metric: str) -> Literal["min", "max"] | None:
     """Returns "max" if larger values of a metric are better, "min" if smaller ones are.
 
     The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
-    like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None: the
-    name has no such word.
+    like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None:
+    the name has no such word.
 
     Example:
         >>> direction("test/accuracy"), direction("train/loss"), direction("valid/bleu")

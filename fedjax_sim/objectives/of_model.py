@@ -372,8 +372,8 @@ def finished(metrics: Metrics, means: dict[str, Array]) -> dict[str, Array]:
 
     Example:
         >>> metrics = RegressionMetrics(lambda params, x: x, lambda outputs, y: outputs)
-        >>> {name: value.item() for name, value in finished(metrics, {SQUARE: jnp.array(4.0)}).items()}
-        {'rmse': 2.0}
+        >>> list(finished(metrics, {SQUARE: jnp.array(4.0)}).items())
+        [('rmse', Array(2., dtype=float32, weak_type=True))]
     """
     finish = getattr(metrics, "finish", None)
     return means if finish is None else finish(means)

@@ -119,7 +119,7 @@ COMMANDS = [
     ),
     (
         "run --loss squared",
-        "--loss is 'squared', for targets that are numbers; expected another one, since the targets",
+        "--loss is 'squared', for targets that are numbers; expected another one, since",
     ),
     (
         "run --dataset numbers.csv",

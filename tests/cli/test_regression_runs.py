@@ -26,7 +26,8 @@ def table(tmp_path_factory):
 def test_a_table_with_a_number_to_predict(table, tmp_path, capsys, loss):
     options = (
         f"run --dataset {table} --label-column price --client-column town --partition natural "
-        f"--algorithms fedavg --cohort-size 6 --rounds 20 --seeds 1 --per-client 20 --output {tmp_path}"
+        f"--algorithms fedavg --cohort-size 6 --rounds 20 --seeds 1 --per-client 20 "
+        f"--output {tmp_path}"
     )
     assert main([*options.split(), *loss]) == 0
     assert "test r2" in capsys.readouterr().out

@@ -154,11 +154,13 @@ def test_forms_of_csv_files(tmp_path, text, suffix, options):
 
 def test_padded_names_of_clients_are_one_client(tmp_path):
     text = "a, who ,y\n1, 01 ,0\n2,01,1\n3, 1,0\n"
-    assert sorted(read(tmp_path, text, client_column="who").group_names) == ["01", "1"]
+    data = read(tmp_path, text, client_column="who")
+    assert data.group_names is not None
+    assert sorted(data.group_names) == ["01", "1"]
 
 
 def test_a_decimal_comma_and_several_separators_are_named(tmp_path):
-    with pytest.raises(DataError, match="column 'a' has '1,5' in row 1; .*: decimal=','"):
+    with pytest.raises(DataError, match=r"column 'a' has '1,5' in row 1; .*: decimal=','"):
         read(tmp_path, "a;y\n1,5;0\n2,5;1\n")
     with pytest.raises(DataError, match="the first line has ',' and ';'; expected separator="):
         read(tmp_path, "a;b,c;y\n1;2,3;0\n")
@@ -180,4 +182,5 @@ def test_tables_of_pyarrow(tmp_path, kind):
         )
     assert rows(data) == [(1, 0), (2, 1), (3, 0), (4, 1)]
     assert data.class_names == ("mid", "low")  # as declared, not sorted
+    assert data.group_names is not None
     assert set(data.group_names) == {"Oslo", "Rome", "Lima"}

@@ -128,7 +128,7 @@ def test_kinds_of_targets():
     together = np.concatenate([numbers.train["y"], numbers.test["y"]])
     np.testing.assert_array_equal(np.sort(together), np.sort(Y))
     whole = np.arange(37.0)
-    with pytest.raises(DataError, match="whole floats such as 0.0; expected target='classes' or"):
+    with pytest.raises(DataError, match=r"whole floats such as 0\.0; expected target='classes' or"):
         from_arrays(X, whole)
     assert from_arrays(X, whole, target="numbers").num_classes == 1
     assert from_arrays(X, whole % 4, target="classes").class_names == ("0", "1", "2", "3")
@@ -156,4 +156,5 @@ def test_a_table_with_a_number_to_predict(tmp_path):
     setup = fs.Setup(task, timeline, model.init(jax.random.key(0)), evaluate, 10)
     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0))
     # The clients' means agree to a unit, so the intercept is found to about one.
+    assert result.history.metrics is not None
     assert float(result.history.metrics["rmse"][-1]) < 10

@@ -1,6 +1,7 @@
 """Scales and layouts that are named, not guessed; accuracies on data sets of scikit-learn."""
 
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import fedjax_sim as fs
 from fedjax_sim.datasets import DataError, from_arrays, load, read_table
 
 RNG = np.random.default_rng(0)
-WINE = sklearn_datasets.load_wine()
+WINE: Any = sklearn_datasets.load_wine()
 INK = load("digits").train["x"][..., 0]  # uint8 [N, 8, 8], 0 .. 255
 LABELS = load("digits").train["y"]
 
@@ -34,6 +35,7 @@ def accuracy(data, rounds=30, lr=0.3):
         rounds,
     )
     result = fs.simulate(fs.fedavg(lr), setup, jax.random.key(0))
+    assert result.history.metrics is not None
     return float(result.history.metrics["accuracy"][-1])
 
 
@@ -98,6 +100,7 @@ def test_standardised_columns():
     mean, std = train.mean(0), train.std(0)
     std[3] = 1
     np.testing.assert_allclose(data.train["x"], (train - mean) / std, rtol=1e-5, atol=1e-5)
+    assert data.scaling is not None
     np.testing.assert_array_equal(data.scaling(train), data.train["x"])
     np.testing.assert_allclose(
         data.test["x"].mean(0), data.scaling(raw.test["x"]).mean(0), atol=1e-5
@@ -145,7 +148,8 @@ def test_scales_and_layouts_that_do_not_fit(x, options, message):
 
 
 def test_a_layout_decides_where_both_sides_could_be_channels():
-    x = RNG.integers(2, 255, (6, 3, 9, 4)).astype(np.uint8)
+    x: Any = RNG.integers(2, 255, (6, 3, 9, 4)).astype(np.uint8)
     y = [0, 1] * 3
-    for layout, wanted in {"channels_first": (9, 4, 3), "channels_last": (3, 9, 4)}.items():
+    wanted_shapes: dict[Any, Any] = {"channels_first": (9, 4, 3), "channels_last": (3, 9, 4)}
+    for layout, wanted in wanted_shapes.items():
         assert from_arrays(x, y, layout=layout).train["x"].shape[1:] == wanted
