@@ -280,7 +280,7 @@ def regression_metrics(model: Apply | Model, delta: float | None = None) -> Metr
         >>> examples = {"x": jnp.array([1.0, 2.0, 3.0]), "y": jnp.array([1.0, 2.0, 6.0])}
         >>> result = evaluator(metrics, examples)(jnp.array(1.0))
         >>> {name: round(float(value), 4) for name, value in result.items()}  # errors 0, 0, -3
-        {'loss': 3.0, 'r2': 0.3571, 'rmse': 1.7321}
+        {'rmse': 1.7321, 'loss': 3.0, 'r2': 0.3571}
     """
     if delta is not None:
         check_positive(delta=delta)

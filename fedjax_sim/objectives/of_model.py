@@ -336,10 +336,9 @@ class RegressionMetrics:
 
     def finish(self, means: dict[str, Array]) -> dict[str, Array]:
         """Returns the metrics of examples whose values have these means."""
-        if SQUARE not in means:
-            return means
+        roots = {"rmse": jnp.sqrt(means[SQUARE])} if SQUARE in means else {}
         others = {name: value for name, value in means.items() if name != SQUARE}
-        return {"rmse": jnp.sqrt(means[SQUARE]), **others}
+        return roots | others  # of which one of the user's may be named rmse, too
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError for token ids without an embedding."""

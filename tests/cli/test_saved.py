@@ -194,3 +194,14 @@ def test_a_folder_of_a_sweep_is_named(tmp_path):
     (tmp_path / "slices").mkdir()
     with pytest.raises(ValueError, match=r"holds a sweep; .*keep_models=True reads"):
         fs.load(tmp_path)
+
+
+def test_the_scaling_of_a_data_set_is_recorded():
+    """So that raw examples can be brought to the scale of a model later."""
+    from fedjax_sim.cli.problem import _scaling
+    from fedjax_sim.datasets import from_arrays
+
+    x, y = np.array([[1.0, 10.0], [3.0, 30.0]]), [0, 1]
+    data = from_arrays(x, y, test=(x, y), scale="standardise")
+    assert _scaling(data) == {"scaling": {"shift": [2.0, 20.0], "divisor": [1.0, 10.0]}}
+    assert _scaling(from_arrays(x, y, test=(x, y), scale="none")) == {}

@@ -84,7 +84,7 @@ def test_heavy_packages_are_imported_when_needed_only():
 
 def test_public_names():
     names = (
-        "NAMES Characters DataError Dataset drop_duplicates from_arrays from_table from_text "
+        "NAMES Characters DataError Dataset Scaling drop_duplicates from_arrays from_table from_text "
         "from_texts load merged read_table role_texts to_channels_last"
     )
     assert datasets.__all__ == names.split()
