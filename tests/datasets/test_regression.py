@@ -156,5 +156,5 @@ def test_a_table_with_a_number_to_predict(tmp_path):
     setup = fs.Setup(task, timeline, model.init(jax.random.key(0)), evaluate, 10)
     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0))
     # The clients' means agree to a unit, so the intercept is found to about one.
-    assert result.history.metrics is not None
+    assert result.history is not None
     assert float(result.history.metrics["rmse"][-1]) < 10

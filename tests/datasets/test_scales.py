@@ -35,7 +35,7 @@ def accuracy(data, rounds=30, lr=0.3):
         rounds,
     )
     result = fs.simulate(fs.fedavg(lr), setup, jax.random.key(0))
-    assert result.history.metrics is not None
+    assert result.history is not None
     return float(result.history.metrics["accuracy"][-1])
 
 
