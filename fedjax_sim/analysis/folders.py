@@ -128,7 +128,7 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
 
 
 def default_metrics(history: pd.DataFrame) -> list[str]:
-    """Returns the metrics of a figure by default: test accuracy and training loss.
+    """Returns the metrics of a figure by default: test accuracy, or R^2, and training loss.
 
     Where personal models were evaluated, theirs comes first: by it all methods can be compared.
     For histories that have none of these, the first three metrics.
@@ -140,7 +140,7 @@ def default_metrics(history: pd.DataFrame) -> list[str]:
         ['personal/test/accuracy/weighted_mean', 'test/accuracy']
     """
     known = [name for name in history["metric"].unique() if measures_quality(name)]
-    usual = [name for name in (PERSONAL, "test/accuracy", "train/loss") if name in known]
+    usual = [name for name in (PERSONAL, "test/accuracy", "test/r2", "train/loss") if name in known]
     return usual or sorted(known, key=lambda name: not _is_personal_mean(name))[:3]
 
 

@@ -9,7 +9,7 @@ from fedjax_sim.advice.result import Advice
 from fedjax_sim.checks import check_positive
 from fedjax_sim.cli.build import ResolvedRun, one_seed, resolve
 from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.diagnose import MODEL
+from fedjax_sim.cli.diagnose import is_softmax_regression
 from fedjax_sim.data.task import empirical_task
 from fedjax_sim.diagnostics.linear_models import SOFTMAX, linear_model_bounds
 from fedjax_sim.objectives import cross_entropy, with_l2
@@ -66,7 +66,7 @@ def _problem(comparison: ResolvedRun) -> tuple[Setup, ProblemConstants | None]:
     """The setup of one seed, and constants that hold at every model."""
     problem, options = comparison.problem, comparison.options
     setup = one_seed(problem.setup)
-    if problem.description["model"]["name"] != MODEL or options["num_strata"] is not None:
+    if not is_softmax_regression(problem) or options["num_strata"] is not None:
         return setup, None
     weight = comparison.hyper.get("fedavg", {}).get("weight_decay", 0.0)
     if weight > 0:

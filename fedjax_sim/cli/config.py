@@ -60,10 +60,11 @@ class RunConfig:
     personal/accuracy/mean is that of the clients' models); or frozen at the initial ones, which
     training uses, too."""
     loss: str | None = None
-    """Loss MODULE:FUNCTION of outputs and y with one value per example; default: cross-entropy."""
+    """Loss MODULE:FUNCTION of outputs and y with one value per example, or squared or huber, for
+    targets that are numbers; default: cross-entropy of classes, squared of numbers."""
     metrics: str | None = None
     """Metrics MODULE:FUNCTION of outputs and y, {name: one value per example}, evaluated beside
-    loss and accuracy; default: none."""
+    loss and accuracy, or beside loss, rmse and r2 of numbers; default: none."""
 
     partition: str = "dirichlet"
     """Division of the training examples among the clients (see fedjax-sim list), or MODULE:FUNCTION

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedjax_sim.cli.report import ACCURACY, LOSS
+from fedjax_sim.cli.report import LOSS, score_of
 from fedjax_sim.cli.run import OnProgress
 from fedjax_sim.sweeps.sweep import SweepProgress
 
 
 @contextlib.contextmanager
 def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnProgress]:
-    """Context with a line per algorithm: rounds, test loss and accuracy (mean over seeds), ETA."""
+    """Context with a line per algorithm: rounds, test loss and score (mean over seeds), ETA."""
     width = max(map(len, algorithms))
     bars = Progress(
         TextColumn(f"{{task.description:<{width}}}"),
@@ -33,7 +33,9 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnPro
         metrics = progress.metrics
         status = "finished before"
         if metrics:
-            status = f"loss {metrics[LOSS]:.3f}  accuracy {metrics[ACCURACY]:.3f}"
+            score = score_of(metrics)
+            label = score.removeprefix("test/")
+            status = f"loss {metrics[LOSS]:.3f}  {label} {metrics[score]:.3f}"
         bars.update(
             lines[name],
             total=1,

@@ -20,6 +20,8 @@ from jax.tree_util import Partial
 from fedjax_sim import tree
 from fedjax_sim.cli import report
 from fedjax_sim.cli.build import ResolvedRun
+from fedjax_sim.cli.problem import Problem
+from fedjax_sim.data.summary import has_classes
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.diagnostics.constants import measure
 from fedjax_sim.diagnostics.drift import shadow_probes, shadowed
@@ -75,6 +77,9 @@ def plan(comparison: ResolvedRun) -> Plan:
             raise ValueError(f"{option} is {options[option]}; expected none with --diagnose")
     if name != MODEL:
         raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {MODEL}")
+    if not is_softmax_regression(problem):
+        loss = problem.config.loss or "the squared error"
+        raise ValueError(f"loss is {loss}; --diagnose needs the cross-entropy of classes")
     if "fedavg" not in hyper:
         raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs fedavg among them")
     weight = hyper["fedavg"].get("weight_decay", 0.0)
@@ -87,6 +92,12 @@ def plan(comparison: ResolvedRun) -> Plan:
     full = mean_loss(objective, problem.data)
     best = optimum(full, jax.tree.map(lambda x: x[0], problem.setup.params))
     return Plan(objective, weight, full, best, _unmet(options, hyper["fedavg"], problem.data.sizes))
+
+
+def is_softmax_regression(problem: Problem) -> bool:
+    """Returns True for the model and the loss whose constants are known."""
+    is_model = problem.description["model"]["name"] == MODEL
+    return is_model and problem.config.loss is None and has_classes(problem.data)
 
 
 def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:

@@ -46,16 +46,16 @@ def draw(config: RunConfig, max_clients: int) -> tuple[Table, list[str]]:
     dataset = load_dataset(config)
     result = divide(config, dataset)
     trained, held_out = _parts(result)
-    counts = [label_counts(data, dataset.num_classes) for data in (trained, held_out) if data]
-    drawn = {
-        "labels.png": plotting.client_label_map(
+    drawn = {"sizes.png": plotting.size_histogram(trained)}
+    if dataset.target == "classes":
+        counts = [label_counts(data, dataset.num_classes) for data in (trained, held_out) if data]
+        labels = plotting.client_label_map(
             np.concatenate(counts),
             _short_names(dataset),
             max_clients=max_clients,
             held_out=0 if held_out is None else held_out.num_clients,
-        ),
-        "sizes.png": plotting.size_histogram(trained),
-    }
+        )
+        drawn = {"labels.png": labels, **drawn}
     if config.feature_shift != "none" and np.ndim(result.data.examples["x"]) in (3, 4):
         drawn["examples.png"] = plotting.client_examples(result.data)
     config.output.mkdir(parents=True, exist_ok=True)
@@ -83,8 +83,11 @@ def _table(config: RunConfig, dataset: Dataset, result: Clients) -> Table:
         "clients that train": summary.num_clients,
         "training examples": f"{summary.num_examples:,}",
         "training examples per client": summary.sizes,
-        "classes per client": summary.classes,
-        "label distance": f"{summary.label_distance:.3f} (0: equal)",
+    }
+    if summary.classes is not None:
+        rows["classes per client"] = summary.classes
+        rows["label distance"] = f"{summary.label_distance:.3f} (0: equal)"
+    rows |= {
         "test examples": f"{len(result.test['y']):,}",
     }
     if result.test_of_clients is not None:

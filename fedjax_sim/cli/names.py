@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from fedjax_sim import models
+from fedjax_sim import models, objectives
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.objectives import Objective
 from fedjax_sim.timelines import geometric_steps, poisson, repeat_rounds, sampling, slots_for
 from fedjax_sim.types import Timeline
 
@@ -58,6 +59,13 @@ AUTO_MODELS: dict[Shape, str] = {
 AUTO_TOKEN_MODELS: dict[Shape, str] = {(80,): "lstm"}
 # The same with a label at every position.
 AUTO_SEQUENCE_MODELS: dict[Shape, str] = {(80,): "lstm_sequence"}
+
+
+# Losses of targets that are numbers, for --loss; the first is the default.
+REGRESSION_LOSSES: dict[str, Callable[[Model], Objective]] = {
+    "squared": objectives.squared_error,
+    "huber": objectives.huber,
+}
 
 
 def _geometric(config: RunConfig, key: Array, sizes: Any, steps: Any) -> Timeline:

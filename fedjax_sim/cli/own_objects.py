@@ -19,6 +19,7 @@ from fedjax_sim import datasets, models
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.names import (
     MODELS,
+    REGRESSION_LOSSES,
     SAMPLINGS,
     BuildModel,
     Sampling,
@@ -45,7 +46,7 @@ _KINDS: dict[str, tuple[str | None, Sequence[str]]] = {
     "partition": ("partitions", tuple(PARTITIONS)),
     "sampling": (None, tuple(SAMPLINGS)),
     "timeline": (None, ()),
-    "loss": (None, ()),
+    "loss": (None, tuple(REGRESSION_LOSSES)),
     "metrics": (None, ()),
 }
 
@@ -106,6 +107,7 @@ def load_dataset(config: RunConfig) -> Dataset:
             pathlib.Path(config.dataset),
             label_column=config.label_column,
             client_column=config.client_column,
+            target="numbers" if config.loss in REGRESSION_LOSSES else None,
         )
     if is_text(config.dataset):
         return read_text(config.dataset, context=_CONTEXT)

@@ -50,15 +50,21 @@ def _pachinko(config: RunConfig, dataset: Dataset) -> Division:
 
 def _by_labels(rule: Callable[[RunConfig, np.ndarray], Rows]) -> Partition:
     def divide(config: RunConfig, dataset: Dataset) -> Division:
-        labels = dataset.train["y"]
-        if labels.ndim > 1:
-            raise ValueError(
-                f"data set {dataset.name} has a label per position; expected a partition that does "
-                "not need labels, such as contiguous, iid or natural"
-            )
-        return Division(rule(config, labels))
+        return Division(rule(config, _classes(dataset)))
 
     return divide
+
+
+def _classes(dataset: Dataset) -> np.ndarray:
+    """Returns the classes of the training examples; refuses other labels."""
+    labels = dataset.train["y"]
+    if labels.ndim > 1 or dataset.target == "numbers":
+        kind = "a label per position" if labels.ndim > 1 else "numbers as targets"
+        raise ValueError(
+            f"data set {dataset.name} has {kind}; expected a partition that does not need labels, "
+            "such as contiguous, iid or natural"
+        )
+    return labels
 
 
 def _by_size(rule: Callable[[RunConfig, int], Rows]) -> Partition:
@@ -70,7 +76,7 @@ def _pfllib(rule: Callable[[RunConfig, np.ndarray, np.random.RandomState], Rows]
 
     def divide(config: RunConfig, dataset: Dataset) -> Division:
         random = np.random.RandomState(config.partition_seed)
-        rows = rule(config, dataset.train["y"], random)
+        rows = rule(config, _classes(dataset), random)
         if config.test_of == "dataset":
             return Division(rows)
         train, test = partition.pfllib_split(rows, random, train_ratio=1 - config.test_fraction)

@@ -63,7 +63,7 @@ class Problem(NamedTuple):
     data: FederatedData  # with --num-strata the labels only
     batches: Batches
     model: Model
-    num_classes: int
+    num_classes: int  # 1: of numbers
     description: dict[str, Any]  # of data, partition and model, for config.json
     clock: Clock | None
     eval_time: float  # with a clock: simulated time between evaluations
@@ -152,7 +152,7 @@ def prepare(
             population, a clock that admits no timeline.
     """
     model_name, net = model(config, dataset, conv)
-    own = OwnFunctions.of(config)
+    own = OwnFunctions.of(config, dataset)
     own.check(net, dataset)
     ignore = IGNORE if dataset.train["y"].ndim == 2 else None
     half = config.precision == "bfloat16"
@@ -184,6 +184,7 @@ def prepare(
             "class_names": dataset.class_names,
             "shape": list(dataset.train["x"].shape[1:]),
             "dtype": str(dataset.train["x"].dtype),
+            **_scaling(dataset),
         },
         "partition": summarize(data, dataset.num_classes)._asdict(),
         "model": {
@@ -220,6 +221,13 @@ def prepare(
         config,
         attack,
     )
+
+
+def _scaling(dataset: Dataset) -> dict[str, Any]:
+    """Returns the map from raw features to those of the model, for config.json."""
+    if dataset.scaling is None:
+        return {}
+    return {"scaling": {key: values.tolist() for key, values in dataset.scaling._asdict().items()}}
 
 
 def model(

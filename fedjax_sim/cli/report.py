@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from fedjax_sim.simulation.folders import Kind, check_kind
 from fedjax_sim.simulation.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
-ACCURACY, LOSS = "test/accuracy", "test/loss"
+ACCURACY, R2, LOSS = "test/accuracy", "test/r2", "test/loss"
 EPSILON = "privacy/epsilon"
 
 
@@ -107,6 +107,20 @@ def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
     return sorted(seeds, key=lambda path: int(path.name))
 
 
+def score_of(metrics: Collection[str] | pd.DataFrame) -> str:
+    """Returns the metric by which models are compared: accuracy, or R^2 of a regression.
+
+    Args:
+        metrics: names, or a history with a column ``metric``.
+
+    Example:
+        >>> score_of(["test/loss", "test/r2"]), score_of(["test/accuracy"])
+        ('test/r2', 'test/accuracy')
+    """
+    names = set(metrics["metric"] if isinstance(metrics, pd.DataFrame) else metrics)
+    return R2 if R2 in names and ACCURACY not in names else ACCURACY
+
+
 def summarize(
     history: pd.DataFrame,
     target: float,
@@ -114,6 +128,8 @@ def summarize(
     num_seeds: int = 1,
 ) -> pd.DataFrame:
     """Returns a row per algorithm: final accuracy, rounds to the target, time.
+
+    Of a regression it is R^2, with the names ``r2_mean``, ``r2_std``, ``r2_low`` and ``r2_high``.
 
     The accuracy is that of every seed's last evaluation.  Seeds that run one after the other may
     end in different rounds; ``rounds`` is the fewest of them.
@@ -149,9 +165,10 @@ def summarize(
         >>> row["accuracy_mean"].round(3), row["rounds_to_target"], row["local_steps_per_second"]
         (np.float64(0.7), np.float64(1.5), np.float64(4.0))
     """
-    rows = {}
+    rows, metric = {}, score_of(history)
+    score = metric.removeprefix("test/")
     for algorithm in history["algorithm"].unique():
-        chosen = (history["metric"] == ACCURACY) & (history["algorithm"] == algorithm)
+        chosen = (history["metric"] == metric) & (history["algorithm"] == algorithm)
         part = history.loc[chosen, :]
         diverged_at = np.array(first_divergences(part))
         curves = part.pivot(index="round", columns="seed", values="value")
@@ -171,9 +188,9 @@ def summarize(
         rows[algorithm] = {
             "rounds": rounds,
             "finished": rounds == timing["num_rounds"] and len(final) >= num_seeds,
-            "accuracy_mean": float(final.mean()),
-            "accuracy_std": _std(final),
-            **_bounds("accuracy", final),
+            f"{score}_mean": float(final.mean()),
+            f"{score}_std": _std(final),
+            **_bounds(score, final),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
@@ -211,7 +228,7 @@ def _std(values: np.ndarray) -> float:
 
 def _bounds(name: str, accuracies: np.ndarray) -> dict[str, float]:
     """Returns the bounds of the 95 % interval of the mean over seeds; NaN for one seed."""
-    interval = mean_interval(accuracies, bounds=(0, 1))
+    interval = mean_interval(accuracies, bounds=None if name == "r2" else (0, 1))
     return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
 
 

@@ -25,7 +25,7 @@ from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, rec
 from fedjax_sim.cli.config_file import differences, read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
-from fedjax_sim.data.summary import label_counts
+from fedjax_sim.data.summary import has_classes, label_counts
 from fedjax_sim.execution import distributed
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.simulation.compare import Comparison, OnProgress
@@ -153,8 +153,9 @@ def _execute(
     if writes:
         header = job.header | comparison.problem.description
         report.write_json(output / "config.json", header | {"environment": environment()})
-        counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
-        report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
+        if has_classes(comparison.problem.data):
+            counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
+            report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
 
     try:
         result = _run_all(job, on_progress, callbacks)
@@ -305,7 +306,7 @@ def _figures_of_clients(comparison: ResolvedRun, caption: str) -> dict[str, Figu
         for split in sorted(set(values["split"])):
             name = split.replace("/", "_") if split.startswith("personal/") else f"clients_{split}"
             figures[f"{name}.png"] = plotting.client_distribution(
-                values, "accuracy", split=split, caption=caption
+                values, "r2" if "r2" in values else "accuracy", split=split, caption=caption
             )
     return figures
 

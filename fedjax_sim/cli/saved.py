@@ -160,13 +160,16 @@ class SavedResults:
         """Returns a model's outputs for examples, ``[N, ...]``: logits for a classifier.
 
         Args:
-            x: examples ``[N, ...]`` as the model was trained with.
+            x: examples ``[N, ...]`` as the model was trained with: of uint8 pixels uint8, of a
+                data set with ``scaling`` its result, ``(x - shift) / divisor`` with the numbers
+                under ``data`` in ``config.json``.
             algorithm, seed, which: as in :meth:`params`.
             apply: ``(params, x) -> outputs``; default: that of :attr:`model`.
             batch_size: examples at once.
 
         Raises:
-            ValueError: examples of another shape than the model was trained with.
+            ValueError: examples of another shape than the model was trained with, or uint8 for
+                another type.
         """
         x = np.asarray(x)
         expected = self.config.get("data", {}).get("shape")
@@ -174,6 +177,12 @@ class SavedResults:
             apply = self.model.apply
             if list(x.shape[1:]) != expected:
                 raise ValueError(f"x has shape {x.shape}; expected {('N', *expected)}")
+            trained = self.config["data"]["dtype"]
+            if (x.dtype == np.uint8) != (trained == "uint8"):
+                raise ValueError(
+                    f"x has dtype {x.dtype}; expected {trained}, since the model divides uint8 by "
+                    "255, and nothing else"
+                )
         if not len(x):
             raise ValueError(f"x has shape {x.shape}; expected at least one example")
         params = self.params(algorithm, seed, which)

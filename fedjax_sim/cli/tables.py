@@ -13,7 +13,7 @@ from fedjax_sim.cli.diagnose import Diagnosis, kind_of
 from fedjax_sim.simulation.needs import Forecast
 from fedjax_sim.simulation.tuning import Measured
 
-INTERVALS = "accuracy: mean over seeds and its 95 % interval (Student's t)"
+INTERVALS = "mean over seeds and its 95 % interval (Student's t)"
 
 
 def summary_table(summary: pd.DataFrame, target: float) -> Table:
@@ -28,32 +28,34 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         >>> [next(iter(column.cells)) for column in table.columns]
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
+    score = "r2" if "r2_mean" in summary.columns else "accuracy"
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
     partial = summary.get("partial_model", pd.Series(False, summary.index))
     notes = [
-        *([INTERVALS] if bool((summary["seeds"] > 1).any()) else []),
+        *([f"{score}: {INTERVALS}"] if bool((summary["seeds"] > 1).any()) else []),
         *([PARTIAL_NOTE] if partial.any() else []),
     ]
     table = Table(caption="\n".join(notes) or None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for name in (
         *(["personal models"] if personal else []),
-        "test accuracy",
-        f"{'time' if clock else 'rounds'} to {100 * target:g}%",
+        f"test {score}",
+        f"{'time' if clock else 'rounds'} to "
+        + (f"{100 * target:g}%" if score == "accuracy" else f"{target:g}"),
         *(["updates"] if clock else []),
         "seconds",
         "compile seconds",
         "local steps/s",
     ):
         table.add_column(
-            name, justify="right", no_wrap=name in ("test accuracy", "personal models")
+            name, justify="right", no_wrap=name in (f"test {score}", "personal models")
         )
     for name, row in summary.to_dict(orient="index").items():
         reached_at = row["time_to_target" if clock else "rounds_to_target"]
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
             to_target += f" ({row['reached']} of {row['seeds']} seeds)"
-        accuracy = row["divergence"] or _interval(row, "accuracy")
+        accuracy = row["divergence"] or _interval(row, score)
         own = [_interval(row, "personal")] if personal else []
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"

@@ -24,14 +24,19 @@ class PartitionSummary(NamedTuple):
     num_clients: int
     num_examples: int  # rows of all clients, including repeated ones
     sizes: Spread  # examples per client
-    classes: Spread  # distinct labels per client
-    label_distance: float  # mean total variation from the pooled label distribution, in [0, 1)
+    classes: Spread | None  # distinct labels per client; None: the labels are numbers
+    label_distance: float | None  # mean total variation from the pooled distribution, in [0, 1)
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"clients              {self.num_clients}\n"
             f"examples             {self.num_examples}\n"
-            f"examples per client  {self.sizes}\n"
+            f"examples per client  {self.sizes}"
+        )
+        if self.classes is None:
+            return text
+        return (
+            f"{text}\n"
             f"classes per client   {self.classes}\n"
             f"label distance       {self.label_distance:.3f}  (0: equal)"
         )
@@ -80,11 +85,23 @@ def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.
     return counts.reshape(data.num_clients, num_classes)
 
 
+def has_classes(data: FederatedData, label: str = "y") -> bool:
+    """Returns False if the labels are floating numbers, as in regression.
+
+    Example:
+        >>> has_classes(FederatedData({"y": np.array([0.5, 1.5])}, np.array([0, 2])))
+        False
+    """
+    labels = data.examples.get(label) if isinstance(data.examples, dict) else None
+    return labels is None or not np.issubdtype(np.asarray(labels).dtype, np.floating)
+
+
 def summarize(data: FederatedData, num_classes: int, label: str = "y") -> PartitionSummary:
     """Sizes, classes per client, and the mean distance of the clients' label distributions.
 
     The distance of client i is the total variation ``1/2 sum_c |p_ic - p_c|`` between its label
-    distribution and that of all examples; empty clients are excluded from the mean.
+    distribution and that of all examples; empty clients are excluded from the mean.  Labels that
+    are floating numbers have neither classes nor a distance (None).
 
     Raises:
         ValueError: as :func:`label_counts`; no examples at all.
@@ -98,6 +115,9 @@ def summarize(data: FederatedData, num_classes: int, label: str = "y") -> Partit
         classes per client   min 1, median 1, max 1
         label distance       0.500  (0: equal)
     """
+    sizes = _spread(np.asarray(data.sizes))
+    if data.num_examples and not has_classes(data, label):
+        return PartitionSummary(data.num_clients, data.num_examples, sizes, None, None)
     counts = label_counts(data, num_classes, label)
     total = int(counts.sum())
     if total == 0:
@@ -108,7 +128,7 @@ def summarize(data: FederatedData, num_classes: int, label: str = "y") -> Partit
     return PartitionSummary(
         num_clients=data.num_clients,
         num_examples=data.num_examples,
-        sizes=_spread(np.asarray(data.sizes)),
+        sizes=sizes,
         classes=_spread((counts > 0).sum(axis=1)),
         label_distance=float(distances.mean()),
     )

@@ -1,7 +1,7 @@
 """Real data sets by name, from tables, arrays and files, or prepared by tensorflow-datasets."""
 
 from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates, merged
+from fedjax_sim.datasets.dataset import DataError, Dataset, Scaling, drop_duplicates, merged
 from fedjax_sim.datasets.layouts import to_channels_last
 from fedjax_sim.datasets.leaf import read_leaf
 from fedjax_sim.datasets.pfllib import read_pfllib
@@ -17,6 +17,7 @@ __all__ = [
     "Characters",
     "DataError",
     "Dataset",
+    "Scaling",
     "drop_duplicates",
     "from_arrays",
     "from_table",

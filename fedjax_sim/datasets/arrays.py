@@ -1,4 +1,4 @@
-"""Data sets from arrays and lists: labels and clients may be text, images of any layout."""
+"""Data sets from arrays and lists: labels and clients may be text, images of a given layout."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.data.inspection import missing, with_nan
-from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, number_groups
+from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.division import TEST_SHARE, rows_for_testing
 from fedjax_sim.datasets.labels import one_per_example
-from fedjax_sim.datasets.layouts import to_channels_last
-
-_MOST_LABEL = 2**53  # float64 has all integers below it
+from fedjax_sim.datasets.layouts import Layout, check_layout, laid_out
+from fedjax_sim.datasets.scaling import Scale, are_pixels, check_numbers, check_scale, scaled
+from fedjax_sim.datasets.targets import Target, as_targets, check_target, kind_of
 
 
 def from_arrays(
@@ -21,31 +21,46 @@ def from_arrays(
     test: tuple[Any, Any] | None = None,
     clients: Sequence[Any] | np.ndarray | None = None,
     test_clients: Sequence[Any] | np.ndarray | None = None,
+    scale: Scale | None = None,
+    layout: Layout | None = None,
+    target: Target | None = None,
     name: str = "own",
 ) -> Dataset:
     """Returns a data set of arrays or lists.
 
-    Labels are numbered 0..C-1 in sorted order, numbers or text; ``class_names`` remembers them.
-    Clients are numbered in order of appearance; ``group_names`` remembers them.  uint8 images get
-    the layout ``[N, H, W, C]``, and so do floating images with a first axis of 1, 3 or 4 channels.
+    Classes are numbered 0..C-1 in sorted order, numbers or text; ``class_names`` remembers them.
+    Clients are numbered in order of appearance; ``group_names`` remembers them.
 
     Args:
-        x: examples ``[N, ...]``.
+        x: examples ``[N, ...]``.  Integers besides uint8 are token ids, unless ``scale`` is given.
         y: labels ``[N]`` or ``[N, 1]``.
         test: examples and labels for testing; default: a fifth of each class, or with ``clients`` a
             fifth of the rows of each client (:mod:`fedjax_sim.datasets.division`), always the same.
         clients: client of each example ``[N]``, for the natural partition.
         test_clients: client of each test example, with ``test`` and ``clients``.
+        scale: "none"; "unit": pixels 0..255 are divided by 255; "standardise": mean 0 and standard
+            deviation 1 of the training examples, for every position of the last axis.  Default:
+            "unit" for uint8 images ``[N, H, W, ...]``, which stay uint8 until a model divides
+            them, else "none", with a warning of a table ``[N, D]`` whose columns differ in scale
+            by more than 1e3 or look like pixels.  uint8 that may be pixels or not needs ``scale``.
+            ``Dataset.scaling`` maps other examples in the same way.
+        layout: "channels_last" or "channels_first" of images, which become ``[N, H, W, C]``, or
+            "as_given".  Default: that of uint8 images by
+            :func:`~fedjax_sim.datasets.to_channels_last`, else "as_given".
+        target: "classes", or "numbers" for regression, which become float32.  Default: integers,
+            booleans and text are classes, floats are numbers; floats that are all whole may be
+            either and need ``target``.
         name: name of the data set.
 
     Raises:
-        DataError: lengths that differ, labels that are no list of integers or text, missing labels
+        DataError: lengths that differ, labels that are no list of numbers or text, missing labels
             or clients, examples that are no numbers or too large for float32, test examples of
             another shape, or uint8 in one part only, a single example, or clients of one row each,
-            without ``test``, or ``test_clients`` without ``test`` or without ``clients``.
+            without ``test``, or ``test_clients`` without ``test`` or without ``clients``;
+            ``scale``, ``layout`` or ``target`` that does not fit, or is needed.
 
     Warns:
-        UserWarning: clients without test examples, by number and name.
+        UserWarning: clients without test examples, by number and name; columns of other scales.
 
     Example:
         >>> data = from_arrays([[0.0], [1.0], [2.0]], ["cat", "dog", "cat"],
@@ -53,6 +68,39 @@ def from_arrays(
         >>> data.train["y"].tolist(), data.class_names, data.train_groups.tolist()
         ([0, 1, 0], ('cat', 'dog'), [0, 1, 0])
     """
+    dataset = unscaled(
+        x, y, test=test, clients=clients, test_clients=test_clients,
+        scale=scale, layout=layout, target=target, name=name,
+    )  # fmt: skip
+    return scaled(dataset, scale)
+
+
+def unscaled(
+    x: Any,
+    y: Any,
+    *,
+    test: tuple[Any, Any] | None,
+    clients: Sequence[Any] | np.ndarray | None,
+    test_clients: Sequence[Any] | np.ndarray | None,
+    scale: Scale | None,
+    layout: Layout | None,
+    target: Target | None,
+    name: str,
+) -> Dataset:
+    """Returns :func:`from_arrays` before the scale, with examples of any type of numbers.
+
+    Raises:
+        DataError: as :func:`from_arrays`.
+
+    Example:
+        >>> data = unscaled([[0, 1], [9, 8]], [0, 1], test=([[5, 5]], [0]), clients=None, name="m",
+        ...                 test_clients=None, scale="standardise", layout=None, target=None)
+        >>> data.train["x"].tolist()
+        [[0, 1], [9, 8]]
+    """
+    check_scale(scale)
+    check_layout(layout)
+    check_target(target)
     for option, value in (("test", test), ("clients", clients)):
         if test_clients is not None and value is None:
             raise DataError(
@@ -66,20 +114,31 @@ def from_arrays(
         _check_alike(name, read["train"].x, read["test"].x)
     elif len(read["train"].y) < 2:
         raise DataError(f"{name} has 1 example; expected at least 2, one of them for testing")
-    values = np.concatenate([part.y for part in read.values()])
-    classes, numbers = np.unique(values, return_inverse=True)
-    labels = dict(
-        zip(read, np.split(numbers.astype(np.int32), [len(read["train"].y)]), strict=False)
-    )
-    arrays = {key: {"x": part.x, "y": labels[key]} for key, part in read.items()}
+    pixels = are_pixels(f"{name}: train", read["train"].x, scale)
+    kind = kind_of(f"{name}: train", read["train"].y, target)
+    arrays, labels = {}, {}
+    for key, part in read.items():
+        where = f"{name}: {key}"
+        arrays[key] = laid_out(where, part.x, layout, pixels)
+        kind_of(where, part.y, kind)
+        labels[key] = as_targets(where, part.y, kind)
+    classes: np.ndarray | None = None
+    if kind == "classes":
+        classes, numbers = np.unique(np.concatenate([*labels.values()]), return_inverse=True)
+        split = np.split(numbers.astype(np.int32), [len(labels["train"])])
+        labels = dict(zip(labels, split, strict=False))
+    arrays = {key: {"x": arrays[key], "y": labels[key]} for key in read}
     own = [None if part.clients is None else list(part.clients) for part in read.values()]
     groups = (None, None, None) if own[0] is None else number_groups(own[0], *own[1:])
     if test is None:
         whole, (numbers, _, names) = arrays["train"], groups
+        strata = labels["train"] if kind == "classes" else np.zeros(len(labels["train"]), int)
+        # The labels themselves, since messages name them.
+        named = read["train"].y if kind == "classes" else strata
         is_test = (
-            _is_test(labels["train"])
+            _is_test(strata)
             if numbers is None or names is None
-            else rows_for_testing(name, read["train"].y, numbers, names)
+            else rows_for_testing(name, named, numbers, names)
         )
         arrays = {
             key: {leaf: column[rows] for leaf, column in whole.items()}
@@ -87,10 +146,9 @@ def from_arrays(
         }
         if numbers is not None:
             groups = (numbers[~is_test], numbers[is_test], names)
-    class_names = tuple(str(label) for label in classes)
     return Dataset(
-        name, arrays["train"], arrays["test"], len(classes), *groups, source="arrays",
-        class_names=class_names,
+        name, arrays["train"], arrays["test"], 1 if classes is None else len(classes), *groups,
+        source="arrays", class_names=None if classes is None else tuple(map(str, classes)),
     )  # fmt: skip
 
 
@@ -115,7 +173,16 @@ def check_dataset(dataset: Dataset) -> Dataset:
             raise DataError(
                 f"{where} has x {list(x.shape)} and y {list(y.shape)}; expected [N, ...]"
             )
-        _check_numbers(where, x)
+        check_numbers(where, x)
+        if dataset.target == "numbers":
+            if y.dtype.kind != "f" or y.ndim != 1 or dataset.num_classes != 1:
+                raise DataError(
+                    f"{where} labels are {y.dtype}{list(y.shape)}, with num_classes="
+                    f"{dataset.num_classes}; expected floats [N] and 1, for regression"
+                )
+            if not np.isfinite(y).all():
+                raise DataError(f"{where} labels have NaN or infinity; expected finite numbers")
+            continue
         if y.ndim not in (1, 2) or y.dtype.kind not in "iu":
             raise DataError(
                 f"{where} labels are {y.dtype}{list(y.shape)}; expected integers [N] (from_arrays "
@@ -152,8 +219,8 @@ def _check_alike(name: str, train: np.ndarray, test: np.ndarray) -> None:
 
 
 class _Part(NamedTuple):
-    x: np.ndarray
-    y: np.ndarray  # as given
+    x: np.ndarray  # all as given
+    y: np.ndarray
     clients: np.ndarray | None
 
 
@@ -166,33 +233,15 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
         x, y = with_nan(x), np.asarray(y)
     except ValueError as error:
         raise DataError(f"{where} examples or labels are ragged; expected equal shapes") from error
-    _check_numbers(where, x)
-    if (
-        y.ndim != 1
-        or y.dtype.kind not in "biuUSf"
-        or (y.dtype.kind == "f" and not (y == np.rint(y)).all())
-    ):
-        raise DataError(
-            f"{where} labels are {y.dtype}{list(y.shape)}; expected a list of integers or text, "
-            "the classes (real numbers, for regression: fs.from_assignment({'x': x, 'y': y}, rows) "
-            "with rows, names = fs.data.partition.by_group(clients))"
-        )
-    if len(x) != len(y) or not len(y):
+    with np.errstate(over="ignore"):  # numbers too large for float32 are refused, too
+        check_numbers(where, x.astype(np.float32) if x.dtype.kind == "f" else x)
+    if y.ndim and (len(x) != len(y) or not len(y)):
         raise DataError(f"{where} has {len(x)} examples and {len(y)} labels; expected one each")
     if clients is not None and len(clients) != len(y):
         raise DataError(f"{where} has {len(clients)} clients; expected {len(y)}, one per example")
-    if y.dtype.kind in "uf":  # one type, so that the class names of both parts are integers
-        if float(np.abs(y).max()) >= _MOST_LABEL:
-            raise DataError(f"{where} labels have {y[np.abs(y).argmax()]}; expected below 2^53")
-        y = y.astype(np.int64)
     own = None if clients is None else np.asarray(clients)
     if own is not None and own.ndim != 1:
         raise DataError(f"{where} clients have shape {list(own.shape)}; expected one per example")
-    if y.dtype.kind == "S":
-        y = np.array([group_text(label) for label in y])
-    with np.errstate(over="ignore"):  # checked here
-        x = _layout(x)
-    _check_numbers(where, x)
     return _Part(x, y, own)
 
 
@@ -200,22 +249,6 @@ def _check_present(where: str, column: str, values: Any) -> None:
     if np.ndim(values) == 1 and (is_missing := missing(values)).any():
         row = int(is_missing.argmax())
         raise DataError(f"{where} {column}[{row}] has no value; expected one")
-
-
-def _layout(x: np.ndarray) -> np.ndarray:
-    """Images with channels last; floats and integers in the types of models."""
-    first_is_channel = x.ndim == 4 and x.shape[1] in (1, 3, 4) and x.shape[3] not in (1, 3, 4)
-    if (x.dtype == np.uint8 and x.ndim in (3, 4)) or first_is_channel:
-        x = to_channels_last(x)
-    return x.astype(np.float32 if x.dtype.kind in "fb" else x.dtype.newbyteorder("="), copy=False)
-
-
-def _check_numbers(where: str, x: np.ndarray) -> None:
-    if x.dtype.kind not in "biuf":
-        raise DataError(f"{where} examples are {x.dtype}; expected numbers [N, ...]")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row = np.argwhere(~np.isfinite(x))[0].tolist()
-        raise DataError(f"{where} examples have NaN or infinity at {row}; expected finite numbers")
 
 
 def _is_test(labels: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.data.inspection import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError
 
@@ -16,11 +17,14 @@ class Columns(NamedTuple):
     read: Callable[[str], np.ndarray]
     is_missing: Callable[[str], np.ndarray]  # rows without a value
     is_array: Callable[[str], bool]  # an array per row
-    class_names: Callable[[str], Sequence[str] | None]
+    class_names: Callable[[str], Sequence[str] | None]  # of labels that are positions among them
+    categories: Callable[[str], Sequence[Any] | None] = lambda name: (
+        None
+    )  # declared, in their order
 
 
 def columns_of(table: Any) -> Columns:
-    """Returns the columns of a dict of arrays, a pandas DataFrame or a data set of Hugging Face.
+    """Returns the columns of a dict of arrays, or of a table of pandas, pyarrow or Hugging Face.
 
     Raises:
         DataError: another type.
@@ -43,6 +47,9 @@ def columns_of(table: Any) -> Columns:
 
         names = list(table.column_names)
         return Columns(names, read, lambda name: missing(read(name)), is_array, names_of)
+    if hasattr(table, "column_names") and hasattr(table, "to_pandas"):  # pyarrow
+        check_names("table", list(table.column_names))
+        table = table.to_pandas()
     if hasattr(table, "columns") and hasattr(table, "isna"):  # pandas
         check_names("table", [str(name) for name in table.columns])
         by_name = {str(name): table[name] for name in table.columns}
@@ -52,6 +59,7 @@ def columns_of(table: Any) -> Columns:
             lambda name: by_name[name].isna().to_numpy(),
             lambda name: len(table) > 0 and np.ndim(by_name[name].iloc[0]) > 0,
             lambda name: None,
+            lambda name: getattr(getattr(by_name[name], "cat", None), "categories", None),
         )
     if isinstance(table, Mapping):
         check_names("table", [str(name) for name in table])
@@ -65,8 +73,8 @@ def columns_of(table: Any) -> Columns:
             lambda name: None,
         )
     raise DataError(
-        f"table is {type(table).__name__}; expected a dict of arrays, a pandas DataFrame or a data "
-        "set of Hugging Face"
+        f"table is {type(table).__name__}; expected a dict of arrays, a pandas DataFrame, a "
+        "pyarrow.Table or a data set of Hugging Face"
     )
 
 
@@ -81,6 +89,31 @@ def _column(name: str, values: Any) -> np.ndarray:
     if array.ndim == 0:
         raise DataError(f"table: column {name!r} is one value; expected one per example")
     return array
+
+
+def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = False) -> Columns:
+    """Returns a table without some columns.
+
+    Args:
+        where: of messages.
+        table: of a data set.
+        drop: names of columns.
+        some: the table may lack some of them.
+
+    Raises:
+        DataError: a column that the table does not have.
+
+    Example:
+        >>> without("table", columns_of({"id": [1, 2], "a": [3, 4]}), ["id"]).names
+        ['a']
+    """
+    for name in drop:
+        if name not in table.names and not some:
+            raise DataError(
+                f"drop is {name!r}; expected one of {', '.join(table.names)}, the columns of "
+                f"{where}{did_you_mean(name, table.names)}"
+            )
+    return table._replace(names=[name for name in table.names if name not in drop])
 
 
 def check_names(where: object, names: Sequence[str]) -> None:
@@ -98,7 +131,8 @@ def check_names(where: object, names: Sequence[str]) -> None:
         if not name.strip():
             raise DataError(
                 f"{where}: column {number} has no name; expected one (pandas' to_csv writes row "
-                "numbers without a name unless index=False)"
+                f"numbers without a name unless index=False; drop='Unnamed: {number - 1}' leaves "
+                "them out)"
             )
         if name in names[: number - 1]:
             raise DataError(f"{where}: column {name!r} occurs twice; expected distinct names")

@@ -26,11 +26,28 @@ class DataError(ValueError):
     """
 
 
+class Scaling(NamedTuple):
+    """Map of raw features to those that a model is trained with: ``(x - shift) / divisor``.
+
+    Example:
+        >>> Scaling(np.array([1.0, 0.0]), np.array([2.0, 1.0]))([[3.0, 4.0]]).tolist()
+        [[1.0, 4.0]]
+    """
+
+    shift: np.ndarray
+    divisor: np.ndarray
+
+    def __call__(self, x: Any) -> np.ndarray:
+        """Returns the features ``[N, ...]`` of other examples, such as later ones, in float32."""
+        return ((np.asarray(x, np.float64) - self.shift) / self.divisor).astype(np.float32)
+
+
 class Dataset(NamedTuple):
     """A supervised data set in host memory, with the natural client of each example if known.
 
     Images are uint8 ``[N, H, W, C]`` and labels int32, so that a data set needs no more memory than
-    its file; models convert on the device.
+    its file; models convert on the device.  Targets of regression are float32, and ``num_classes``
+    is then 1, the outputs of a model.
 
     Example:
         >>> from fedjax_sim.datasets import load
@@ -42,12 +59,25 @@ class Dataset(NamedTuple):
     name: str
     train: dict[str, np.ndarray]  # {"x": [N, ...], "y": int32 [N]}, CIFAR-100 also "coarse"
     test: dict[str, np.ndarray]
-    num_classes: int
+    num_classes: int  # outputs of a classifier; 1 for regression
     train_groups: np.ndarray | None  # int32 [N], indices into group_names
     test_groups: np.ndarray | None
     group_names: tuple[str, ...] | None  # groups of the train part come first
     source: str  # origin: "tfds", "files", "scikit-learn", "download" or "arrays"
     class_names: tuple[str, ...] | None = None  # of the labels in the source; None: 0, 1, ...
+    scaling: Scaling | None = None  # from raw features to those of x; None: they are equal
+
+    @property
+    def target(self) -> Literal["classes", "numbers"]:
+        """Kind of the targets: classes, or real numbers ``[N]``, one output (regression).
+
+        Example:
+            >>> from fedjax_sim.datasets import from_arrays
+            >>> data = from_arrays([[0.0], [1.0]], [0.5, 1.5])
+            >>> data.target, data.num_classes, data.train["y"].dtype
+            ('numbers', 1, dtype('float32'))
+        """
+        return "numbers" if self.train["y"].dtype.kind == "f" else "classes"
 
     def clients(self, part: Literal["train", "test", "unseen"] = "train") -> FederatedData:
         """Returns the natural clients: writers, roles, the values of a table's column.

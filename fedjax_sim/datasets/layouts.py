@@ -1,7 +1,12 @@
 """Layouts of images: models take ``[H, W, C]`` per example, channels last."""
 
+from typing import Any, Literal, get_args
+
 import numpy as np
 
+from fedjax_sim.datasets.dataset import DataError
+
+Layout = Literal["as_given", "channels_first", "channels_last"]
 _CHANNELS = (1, 3, 4)
 
 
@@ -33,6 +38,56 @@ def to_channels_last(x: np.ndarray) -> np.ndarray:
         f"x has shape {x.shape}; expected images [N, H, W], [N, H, W, C] or [N, C, H, W] with 1, 3 "
         "or 4 channels on one side only"
     )
+
+
+def check_layout(layout: Any) -> None:
+    """Refuses another name.
+
+    Raises:
+        DataError: naming the layouts.
+
+    Example:
+        >>> check_layout("channels_first")
+    """
+    if layout not in (None, *get_args(Layout)):
+        raise DataError(f"layout is {layout!r}; expected one of {', '.join(get_args(Layout))}")
+
+
+def laid_out(where: str, x: np.ndarray, layout: Layout | None, pixels: bool) -> np.ndarray:
+    """Returns examples with channels last, if they are images; else unchanged.
+
+    Args:
+        where: of messages.
+        x: ``[N, ...]``.
+        layout: the given layout: "channels_last", or without channels, ``[N, H, W]``;
+            "channels_first"; "as_given" for no images; None: by :func:`to_channels_last` if
+            ``pixels``, else "as_given".
+        pixels: they are known to be images.
+
+    Raises:
+        DataError: images of another number of axes; pixels whose layout could be either.
+
+    Example:
+        >>> laid_out("own", np.zeros((6, 3, 128, 9)), None, pixels=False).shape  # windows
+        (6, 3, 128, 9)
+        >>> laid_out("own", np.zeros((6, 3, 32, 32)), "channels_first", pixels=False).shape
+        (6, 32, 32, 3)
+    """
+    if layout == "as_given" or (layout is None and (not pixels or x.ndim > 4)):
+        return x
+    if layout is None:
+        try:
+            return to_channels_last(x)
+        except ValueError as error:
+            raise DataError(
+                f"{where} {error}; or layout='channels_first', 'channels_last' or 'as_given'"
+            ) from error
+    if x.ndim not in (3, 4) or (x.ndim == 3 and layout == "channels_first"):
+        shapes = "[N, C, H, W]" if layout == "channels_first" else "[N, H, W] or [N, H, W, C]"
+        raise DataError(
+            f"{where} examples have shape {x.shape}; expected {shapes}, since layout={layout!r}"
+        )
+    return np.moveaxis(x, 1, 3) if layout == "channels_first" else x.reshape(*x.shape[:3], -1)
 
 
 def layout_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:

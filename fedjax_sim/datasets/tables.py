@@ -1,23 +1,46 @@
 """Data sets from tables: NumPy arrays, pandas, Hugging Face; CSV, Parquet and npz files."""
 
+import csv
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_sim.checks import INT32_MAX, did_you_mean
-from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.columns import Columns, check_names, columns_of
+from fedjax_sim.datasets.arrays import unscaled
+from fedjax_sim.datasets.columns import Columns, check_names, columns_of, without
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
 from fedjax_sim.datasets.division import report_lost
+from fedjax_sim.datasets.encoding import (
+    Encode,
+    Vocabulary,
+    check_encode,
+    numbers_of,
+    one_hot,
+    vocabularies,
+    without_identifiers,
+)
 from fedjax_sim.datasets.formats.npz import read_npz
+from fedjax_sim.datasets.layouts import Layout
+from fedjax_sim.datasets.scaling import Scale, scaled
+from fedjax_sim.datasets.targets import Target
 
-SUFFIXES = (".csv", ".parquet", ".npz")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+_SEPARATORS = (",", ";", "\t")
 LABELS = ("y", "label")  # default names of the labels' column
 EXAMPLES = "x"  # column with whole examples, if there is one
 SPLIT = "split"  # column with "train" and "test", if there is one
+
+
+class Form(NamedTuple):
+    """The form of features and targets, as :func:`from_table` describes it."""
+
+    scale: Scale | None = None
+    layout: Layout | None = None
+    target: Target | None = None
+    encode: Encode | None = None
 
 
 def is_table(name: str) -> bool:
@@ -31,11 +54,22 @@ def is_table(name: str) -> bool:
 
 
 def read_table(
-    path: str | Path, *, label_column: str | None = None, client_column: str | None = None
+    path: str | Path,
+    *,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    drop: str | Sequence[str] = (),
+    scale: Scale | None = None,
+    layout: Layout | None = None,
+    target: Target | None = None,
+    encode: Encode | None = None,
+    separator: str | None = None,
+    decimal: str = ".",
 ) -> Dataset:
     """Reads a data set from a file with a table, see :func:`from_table`.
 
-    CSV and Parquet files have a row per example.  npz files have an array per column, with the
+    CSV, TSV and Parquet files have a row per example.  Spaces around the fields of a CSV file do
+    not count.  npz files have an array per column, with the
     examples ``x`` ``[N, ...]``, and optionally ``x_test`` and the labels and clients of the test
     examples under names with ``_test``; or the names of Keras (``x_train``, ``y_train``, ...) or of
     MedMNIST (``train_images``, ``train_labels``, ...).
@@ -44,10 +78,15 @@ def read_table(
         path: the file.
         label_column: column of the labels, numbers or text; default: ``y`` or ``label``.
         client_column: column of the client of each example; default: no natural clients.
+        drop, scale, layout, target, encode: as for :func:`from_table`.
+        separator: of the fields of a CSV file; default: the one of comma, semicolon and tab that
+            its first line has.
+        decimal: "." or ",", the decimal sign of a CSV file.
 
     Raises:
         DataError: a file that cannot be read, or lacks a column; features that are no numbers; in
-            CSV files a column without a name, or rows with more fields than the header.
+            CSV files a column without a name, rows with more fields than the header, or several
+            separators in the header; as :func:`from_table`.
         ImportError: pandas, or pyarrow for Parquet, is not installed.
 
     Example:
@@ -63,8 +102,15 @@ def read_table(
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
     is_npz = path.suffix.lower() == ".npz"
-    parts = _read_npz(path) if is_npz else {"train": _read_rows(path, client_column)}
-    return _from_parts(parts, str(path), path.stem, label_column, client_column, None)
+    drop = [drop] if isinstance(drop, str) else drop
+    parts = (
+        _read_npz(path)
+        if is_npz
+        else {"train": _read_rows(path, client_column, drop, separator, decimal)}
+    )
+    parts = _without(str(path), parts, drop)
+    form = Form(scale, layout, target, encode)
+    return _from_parts(parts, str(path), path.stem, label_column, client_column, None, form)
 
 
 def from_table(
@@ -74,21 +120,30 @@ def from_table(
     label_column: str | None = None,
     client_column: str | None = None,
     feature_columns: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] = (),
+    scale: Scale | None = None,
+    layout: Layout | None = None,
+    target: Target | None = None,
+    encode: Encode | None = None,
     name: str = "table",
 ) -> Dataset:
     """Returns a data set from a table with a row per example and, if known, its client.
 
-    A table is a dict of arrays ``[N, ...]``, a pandas DataFrame, or a data set of Hugging Face
-    (``datasets.Dataset``, or ``datasets.DatasetDict`` with the parts "train" and "test").
+    A table is a dict of arrays ``[N, ...]``, a pandas DataFrame, a ``pyarrow.Table``, or a data set
+    of Hugging Face (``datasets.Dataset``, or ``datasets.DatasetDict`` with the parts "train" and
+    "test").
     ``from_table(...).clients()`` are the clients, for ``fs.empirical_task``.
 
     The examples are the column ``x`` of arrays, else the only column of arrays (images,
-    embeddings), else all columns besides labels, clients and split, which have to be numbers.  The
+    embeddings), else all columns besides labels, clients and split, which have to be numbers.
+    Columns that look like identifiers (integers or text under a name such as ``id``, ``user_id`` or
+    ``index``; consecutive integers) are left out with a warning, unless ``feature_columns`` names
+    them.  The
     test part is ``test``, the part "test", or the rows with ``split`` "test"; else a fifth of each
     class, or with a column of clients a fifth of the rows of each client (at least one of two or
     more).  A ``test`` without the column of clients has no clients.  Labels and clients are
     numbered as in :func:`~fedjax_sim.datasets.from_arrays`; a ``ClassLabel`` of Hugging Face keeps
-    its numbers and names.
+    its numbers and names, and a pandas ``Categorical`` the order of its categories.
 
     Args:
         table: training examples, or all examples.
@@ -96,12 +151,18 @@ def from_table(
         label_column: column of the labels, numbers or text; default: ``y`` or ``label``.
         client_column: column of the client of each example; default: no natural clients.
         feature_columns: one column of arrays, or several columns of numbers.
+        drop: columns to leave out, such as row numbers.
+        scale, layout, target: as for :func:`~fedjax_sim.datasets.from_arrays`.
+        encode: "one_hot" makes a column of zeros and ones of every category of features that are
+            text or a ``Categorical``: of the declared categories, or of those of the training
+            examples.
         name: name of the data set.
 
     Raises:
         DataError: another kind of table, a column that it lacks, two columns of one name, features
-            that are no numbers, a column ``x`` of single numbers beside other features, rows
-            without label or client.
+            that are no numbers, with the first such value and its row, a test example of a category
+            that no training example has, a column ``x`` of single numbers beside other features,
+            rows without label or client.
 
     Warns:
         UserWarning: clients without training or without test rows, by number and name.
@@ -121,22 +182,40 @@ def from_table(
         for key, part in (("train", table), ("test", test))
         if part is not None
     }
-    return _from_parts(parts, name, name, label_column, client_column, feature_columns)
+    parts = _without(name, parts, [drop] if isinstance(drop, str) else drop)
+    form = Form(scale, layout, target, encode)
+    return _from_parts(parts, name, name, label_column, client_column, feature_columns, form)
 
 
-def _read_rows(path: Path, client_column: str | None) -> Columns:
+def _without(where: str, parts: dict[str, Columns], drop: Sequence[str]) -> dict[str, Columns]:
+    return {key: without(where, part, drop, some=key == "test") for key, part in parts.items()}
+
+
+def _read_rows(
+    path: Path,
+    client_column: str | None,
+    drop: Sequence[str],
+    separator: str | None,
+    decimal: str,
+) -> Columns:
     pandas = import_extra("pandas")
     names = []
     try:
-        if path.suffix.lower() == ".csv":
-            header = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
-            names = header.iloc[0].tolist()
+        if path.suffix.lower() in (".csv", ".tsv"):
+            form = {
+                "sep": separator or _separator(path), "decimal": decimal, "skipinitialspace": True,
+            }  # fmt: skip
+            header = pandas.read_csv(
+                path, header=None, nrows=1, dtype=str, keep_default_na=False, **form
+            )
+            raw = header.iloc[0].tolist()
+            names = [name.strip() for name in raw]
             # Names of clients as they are written: as numbers, "01" and "1" would be one client.
-            dtype = {} if client_column is None else {client_column: str}
+            dtype = {name: str for name in raw if name.strip() == client_column}
             # index_col: fields beyond the header are an error, not an index in the first column.
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pandas.errors.ParserWarning)
-                frame = pandas.read_csv(path, dtype=dtype, index_col=False)
+                frame = pandas.read_csv(path, dtype=dtype, index_col=False, **form)
         else:
             frame = pandas.read_parquet(path)
     except pandas.errors.ParserWarning as error:
@@ -145,8 +224,28 @@ def _read_rows(path: Path, client_column: str | None) -> Columns:
         ) from error
     except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    check_names(path, names)
+    if names:
+        read = [name or f"Unnamed: {at}" for at, name in enumerate(names)]  # as pandas names them
+        check_names(path, [r if r in drop else name for r, name in zip(read, names, strict=True)])
+        frame.columns = read
+        for name in read:
+            if frame[name].dtype.kind not in "biuf":
+                frame[name] = frame[name].map(lambda v: v.strip() if isinstance(v, str) else v)
     return columns_of(frame)
+
+
+def _separator(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        line = file.readline()
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    found = [mark for mark in _SEPARATORS if len(next(csv.reader([line], delimiter=mark), [])) > 1]
+    if len(found) > 1:
+        raise DataError(
+            f"{path}: the first line has {' and '.join(map(repr, found))}; expected separator=, "
+            "the one between its fields"
+        )
+    return found[0] if found else ","
 
 
 def _read_npz(path: Path) -> dict[str, Columns]:
@@ -160,7 +259,9 @@ def _from_parts(
     label_column: str | None,
     client_column: str | None,
     feature_columns: str | Sequence[str] | None,
+    form: Form,
 ) -> Dataset:
+    check_encode(form.encode)
     train = parts["train"]
     label = _column(where, "label_column", label_column, train.names, LABELS)
     if client_column is not None:
@@ -168,13 +269,17 @@ def _from_parts(
     used = [column for column in (label, client_column) if column is not None]
     has_split = SPLIT in train.names and "test" not in parts
     features = _feature_columns(
-        where, train, [*used, SPLIT] if has_split else used, feature_columns
+        where, train, [*used, SPLIT] if has_split else used, feature_columns, form.encode
     )
+    vocabulary: dict[str, Vocabulary] = {}
+    if not isinstance(features, str):
+        vocabulary = vocabularies(where, parts, features, form.encode)
+    categories = None if form.target == "numbers" else train.categories(label)
     values = {}
     for key, part in parts.items():
         own = where if key == "train" else f"{where}: test"
-        x = _examples(own, part, features)
-        y = _values(own, part, "label_column", label)
+        x = _examples(own, part, features, vocabulary)
+        y = _labels(own, part, label, categories)
         clients = None  # a test table may not say from whom its examples are
         if client_column is not None and (client_column in part.names or key == "train"):
             clients = _values(own, part, "client_column", client_column)
@@ -187,12 +292,15 @@ def _from_parts(
             report_lost(where, values["train"][2], values["test"][2])
     x, y, clients = values["train"]
     test = values.get("test")
-    dataset = from_arrays(
+    dataset = unscaled(
         x, y, clients=clients, name=name,
         test=None if test is None else test[:2],
         test_clients=None if test is None else test[2],
+        scale=form.scale, layout=form.layout, target=form.target,
     )  # fmt: skip
-    return _with_class_names(dataset, train.class_names(label))
+    dataset = scaled(one_hot(dataset, features, vocabulary), form.scale)
+    names = train.class_names(label) if categories is None else list(map(group_text, categories))
+    return _with_class_names(dataset, names)
 
 
 def _by_split(where: str, splits: np.ndarray, whole: tuple) -> dict[str, tuple]:
@@ -212,7 +320,11 @@ def _by_split(where: str, splits: np.ndarray, whole: tuple) -> dict[str, tuple]:
 
 
 def _feature_columns(
-    where: str, table: Columns, used: list[str], given: str | Sequence[str] | None
+    where: str,
+    table: Columns,
+    used: list[str],
+    given: str | Sequence[str] | None,
+    encode: Encode | None,
 ) -> str | list[str]:
     """Returns one column of whole examples, or the columns of numbers."""
     if isinstance(given, str):
@@ -236,10 +348,12 @@ def _feature_columns(
     if len(whole) > 1:
         columns = ", ".join(whole)
         raise DataError(f"{where}: columns {columns} hold arrays; expected one as feature_columns")
-    return whole[0] if whole else others
+    return whole[0] if whole else without_identifiers(where, table, others, encode)
 
 
-def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarray:
+def _examples(
+    where: str, table: Columns, features: str | list[str], vocabulary: Mapping[str, Vocabulary]
+) -> np.ndarray:
     if isinstance(features, str):
         values = table.read(_column(where, "feature_columns", features, table.names))
         if values.dtype == object and table.is_array(features):  # arrays in a column of objects
@@ -251,22 +365,17 @@ def _examples(where: str, table: Columns, features: str | list[str]) -> np.ndarr
                     "(lists of tokens: from_tokens)"
                 ) from error
         return values
-    columns = [table.read(_column(where, "feature_columns", c, table.names)) for c in features]
-    for name, values in zip(features, columns, strict=True):
-        if values.dtype.kind not in "biuf" or values.ndim != 1:
-            if not len(values):
-                raise DataError(f"{where} has no rows; expected one per example")
-            raise DataError(
-                f"{where}: column {name!r} has values such as {values[0]!r}; expected numbers "
-                "(label_column and client_column name the label and the client)"
-            )
-        if len(values) != len(columns[0]):
+    columns = []
+    for name in features:
+        _column(where, "feature_columns", name, table.names)
+        values = numbers_of(where, table, name, vocabulary.get(name))
+        if columns and len(values) != len(columns[0]):
             raise DataError(
                 f"{where}: column {name!r} has {len(values)} rows; expected {len(columns[0])}, as "
                 f"{features[0]!r}"
             )
-    with np.errstate(over="ignore"):  # from_arrays refuses infinities
-        return np.stack(columns, axis=1, dtype=np.float32, casting="unsafe")
+        columns.append(values)
+    return np.stack(columns, axis=1)
 
 
 def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
@@ -282,6 +391,21 @@ def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
     if all(_is_integer(v) for v in values):
         return values.astype(np.int64)  # 10 comes after 9, as in a column of integers
     return np.array([group_text(v) for v in values])
+
+
+def _labels(where: str, table: Columns, name: str, categories: Sequence[Any] | None) -> np.ndarray:
+    """Returns the column of labels; declared categories as their numbers."""
+    values = _values(where, table, "label_column", name)
+    if categories is None:
+        return values
+    numbers = {group_text(value): number for number, value in enumerate(categories)}
+    for row, value in enumerate(values, 1):
+        if group_text(value) not in numbers:
+            raise DataError(
+                f"{where}: column {name!r} has {group_text(value)!r} in row {row}; expected one "
+                f"of {', '.join(numbers)}, the declared categories"
+            )
+    return np.array([numbers[group_text(value)] for value in values], np.int64)
 
 
 def _is_integer(value: Any) -> bool:

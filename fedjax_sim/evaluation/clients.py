@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.evaluation.direction import direction
 from fedjax_sim.evaluation.streaming import check_examples, check_metrics, masked, stream, wide
-from fedjax_sim.objectives import Metrics
+from fedjax_sim.objectives import Metrics, finished, prepared
 from fedjax_sim.types import Params, PyTree
 
 PER_CLIENT = "per_client"  # first part of the names of arrays [M]
@@ -59,9 +59,9 @@ def client_evaluator(
         >>> both["per_client/value"].tolist(), both["per_client/num_examples"].tolist()
         ([2.0, 8.0], [2, 1])
     """
-    summary = summary_of(quantiles, per_client, higher_is_better, data.client_ids)
-    examples = check_examples(data.examples, batch_size)
+    summary = summary_of(metrics, quantiles, per_client, higher_is_better, data.client_ids)
     sizes = np.asarray(data.sizes, np.int32)
+    examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)
     owners = data.owners().astype(np.int32)
     statistics = _ClientStatistics(metrics, batch_size, summary)
     return Partial(statistics, examples, *map(jnp.asarray, (owners, sizes, present_clients(sizes))))
@@ -164,6 +164,7 @@ def client_statistics(
 class _Summary(NamedTuple):
     """From sums per client to results."""
 
+    metrics: Metrics
     quantiles: tuple[float, ...]
     per_client: bool
     higher_is_better: tuple[str, ...] | None
@@ -172,8 +173,7 @@ class _Summary(NamedTuple):
 
     def __call__(self, totals: dict[str, Array], sizes: Array, present: Array) -> dict[str, Array]:
         summary = {}
-        for name, total in totals.items():
-            means = total / jnp.maximum(sizes, 1).astype(total.dtype)
+        for name, means in self.of_clients(totals, sizes).items():
             chosen = self.higher_is_better
             higher = direction(name) == "max" if chosen is None else name in chosen
             statistics = client_statistics(means[present], self.quantiles, higher_is_better=higher)
@@ -184,8 +184,15 @@ class _Summary(NamedTuple):
             summary[f"{PER_CLIENT}/num_examples"] = sizes
         return summary
 
+    def of_clients(self, totals: dict[str, Array], sizes: Array) -> dict[str, Array]:
+        """Metrics of every client, ``[M]``."""
+        counts = jnp.maximum(sizes, 1)
+        means = {name: total / counts.astype(total.dtype) for name, total in totals.items()}
+        return finished(self.metrics, means)
+
 
 def summary_of(
+    metrics: Metrics,
     quantiles: Sequence[float],
     per_client: bool,
     higher_is_better: Collection[str] | None,
@@ -199,7 +206,7 @@ def summary_of(
     chosen = tuple(quantile_names(quantiles).values())
     higher = None if higher_is_better is None else tuple(sorted(higher_is_better))
     names = None if client_ids is None or not per_client else tuple(map(str, client_ids))
-    return _Summary(chosen, per_client, higher, names)
+    return _Summary(metrics, chosen, per_client, higher, names)
 
 
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:

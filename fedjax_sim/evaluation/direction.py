@@ -10,6 +10,8 @@ PERSONAL = "personal/test/accuracy/weighted_mean"
 _FRACTIONS = {
     "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",
 }  # fmt: skip
+# Words of other metrics of which larger values are better: the coefficient of determination.
+_LARGER = {"r2"}
 # Words of metrics, besides losses and errors, of which smaller values are better; the spread of
 # accuracies over clients is one of them, and so is the success of an attacker's backdoor.
 _SMALLER = {
@@ -22,8 +24,8 @@ def direction(metric: str) -> Literal["min", "max"] | None:
     """Returns "max" if larger values of a metric are better, "min" if smaller ones are.
 
     The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
-    like "perplexity", "mse", "gap" and "std", else "max" for accuracies and the like.  None: the
-    name has no such word.
+    like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None:
+    the name has no such word.
 
     Example:
         >>> direction("test/accuracy"), direction("train/loss"), direction("valid/bleu")
@@ -34,7 +36,7 @@ def direction(metric: str) -> Literal["min", "max"] | None:
     name = metric.lower()
     if "loss" in name or "error" in name or not _SMALLER.isdisjoint(_words(name)):
         return "min"
-    return "max" if is_fraction(metric) else None
+    return "max" if is_fraction(metric) or not _LARGER.isdisjoint(_words(name)) else None
 
 
 def is_fraction(metric: str) -> bool:

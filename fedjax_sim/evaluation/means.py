@@ -17,7 +17,7 @@ from fedjax_sim.evaluation.streaming import (
     stream,
     subsample,
 )
-from fedjax_sim.objectives import Metrics
+from fedjax_sim.objectives import Metrics, finished, prepared
 from fedjax_sim.types import Params, PyTree
 
 
@@ -62,7 +62,7 @@ def evaluator(
     if max_examples is not None:
         check_count(1, max_examples=max_examples)
         examples = subsample(examples, max_examples, seed)
-    examples = check_examples(examples, batch_size)
+    examples = check_examples(prepared(metrics, examples), batch_size)
     return Partial(_Means(metrics, batch_size, max_examples is not None), examples)
 
 
@@ -84,7 +84,7 @@ class _Means(NamedTuple):
 
         count = num_examples(examples)
         totals = stream(self.metrics, examples, params, self.batch_size, (), add)
-        means = {name: total / count for name, total in totals.items()}
+        means = finished(self.metrics, {name: total / count for name, total in totals.items()})
         return means | ({"examples": jnp.asarray(count, jnp.int32)} if self.counts else {})
 
 

@@ -20,7 +20,7 @@ from fedjax_sim.evaluation.streaming import (
     value_shapes,
 )
 from fedjax_sim.evaluation.visits import check_states, client_row, current_broadcast, visits
-from fedjax_sim.objectives import Metrics
+from fedjax_sim.objectives import Metrics, finished, prepared
 from fedjax_sim.types import ClientState, Oracle, Params, PyTree, Task, Work
 
 Personal = Callable[[Params, Any], Params]  # (server's parameters, client's state) -> parameters
@@ -52,7 +52,8 @@ def personal_evaluator(
 
     .. math:: \frac{\sum_i n_i v_i}{\sum_i n_i}
 
-    for values :math:`v_i` of clients with :math:`n_i` evaluated examples.
+    for values :math:`v_i` of clients with :math:`n_i` evaluated examples (of a root mean square the
+    root of this mean of squares).
 
     With ``unseen`` the clients are others, which never train.  Their training data are those of the
     task ``unseen``, and their state is that of a new client, ``init_client(x)``, with the server's
@@ -92,9 +93,9 @@ def personal_evaluator(
         >>> round(float(history.metrics["error/weighted_mean"][0]), 3)  # (0.5 + 0.5 + 4) / 3
         1.667
     """
-    summary = summary_of(quantiles, per_client, higher_is_better, data.client_ids)
-    examples = check_examples(data.examples, batch_size)
+    summary = summary_of(metrics, quantiles, per_client, higher_is_better, data.client_ids)
     sizes = np.asarray(data.sizes, np.int32)
+    examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)
     new = None if unseen is None else _checked_unseen(unseen, len(sizes), personal, first_visit)
     if first_visit and new is None:
         raise ValueError("first_visit is True; expected a task of clients with it, unseen")
@@ -172,10 +173,12 @@ class _PersonalStatistics(NamedTuple):
             for name, x in sums.items()
         }
         means = {
-            f"{name}/weighted_mean": total.sum() / sizes.sum().astype(total.dtype)
-            for name, total in totals.items()
+            name: total.sum() / sizes.sum().astype(total.dtype) for name, total in totals.items()
         }
-        return self.summary(totals, sizes, present) | means
+        weighted = finished(self.metrics, means)
+        return self.summary(totals, sizes, present) | {
+            f"{name}/weighted_mean": value for name, value in weighted.items()
+        }
 
     def _models(
         self, context: RunContext, unseen: Task | None, num_clients: int

@@ -20,8 +20,9 @@ next statistics there, so oracles need no other channel.
 
 from collections.abc import Callable
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.objectives.losses import (
+    Huber,
     MaskedSoftmax,
     largest_is_label,
     logistic,
@@ -37,12 +38,15 @@ from fedjax_sim.objectives.of_model import (
     MaskedLossAndAccuracy,
     Metrics,
     Objective,
+    RegressionMetrics,
     Regularised,
     apply_of,
     as_float,
     batch_losses,
     check_labels,
+    finished,
     objective_of,
+    prepared,
     statistics_of,
 )
 from fedjax_sim.types import Model, Scalar
@@ -59,8 +63,12 @@ __all__ = [
     "check_labels",
     "classification_metrics",
     "cross_entropy",
+    "finished",
+    "huber",
     "keyed",
     "objective_of",
+    "prepared",
+    "regression_metrics",
     "squared_error",
     "statistics_of",
     "with_l2",
@@ -129,7 +137,7 @@ def squared_error(model: Apply | Model) -> Objective:
 
     Returns:
         Objective for targets ``[B, ...]``. It raises ValueError if predictions and targets differ
-        in shape.
+        in shape; a model with one output, ``[B, 1]``, suits targets ``[B]``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -139,6 +147,34 @@ def squared_error(model: Apply | Model) -> Objective:
         [9.0]
     """
     return objective_of(model, squared)
+
+
+def huber(model: Apply | Model, delta: float = 1.0) -> Objective:
+    """Huber's loss, summed over outputs: with the error e of an output and ``d = delta``,
+    ``e^2 / 2`` where ``|e| <= d``, else ``d (|e| - d / 2)``.
+
+    P. J. Huber, "Robust estimation of a location parameter", The Annals of Mathematical Statistics
+    35(1), 1964. Within ``delta`` it is half of :func:`squared_error`.
+
+    Args:
+        model: as for :func:`squared_error`.
+        delta: positive.
+
+    Returns:
+        Objective for targets ``[B, ...]``, as of :func:`squared_error`.
+
+    Raises:
+        ValueError: ``delta`` is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> objective = huber(lambda params, x: x @ params)
+        >>> examples = {"x": jnp.ones((2, 2)), "y": jnp.array([1.5, 5.0])}
+        >>> objective(jnp.ones(2), examples, None).tolist()
+        [0.125, 2.5]
+    """
+    check_positive(delta=delta)
+    return objective_of(model, Huber(delta))
 
 
 def with_l2(objective: Objective, weight: Scalar) -> Objective:
@@ -216,3 +252,36 @@ def binary_classification_metrics(model: Apply | Model) -> Metrics:
         [1.0, 0.0]
     """
     return LossAndAccuracy(apply_of(model), logistic, sign_is_label)
+
+
+def regression_metrics(model: Apply | Model, delta: float | None = None) -> Metrics:
+    """``loss``, ``rmse`` and ``r2`` of targets that are real numbers.
+
+    ``loss``: :func:`squared_error`, or :func:`huber` with ``delta``; with the errors e_n of N
+    examples, ``rmse = sqrt(1/N sum_n e_n^2)`` and, with the mean target m,
+    ``r2 = 1 - sum_n e_n^2 / sum_n (y_n - m)^2``, the coefficient of determination. For several
+    outputs, e_n^2 is their mean and ``r2`` the mean of theirs.
+
+    The evaluators of :mod:`fedjax_sim.evaluation` make these numbers of all their examples, or of
+    all of a client, for any batch size. ``r2`` is NaN where all targets are equal. The function
+    itself has one value per example: the loss and e_n^2, named "mean square".
+
+    Args:
+        model: as for :func:`squared_error`.
+        delta: of :func:`huber`; default: the squared error.
+
+    Raises:
+        ValueError: ``delta`` is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedjax_sim.evaluation import evaluator
+        >>> metrics = regression_metrics(lambda params, x: x * params)
+        >>> examples = {"x": jnp.array([1.0, 2.0, 3.0]), "y": jnp.array([1.0, 2.0, 6.0])}
+        >>> result = evaluator(metrics, examples)(jnp.array(1.0))
+        >>> {name: round(float(value), 4) for name, value in result.items()}  # errors 0, 0, -3
+        {'rmse': 1.7321, 'loss': 3.0, 'r2': 0.3571}
+    """
+    if delta is not None:
+        check_positive(delta=delta)
+    return RegressionMetrics(apply_of(model), squared if delta is None else Huber(delta))

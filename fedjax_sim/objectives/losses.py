@@ -29,11 +29,31 @@ def logistic(logits: Array, y: Array) -> Array:
     return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
 
 
+def errors_of(predictions: Array, y: Array) -> Array:
+    """Predictions minus targets: ``[B, ...], [B, ...] -> [B, ...]``; also of one output [B, 1]."""
+    if predictions.shape == (*y.shape, 1):
+        predictions = predictions[..., 0]
+    _check_shape(y, predictions.shape)
+    return predictions - y.astype(predictions.dtype)
+
+
 def squared(predictions: Array, y: Array) -> Array:
     """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
-    _check_shape(y, predictions.shape)
-    errors = (predictions - y.astype(predictions.dtype)) ** 2
+    errors = errors_of(predictions, y) ** 2
     return errors.reshape(errors.shape[0], -1).sum(axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Huber:
+    """Sum over outputs of ``e^2 / 2``, linear beyond ``delta``: ``[B, ...], [B, ...] -> [B]``."""
+
+    delta: float = 1.0
+
+    def __call__(self, predictions: Array, y: Array) -> Array:
+        size = jnp.abs(errors_of(predictions, y))
+        near = jnp.minimum(size, self.delta)
+        values = near * (size - near / 2)  # e^2 / 2, or delta (|e| - delta / 2)
+        return values.reshape(values.shape[0], -1).sum(axis=1)
 
 
 def largest_is_label(logits: Array, y: Array) -> Array:

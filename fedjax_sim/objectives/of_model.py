@@ -9,12 +9,14 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
 from fedjax_sim import tree
 from fedjax_sim.objectives.losses import (
     MaskedSoftmax,
+    errors_of,
     largest_is_label,
     logistic,
     mean_per_example,
@@ -29,6 +31,9 @@ KeyedApply: TypeAlias = Callable[[Params, Any, Any], Any]  # (params, x, key) ->
 Objective: TypeAlias = Callable[[Params, PyTree, Any], Array]
 Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
 Loss: TypeAlias = Callable[[Array, Array], Array]  # (outputs, y) -> [B]
+
+VARIANCE = "target_variance"  # leaf that evaluators add to the examples of RegressionMetrics
+SQUARE = "mean square"  # its values per example, of whose mean it makes the root
 
 
 def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
@@ -292,6 +297,85 @@ class MaskedLossAndAccuracy:
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError as the objective of the same loss."""
         OfApply(self.apply, MaskedSoftmax(self.ignore)).check(params, examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionMetrics:
+    """Loss, root mean squared error and R^2 of a function ``apply``."""
+
+    apply: Apply
+    loss: Loss
+
+    def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
+        outputs, y = _outputs(self.apply, params, examples), _part(examples, "y")
+        squares = errors_of(outputs, y) ** 2
+        values = {"loss": self.loss(outputs, y), SQUARE: mean_per_example(squares)}
+        if VARIANCE in examples:
+            variance = examples[VARIANCE].astype(squares.dtype)
+            shares = squares / jnp.where(variance > 0, variance, jnp.nan)
+            values["r2"] = 1 - mean_per_example(shares)
+        return values
+
+    def prepare(self, examples: PyTree, sizes: np.ndarray | None = None) -> PyTree:
+        """Returns all examples with the variance of the targets, in float64, of all or per client.
+
+        The mean of ``1 - e^2 / variance`` over the examples is R^2, so R^2 is a mean of values per
+        example, for any batch size.
+        """
+        y = np.asarray(_part(examples, "y"), np.float64)
+        starts = np.array([0]) if sizes is None else np.cumsum([0, *sizes[:-1]])[sizes > 0]
+        lengths = np.array([len(y)]) if sizes is None else sizes[sizes > 0]
+
+        def means(values: np.ndarray) -> np.ndarray:
+            sums = np.add.reduceat(values, starts, axis=0)
+            return np.repeat(sums, lengths, axis=0) / np.repeat(lengths, lengths).reshape(
+                -1, *[1] * (y.ndim - 1)
+            )
+
+        return {**examples, VARIANCE: means((y - means(y)) ** 2).astype(np.float32)}
+
+    def finish(self, means: dict[str, Array]) -> dict[str, Array]:
+        """Returns the metrics of examples whose values have these means."""
+        roots = {"rmse": jnp.sqrt(means[SQUARE])} if SQUARE in means else {}
+        others = {name: value for name, value in means.items() if name != SQUARE}
+        return roots | others  # of which one of the user's may be named rmse, too
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        """Raises ValueError for token ids without an embedding."""
+        OfApply(self.apply, self.loss).check(params, examples)
+
+
+def prepared(metrics: Metrics, examples: PyTree, sizes: np.ndarray | None = None) -> PyTree:
+    """Returns all examples of an evaluation as the metrics need them.
+
+    Args:
+        metrics: those with a method ``prepare`` need something of all examples.
+        examples: leaves ``[N, ...]``.
+        sizes: examples of each client, ``[M]``, if every client is evaluated for itself.
+
+    Example:
+        >>> metrics = RegressionMetrics(lambda params, x: x, lambda outputs, y: outputs)
+        >>> prepared(metrics, {"y": np.array([1.0, 3.0])})[VARIANCE].tolist()
+        [1.0, 1.0]
+    """
+    prepare = getattr(metrics, "prepare", None)
+    return examples if prepare is None else prepare(examples, sizes)
+
+
+def finished(metrics: Metrics, means: dict[str, Array]) -> dict[str, Array]:
+    """Returns metrics from the means of their values over examples.
+
+    Args:
+        metrics: those with a method ``finish`` are no means, such as the root of one.
+        means: of each metric, of any shape.
+
+    Example:
+        >>> metrics = RegressionMetrics(lambda params, x: x, lambda outputs, y: outputs)
+        >>> list(finished(metrics, {SQUARE: jnp.array(4.0)}).items())
+        [('rmse', Array(2., dtype=float32, weak_type=True))]
+    """
+    finish = getattr(metrics, "finish", None)
+    return means if finish is None else finish(means)
 
 
 def _check_tokens(apply: Apply, x: Any) -> None:

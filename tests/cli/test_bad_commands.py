@@ -50,6 +50,7 @@ FILES = {
     "bad_syntax.py": "def net(:\n",
     "bad_import.py": "import nowhere_to_be_found\n",
     "words.csv": "colour,size,label\nred,1,cat\nblue,2,dog\n",
+    "numbers.csv": "size,label\n1,0.5\n2,1.5\n3,2.5\n",
     "file": "",
 }
 
@@ -110,11 +111,19 @@ COMMANDS = [
     ("run --dataset digit", "--dataset is 'digit'; expected one of .*; did you mean digits?"),
     (
         "run --dataset nowhere.csv",
-        "nowhere.csv does not exist; expected a table (.csv, .parquet, .npz)",
+        "nowhere.csv does not exist; expected a table (.csv, .tsv, .parquet, .npz)",
     ),
     (
         "run --dataset words.csv",
-        "words.csv: column 'colour' has values such as 'red'; expected numbers",
+        "words.csv: column 'colour' has 'red' in row 1; expected numbers: encode='one_hot'",
+    ),
+    (
+        "run --loss squared",
+        "--loss is 'squared', for targets that are numbers; expected another one, since",
+    ),
+    (
+        "run --dataset numbers.csv",
+        "--partition is 'dirichlet': data set numbers has numbers as targets; expected a partition",
     ),
     (
         "run --dataset words.csv --label-column lable",
@@ -350,7 +359,7 @@ X = np.zeros((3, 2), np.float32)
         (lambda: fs.datasets.load("digit"), "name is 'digit'; expected .*did you mean digits?"),
         (lambda: fs.datasets.read_table("nowhere.csv"), "nowhere.csv does not exist; expected"),
         (lambda: fs.datasets.from_arrays(X, ["a", "b"]), "own: train has 3 examples and 2 labels"),
-        (lambda: fs.datasets.from_arrays(X, [0.5, 1, 2]), "own: train labels are float64[3]"),
+        (lambda: fs.datasets.from_arrays(X, [0.0, 1, 2]), "own: train labels are whole floats"),
         (lambda: fs.datasets.from_arrays([["a"]] * 3, [0, 1, 2]), "own: train examples are <U1"),
         (
             lambda: fs.datasets.from_arrays([[1], [1, 2]], [0, 1]),

@@ -43,7 +43,7 @@ def test_a_partition_per_seed_is_drawn_as_that_of_the_first_seed(tmp_path):
 
 def test_tables_of_features_have_no_figure_of_examples(tmp_path):
     (tmp_path / "table.csv").write_text(
-        "a,b,site,label\n" + "\n".join(f"{i},{i % 3},s{i % 4},{i % 2}" for i in range(60))
+        "a,b,site,label\n" + "\n".join(f"{i * 7 % 60},{i % 3},s{i % 4},{i % 2}" for i in range(60))
     )
     config = RunConfig(
         dataset=str(tmp_path / "table.csv"), client_column="site", partition="natural",

@@ -54,8 +54,8 @@ def cells(text):
 
 
 PARTIAL = [
-    "run", "quickstart", "--rounds", "4", "--eval-every", "2", "--seeds", "2", "--num-clients", "10",
-    "--test-of", "clients", "--lr", "0.2", "--algorithms", "fedavg", "fedper",
+    "run", "quickstart", "--rounds", "4", "--eval-every", "2", "--seeds", "2",
+    "--num-clients", "10", "--test-of", "clients", "--lr", "0.2", "--algorithms", "fedavg", "fedper",
 ]  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from safetensors.numpy import load_file
 import fedjax_sim as fs
 from fedjax_sim import callbacks
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.problem import _scaling
 from fedjax_sim.cli.saved import SavedResults
 from fedjax_sim.cli.watching import Watching
+from fedjax_sim.datasets import from_arrays
 from fedjax_sim.simulation.model_files import Models, named_leaves, read_models, write_models
 
 OPTIONS = """run quickstart --algorithms fedavg scaffold --rounds 4 --eval-every 2 --seeds 2
@@ -126,6 +128,10 @@ def test_integer_keys_of_models_stay_integers(tmp_path):
         (lambda saved: saved.params("fedavg", 7), "seed is 7; expected one of 0, 1"),
         (lambda saved: saved.models("fedavg", "first"), "which is 'first'; expected 'last' or "),
         (lambda saved: saved.predict(np.ones((2, 8)), "fedavg"), r"x has shape \(2, 8\); expected"),
+        (
+            lambda saved: saved.predict(np.ones((2, 8, 8, 1)), "fedavg"),
+            "x has dtype float64; expected uint8, since the model divides uint8 by 255",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(folder, call, message):
@@ -194,3 +200,11 @@ def test_a_folder_of_a_sweep_is_named(tmp_path):
     (tmp_path / "slices").mkdir()
     with pytest.raises(ValueError, match=r"holds a sweep; .*keep_models=True reads"):
         fs.load(tmp_path)
+
+
+def test_the_scaling_of_a_data_set_is_recorded():
+    """So that raw examples can be brought to the scale of a model later."""
+    x, y = np.array([[1.0, 10.0], [3.0, 30.0]]), [0, 1]
+    data = from_arrays(x, y, test=(x, y), scale="standardise")
+    assert _scaling(data) == {"scaling": {"shift": [2.0, 20.0], "divisor": [1.0, 10.0]}}
+    assert _scaling(from_arrays(x, y, test=(x, y), scale="none")) == {}

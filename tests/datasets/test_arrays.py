@@ -35,7 +35,8 @@ def test_labels_may_be_any_integers():
 @pytest.mark.parametrize(("shape", "axes"), [((3, 8, 9), (1, 2, 0)), ((8, 9, 3), (0, 1, 2))])
 def test_images_get_their_channels_last(shape, axes, dtype):
     x = RNG.integers(0, 255, (6, *shape)).astype(dtype)
-    data = from_arrays(x, [0, 1] * 3, test=(x, [0, 1] * 3))
+    layout = {np.uint8: None, np.float32: "channels_last" if shape[2] == 3 else "channels_first"}
+    data = from_arrays(x, [0, 1] * 3, test=(x, [0, 1] * 3), layout=layout[dtype])
     assert data.test["x"].dtype == dtype
     np.testing.assert_array_equal(data.test["x"], np.moveaxis(x, [a + 1 for a in axes], [1, 2, 3]))
 
@@ -88,7 +89,7 @@ def test_tables_of_arrays(tmp_path):
         ("a,label\n1,\n2,3\n", "column 'label' has no value in row 1"),
         ("a,label,split\n1,0,train\n2,1,valid\n", "column 'split' has train, valid; expected"),
         ("label\n1\n", "no columns besides label; expected features"),
-        ("a,label\n1,0\n,1\n", "examples have NaN or infinity at"),
+        ("a,label\n1,0\n,1\n", "column 'a' has nan in row 2; expected finite numbers"),
         ("", "table.csv cannot be read: No columns to parse"),
     ],
 )
@@ -111,13 +112,13 @@ def test_clients_of_test_examples_need_those_of_training_examples():
 @pytest.mark.parametrize(
     ("x", "y", "test", "message"),
     [
-        ([[0.0], [1.0]], [0.0, np.inf], None, "train labels have inf; expected below 2"),
-        ([[0.0], [1.0]], [0.5, 1.0], None, r"train labels are float64\[2\]; .* for regression: "),
+        ([[0.0], [1.0]], [0.0, np.inf], None, r"train labels have inf at \[1\]; expected finite"),
+        ([[0.0], [1.0]], [2.0, 1.0], None, "train labels are whole floats such as 2.0; expected"),
         ([[0.0], [1e300]], [0, 1], None, "train examples have NaN or infinity at"),
         (np.ma.masked_less([[0], [-9]], 0), [0, 1], None, r"NaN or infinity at \[1, 0\]"),
         ([[0.0], [1.0]], np.ma.masked_less([0, -9], 0), None, r"train labels\[1\] has no value"),
         ([[0.0], [1.0]], [0, 1], ([[0.0, 1.0]], [0]), r"test examples have shape \[2\]; expected"),
-        (np.zeros((2, 1), np.uint8), [0, 1], ([[0.0]], [0]), "dtype float32 and .* uint8"),
+        (np.zeros((2, 1), np.uint8), [0, 1], ([[0.0]], [0]), "dtype float64 and .* uint8"),
         ([[0.0]], [0], None, "own has 1 example; expected at least 2"),
     ],
 )
@@ -132,7 +133,7 @@ def test_unsigned_and_signed_labels_have_integer_names():
 
 
 def test_pixels_and_floats_are_refused_in_own_data_sets():
-    own = from_arrays(np.zeros((4, 2), np.uint8), [0, 1, 0, 1])
+    own = from_arrays(np.zeros((4, 2, 2), np.uint8), [0, 1, 0, 1])
     mixed = own._replace(test={**own.test, "x": own.test["x"].astype(np.float32)})
     with pytest.raises(DataError, match="expected uint8 in both or in neither"):
         check_dataset(mixed)

@@ -161,7 +161,7 @@ def test_clients_of_all_parts():
         (lambda: fs.from_table([1, 2]), "table is list; expected a dict of arrays, a pandas"),
         (lambda: fs.from_table(NUMBERS), "no column y or label; expected label_column, one of"),
         (lambda: fs.from_table(NUMBERS, label_column="knid"), "'knid'; .*did you mean kind"),
-        (lambda: fs.from_table(NUMBERS, label_column="kind"), "column 'who' has values such as"),
+        (lambda: fs.from_table(NUMBERS, label_column="kind"), "column 'who' has 'x' in row 1"),
         (
             lambda: fs.from_table(NUMBERS, label_column="kind", client_column="h"),
             "client_column is 'h'; expected one of a, who, b, kind",

@@ -1,0 +1,159 @@
+"""Scales of features: none, pixels in [0, 1], or standardised with the training examples."""
+
+import warnings
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedjax_sim.datasets.dataset import DataError, Dataset, Scaling
+
+Scale = Literal["none", "unit", "standardise"]
+_PIXEL = 255
+_MOST_RATIO = 1e3  # of standard deviations, without a warning
+_MANY = 64  # columns, as many as the pixels of the smallest images in use, 8 x 8
+
+
+def check_scale(scale: Any) -> None:
+    """Refuses another name.
+
+    Raises:
+        DataError: naming the scales.
+
+    Example:
+        >>> check_scale("unit")
+    """
+    if scale not in (None, *get_args(Scale)):
+        raise DataError(f"scale is {scale!r}; expected one of {', '.join(get_args(Scale))}")
+
+
+def are_pixels(where: str, x: np.ndarray, scale: Scale | None) -> bool:
+    """Returns True for bytes that stay uint8, since they are pixels, which models divide by 255.
+
+    Bytes with rows and columns, ``[N, H, W, ...]``, are pixels, unless 1 is the largest; bytes
+    ``[N, D]`` are not.  What could be either is refused without ``scale``.
+
+    Raises:
+        DataError: bytes that may be pixels or other numbers.
+
+    Example:
+        >>> are_pixels("own", np.array([[[0, 255]]], np.uint8), None)
+        True
+        >>> are_pixels("own", np.array([[0, 1]], np.uint8), None)
+        False
+        >>> are_pixels("own", np.array([[0, 255]], np.uint8), None)
+        Traceback (most recent call last):
+        fedjax_sim.datasets.dataset.DataError: own examples are uint8[1, 2] up to 255; expected...
+    """
+    if x.dtype != np.uint8:
+        return False
+    in_rows = x.ndim > 2
+    if scale is not None:
+        return in_rows and scale == "unit"
+    largest = int(x.max(initial=0))
+    if (in_rows and largest == 1) or (not in_rows and largest > 1):
+        raise DataError(
+            f"{where} examples are uint8{list(x.shape)} up to {largest}; expected scale='unit' for "
+            "pixels, which are divided by 255, or scale='none' for other numbers (in a file: "
+            "images [N, H, W], or floats)"
+        )
+    return in_rows
+
+
+def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
+    """Returns the data set with features of a scale, in the types of models, and ``scaling``.
+
+    "unit" divides pixels 0..255 by 255; images of bytes stay bytes, which models divide.
+    "standardise" subtracts the mean of the training examples and divides by their standard
+    deviation, for every position of the last axis (columns of a table, channels of images and
+    windows); what is constant in training is not divided.  "none" keeps the numbers.  None keeps
+    them, too, and warns of a table whose columns differ in scale or look like pixels; integers
+    besides uint8 then are token ids.
+
+    Raises:
+        DataError: "unit" with values outside 0..255; values too large for float32.
+
+    Example:
+        >>> part = {"x": np.array([[1.0, 0.0], [3.0, 0.0]]), "y": np.array([0, 1], np.int32)}
+        >>> data = scaled(Dataset("toy", part, part, 2, None, None, None, "own"), "standardise")
+        >>> data.train["x"].tolist(), data.scaling([[5.0, 0.0]]).tolist()
+        ([[-1.0, 0.0], [1.0, 0.0]], [[3.0, 0.0]])
+    """
+    x = dataset.train["x"]
+    if scale is None and x.ndim == 2 and x.dtype.kind == "f":
+        _warn(dataset.name, x)
+    if are_pixels(dataset.name, x, scale):
+        return dataset
+    scaling = None
+    if scale == "unit":
+        for part in (x, dataset.test["x"]):
+            if part.size and not 0 <= part.min() <= part.max() <= _PIXEL:
+                raise DataError(
+                    f"{dataset.name}: scale is 'unit', but examples are in {part.min():g} .. "
+                    f"{part.max():g}; expected pixels 0 .. 255, or scale='standardise'"
+                )
+        scaling = Scaling(np.zeros(()), np.full((), _PIXEL, float))
+    elif scale == "standardise":
+        scaling = _standardising(x)
+    arrays = {}
+    for key, part in (("train", dataset.train), ("test", dataset.test)):
+        x = _typed(part["x"], scale) if scaling is None else scaling(part["x"])
+        check_numbers(f"{dataset.name}: {key}", x)
+        arrays[key] = {**part, "x": x}
+    return dataset._replace(**arrays, scaling=scaling)
+
+
+def check_numbers(where: str, x: np.ndarray) -> None:
+    """Refuses examples that are no finite numbers.
+
+    Raises:
+        DataError: naming the type, or the first position.
+
+    Example:
+        >>> check_numbers("own: train", np.ones((2, 3)))
+    """
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{where} examples are {x.dtype}; expected numbers [N, ...]")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = np.argwhere(~np.isfinite(x))[0].tolist()
+        raise DataError(f"{where} examples have NaN or infinity at {row}; expected finite numbers")
+
+
+def _typed(x: np.ndarray, scale: Scale | None) -> np.ndarray:
+    """Floats in float32, and so are flags of bytes and integers that are said to be numbers."""
+    are_ids = x.dtype.kind in "iu" and x.dtype != np.uint8 and scale is None
+    with np.errstate(over="ignore"):  # checked by the caller
+        return x.astype(x.dtype.newbyteorder("=") if are_ids else np.float32, copy=False)
+
+
+def _standardising(x: np.ndarray) -> Scaling:
+    axes = tuple(range(max(1, x.ndim - 1)))
+    std = x.std(axis=axes, dtype=np.float64)
+    # Equal numbers have a mean that rounding may move, and so a small standard deviation.
+    constant = x.max(axis=axes) == x.min(axis=axes)
+    return Scaling(x.mean(axis=axes, dtype=np.float64), np.where(constant, 1.0, std))
+
+
+def _warn(name: str, x: np.ndarray) -> None:
+    varying = np.flatnonzero(x.max(axis=0) != x.min(axis=0))
+    if not len(varying):
+        return
+    std = x.std(axis=0, dtype=np.float64)[varying]
+    if std.max() > _MOST_RATIO * std.min():
+        columns = varying[[std.argmax(), std.argmin()]]
+        warnings.warn(
+            f"{name}: the standard deviations of columns {columns[0]} and {columns[1]} of the "
+            f"features are {std.max():.3g} and {std.min():.3g}; expected scale='standardise', or "
+            "scale='none' to keep them",
+            stacklevel=5,
+        )
+    elif (
+        x.shape[1] >= _MANY
+        and _PIXEL // 2 < x.max() <= _PIXEL
+        and x.min() >= 0
+        and (x == np.rint(x)).all()
+    ):
+        warnings.warn(
+            f"{name}: the features are {x.shape[1]} columns of integers 0 .. {x.max():g}, as "
+            "pixels are; expected scale='unit' for x / 255, or scale='none' to keep them",
+            stacklevel=5,
+        )

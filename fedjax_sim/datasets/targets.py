@@ -1,0 +1,90 @@
+"""Targets: classes, numbered 0..C-1, or real numbers, for regression."""
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedjax_sim.datasets.dataset import DataError, group_text
+
+Target = Literal["classes", "numbers"]
+_MOST_LABEL = 2**53  # float64 has all integers below it
+
+
+def check_target(target: Any) -> None:
+    """Refuses another name.
+
+    Raises:
+        DataError: naming the kinds of targets.
+
+    Example:
+        >>> check_target("numbers")
+    """
+    if target not in (None, *get_args(Target)):
+        raise DataError(f"target is {target!r}; expected one of {', '.join(get_args(Target))}")
+
+
+def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
+    """Returns the kind of targets ``[N]``: the given one, else by their type.
+
+    Text, booleans and integers are classes; floats are numbers, if one of them is not whole.
+
+    Raises:
+        DataError: whole floats without ``target``; anything but a list of numbers or text; text as
+            numbers, fractions as classes.
+
+    Example:
+        >>> kind_of("own", np.array(["cat", "dog"]), None), kind_of("own", np.array([0.5, 2]), None)
+        ('classes', 'numbers')
+        >>> kind_of("own", np.array([1.0, 2.0]), None)
+        Traceback (most recent call last):
+        fedjax_sim.datasets.dataset.DataError: own labels are whole floats such as 1.0; expected ...
+    """
+    kind = y.dtype.kind
+    if y.ndim != 1 or kind not in "biuUSf":
+        raise DataError(
+            f"{where} labels are {y.dtype}{list(y.shape)}; expected a list of integers or text, "
+            "the classes, or of real numbers, for regression"
+        )
+    if kind == "f" and not np.isfinite(y).all():
+        row = int(np.argmin(np.isfinite(y)))
+        raise DataError(f"{where} labels have {y[row]} at [{row}]; expected finite numbers")
+    whole = kind != "f" or bool((y == np.rint(y)).all())
+    if target is None:
+        if kind == "f" and whole:
+            raise DataError(
+                f"{where} labels are whole floats such as {y[0]}; expected target='classes' or "
+                "target='numbers', for regression (in a file: integers such as "
+                f"{group_text(y[0])} are classes)"
+            )
+        return "numbers" if kind == "f" else "classes"
+    if target == "numbers" and kind in "US":
+        raise DataError(
+            f"{where} labels have {group_text(y[0])!r}; expected numbers, since target='numbers'"
+        )
+    if target == "classes" and not whole:
+        fraction = y[np.argmax(y != np.rint(y))]
+        raise DataError(f"{where} labels have {fraction}; expected integers or text, the classes")
+    return target
+
+
+def as_targets(where: str, y: np.ndarray, kind: Target) -> np.ndarray:
+    """Returns targets of one type: float32 numbers; of classes int64 numbers or text.
+
+    Raises:
+        DataError: integers that a float does not have exactly; numbers too large for float32.
+
+    Example:
+        >>> as_targets("own", np.array([b"cat"]), "classes").tolist()
+        ['cat']
+    """
+    if kind == "numbers":
+        with np.errstate(over="ignore"):  # checked here
+            numbers = y.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise DataError(f"{where} labels have {np.abs(y).max()}; expected numbers of float32")
+        return numbers
+    if y.dtype.kind in "uf" and len(y):  # one type, so that all parts have integers as names
+        if float(np.abs(y).max()) >= _MOST_LABEL:
+            raise DataError(f"{where} labels have {y[np.abs(y).argmax()]}; expected below 2^53")
+        return y.astype(np.int64)
+    return np.array([group_text(label) for label in y]) if y.dtype.kind == "S" else y
