@@ -62,7 +62,9 @@ def read_leaf(path: str | Path, *, name: str | None = None) -> Dataset:
     if path.is_file():
         users = users_of(parse_json(read_bytes(path), path), path, _numbers)
         x, y, clients = divided(path, {"all": joined_users(path, "all", {path.name: users})})["all"]
-        return from_arrays(x, _classes(y), clients=clients, name=name)._replace(source="files")
+        return from_arrays(
+            x, _classes(y), clients=clients, scale="none", layout="as_given", name=name
+        )._replace(source="files")
     location = next((folder for folder in (path / "data", path) if has_parts(folder)), None)
     if location is None:
         raise DataError(f"{path} has no data of LEAF; expected {_WANTED}")
@@ -80,7 +82,7 @@ def read_leaf(path: str | Path, *, name: str | None = None) -> Dataset:
     (x, y, clients), (x_test, y_test, test_clients) = rows["train"], rows["test"]
     return from_arrays(
         x, _classes(y), test=(x_test, _classes(y_test)), clients=clients,
-        test_clients=test_clients, name=name,
+        test_clients=test_clients, scale="none", layout="as_given", name=name,
     )._replace(source="files")  # fmt: skip
 
 

@@ -199,7 +199,6 @@ def test_a_file_before_leaf_divides_it(tmp_path):
         ({"x": [[1.0], [1.0, 2.0]]}, "f_00001: x or y is ragged"),
         ({"x": [[1.0]]}, r"f_00001: y has \[20\] entries; expected 1"),
         ({"x": [[1.0, 2.0]] * 20}, "users have samples of several shapes"),
-        ({"y": [0.5] * 20}, "labels are float64"),
     ],
 )
 def test_other_examples_are_refused(tmp_path, change, message):
