@@ -29,10 +29,12 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
-    partial = summary.get("partial_model", pd.Series(False, summary.index))
+    partial = set[str]()
+    if "partial_model" in summary:
+        partial = {str(name) for name, is_one in summary["partial_model"].items() if is_one}
     notes = [
         *([INTERVALS] if bool((summary["seeds"] > 1).any()) else []),
-        *([PARTIAL_NOTE] if partial.any() else []),
+        *([PARTIAL_NOTE] if partial else []),
     ]
     table = Table(caption="\n".join(notes) or None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
@@ -58,7 +60,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
-            f"{name} {PARTIAL}" if partial[name] else str(name),
+            f"{name} {PARTIAL}" if name in partial else str(name),
             *own,
             accuracy,
             to_target,
