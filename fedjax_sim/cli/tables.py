@@ -29,9 +29,8 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
     """
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
-    partial = set[str]()
-    if "partial_model" in summary:
-        partial = {str(name) for name, is_one in summary["partial_model"].items() if is_one}
+    rows = summary.to_dict(orient="index")
+    partial = {name for name, row in rows.items() if row.get("partial_model")}
     notes = [
         *([INTERVALS] if bool((summary["seeds"] > 1).any()) else []),
         *([PARTIAL_NOTE] if partial else []),
@@ -50,7 +49,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         table.add_column(
             name, justify="right", no_wrap=name in ("test accuracy", "personal models")
         )
-    for name, row in summary.to_dict(orient="index").items():
+    for name, row in rows.items():
         reached_at = row["time_to_target" if clock else "rounds_to_target"]
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
