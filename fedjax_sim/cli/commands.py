@@ -219,7 +219,7 @@ def _run_sweep(config, command: list[str]) -> int:
             with running(config.output) if began else resolving():
                 raise
     if len(result.best):
-        console.print(best_table(result.best, config.metric))
+        console.print(best_table(result.best, config.score_metric))
     done = result.sweep
     print(
         f"{len(done.runs)} runs ({done.resumed} found), {done.compilations} programs compiled in "

@@ -393,10 +393,12 @@ class SweepConfig(RunConfig):
     """Gigabytes of device memory per program; default: most of an accelerator's memory, half of the
     host's."""
 
-    def __post_init__(self) -> None:
-        if self.metric == "auto":
-            chosen = "test/accuracy" if self.personal is None else PERSONAL
-            object.__setattr__(self, "metric", chosen)
+    @property
+    def score_metric(self) -> str:
+        """Name of the metric by which configurations are chosen."""
+        if self.metric != "auto":
+            return self.metric
+        return "test/accuracy" if self.personal is None else PERSONAL
 
 
 # Options that may differ between two calls on one output folder, because no result depends on them

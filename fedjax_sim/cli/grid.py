@@ -120,11 +120,11 @@ def mode_of(config: SweepConfig) -> Literal["max", "min"]:
     """
     if config.mode != "auto":
         return config.mode
-    mode = direction(config.metric)
+    mode = direction(config.score_metric)
     if mode is None:
         raise ValueError(
-            f"mode is auto; expected max or min, since the name of metric {config.metric!r} does "
-            "not say whether larger or smaller values are better"
+            "mode is auto; expected max or min, since the name of metric "
+            f"{config.score_metric!r} does not say whether larger or smaller values are better"
         )
     return mode
 
@@ -196,12 +196,12 @@ def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> Non
             )
     if config.over is not None and not all(config.over in entry for entry in entries):
         raise ValueError(f"over is {config.over!r}; expected a name with values in the grid")
-    mode = direction(config.metric) if config.mode == "auto" else config.mode
-    is_worst = mode == "max" and config.reference <= 0 and is_fraction(config.metric)
+    mode = direction(config.score_metric) if config.mode == "auto" else config.mode
+    is_worst = mode == "max" and config.reference <= 0 and is_fraction(config.score_metric)
     if config.over is not None and is_worst:
         raise ValueError(
             f"reference is {config.reference}; expected a positive number, such as 1, with --over "
-            f"and --metric {config.metric}, whose error is its distance from the reference"
+            f"and --metric {config.score_metric}, whose error is its distance from the reference"
         )
     if not math.isfinite(config.reference):
         raise ValueError(f"reference is {config.reference}; expected a finite number")

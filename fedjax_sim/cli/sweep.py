@@ -79,7 +79,8 @@ def run_sweep(
     code = code_digests(itertools.chain.from_iterable(own))
     fixed = _checked(config, entries, code)
     dataset = own_objects.load_dataset(config)
-    shared = to_json(dataclasses.replace(config, part=None))  # equal for all parts
+    # Equal for all parts; tables of the folder choose by the same metric.
+    shared = to_json(dataclasses.replace(config, part=None, metric=config.score_metric))
     header = {"config": shared, "code": code, **fixed, "environment": environment()}
     runs = _Runs(config, dataset, entries)
 
@@ -236,8 +237,8 @@ class _Runs:
                     check_uploads(values.get(AGGREGATOR), setup.timeline)
             shapes = metric_shapes(built, setup)
             measured = [name for name, value in shapes.items() if value.shape == ()]
-            if self.config.metric not in measured:
-                metric, known = self.config.metric, ", ".join(sorted(measured))
+            if self.config.score_metric not in measured:
+                metric, known = self.config.score_metric, ", ".join(sorted(measured))
                 raise ValueError(
                     f"metric is {metric!r}; expected one of {known}{did_you_mean(metric, measured)}"
                 )

@@ -54,7 +54,7 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     mode = mode_of(config)
     score = scores(
         history,
-        config.metric,
+        config.score_metric,
         last=config.last,
         reduce="best" if config.best else "mean",
         mode=mode,
@@ -64,10 +64,10 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     if complete.empty:
         return SweepResult(history, score, complete, result), files
     per = ["algorithm", *config.cells]
-    bounds = bounds_of(config.metric, score_values(complete))
+    bounds = bounds_of(config.score_metric, score_values(complete))
     chosen = best(complete, per=per, mode=mode, bounds=bounds)
     files["best.csv"] = chosen
-    label = metric_label(config.metric)
+    label = metric_label(config.score_metric)
     if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
         files["paired.csv"] = paired_differences(complete, mode=mode)
     if len(config.cells) == 2:
@@ -89,7 +89,7 @@ def speed_up_of(config: SweepConfig, results: SweepResult) -> dict[str, Any]:
     """
     if config.over is None or results.best.empty:
         return {}
-    mode, label = mode_of(config), metric_label(config.metric)
+    mode, label = mode_of(config), metric_label(config.score_metric)
     others = [name for name in ("algorithm", *config.cells) if name != config.over]
     complete = _complete(results.scores, config.seeds)
     curve = speed_up(complete, config.over, per=others, mode=mode, reference=config.reference)
@@ -132,7 +132,7 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
         ]
         for name in swept:
             key = f"sensitivity_{algorithm}_{name}"
-            bounds = bounds_of(config.metric, score_values(own))
+            bounds = bounds_of(config.score_metric, score_values(own))
             figures[key] = sweeps.sensitivity(own, name, mode=mode, label=label, bounds=bounds)
         if len(swept) > 1:
             heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=mode, label=label)

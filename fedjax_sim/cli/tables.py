@@ -30,10 +30,11 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
     """
     score = "r2" if "r2_mean" in summary.columns else "accuracy"
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
-    partial = summary.get("partial_model", pd.Series(False, summary.index))
+    rows = summary.to_dict(orient="index")
+    partial = {name for name, row in rows.items() if row.get("partial_model")}
     notes = [
         *([f"{score}: {INTERVALS}"] if bool((summary["seeds"] > 1).any()) else []),
-        *([PARTIAL_NOTE] if partial.any() else []),
+        *([PARTIAL_NOTE] if partial else []),
     ]
     table = Table(caption="\n".join(notes) or None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
@@ -50,7 +51,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         table.add_column(
             name, justify="right", no_wrap=name in (f"test {score}", "personal models")
         )
-    for name, row in summary.to_dict(orient="index").items():
+    for name, row in rows.items():
         reached_at = row["time_to_target" if clock else "rounds_to_target"]
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
@@ -60,7 +61,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
-            f"{name} {PARTIAL}" if partial[name] else str(name),
+            f"{name} {PARTIAL}" if name in partial else str(name),
             *own,
             accuracy,
             to_target,

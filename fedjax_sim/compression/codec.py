@@ -200,6 +200,7 @@ def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
 
     def through(key: Array, x: PyTree, near: PyTree) -> PyTree:
         # Q(v) may leave the range of half precision where its share does not.
+        assert isinstance(codec, Codec)
         message = decoded(codec, key, tree.wide(x), tree.wide(near))
         return tree.cast_like(jax.tree.map(share, message), x)
 

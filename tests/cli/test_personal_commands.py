@@ -54,8 +54,8 @@ def cells(text):
 
 
 PARTIAL = [
-    "run", "quickstart", "--rounds", "4", "--eval-every", "2", "--seeds", "2",
-    "--num-clients", "10", "--test-of", "clients", "--lr", "0.2", "--algorithms", "fedavg", "fedper",
+    "run", "quickstart", "--rounds", "4", "--eval-every", "2", "--seeds", "2", "--num-clients",
+    "10", "--test-of", "clients", "--lr", "0.2", "--algorithms", "fedavg", "fedper",
 ]  # fmt: skip
 
 
@@ -99,9 +99,9 @@ def test_without_personal_models_a_partial_one_is_marked_and_never_the_best(tmp_
 
 
 def test_the_metric_of_a_sweep_follows_from_personal():
-    assert SweepConfig().metric == "test/accuracy"
-    assert SweepConfig(personal=2, test_of="clients").metric == PERSONAL
-    assert SweepConfig(personal=2, metric="test/loss").metric == "test/loss"
+    assert SweepConfig().score_metric == "test/accuracy"
+    assert SweepConfig(personal=2, test_of="clients").score_metric == PERSONAL
+    assert SweepConfig(personal=2, metric="test/loss").score_metric == "test/loss"
 
 
 def test_sweep(tmp_path):
