@@ -60,6 +60,12 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     if not path.exists():
         raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "
                          "fedjax-sim run wrote")  # fmt: skip
+    for option, text in config_file.named_code(config_file.read_saved(path).config):
+        raise ValueError(
+            f"FOLDER is '{folder}', which has {text!r} in {option}, and a folder may not say which "
+            "code runs; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with the "
+            "algorithm and the setup of the run"
+        )
     comparison = build.resolve(config_file.read(path))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
