@@ -135,8 +135,11 @@ def _read_rows(path: Path, client_column: str | None) -> Columns:
         raise DataError(
             f"{path}: rows have more fields than the header; expected {len(names)}, its names"
         ) from error
-    except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    except ImportError:  # of pyarrow
+        raise
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"{path} cannot be read: {reason or type(error).__name__}") from error
     check_names(path, names)
     return columns_of(frame)
 

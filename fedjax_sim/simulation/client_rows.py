@@ -12,7 +12,8 @@ import hashlib
 import importlib.util
 import io
 import pathlib
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -144,17 +145,46 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
     import pandas as pd  # slow to import
 
     if (folder := directory / "clients.parquet").exists():
-        parts = [pd.read_parquet(part) for part in sorted(folder.glob("part-*.parquet"))]
+        files = sorted(folder.glob("part-*.parquet"))
+        parts = [_checked(part, lambda part=part: pd.read_parquet(part)) for part in files]
         if parts:
             return pd.concat(parts, ignore_index=True)
     elif (file := directory / "clients.csv").exists():
         # A kill or a full disk may leave a part of a line, whose last number would be another one.
         whole = io.BytesIO(file.read_bytes().rpartition(b"\n")[0])
-        frame = pd.read_csv(whole, dtype={"seed": str, "split": str})
+        types: Any = {"seed": str, "split": str}
+        # index_col: fields beyond the header are an error, not an index in the first column.
+        frame = _checked(file, lambda: pd.read_csv(whole, dtype=types, index_col=False))
         return frame.fillna({"split": ""})
     raise FolderError(
         f"{directory} has no clients.csv; expected a run that was evaluated per client"
     )
+
+
+def _checked(path: pathlib.Path, read: Callable[[], "pd.DataFrame"]) -> "pd.DataFrame":
+    """Returns the clients' values that ``read`` finds in a file.
+
+    Raises:
+        FolderError: the file is damaged.
+    """
+    advice = f"restore it from a copy, or delete {path.parent} to run again"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of rows with more fields than the header
+            frame = read()
+    except ImportError:  # of pyarrow
+        raise
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds
+        reason = (str(error).splitlines() or [""])[0]
+        raise FolderError(f"{path} is damaged ({reason}); {advice}") from error
+    if absent := set(INDEX) - set(frame.columns):
+        raise FolderError(f"{path} is damaged (it lacks {', '.join(sorted(absent))}); {advice}")
+    kinds = {name: "biuf" for name in frame.columns if name not in ("seed", "split")}
+    kinds |= dict.fromkeys(("round", "client"), "iu")
+    for name, kind in kinds.items() if len(frame) else ():
+        if frame[name].dtype.kind not in kind:
+            raise FolderError(f"{path} is damaged ({name} has other values); {advice}")
+    return frame
 
 
 def client_frame(history: History, seeds: Sequence[str]) -> "pd.DataFrame":

@@ -67,6 +67,41 @@ def write_text(path: pathlib.Path, text: str) -> None:
         partial.write_text(text)
 
 
+def read_json(path: pathlib.Path, advice: str, kind: type = dict) -> Any:
+    """Returns the object, or the list, in a JSON file.
+
+    Raises:
+        FolderError: no JSON, another kind of value, or a name twice in an object; naming the file,
+            with the advice on what to do.
+        OSError: the system cannot open the file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "a.json"
+        ...     write_text(path, '{"a": 1, "a": 2}')
+        ...     read_json(path, "delete it")
+        Traceback (most recent call last):
+        fedjax_sim.simulation.files.FolderError: ... is damaged (it has 'a' twice); delete it
+    """
+    try:
+        value = json.loads(path.read_bytes(), object_pairs_hook=_distinct)
+        if not isinstance(value, kind):
+            raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{path} is damaged ({error}); {advice}") from error
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice!r} twice")
+    return values
+
+
 def sync(path: pathlib.Path) -> None:
     """Forces a file, or the entries of a folder, to the disk."""
     folder = path.is_dir()
