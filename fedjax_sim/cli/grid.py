@@ -46,6 +46,15 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         >>> configurations(SweepConfig(grid=("lr=0.1,0.2", "cohort_size=5")))[1]
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
+    try:
+        return _configurations(config)
+    except ValueError as error:
+        if config.points is None or str(config.points) in str(error):
+            raise
+        raise ValueError(f"{error} (in {config.points})") from error
+
+
+def _configurations(config: SweepConfig) -> list[Configuration]:
     check(config)
     if config.privacy_epsilon is not None:
         raise ValueError(

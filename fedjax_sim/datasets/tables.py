@@ -61,7 +61,12 @@ def read_table(
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
     is_npz = path.suffix.lower() == ".npz"
     parts = _read_npz(path) if is_npz else {"train": _read_rows(path, client_column)}
-    return _from_parts(parts, str(path), path.stem, label_column, client_column, None)
+    try:
+        return _from_parts(parts, str(path), path.stem, label_column, client_column, None)
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise DataError(f"{path}: {error}") from error
 
 
 def from_table(

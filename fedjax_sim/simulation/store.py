@@ -172,8 +172,8 @@ def claim(
         return
     if differing:
         raise FolderError(
-            f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "
-            "choose another directory or delete this one"
+            f"directory {str(path.parent)!r} holds another run: {', '.join(differing):.200} differ "
+            f"from {path.name}; choose another directory or delete this one"
         )
 
 

@@ -48,7 +48,8 @@ class CoalitionStore:
                 names = sorted(k for k in stored | mine if stored.get(k) != mine.get(k))
                 raise FolderError(
                     f"{self._folder} has the coalitions of a game with another "
-                    f"{', '.join(names)}; expected the same game, or another directory"
+                    f"{', '.join(names):.80} in {path.name}; expected the same game, or another "
+                    "directory"
                 )
             return self._load(num_clients)
 

@@ -77,7 +77,7 @@ def scramble(rng: np.random.Generator, path: pathlib.Path) -> None:
     data = bytearray(path.read_bytes())
     where = int(rng.integers(len(data) + 1))
     piece = rng.bytes(int(rng.integers(1, 9)))
-    match rng.integers(5):
+    match rng.integers(6):
         case 0:
             data[where : where + len(piece)] = piece
         case 1:
@@ -86,6 +86,8 @@ def scramble(rng: np.random.Generator, path: pathlib.Path) -> None:
             del data[where : where + len(piece)]
         case 3:
             data[where:where] = data[where : where + 64]
+        case 4:  # brackets nested deeper than a parser's stack
+            data[where:where] = b"[" * 20_000
         case _:
             data = bytearray(rng.bytes(int(rng.integers(200))))
     path.write_bytes(data)
