@@ -57,6 +57,7 @@ class SavedSweep:
     # Options and hyper-parameters, as resolved, that a grid did not vary.
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)
+    files: tuple[str, ...] = ()  # names of its tables and figures
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:

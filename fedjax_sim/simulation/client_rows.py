@@ -21,7 +21,7 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.clients import PER_CLIENT
-from fedjax_sim.simulation.files import FolderError, replacing
+from fedjax_sim.simulation.files import FolderError, own, replacing
 from fedjax_sim.simulation.history import as_number, due
 from fedjax_sim.simulation.history_file import HistoryFile, Mark, check_lines
 
@@ -75,8 +75,8 @@ class ClientRows:
     """The files of clients' values in a run's folder."""
 
     def __init__(self, directory: pathlib.Path, num_evaluations: int):
-        self._file = directory / "clients.csv"
-        self._folder = directory / "clients.parquet"
+        self._file = own(directory / "clients.csv")
+        self._folder = own(directory / "clients.parquet")
         self._num_evaluations = num_evaluations
         self._csv: HistoryFile | None = None
 
@@ -87,7 +87,8 @@ class ClientRows:
             FolderError: a row was changed, or is none.
         """
         for part in self._folder.glob("part-*.parquet"):
-            if done is None or int(part.stem.removeprefix("part-")) > done:
+            number = part.stem.removeprefix("part-")
+            if number.isdecimal() and (done is None or int(number) > done):
                 part.unlink()
         if done is None:
             self._file.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
     A kill, an exception or a power cut leaves either the old file or the new one, whole: file and
     folder are forced to the disk.  Several processes may write the same file; the last one counts.
+    A symbolic link is replaced, and the file that it names stays as it is.
 
     Example:
         >>> import tempfile
@@ -37,17 +39,32 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         ...     path.read_text()
         '{}'
     """
-    target = pathlib.Path(os.path.realpath(path))  # of a link, the file that it names
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with naming(target):
+        with naming(path):
             yield partial
             sync(partial)
-            partial.replace(target)
+            partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    sync(target.parent)
+    sync(path.parent)
+
+
+def own(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path of a file or folder that is changed where it is, unless it is a link.
+
+    Links above it, such as the folder of results itself, are the caller's.
+
+    Raises:
+        FolderError: a symbolic link, through which files of others would be changed or deleted.
+    """
+    if path.is_symlink():
+        raise FolderError(
+            f"{path} is a symbolic link to {os.readlink(path)!r}; expected a file or folder of "
+            "this directory, since files elsewhere are not changed: replace the link by a copy"
+        )
+    return path
 
 
 @contextlib.contextmanager
@@ -120,7 +137,8 @@ def sync(path: pathlib.Path) -> None:
 def remove_partials(folder: pathlib.Path, name: str = "*") -> None:
     """Removes unfinished files of killed processes, while no other process writes them."""
     for path in folder.glob(f".{name}.*.tmp"):
-        path.unlink(missing_ok=True)
+        if re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", path.name):  # a name of `replacing`
+            path.unlink(missing_ok=True)
 
 
 def file_digest(path: pathlib.Path) -> str:

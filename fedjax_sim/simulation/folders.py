@@ -77,7 +77,7 @@ def recorded_names(folder: pathlib.Path) -> dict[str, str]:
         return {}
     names = read_json(path, advice)
     for inner, name in names.items():  # a name has one folder, so equal names are found, too
-        if not isinstance(name, str) or inner != _folder_name(name):
+        if not inner or not isinstance(name, str) or inner != _folder_name(name):
             raise FolderError(
                 f"{path} has the name {name!r:.80} for the folder {inner!r:.80}; expected names "
                 f"with the folders that a comparison gives them: {advice}"
@@ -94,8 +94,8 @@ def is_seed(folder: pathlib.Path) -> bool:
     path, advice = folder / "run.json", "expected a JSON object with the names of replicas"
     replicas = read_json(path, advice).get("replicas")
     if not isinstance(replicas, list) or not all(isinstance(name, str) for name in replicas):
-        raise FolderError(f"{path} is damaged (it has the replicas {replicas!r}); {advice}")
-    return len(replicas) == 1 and folder_names(replicas)[replicas[0]] == folder.name
+        raise FolderError(f"{path} is damaged (it has the replicas {replicas!r:.80}); {advice}")
+    return len(replicas) == 1 and _folder_name(replicas[0]) == folder.name
 
 
 def kind_of(folder: pathlib.Path) -> Kind | None:

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -175,7 +175,7 @@ def read(folder: pathlib.Path) -> Outcome | None:
             f"{_ADVICE}"
         )
     outcome = Outcome(**values)
-    for name, valid in _checked(outcome).items():
+    for name, valid in _checked(outcome):
         if not valid:
             raise FolderError(
                 f"{path} has {name} {values[name]!r:.80}; expected what a run writes: {_ADVICE}"
@@ -186,19 +186,20 @@ def read(folder: pathlib.Path) -> Outcome | None:
 _ADVICE = "delete it (it can be missed)"
 
 
-def _checked(outcome: Outcome) -> dict[str, bool]:
-    """Returns True by field for values that a run can have."""
+def _checked(outcome: Outcome) -> Iterator[tuple[str, bool]]:
+    """Yields every field and True for a value that a run can have; later ones need earlier ones."""
     uploads, diverged_at = outcome.uploads, outcome.diverged_at
-    bits = {name: getattr(outcome, name) for name in ("upload_bits", "download_bits")}
-    return {
-        "rounds": _is_count(outcome.rounds),
-        "diverged_at": isinstance(diverged_at, dict) and all(map(_is_count, diverged_at.values())),
-        "num_clients": _is_count(outcome.num_clients) and outcome.num_clients > 0,
-        **{name: value is None or _is_count(value) for name, value in bits.items()},
-        "uploads": isinstance(uploads, dict)
-        and uploads.keys() == diverged_at.keys()
-        and all(_is_count(value) or _are_totals(value) for value in uploads.values()),
-    }
+    yield "rounds", _is_count(outcome.rounds)
+    yield (
+        "diverged_at",
+        isinstance(diverged_at, dict) and all(map(_is_count, diverged_at.values())),
+    )
+    yield "num_clients", _is_count(outcome.num_clients) and outcome.num_clients > 0
+    for name in ("upload_bits", "download_bits"):
+        value = getattr(outcome, name)
+        yield name, value is None or _is_count(value)
+    same_seeds = isinstance(uploads, dict) and uploads.keys() == diverged_at.keys()
+    yield "uploads", same_seeds and all(_is_count(v) or _are_totals(v) for v in uploads.values())
 
 
 def _is_count(value: Any) -> bool:

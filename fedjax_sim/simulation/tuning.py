@@ -217,7 +217,7 @@ def store(path: pathlib.Path, description: Mapping[str, Any], results: Sequence[
         {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(entries, indent=1) + "\n")
+    write_text(path.resolve(), json.dumps(entries, indent=1) + "\n")  # a link of the user's stays
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:

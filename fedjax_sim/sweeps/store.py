@@ -22,6 +22,7 @@ from fedjax_sim.simulation.files import (
     FolderError,
     RecoveryWarning,
     digest,
+    own,
     remove_partials,
     replacing,
 )
@@ -85,7 +86,7 @@ class SweepStore:
         *,
         create: bool = True,
     ):
-        self._folder = None if directory is None else directory / "slices"
+        self._folder = None if directory is None else own(directory / "slices")
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
         self._read: set[str] = set()  # names of files
@@ -146,7 +147,7 @@ class SweepStore:
 
     def _claim(self, name: str) -> pathlib.Path:
         assert self._folder is not None
-        path = self._folder / ".claims" / f"{name}.lock"
+        path = own(self._folder / ".claims") / f"{name}.lock"
         path.parent.mkdir(exist_ok=True)
         return path
 

@@ -1,6 +1,7 @@
 """Faults of files, and the outcome of a trial."""
 
 import enum
+import json
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -70,6 +71,32 @@ def cut(rng: np.random.Generator, path: pathlib.Path) -> None:
 def delete(rng: np.random.Generator, path: pathlib.Path) -> None:
     """Deletes a file."""
     path.unlink()
+
+
+def retype(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Gives a value of a JSON file another kind, or removes it; scrambles other files."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return scramble(rng, path)
+    places = [(tree, key) for key in _keys(tree)]
+    for holder, key in places:  # grows while it is read
+        places += [(holder[key], inner) for inner in _keys(holder[key])]
+    if places:
+        holder, key = places[rng.integers(len(places))]
+        kinds = [None, True, -1, 2.5, 10**30, "x", [], {}, [[1]], {"a": []}]
+        if rng.integers(4):
+            holder[key] = kinds[rng.integers(len(kinds))]
+        else:
+            del holder[key]
+    path.write_text(json.dumps(tree))
+
+
+def _keys(value: object) -> list:
+    """Returns the keys of an object, or the positions of a list."""
+    if isinstance(value, list):
+        return list(range(len(value)))
+    return list(value) if isinstance(value, dict) else []
 
 
 def scramble(rng: np.random.Generator, path: pathlib.Path) -> None:

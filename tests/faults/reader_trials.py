@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import reference_vit
 import small_runs
-from faults import Outcome, Result, Trial, cut, flip, scramble
+from faults import Outcome, Result, Trial, cut, flip, retype, scramble
 
 from fedjax_sim import models
 from fedjax_sim.cli import config_file, report
@@ -272,7 +272,7 @@ def _trial(reader: Reader, rng: np.random.Generator, folder: pathlib.Path) -> Re
     path.write_bytes(reader.content)
     for _ in range(rng.integers(1, 4)):
         if path.stat().st_size:
-            [flip, cut, scramble, scramble][rng.integers(4)](rng, path)
+            [flip, cut, scramble, scramble, retype][rng.integers(5)](rng, path)
     damaged = path.read_bytes()
     tracemalloc.start()
     try:
