@@ -352,6 +352,7 @@ class _Named:
     def __init__(self, callback: Callback, name: str):
         self._callback, self._name = callback, name
         self.every_evaluation = getattr(callback, "every_evaluation", False)
+        self.needs_identity = getattr(callback, "needs_identity", False)
 
     def __call__(self, event: Event) -> Action:
         return self._callback(event._replace(name=self._name))
