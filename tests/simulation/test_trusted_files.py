@@ -276,7 +276,7 @@ def test_a_name_twice_in_the_file_is_refused(tmp_path):
 
 def _npz_of_unknown_compression(path: pathlib.Path) -> None:
     """NotImplementedError of zipfile: method 99 in both headers of the only member."""
-    np.savez(path, x=np.zeros(2))
+    np.savez(path, description=np.zeros(2))
     data = bytearray(path.read_bytes())
     data[8:10] = (99).to_bytes(2, "little")
     central = data.index(b"PK\x01\x02")
